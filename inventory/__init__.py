@@ -1,0 +1,1 @@
+"""What there is: testbeds, their devices, ports and links."""

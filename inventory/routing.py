@@ -1,0 +1,138 @@
+"""Shortest-path ECMP routes over a testbed, and what an idle path costs.
+
+Pure: the backends install what `next_hops` says, the analysis takes ideal times from `PathTable`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from inventory.topology import Port, Testbed
+
+
+def next_hops(
+    testbed: Testbed, down_links: Collection[int] = ()
+) -> dict[str, dict[str, tuple[Port, ...]]]:
+    """Return device -> destination port's host-facing target -> equal-cost ports.
+
+    The key of the inner dictionary is the name of the *leaf or host* that owns the destination:
+    see `attachment`. Devices that cannot reach a destination have no entry for it. Links in
+    `down_links` (indices) are not used. Hosts never forward.
+    """
+    down = frozenset(down_links)
+    result: dict[str, dict[str, tuple[Port, ...]]] = {d.name: {} for d in testbed.devices}
+    for target in {a for h in testbed.hosts for a in attachment(testbed, h)}:
+        distance = _distances(testbed, target, down)
+        for device in testbed.devices:
+            here = distance.get(device.name)
+            if not here:
+                continue
+            ports = tuple(
+                port
+                for port in testbed.ports_of[device.name]
+                if port.link not in down
+                and _forwards(testbed, port)
+                and distance.get(testbed.ports[port.peer].device, here) == here - 1
+            )
+            if ports:
+                result[device.name][target] = ports
+    return result
+
+
+def attachment(testbed: Testbed, host: str) -> tuple[str, ...]:
+    """Names of the devices that `host`'s NICs connect to, a NIC each."""
+    return tuple(testbed.ports[port.peer].device for port in testbed.ports_of[host])
+
+
+def _forwards(testbed: Testbed, port: Port) -> bool:
+    return testbed.peer_device(port).kind == "switch"
+
+
+def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str, int]:
+    distance = {target: 0}
+    todo = deque([target])
+    while todo:
+        name = todo.popleft()
+        if testbed.device[name].kind == "host":
+            continue
+        for port in testbed.ports_of[name]:
+            other = testbed.ports[port.peer].device
+            if port.link not in down and other not in distance:
+                distance[other] = distance[name] + 1
+                todo.append(other)
+    return distance
+
+
+@dataclass(frozen=True)
+class Path:
+    """One shortest path of an idle fabric, host to host."""
+
+    hops: int
+    one_way_ns: int
+    rate_bps: int
+
+
+class PathTable:
+    """Base RTT and ideal completion time between hosts of an idle fabric.
+
+    Paths between two hosts are taken to be alike (a Clos fabric); the first shortest one is used.
+    """
+
+    def __init__(self, testbed: Testbed) -> None:
+        self._testbed = testbed
+        self._hops = next_hops(testbed)
+        self._paths: dict[tuple[str, str], Path] = {}
+
+    def path(self, src: str, dst: str) -> Path:
+        """Return the path between the NICs of `src` and `dst` that are nearest to each other."""
+        key = (src, dst)
+        if key not in self._paths:
+            self._paths[key] = self._walk(src, dst)
+        return self._paths[key]
+
+    def base_rtt_ns(self, src: str, dst: str) -> int:
+        """Round-trip propagation delay in ns, queues empty."""
+        return 2 * self.path(src, dst).one_way_ns
+
+    def ideal_fct_ns(self, src: str, dst: str, size_bytes: int) -> int:
+        """Return the time the flow takes alone at line rate, headers and base RTT counted.
+
+        base RTT + (wire bytes after the first packet) / slowest link: the sender learns of the end
+        one RTT after the last packet left. The first packet's own serialisation is part of the
+        path's latency, as it is for a ping.
+        """
+        path = self.path(src, dst)
+        total = self._testbed.wire_bytes(size_bytes)
+        first = self._testbed.wire_bytes(min(size_bytes, self._testbed.mss_bytes))
+        return 2 * path.one_way_ns + -(-(total - first) * 8 * 10**9 // path.rate_bps)
+
+    def _walk(self, src: str, dst: str) -> Path:
+        if src == dst:
+            raise ValueError(f"{src} has no path to itself")
+        best: Path | None = None
+        for out in self._testbed.ports_of[src]:
+            for into in self._testbed.ports_of[dst]:
+                target = self._testbed.ports[into.peer].device
+                ports = [out]
+                here = self._testbed.ports[out.peer].device
+                while here not in (target, dst):
+                    choices = self._hops[here].get(target)
+                    if not choices:
+                        break
+                    ports.append(choices[0])
+                    here = self._testbed.ports[choices[0].peer].device
+                else:
+                    if here != dst:
+                        ports.append(self._testbed.ports[into.peer])
+                    path = Path(
+                        hops=len(ports),
+                        one_way_ns=sum(port.delay_ns for port in ports),
+                        rate_bps=min(port.rate_bps for port in ports),
+                    )
+                    if best is None or path.one_way_ns < best.one_way_ns:
+                        best = path
+        if best is None:
+            raise ValueError(f"no path from {src} to {dst} on testbed {self._testbed.name}")
+        return best

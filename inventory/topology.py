@@ -1,0 +1,181 @@
+"""Testbed, Device, Port and Link: what there is, as pure data, with the questions asked of it.
+
+A testbed is a Clos fabric: hosts below, switches in tiers above. It is the same object for every
+backend. Ports are numbered once; `Testbed.queues` fixes the order of the switch ports in every
+array that the rest of the project passes around (observations, actions, tables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+DeviceKind = Literal["host", "switch"]
+
+# Ethernet preamble 8, frame check 4, inter-frame gap 12: on the wire, in no Linux byte counter.
+ETHERNET_FRAMING_BYTES = 24
+ETHERNET_HEADER_BYTES = 14
+# IPv4 20, TCP 20, TCP timestamps 12 (the Linux default).
+TCP_IP_HEADER_BYTES = 52
+
+
+@dataclass(frozen=True)
+class Device:
+    """A host (tier 0) or a switch (tier 1 = leaf or edge, counted upwards)."""
+
+    name: str
+    kind: DeviceKind
+    tier: int
+
+
+@dataclass(frozen=True)
+class Port:
+    """One end of a link. `buffer_bytes` is 0 on a host, whose queue is its stack's own."""
+
+    index: int
+    device: str
+    name: str
+    peer: int
+    link: int
+    rate_bps: int
+    delay_ns: int
+    buffer_bytes: int
+
+    @property
+    def label(self) -> str:
+        """The port's full name, `leaf1:eth3`."""
+        return f"{self.device}:{self.name}"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cable between two ports (indices into `Testbed.ports`)."""
+
+    index: int
+    a: int
+    b: int
+    rate_bps: int
+    delay_ns: int
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A cable as a generator states it, before ports are numbered."""
+
+    a: str
+    b: str
+    rate_bps: int
+    delay_ns: int
+
+
+@dataclass(frozen=True)
+class Testbed:
+    """Devices, links and ports of one fabric. Build one with `Testbed.build`."""
+
+    __test__ = False  # pytest collects classes named Test*
+
+    name: str
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...]
+    ports: tuple[Port, ...]
+    mtu_bytes: int
+    framing_bytes: int = ETHERNET_FRAMING_BYTES
+    source: str = ""
+
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        devices: Iterable[Device],
+        links: Iterable[LinkSpec],
+        *,
+        mtu_bytes: int,
+        buffer_bytes: int,
+        source: str = "",
+    ) -> Testbed:
+        """Number the ports of `links` in order and return the testbed.
+
+        `buffer_bytes` is what one switch port may hold. Raises ValueError for a link to a device
+        that does not exist.
+        """
+        by_name = {device.name: device for device in devices}
+        count = dict.fromkeys(by_name, 0)
+        ports: list[Port] = []
+        cables: list[Link] = []
+        for spec in links:
+            ends = (len(ports), len(ports) + 1)
+            for device_name, index, peer in ((spec.a, *ends), (spec.b, *reversed(ends))):
+                if device_name not in by_name:
+                    raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
+                is_switch = by_name[device_name].kind == "switch"
+                ports.append(
+                    Port(
+                        index=index,
+                        device=device_name,
+                        name=f"eth{count[device_name]}",
+                        peer=peer,
+                        link=len(cables),
+                        rate_bps=spec.rate_bps,
+                        delay_ns=spec.delay_ns,
+                        buffer_bytes=buffer_bytes if is_switch else 0,
+                    )
+                )
+                count[device_name] += 1
+            cables.append(Link(len(cables), *ends, spec.rate_bps, spec.delay_ns))
+        return cls(
+            name=name,
+            devices=tuple(by_name.values()),
+            links=tuple(cables),
+            ports=tuple(ports),
+            mtu_bytes=mtu_bytes,
+            source=source,
+        )
+
+    @cached_property
+    def device(self) -> dict[str, Device]:
+        """Devices by name."""
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts; a host's place here is its number in a schedule."""
+        return tuple(device.name for device in self.devices if device.kind == "host")
+
+    @cached_property
+    def switches(self) -> tuple[str, ...]:
+        """Names of the switches."""
+        return tuple(device.name for device in self.devices if device.kind == "switch")
+
+    @cached_property
+    def ports_of(self) -> dict[str, tuple[Port, ...]]:
+        """Ports by device, in the order of their names."""
+        result: dict[str, list[Port]] = {device.name: [] for device in self.devices}
+        for port in self.ports:
+            result[port.device].append(port)
+        return {name: tuple(ports) for name, ports in result.items()}
+
+    @cached_property
+    def queues(self) -> tuple[Port, ...]:
+        """Every switch port, switch by switch: the order of all per-queue arrays."""
+        return tuple(port for name in self.switches for port in self.ports_of[name])
+
+    def peer_device(self, port: Port) -> Device:
+        """The device at the other end of `port`'s link."""
+        return self.device[self.ports[port.peer].device]
+
+    def host_rate_bps(self, host: str) -> int:
+        """Line rate of a host, its NICs together, in bit/s."""
+        return sum(port.rate_bps for port in self.ports_of[host])
+
+    @cached_property
+    def mss_bytes(self) -> int:
+        """Payload bytes of a full TCP segment."""
+        return self.mtu_bytes - TCP_IP_HEADER_BYTES
+
+    def wire_bytes(self, payload_bytes: int) -> int:
+        """Bytes that `payload_bytes` of one TCP flow occupy on a link, framing included."""
+        packets = max(1, -(-payload_bytes // self.mss_bytes))
+        overhead = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES + self.framing_bytes
+        return payload_bytes + packets * overhead

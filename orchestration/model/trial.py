@@ -1,0 +1,163 @@
+"""TrialSpec: one cell of a campaign at one seed, as pure data. The same on every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+BackendName = Literal["emulated", "fake", "hardware", "simulated"]
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class TunerSpec:
+    """A tuner by its registered name, with its parameters."""
+
+    name: str
+    params: dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PoissonSpec:
+    """Poisson arrivals of sizes from `workload` at `load` (0..1 of the hosts' line rate)."""
+
+    workload: str
+    load: float
+    start_ns: int
+    stop_ns: int
+    kind: Literal["poisson"] = "poisson"
+
+
+@dataclass(frozen=True)
+class IncastSpec:
+    """Every `period_ns`, `fan_in` hosts send `size_bytes` each to one receiver, together.
+
+    `receiver` is a host's name, or "" for a new seeded choice at each period.
+    """
+
+    fan_in: int
+    size_bytes: int
+    period_ns: int
+    start_ns: int
+    stop_ns: int
+    receiver: str = ""
+    kind: Literal["incast"] = "incast"
+
+
+@dataclass(frozen=True)
+class AllToAllSpec:
+    """Every `period_ns` each host sends `size_bytes` to every other host."""
+
+    size_bytes: int
+    period_ns: int
+    start_ns: int
+    stop_ns: int
+    kind: Literal["all-to-all"] = "all-to-all"
+
+
+@dataclass(frozen=True)
+class MessageMixSpec:
+    """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7)."""
+
+    sizes_bytes: tuple[int, ...]
+    load: float
+    start_ns: int
+    stop_ns: int
+    kind: Literal["message-mix"] = "message-mix"
+
+
+@dataclass(frozen=True)
+class SingleFlowSpec:
+    """One flow between two named hosts."""
+
+    src: str
+    dst: str
+    size_bytes: int
+    start_ns: int
+    kind: Literal["flow"] = "flow"
+
+
+PatternSpec = PoissonSpec | IncastSpec | AllToAllSpec | MessageMixSpec | SingleFlowSpec
+
+
+@dataclass(frozen=True)
+class FaultSpec:
+    """Links that go down at `down_ns` and come up at `up_ns` (None: stay down).
+
+    `links` names them ("leaf1-spine2"); with `share` > 0, that share of the switch-to-switch links
+    is chosen by the trial's seed instead. Routes follow `convergence_ns` after each change.
+    """
+
+    down_ns: int
+    up_ns: int | None
+    convergence_ns: int
+    links: tuple[str, ...] = ()
+    share: float = 0.0
+
+
+@dataclass(frozen=True)
+class HostSpec:
+    """The hosts' TCP: congestion control, minimum RTO."""
+
+    congestion_control: str = "dctcp"
+    min_rto_ns: int = 1_000_000
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """Everything that decides a trial's outcome. Its id is a hash of it."""
+
+    campaign: str
+    testbed: str
+    backend: BackendName
+    tuner: TunerSpec
+    traffic: tuple[PatternSpec, ...]
+    seed: int
+    repeat: int
+    duration_ns: int
+    drain_ns: int
+    sample_period_ns: int = 100_000
+    action_period_ns: int = 100_000
+    faults: tuple[FaultSpec, ...] = ()
+    host: HostSpec = field(default_factory=HostSpec)
+    cell: dict[str, Scalar] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> TrialSpec:
+        """Rebuild a spec from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        values = dict(data)
+        values["tuner"] = TunerSpec(**data["tuner"])
+        values["traffic"] = tuple(_pattern(item) for item in data["traffic"])
+        values["faults"] = tuple(
+            FaultSpec(**{**item, "links": tuple(item["links"])}) for item in data["faults"]
+        )
+        values["host"] = HostSpec(**data["host"])
+        return cls(**values)
+
+    @property
+    def id(self) -> str:
+        """Name of the trial's folder: readable cell and repeat, then a hash of the whole spec."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+        words = [str(value) for value in self.cell.values()] or [self.tuner.name]
+        safe = "-".join("".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words)
+        return f"{safe[:60]}-r{self.repeat}-{digest}"
+
+
+_PATTERNS = {
+    cls.kind: cls for cls in (PoissonSpec, IncastSpec, AllToAllSpec, MessageMixSpec, SingleFlowSpec)
+}
+
+
+def _pattern(data: dict[str, Any]) -> PatternSpec:
+    values = dict(data)
+    if "sizes_bytes" in values:
+        values["sizes_bytes"] = tuple(values["sizes_bytes"])
+    return _PATTERNS[data["kind"]](**values)

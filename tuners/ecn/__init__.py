@@ -1,0 +1,1 @@
+"""Tuners of ECN marking thresholds."""
