@@ -15,15 +15,18 @@ from inventory.topology import Port, Testbed
 def next_hops(
     testbed: Testbed, down_links: Collection[int] = ()
 ) -> dict[str, dict[str, tuple[Port, ...]]]:
-    """Return device -> destination port's host-facing target -> equal-cost ports.
+    """Return, for each device and each switch that hosts attach to, the equal-cost ports there.
 
-    The key of the inner dictionary is the name of the *leaf or host* that owns the destination:
-    see `attachment`. Devices that cannot reach a destination have no entry for it. Links in
-    `down_links` (indices) are not used. Hosts never forward.
+    `result[device][target]` are the ports of `device` on a shortest path to `target`; the targets
+    for traffic to a host are its `attachment`. Hosts have entries too: the NICs to send with, more
+    than one where several are equally near. A device that cannot reach a target, or is it, has no
+    entry for it. Links in `down_links` (indices into `Testbed.links`) are not used. Hosts never
+    forward.
     """
     down = frozenset(down_links)
     result: dict[str, dict[str, tuple[Port, ...]]] = {d.name: {} for d in testbed.devices}
-    for target in {a for h in testbed.hosts for a in attachment(testbed, h)}:
+    # A dictionary, unlike a set, keeps its order from one process to the next.
+    for target in dict.fromkeys(a for h in testbed.hosts for a in attachment(testbed, h)):
         distance = _distances(testbed, target, down)
         for device in testbed.devices:
             here = distance.get(device.name)
@@ -33,7 +36,7 @@ def next_hops(
                 port
                 for port in testbed.ports_of[device.name]
                 if port.link not in down
-                and _forwards(testbed, port)
+                and testbed.peer_device(port).kind == "switch"
                 and distance.get(testbed.ports[port.peer].device, here) == here - 1
             )
             if ports:
@@ -42,15 +45,12 @@ def next_hops(
 
 
 def attachment(testbed: Testbed, host: str) -> tuple[str, ...]:
-    """Names of the devices that `host`'s NICs connect to, a NIC each."""
+    """Return the names of the switches that `host`'s NICs connect to, one for each NIC."""
     return tuple(testbed.ports[port.peer].device for port in testbed.ports_of[host])
 
 
-def _forwards(testbed: Testbed, port: Port) -> bool:
-    return testbed.peer_device(port).kind == "switch"
-
-
 def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str, int]:
+    """Return each device's number of links to `target`, not through hosts."""
     distance = {target: 0}
     todo = deque([target])
     while todo:
@@ -67,7 +67,7 @@ def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str,
 
 @dataclass(frozen=True)
 class Path:
-    """One shortest path of an idle fabric, host to host."""
+    """One shortest path of an idle fabric, host to host: links, delay, slowest link's rate."""
 
     hops: int
     one_way_ns: int
@@ -86,7 +86,10 @@ class PathTable:
         self._paths: dict[tuple[str, str], Path] = {}
 
     def path(self, src: str, dst: str) -> Path:
-        """Return the path between the NICs of `src` and `dst` that are nearest to each other."""
+        """Return the path between the NICs of `src` and `dst` that are nearest to each other.
+
+        Raises ValueError if there is none, or `src` is `dst`.
+        """
         key = (src, dst)
         if key not in self._paths:
             self._paths[key] = self._walk(src, dst)

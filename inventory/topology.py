@@ -72,7 +72,10 @@ class LinkSpec:
 
 @dataclass(frozen=True)
 class Testbed:
-    """Devices, links and ports of one fabric. Build one with `Testbed.build`."""
+    """Devices, links and ports of one fabric. Build one with `Testbed.build`.
+
+    `source` says where its figures come from.
+    """
 
     __test__ = False  # pytest collects classes named Test*
 
@@ -82,6 +85,7 @@ class Testbed:
     ports: tuple[Port, ...]
     mtu_bytes: int
     framing_bytes: int = ETHERNET_FRAMING_BYTES
+    description: str = ""
     source: str = ""
 
     @classmethod
@@ -93,6 +97,7 @@ class Testbed:
         *,
         mtu_bytes: int,
         buffer_bytes: int,
+        description: str = "",
         source: str = "",
     ) -> Testbed:
         """Number the ports of `links` in order and return the testbed.
@@ -105,8 +110,9 @@ class Testbed:
         ports: list[Port] = []
         cables: list[Link] = []
         for spec in links:
-            ends = (len(ports), len(ports) + 1)
-            for device_name, index, peer in ((spec.a, *ends), (spec.b, *reversed(ends))):
+            end_a, end_b = len(ports), len(ports) + 1
+            ends = ((spec.a, end_a, end_b), (spec.b, end_b, end_a))
+            for device_name, index, peer in ends:
                 if device_name not in by_name:
                     raise ValueError(f"link {spec.a} - {spec.b}: no device {device_name!r}")
                 is_switch = by_name[device_name].kind == "switch"
@@ -123,13 +129,14 @@ class Testbed:
                     )
                 )
                 count[device_name] += 1
-            cables.append(Link(len(cables), *ends, spec.rate_bps, spec.delay_ns))
+            cables.append(Link(len(cables), end_a, end_b, spec.rate_bps, spec.delay_ns))
         return cls(
             name=name,
             devices=tuple(by_name.values()),
             links=tuple(cables),
             ports=tuple(ports),
             mtu_bytes=mtu_bytes,
+            description=description,
             source=source,
         )
 
@@ -160,6 +167,19 @@ class Testbed:
     def queues(self) -> tuple[Port, ...]:
         """Every switch port, switch by switch: the order of all per-queue arrays."""
         return tuple(port for name in self.switches for port in self.ports_of[name])
+
+    @cached_property
+    def links_by_name(self) -> dict[str, tuple[int, ...]]:
+        """Indices of the links between two devices by a name of both, `leaf1-spine2`, either order.
+
+        Parallel links have one name.
+        """
+        result: dict[str, tuple[int, ...]] = {}
+        for link in self.links:
+            a, b = self.ports[link.a].device, self.ports[link.b].device
+            for name in (f"{a}-{b}", f"{b}-{a}"):
+                result[name] = (*result.get(name, ()), link.index)
+        return result
 
     def peer_device(self, port: Port) -> Device:
         """The device at the other end of `port`'s link."""

@@ -43,34 +43,55 @@ def names() -> tuple[str, ...]:
 
 def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
-    problem = check(spec.name, spec.params)
-    if problem:
-        raise ValueError(problem)
+    faults = check(spec.name, spec.params)
+    if faults:
+        raise ValueError("; ".join(faults))
     return TUNERS[spec.name](**spec.params)
 
 
-def check(name: str, params: dict[str, Scalar]) -> str:
-    """Return what is wrong with a tuner's name or parameters, "" if nothing is."""
+def check(name: str, params: dict[str, Scalar]) -> tuple[str, ...]:
+    """Return all that is wrong with a tuner's name or parameters, each as `what: remedy`."""
     if name not in TUNERS:
         near = get_close_matches(name, TUNERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
-        return f"unknown tuner {name!r}: {guess}known are {', '.join(names())}"
-    signature = inspect.signature(TUNERS[name])
-    accepted = [key for key, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
-    unknown = sorted(set(params) - set(accepted))
-    if unknown:
-        takes = ", ".join(accepted) if accepted else "no parameters"
-        return f"tuner {name!r} has no parameter {unknown[0]!r}: it takes {takes}"
-    missing = [
-        key
-        for key, p in signature.parameters.items()
-        if p.default is p.empty and p.kind is not p.VAR_KEYWORD and key not in params
+        return (f"unknown tuner {name!r}: {guess}known are {', '.join(names())}",)
+    signature = inspect.signature(TUNERS[name], eval_str=True)
+    accepted = {key: p for key, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+    takes = ", ".join(accepted) if accepted else "no parameters"
+    faults = [
+        f"tuner {name!r} has no parameter {key!r}: it takes {takes}"
+        for key in params
+        if key not in accepted
     ]
-    if missing:
-        return f"tuner {name!r} needs {', '.join(missing)}"
+    faults += [
+        f"tuner {name!r} needs {key!r}: write it beside the name"
+        for key, p in accepted.items()
+        if p.default is p.empty and key not in params
+    ]
+    faults += [
+        f"{key} {params[key]!r} is not {_WANTED[p.annotation]}: correct it"
+        for key, p in accepted.items()
+        if key in params and not _fits(params[key], p.annotation)
+    ]
+    return (*faults, *_check_thresholds(params))
+
+
+_WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _fits(value: Scalar, wanted: type) -> bool:
+    if wanted is float:
+        wanted = int if isinstance(value, int) else float
+    return isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
+
+
+def _check_thresholds(params: dict[str, Scalar]) -> list[str]:
     kmin, kmax, pmax = (params.get(key) for key in ("kmin_bytes", "kmax_bytes", "pmax"))
+    faults = []
+    if isinstance(kmin, int) and kmin < 0:
+        faults.append(f"kmin {kmin} B is below 0: use 0 or more")
     if isinstance(kmin, int) and isinstance(kmax, int) and kmin > kmax:
-        return f"kmin {kmin} B is above kmax {kmax} B: swap or correct them"
+        faults.append(f"kmin {kmin} B is above kmax {kmax} B: swap or correct them")
     if isinstance(pmax, (int, float)) and not 0 <= pmax <= 1:
-        return f"pmax {pmax} is not a probability: use 0 to 1"
-    return ""
+        faults.append(f"pmax {pmax} is not a probability: use 0 to 1")
+    return faults

@@ -1,1 +1,1 @@
-""""""
+"""One reader per source of counters."""

@@ -47,7 +47,7 @@ def _parse(text: object, units: Mapping[str, int], noun: str, example: str) -> i
     except InvalidOperation as error:  # pragma: no cover - the pattern admits numbers only
         raise UnitError(f"{text!r} is not a {noun}") from error
     if value != value.to_integral_value():
-        raise UnitError(f"{text!r} is not a whole number of the smallest unit of a {noun}")
+        raise UnitError(f"{text!r} is not a whole number of {next(iter(units))}: round it")
     return int(value)
 
 

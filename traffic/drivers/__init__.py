@@ -1,1 +1,1 @@
-""""""
+"""What sends a schedule."""

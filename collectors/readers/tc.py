@@ -1,0 +1,192 @@
+"""Reads RED queues over routing netlink: backlog, bytes, packets, marks, drops, thresholds.
+
+One pass asks every namespace for its qdiscs once and takes the counters of all queues out of the
+answers with a few array operations: where they stand is learned from the first pass, and checked
+at each later one.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.model.records import Floats, Ints
+
+NLMSG_DONE = 3
+NLMSG_ERROR = 2
+RTM_NEWQDISC = 36
+_TCA_KIND, _TCA_OPTIONS, _TCA_XSTATS, _TCA_STATS2 = 1, 2, 4, 7
+_STATS_BASIC, _STATS_QUEUE = 1, 3
+_RED_PARMS, _RED_MAX_P = 1, 3
+_RECEIVE_BYTES = 1 << 15
+
+
+class ReaderError(OSError):
+    """The kernel's answer cannot be read as queue counters."""
+
+
+@dataclass(frozen=True)
+class QueueReading:
+    """Counters of all queues, shapes (queues,). `max_p` is the raw 32-bit probability."""
+
+    qlen_bytes: Ints
+    tx_bytes: Ints
+    tx_packets: Ints
+    marked_packets: Ints
+    dropped_packets: Ints
+    kmin_bytes: Ints
+    kmax_bytes: Ints
+    max_p: Floats
+
+
+# Fields and their places are in 32-bit words of a pass's buffer.
+_FIELDS = (
+    "header", "ifindex", "handle", "bytes_low", "bytes_high", "packets", "backlog", "drops",
+    "prob_drops", "tail_drops", "marked", "kmin", "kmax", "max_p",
+)  # fmt: skip
+
+
+class RedReader:
+    """Reads the RED queues of several namespaces.
+
+    `sockets` are routing-netlink sockets, one in each namespace; `places` gives for each queue
+    its (socket, ifindex).
+    """
+
+    def __init__(
+        self, sockets: Sequence[socket.socket], places: Sequence[tuple[int, int]], handle: int
+    ) -> None:
+        self._sockets = sockets
+        self._places = places
+        self._handle = handle
+        header = struct.pack("=IHHII", 36, 38, 0x301, 1, 0)
+        self._request = header + struct.pack("=BxxxiIII", 0, 0, 0, 0, 0)
+        self._buffer = bytearray(1 << 16)
+        self._words: dict[str, Ints] | None = None
+        self._used = 0
+        self._wraps = _Unwrapped()
+
+    def read(self) -> QueueReading:
+        """Read all queues once. Raises ReaderError if a queue is missing."""
+        starts = self._fill()
+        words = np.frombuffer(self._buffer, dtype=np.uint32)
+        places = self._words
+        if places is None or not self._fits(words, places):
+            places = self._words = self._learn(starts)
+        got = {name: words[places[name]].astype(np.int64) for name in _FIELDS[3:]}
+        drops = got["drops"]
+        return QueueReading(
+            qlen_bytes=got["backlog"],
+            tx_bytes=got["bytes_low"] + (got["bytes_high"] << 32),
+            tx_packets=self._wraps("packets", got["packets"]),
+            marked_packets=self._wraps("marked", got["marked"]),
+            dropped_packets=self._wraps("drops", drops),
+            kmin_bytes=got["kmin"],
+            kmax_bytes=got["kmax"],
+            max_p=got["max_p"].astype(np.float64),
+        )
+
+    def _fill(self) -> list[int]:
+        """Read every namespace's answer into the buffer; return where each begins."""
+        at = 0
+        starts = []
+        for netlink in self._sockets:
+            netlink.send(self._request)
+            starts.append(at)
+            done = False
+            while not done:
+                if at + _RECEIVE_BYTES > len(self._buffer):
+                    self._buffer.extend(bytes(len(self._buffer)))
+                got = netlink.recv_into(memoryview(self._buffer)[at : at + _RECEIVE_BYTES])
+                done = self._ends(at, at + got)
+                at += got
+        self._used = at
+        return starts
+
+    def _ends(self, at: int, end: int) -> bool:
+        while at + 16 <= end:
+            length, kind = struct.unpack_from("=IH", self._buffer, at)
+            if kind == NLMSG_DONE:
+                return True
+            if kind == NLMSG_ERROR:
+                raise ReaderError("the kernel refused to list the queues")
+            at += (length + 3) & ~3
+        return False
+
+    def _fits(self, words: np.ndarray, places: dict[str, Ints]) -> bool:
+        if places["header"].max() * 4 >= self._used:
+            return False
+        same = words[places["handle"]] == self._handle
+        return bool(same.all() and (words[places["ifindex"]] == self._ifindexes).all())
+
+    def _learn(self, starts: list[int]) -> dict[str, Ints]:
+        found: dict[tuple[int, int], dict[str, int]] = {}
+        ends = [*starts[1:], self._used]
+        for number, (at, end) in enumerate(zip(starts, ends, strict=True)):
+            while at + 16 <= end:
+                length, kind = struct.unpack_from("=IH", self._buffer, at)
+                if kind == RTM_NEWQDISC:
+                    place = self._locate(at, at + length)
+                    if place:
+                        ifindex = struct.unpack_from("=i", self._buffer, at + 20)[0]
+                        found[number, ifindex] = place
+                at += (length + 3) & ~3
+        missing = [place for place in self._places if place not in found]
+        if missing:
+            raise ReaderError(f"no RED queue at (namespace, ifindex) {missing[0]}")
+        self._ifindexes = np.array([place[1] for place in self._places], dtype=np.uint32)
+        return {
+            name: np.array([found[place][name] for place in self._places], dtype=np.int64)
+            for name in _FIELDS
+        }
+
+    def _locate(self, at: int, end: int) -> dict[str, int] | None:
+        buffer = self._buffer
+        (handle,) = struct.unpack_from("=I", buffer, at + 24)
+        attributes = _attributes(buffer, at + 36, end)
+        kind_at, kind_end = attributes[_TCA_KIND]
+        if handle != self._handle or bytes(buffer[kind_at:kind_end]) != b"red\0":
+            return None
+        stats = _attributes(buffer, *attributes[_TCA_STATS2])
+        options = _attributes(buffer, *attributes[_TCA_OPTIONS])
+        basic, queue = stats[_STATS_BASIC][0], stats[_STATS_QUEUE][0]
+        extra = attributes[_TCA_XSTATS][0]
+        parameters = options[_RED_PARMS][0]
+        places = {
+            "header": at, "ifindex": at + 20, "handle": at + 24,
+            "bytes_low": basic, "bytes_high": basic + 4, "packets": basic + 8,
+            "backlog": queue + 4, "drops": queue + 8,
+            "prob_drops": extra, "tail_drops": extra + 4, "marked": extra + 12,
+            "kmin": parameters + 4, "kmax": parameters + 8, "max_p": options[_RED_MAX_P][0],
+        }  # fmt: skip
+        return {name: place // 4 for name, place in places.items()}
+
+
+def _attributes(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:
+    """Netlink attributes between two offsets: kind -> (start, end) of the payload."""
+    result = {}
+    while at + 4 <= end:
+        length, kind = struct.unpack_from("=HH", buffer, at)
+        if length < 4:
+            break
+        result[kind & 0x3FFF] = (at + 4, at + length)
+        at += (length + 3) & ~3
+    return result
+
+
+class _Unwrapped:
+    """Extends the kernel's 32-bit counters to 64 bits, reading by reading."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Ints] = {}
+        self._total: dict[str, Ints] = {}
+
+    def __call__(self, name: str, value: Ints) -> Ints:
+        last = self._last.get(name)
+        total = value if last is None else self._total[name] + ((value - last) & 0xFFFFFFFF)
+        self._last[name], self._total[name] = value, total
+        return total.copy()

@@ -1,0 +1,123 @@
+"""Testbed files: where they are found, and what is checked beyond their schema.
+
+A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+from inventory.generators import Fabric, GeneratorError
+from inventory.schema import AnyFile, CustomFile, TestbedFile
+from inventory.strictyaml import Document, Loc, in_order, read, suggest
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.units import format_size
+
+
+def known_testbeds() -> tuple[str, ...]:
+    """Return the names of the package's testbeds."""
+    folder = resources.files("inventory") / "testbeds"
+    names = (item.name for item in folder.iterdir())
+    return tuple(sorted(name.removesuffix(".yml") for name in names if name.endswith(".yml")))
+
+
+def load_testbed(name_or_path: str) -> Testbed:
+    """Return a testbed of the package by its name, or one's own by the path of its file.
+
+    What contains a `/` or ends in .yml or .yaml is a path. Raises InputError for an unknown name,
+    and for a bad file with every problem in it.
+    """
+    if "/" in name_or_path or name_or_path.endswith((".yml", ".yaml")):
+        return _load(Path(name_or_path))
+    known = known_testbeds()
+    if name_or_path not in known:
+        remedy = (
+            f"{suggest(name_or_path, known)}known are {', '.join(known)}; or give a file's path"
+        )
+        raise InputError.single("testbed", f"unknown testbed {name_or_path!r}", remedy)
+    with resources.as_file(resources.files("inventory") / "testbeds") as folder:
+        return _load(folder / f"{name_or_path}.yml")
+
+
+def _load(path: Path) -> Testbed:
+    document = read(path)
+    checked, problems = document.check(TestbedFile)
+    if checked is None:
+        raise InputError(in_order(problems))
+    file = checked.root
+    problems += _buffer_problems(file, document)
+    if isinstance(file, CustomFile):
+        problems += list(_device_problems(file, document)) or _reach_problems(file, document)
+    fabric: Fabric = ([], [])
+    try:
+        fabric = file.fabric()
+    except GeneratorError as error:
+        problems.append(document.problem((error.parameter,), error.what, error.remedy))
+    if problems:
+        raise InputError(in_order(problems))
+    return Testbed.build(
+        file.name,
+        *fabric,
+        mtu_bytes=file.mtu,
+        buffer_bytes=file.buffer,
+        description=file.description,
+        source=file.source,
+    )
+
+
+def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
+    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    if file.buffer < least:
+        what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
+        yield document.problem(("buffer",), what, f"use {least}B or more")
+
+
+def _device_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with the names and links of a fabric listed by hand."""
+    tiers: dict[str, int] = {}
+    for loc, name, tier in _named(file):
+        if name in tiers:
+            yield document.problem(loc, f"a second device {name!r}", "rename one of the two")
+        tiers.setdefault(name, tier)
+    for number, link in enumerate(file.links):
+        unknown = [end for end in ("a", "b") if getattr(link, end) not in tiers]
+        for end in unknown:
+            name = getattr(link, end)
+            remedy = f"{suggest(name, tiers)}list it under hosts or switches"
+            yield document.problem(("links", number, end), f"no device {name!r}", remedy)
+        if not unknown and tiers[link.a] == tiers[link.b]:
+            what = f"{link.a} and {link.b} are both in tier {tiers[link.a]} (hosts are in tier 0)"
+            if link.a == link.b:
+                what = f"a link from {link.a} to itself"
+            yield document.problem(("links", number), what, "link devices of different tiers")
+
+
+def _reach_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
+    """Yield the devices that the first switch does not reach through switches."""
+    neighbours: dict[str, list[str]] = {name: [] for _, name, _ in _named(file)}
+    for link in file.links:
+        neighbours[link.a].append(link.b)
+        neighbours[link.b].append(link.a)
+    start = file.switches[0].name
+    reached: set[str] = set()
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo += neighbours[name] if name not in file.hosts else []
+    for loc, name, _ in _named(file):
+        if name not in reached:
+            what = f"{name} is not connected to {start} (hosts do not forward)"
+            yield document.problem(loc, what, "add the missing links")
+
+
+def _named(file: CustomFile) -> Iterator[tuple[Loc, str, int]]:
+    """Yield the place, name and tier of each device."""
+    for number, name in enumerate(file.hosts):
+        yield ("hosts", number), name, 0
+    for number, switch in enumerate(file.switches):
+        yield ("switches", number), switch.name, switch.tier

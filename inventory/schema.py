@@ -1,0 +1,171 @@
+"""Schema of a testbed file: its `kind` is a generator's name, or `custom`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, RootModel
+
+from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
+from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.topology import Device, LinkSpec
+
+MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
+
+
+def _mtu(value: int) -> int:
+    if not MIN_MTU_BYTES <= value <= MAX_MTU_BYTES:
+        raise ValueError(
+            f"an MTU of {value}B is out of range: use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B"
+        )
+    return value
+
+
+def _some_rate(value: int) -> int:
+    if value == 0:
+        raise ValueError("a link needs a rate: use more than 0bps")
+    return value
+
+
+def _some_delay(value: int) -> int:
+    if value == 0:
+        raise ValueError("a link needs a propagation delay: use 5ns for a metre of cable")
+    return value
+
+
+def _testbed_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", value):
+        raise ValueError(f"{value!r} is not a name: use lower-case letters, digits, '-', '_', '.'")
+    return value
+
+
+def _device_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", value):
+        raise ValueError(
+            f"{value!r} is not a device name: use a lower-case letter, "
+            "then letters, digits and '_', 31 in all"
+        )
+    return value
+
+
+Count = Annotated[int, Field(ge=1, le=1024)]
+DeviceName = Annotated[str, AfterValidator(_device_name)]
+
+
+class _Cable(StrictModel):
+    rate: Annotated[Rate, AfterValidator(_some_rate)] = Field(description="like 25Gbps")
+    delay: Annotated[Duration, AfterValidator(_some_delay)] = Field(
+        description="one-way propagation delay, like 1us"
+    )
+
+    def cable(self) -> Cable:
+        return Cable(self.rate, self.delay)
+
+
+class AnyFile(StrictModel):
+    """What every testbed file says."""
+
+    name: Annotated[str, AfterValidator(_testbed_name)] = Field(
+        description="the testbed's name, as in `graphcc`"
+    )
+    description: str = Field(default="", description="one line for `closloop inventory list`")
+    source: str = Field(default="", description="where the figures come from")
+    mtu: Annotated[Size, AfterValidator(_mtu)] = Field(
+        description="largest IP packet in bytes, like 1500B"
+    )
+    buffer: Size = Field(description="what one switch port may hold, like 16MB")
+
+
+class LeafSpineFile(AnyFile):
+    """Schema of `kind: leaf-spine`; see `generators.leaf_spine`."""
+
+    kind: Literal["leaf-spine"]
+    leaves: Count
+    spines: Count
+    hosts_per_leaf: Count = Field(description="host ports of one leaf")
+    nics_per_host: Count = 1
+    uplinks_per_spine: Count = 1
+    host_link: _Cable
+    uplink: _Cable
+
+    def fabric(self) -> Fabric:
+        """Return the devices and cables. Raises GeneratorError."""
+        return leaf_spine(
+            leaves=self.leaves,
+            spines=self.spines,
+            hosts_per_leaf=self.hosts_per_leaf,
+            nics_per_host=self.nics_per_host,
+            uplinks_per_spine=self.uplinks_per_spine,
+            host_cable=self.host_link.cable(),
+            uplink_cable=self.uplink.cable(),
+        )
+
+
+class FatTreeFile(AnyFile):
+    """Schema of `kind: fat-tree`; see `generators.fat_tree`."""
+
+    kind: Literal["fat-tree"]
+    k: Annotated[int, Field(ge=2, le=32)] = Field(description="number of pods, even")
+    host_link: _Cable
+    aggregation_link: _Cable
+    core_link: _Cable
+
+    def fabric(self) -> Fabric:
+        """Return the devices and cables. Raises GeneratorError."""
+        return fat_tree(
+            k=self.k,
+            host_cable=self.host_link.cable(),
+            aggregation_cable=self.aggregation_link.cable(),
+            core_cable=self.core_link.cable(),
+        )
+
+
+class SingleSwitchFile(AnyFile):
+    """Schema of `kind: single-switch`; see `generators.single_switch`."""
+
+    kind: Literal["single-switch"]
+    hosts: Count
+    host_link: _Cable
+
+    def fabric(self) -> Fabric:
+        """Return the devices and cables. Raises GeneratorError."""
+        return single_switch(hosts=self.hosts, host_cable=self.host_link.cable())
+
+
+class _Switch(StrictModel):
+    name: DeviceName
+    tier: Annotated[int, Field(ge=1, le=8)] = Field(description="1 for a leaf, counted upwards")
+
+
+class _Link(_Cable):
+    a: DeviceName
+    b: DeviceName
+
+
+class CustomFile(AnyFile):
+    """Schema of `kind: custom`: every device and every link listed."""
+
+    kind: Literal["custom"]
+    hosts: Annotated[tuple[DeviceName, ...], Field(min_length=2)]
+    switches: Annotated[tuple[_Switch, ...], Field(min_length=1)]
+    links: tuple[_Link, ...]
+
+    def fabric(self) -> Fabric:
+        """Return the devices and cables."""
+        devices = [Device(name, "host", 0) for name in self.hosts]
+        devices += [Device(switch.name, "switch", switch.tier) for switch in self.switches]
+        return devices, [LinkSpec(link.a, link.b, link.rate, link.delay) for link in self.links]
+
+
+class TestbedFile(
+    RootModel[
+        Annotated[
+            LeafSpineFile | FatTreeFile | SingleSwitchFile | CustomFile,
+            Field(discriminator="kind"),
+        ]
+    ]
+):
+    """Schema of any testbed file."""
+
+    __test__ = False  # pytest collects classes named Test*

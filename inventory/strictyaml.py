@@ -1,0 +1,277 @@
+"""The one loader of the user's YAML files: strict, and every error with its line and a remedy.
+
+A file is read into a `Document`, then checked against a `StrictModel`:
+
+    document = read("campaign.yml")
+    campaign = document.validate(Campaign)        # raises InputError with every problem
+
+A caller with checks of its own collects them with the schema's and raises once:
+
+    campaign, problems = document.check(Campaign)
+    problems.append(document.problem(("traffic", 0, "load"), "too much", "lower it"))
+    if problems:
+        raise InputError(in_order(problems))
+
+In a ValueError raised by a validator, what follows the last ": " is taken as the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+import pydantic_core
+from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, ValidationError
+
+from inventory import yamltree
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+
+Rate = Annotated[int, BeforeValidator(parse_rate_bps)]
+Size = Annotated[int, BeforeValidator(parse_size_bytes)]
+Duration = Annotated[int, BeforeValidator(parse_duration_ns)]
+
+Loc = tuple[str | int, ...]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """Base of every file's schema: no unknown field, no conversion, no change afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def read(path: str | Path) -> Document:
+    """Read a YAML file. Raises InputError if it cannot be read or is not YAML."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError.single(str(path), "no such file", "check the path") from None
+    except UnicodeDecodeError as error:
+        raise InputError.single(str(path), "not UTF-8 text", "save the file as UTF-8") from error
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError.single(str(path), f"cannot be read: {reason}", "check the path") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, name: str) -> Document:
+    """Read YAML text; `name` stands for the file in errors. Raises InputError if it is not YAML."""
+    tree = yamltree.parse(text, name)
+    return Document(name, tree.data, tree.lines, tuple(tree.faults))
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'? ` for the known word nearest to `word`, "" if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def in_order(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems of one file in the order of its lines, each once."""
+    return sorted(dict.fromkeys(problems), key=lambda problem: _line(problem.where))
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file's plain data. `faults` are what its YAML alone is refused for: duplicate keys, …"""
+
+    name: str
+    data: dict[str, Any]
+    lines: Mapping[yamltree.Path, int]
+    faults: tuple[Problem, ...] = ()
+
+    def where(self, loc: Loc) -> str:
+        """Return `file:line` of the key or item at `loc`, or of its nearest ancestor.
+
+        `loc` is a path into `data` or a pydantic location; the tags of unions in it are skipped.
+        """
+        return f"{self.name}:{self.lines[self._resolve(loc)]}"
+
+    def problem(self, loc: Loc, what: str, remedy: str = "") -> Problem:
+        """Return a problem with what is at `loc`."""
+        return Problem(self.where(loc), what, remedy)
+
+    def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+        """Return the validated model (None if there is none) and every problem found."""
+        problems = list(self.faults)
+        faulty = {problem.where for problem in self.faults}
+        try:
+            # By JSON's rules, a strict model still takes a list for a tuple and 1 for 1.0.
+            text = pydantic_core.to_json(self.data, inf_nan_mode="constants")
+            result = model.model_validate_json(text)
+        except ValidationError as error:
+            for details in error.errors():
+                problem = self._problem_of(dict(details), model)
+                # A refused alias was read as no value: its fault says more than the schema can.
+                aliased = details["input"] is None and problem.where in faulty
+                if not aliased and not _only_seems_short(dict(details)):
+                    problems.append(problem)
+            return None, problems
+        return result, problems
+
+    def validate(self, model: type[Model]) -> Model:
+        """Return the validated model. Raises InputError with every problem of the file."""
+        result, problems = self.check(model)
+        if result is None or problems:
+            raise InputError(in_order(problems))
+        return result
+
+    def _resolve(self, loc: Loc) -> yamltree.Path:
+        path: yamltree.Path = ()
+        here: Any = self.data
+        for number, part in enumerate(loc):
+            if isinstance(here, dict):
+                is_tag = here.get("kind") == part and number + 1 < len(loc)
+                if is_tag or part not in here:
+                    continue
+            elif not (isinstance(here, list) and part in range(len(here))):
+                continue
+            path = (*path, part)
+            here = here[part]
+        return path
+
+    def _problem_of(self, details: dict[str, Any], model: type[BaseModel]) -> Problem:
+        loc: Loc = details["loc"]
+        what, remedy = _explain(details, self._name_of(loc), model)
+        return self.problem(loc, what, remedy)
+
+    def _name_of(self, loc: Loc) -> str:
+        path = self._resolve(loc)
+        if not path:
+            return "the file"
+        if isinstance(path[-1], int):
+            return f"item {path[-1] + 1} of {self._name_of(path[:-1])}"
+        return repr(path[-1])
+
+
+def _line(where: str) -> int:
+    """Return the line number at the end of `file:line`, 0 if there is none."""
+    number = where.rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
+
+
+# pydantic's error types -> what a value should have been.
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of fields to values",
+    "model_type": "a mapping of fields to values",
+    "model_attributes_type": "a mapping of fields to values",
+}
+
+_BOUNDS = {
+    "ge": "at least",
+    "gt": "more than",
+    "le": "at most",
+    "lt": "less than",
+    "min_length": "more items or characters, at least",
+    "max_length": "fewer items or characters, at most",
+}
+
+
+def _only_seems_short(details: dict[str, Any]) -> bool:
+    """Tell whether a list is too short only since pydantic leaves out its wrong items."""
+    if details["type"] != "too_short":
+        return False
+    return bool(len(details["input"]) >= details["ctx"]["min_length"])
+
+
+def _explain(details: dict[str, Any], name: str, model: type[BaseModel]) -> tuple[str, str]:
+    """Return (what, remedy) in plain words for one pydantic error."""
+    error, loc, value = details["type"], details["loc"], details["input"]
+    context = details.get("ctx", {})
+    if error == "extra_forbidden":
+        owners = _models_at(model, loc[:-1])
+        known = list(dict.fromkeys(field for owner in owners for field in owner.model_fields))
+        remedy = f"{suggest(str(loc[-1]), known)}remove it or use one of {', '.join(known)}"
+        return f"unknown field {loc[-1]!r}", remedy
+    if error == "missing":
+        return f"missing field {loc[-1]!r}", f"add it{_described(model, loc)}"
+    if error == "union_tag_not_found":
+        known = [kind for owner in _models_at(model, loc) for kind in _kinds(owner)]
+        return f"missing field {context['discriminator']}", f"use one of {', '.join(known)}"
+    if error == "union_tag_invalid":
+        discriminator = context["discriminator"].strip("'")
+        known = [word.strip("' ") for word in context["expected_tags"].split(",")]
+        remedy = f"{suggest(context['tag'], known)}use one of {', '.join(known)}"
+        return f"unknown {discriminator} {context['tag']!r}", remedy
+    if error == "value_error":
+        what, _, remedy = str(context["error"]).rpartition(": ")
+        return (what, remedy) if what else (remedy, "correct the value")
+    if value is None:
+        return f"{name} has no value", "write one after the colon, or remove the field"
+    if error == "literal_error":
+        known = [word.strip("' ") for word in context["expected"].replace(" or ", ",").split(",")]
+        return f"{name} is {_shown(value)}", f"{suggest(str(value), known)}use {', '.join(known)}"
+    if error in _WANTED:
+        return f"{name} is {_shown(value)}, not {_WANTED[error]}", f"write {_WANTED[error]}"
+    for bound, words in _BOUNDS.items():
+        if bound in context:
+            return f"{name} is {_shown(value)}", f"use {words} {context[bound]}"
+    return f"{name} is refused: {details['msg']}", "correct the value"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return repr(value)
+
+
+def _described(model: type[BaseModel], loc: Loc) -> str:
+    for owner in _models_at(model, loc[:-1]):
+        field = owner.model_fields.get(str(loc[-1]))
+        if field is not None and field.description:
+            return f": {field.description}"
+    return ""
+
+
+def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
+    """Return the models that `loc` may lead to from `model`."""
+    here = _alternatives(model)
+    for part in loc:
+        inner: list[Any] = []
+        for kind in here:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                if part in kind.model_fields:
+                    inner += _alternatives(kind.model_fields[str(part)].annotation)
+            elif get_origin(kind) in (dict, Mapping):
+                inner += _alternatives(get_args(kind)[1])
+            elif isinstance(part, int) and get_args(kind):
+                inner += _alternatives(get_args(kind)[0])
+        # A part that leads nowhere is the tag of a union: it picks the models that carry it.
+        here = inner or [kind for kind in here if part in _kinds(kind)] or here
+    return [kind for kind in here if isinstance(kind, type) and issubclass(kind, BaseModel)]
+
+
+def _alternatives(annotation: Any) -> list[Any]:
+    """Return the members of a union or of a root model, without Annotated around them."""
+    if isinstance(annotation, type) and issubclass(annotation, RootModel):
+        return _alternatives(annotation.model_fields["root"].annotation)
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [kind for member in get_args(annotation) for kind in _alternatives(member)]
+    return [annotation]
+
+
+def _kinds(model: Any) -> list[str]:
+    """Return the values of a model's `kind`, which tells it from the others of its union."""
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return []
+    field = model.model_fields.get("kind")
+    return [str(kind) for kind in get_args(field.annotation)] if field else []

@@ -1,0 +1,186 @@
+"""YAML text to plain data, with the line of every key and item, and nothing implicit.
+
+YAML 1.2's core schema only: `yes`, `on` and dates are text. Duplicate keys, tags, anchors, aliases
+and keys that are not text are faults; all of them are found, not the first alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from orchestration.model.errors import InputError, Problem
+
+Path = tuple[str | int, ...]
+
+MAX_DEPTH = 50
+_CORE_CONSTANTS: dict[str, bool | float | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+# Integers of more digits than any quantity here has are read as floats.
+_INT = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)
+_OCTAL = re.compile(r"0o[0-7]{1,30}")
+_HEX = re.compile(r"0x[0-9a-fA-F]{1,30}")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
+
+
+@dataclass
+class Tree:
+    """A file's data, the line (from 1) of each path in it, and its faults."""
+
+    data: dict[str, Any]
+    lines: dict[Path, int]
+    faults: list[Problem]
+
+
+def parse(text: str, name: str) -> Tree:
+    """Read one YAML document. `name` is what errors call the file.
+
+    Raises InputError where no tree can be had: a syntax error, a top level that is not a mapping,
+    more than one document.
+    """
+    builder = _Builder(name)
+    try:
+        events = iter(list(YAML(typ="safe", pure=True).parse(text)))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{name}:{mark.line + 1}" if mark else name
+        what = ", ".join(part for part in (error.context, error.problem) if part)
+        raise InputError.single(where, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
+    except YAMLError as error:
+        what = str(error).splitlines()[0]
+        raise InputError.single(name, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
+    starts = 0
+    data: Any = None
+    for event in events:
+        if isinstance(event, DocumentStartEvent):
+            starts += 1
+            if starts > 1:
+                where = f"{name}:{event.start_mark.line + 1}"
+                raise InputError.single(where, "a second YAML document", "use one file for each")
+            first = next(events)
+            builder.lines[()] = first.start_mark.line + 1
+            data = builder.build(first, events, ())
+    if not isinstance(data, dict):
+        found = "empty" if data is None else "not a mapping of fields to values"
+        where = f"{name}:{builder.lines.get((), 1)}"
+        raise InputError.single(where, f"the file is {found}", "write `field: value` lines")
+    return Tree(data, builder.lines, builder.faults)
+
+
+_SYNTAX_REMEDY = "check indentation, colons, quotes and brackets there and in the line above"
+
+
+@dataclass
+class _Builder:
+    name: str
+    lines: dict[Path, int] = field(default_factory=dict)
+    faults: list[Problem] = field(default_factory=list)
+
+    def build(self, event: Event, events: Iterator[Event], path: Path) -> Any:
+        """Return the value that begins with `event`, taking the rest of it from `events`."""
+        self._refuse_references(event)
+        if len(path) > MAX_DEPTH:
+            what = f"nested more than {MAX_DEPTH} deep"
+            raise InputError.single(self._where(event), what, "write a flatter file")
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(events, path)
+        if isinstance(event, SequenceStartEvent):
+            return self._sequence(events, path)
+        if isinstance(event, ScalarEvent):
+            text = self._text(event)
+            return text if event.style else _resolve(text)
+        return None
+
+    def _mapping(self, events: Iterator[Event], path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for event in events:
+            if isinstance(event, MappingEndEvent):
+                break
+            key = self.build(event, events, path)
+            if isinstance(event, ScalarEvent):
+                key = self._text(event)
+            else:
+                self._fault(event, "a key that is not text", "write the key as a plain word")
+                key = f"line {event.start_mark.line + 1}"
+            inner = (*path, key)
+            if key in result:
+                remedy = "keep one of the two"
+                self._fault(
+                    event, f"duplicate key {key!r}, first in line {self.lines[inner]}", remedy
+                )
+                # The value is read for its own faults, under a path that nothing refers to.
+                self.build(next(events), events, (*path, f"{key} again"))
+                continue
+            self.lines[inner] = event.start_mark.line + 1
+            result[key] = self.build(next(events), events, inner)
+        return result
+
+    def _sequence(self, events: Iterator[Event], path: Path) -> list[Any]:
+        result: list[Any] = []
+        for event in events:
+            if isinstance(event, SequenceEndEvent):
+                break
+            inner = (*path, len(result))
+            self.lines[inner] = event.start_mark.line + 1
+            result.append(self.build(event, events, inner))
+        return result
+
+    def _text(self, event: ScalarEvent) -> str:
+        text = str(event.value)
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            self._fault(event, "a surrogate is not a character", "write the character itself")
+            return ""
+        return text
+
+    def _refuse_references(self, event: Event) -> None:
+        if isinstance(event, AliasEvent):
+            self._fault(event, f"alias '*{event.anchor}' is not accepted", "write the value out")
+        elif isinstance(event, NodeEvent) and event.anchor:
+            self._fault(event, f"anchor '&{event.anchor}' is not accepted", "remove it")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            remedy = "remove it; put quotes around text that looks like a number"
+            self._fault(event, f"tag {str(tag)!r} is not accepted", remedy)
+
+    def _fault(self, event: Event, what: str, remedy: str) -> None:
+        self.faults.append(Problem(self._where(event), what, remedy))
+
+    def _where(self, event: Event) -> str:
+        return f"{self.name}:{event.start_mark.line + 1}"
+
+
+def _resolve(text: str) -> str | int | float | bool | None:
+    """Return a plain scalar's value by the core schema of YAML 1.2 (section 10.3)."""
+    if text in _CORE_CONSTANTS:
+        return _CORE_CONSTANTS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _OCTAL.fullmatch(text):
+        return int(text[2:], 8)
+    if _HEX.fullmatch(text):
+        return int(text[2:], 16)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text

@@ -1,0 +1,96 @@
+"""Paired comparisons between tuners, with a verdict in words."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orchestration.analysis.metrics import METRIC, METRICS
+from orchestration.analysis.statistics import PairedDifference, holm, paired_difference
+from orchestration.analysis.words import change, interval, percent_change, quantity
+
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A tuner against the baseline on one metric, over the seeds that both have.
+
+    `p_holm` is the paired t-test's p-value corrected for `family` comparisons; `real` says that it
+    is below 5 %.
+    """
+
+    metric: str
+    baseline: str
+    tuner: str
+    difference: PairedDifference
+    p_holm: float
+    family: int
+    real: bool
+    verdict: str
+
+
+def compare(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> tuple[Comparison, ...]:
+    """Compare every tuner with the first on the compared metrics.
+
+    `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons that can be
+    made at all are one family for Holm's correction.
+    """
+    baseline, *others = values
+    drafts = []
+    for tuner in others:
+        seeds = sorted(set(values[baseline]) & set(values[tuner]))
+        for metric in METRICS:
+            if metric.compared:
+                difference = paired_difference(
+                    [values[baseline][seed][metric.key] for seed in seeds],
+                    [values[tuner][seed][metric.key] for seed in seeds],
+                )
+                if difference.n:
+                    drafts.append((metric.key, tuner, difference))
+    corrected = holm([difference.p_t for _, _, difference in drafts])
+    family = sum(not math.isnan(p) for p in corrected)
+    return tuple(
+        _judged(Comparison(key, baseline, tuner, difference, p, family, p < SIGNIFICANCE, ""))
+        for (key, tuner, difference), p in zip(drafts, corrected, strict=True)
+    )
+
+
+def _judged(comparison: Comparison) -> Comparison:
+    return dataclasses.replace(comparison, verdict=_verdict(comparison))
+
+
+def _verdict(comparison: Comparison) -> str:
+    """Return what is shown: `12% higher (95% CI 8% to 16%), real`."""
+    difference = comparison.difference
+    if difference.n < 2:
+        return "cannot be told from chance with one pair"
+    if difference.mean == difference.low == difference.high == 0:
+        return f"the same in all {difference.n} pairs"
+    if not comparison.real:
+        text = f"no difference shown with {difference.n} repeats"
+        if difference.p_t < SIGNIFICANCE:
+            text += " after Holm's correction"
+        return text
+    unit = METRIC[comparison.metric].unit
+    side = "higher" if difference.mean > 0 else "lower"
+    if math.isfinite(difference.relative_low):
+        low, high = sorted((abs(difference.relative_low), abs(difference.relative_high)))
+        size = percent_change(difference.relative)
+        bounds = f"{percent_change(low)} to {percent_change(high)}"
+    else:
+        low, high = sorted((abs(difference.low), abs(difference.high)))
+        size = quantity(abs(difference.mean), unit)
+        bounds = interval(low, high, unit)
+    return f"{size} {side} (95% CI {bounds}), real"
+
+
+def describe_difference(comparison: Comparison) -> str:
+    """Return the mean difference with its interval, in the metric's unit: `+12us [8, 16]`."""
+    difference = comparison.difference
+    unit = METRIC[comparison.metric].unit
+    if math.isnan(difference.low):
+        return change(difference.mean, unit)
+    return f"{change(difference.mean, unit)} [{interval(difference.low, difference.high, unit)}]"

@@ -1,0 +1,119 @@
+"""What the switch ports counted against what links can carry and flows delivered.
+
+Linux counts a frame without preamble, check sequence and gap: 14 bytes of Ethernet and 52 of
+IPv4 and TCP with timestamps around the payload. `Testbed.framing_bytes` come on top on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from orchestration.artifacts.stamp import Reason
+from orchestration.model.records import DONE, Floats, Ints, PortRecords, Schedule, TrialRecord
+from orchestration.model.units import format_duration, format_rate, format_size
+
+HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
+DELIVERED_TOLERANCE = 0.01
+# Of a link's rate, besides the packets that an interval cuts in two.
+RATE_TOLERANCE = 0.01
+# SYN, SYN-ACK and FIN carry longer options or come twice; a driver may say hello in each flow.
+_FLOW_SLACK_BYTES = 256
+# Address resolution and the like, shorter or longer than a TCP header.
+_PORT_SLACK_BYTES = 4096
+# Up to three SACK blocks, as fit beside timestamps: 2 + 3 x 8, padded.
+_SACK_BYTES = 28
+
+
+def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterator[Reason]:
+    """Find intervals in which a link carried more than its rate, or less while it was surely busy.
+
+    Surely busy: the queue held more at the start than the link can send until the end. Links that
+    go down by a planned fault (`faults`) may be slow.
+    """
+    counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
+    if any(np.any(np.diff(counter, axis=0) < 0) for counter in counters):
+        yield Reason("counters-disagree", "invalid", "a port's counter went backwards")
+        return
+    dt_ns = np.diff(ports.t_ns).astype(np.float64)[:, None]
+    if not len(dt_ns):
+        return
+    rate_bps = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
+    sent = _wire_bytes(testbed, np.diff(ports.tx_bytes, axis=0), np.diff(ports.tx_packets, axis=0))
+    could = rate_bps * dt_ns / 8e9
+    cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
+    over = sent > could * (1 + RATE_TOLERANCE) + cut
+    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (ports.qlen_bytes[:-1] > could)
+    if np.any(over):
+        yield _rate_reason(testbed, ports, sent, over, "link-over-rate", "more than")
+    if np.any(below) and not faults:
+        yield _rate_reason(testbed, ports, sent, below, "link-below-rate", "with a backlog, below")
+
+
+def _wire_bytes(testbed: Testbed, tx_bytes: Ints, tx_packets: Ints) -> Floats:
+    return (tx_bytes + testbed.framing_bytes * tx_packets).astype(np.float64)
+
+
+def _rate_reason(
+    testbed: Testbed, ports: PortRecords, sent: Floats, wrong: np.ndarray, code: str, word: str
+) -> Reason:
+    interval, queue = (int(index[0]) for index in np.nonzero(wrong))
+    port = testbed.queues[queue]
+    start_ns = int(ports.t_ns[interval])
+    dt_ns = int(ports.t_ns[interval + 1]) - start_ns
+    seen_bps = sent[interval, queue] * 8e9 / max(1, dt_ns)
+    return Reason(
+        code,
+        "invalid",
+        f"{port.label} carried {format_rate(seen_bps)} for {format_duration(dt_ns)} from "
+        f"{format_duration(start_ns)} on, {word} its {format_rate(port.rate_bps)}; "
+        f"{np.count_nonzero(wrong)} such readings",
+    )
+
+
+def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Iterator[Reason]:
+    """Compare what the ports towards each host sent, headers taken off, with what it was due.
+
+    At least the payload of the flows that are done; at most that of all its flows, with every
+    retransmitted segment on top (and SACK options on the acknowledgements, if any flow lost one).
+    Pure acknowledgements carry nothing. 1 % and a few bytes for each flow are allowed either way.
+    """
+    hosts = {name: number for number, name in enumerate(testbed.hosts)}
+    payload, packets = np.zeros(len(hosts)), np.zeros(len(hosts))
+    attached = np.zeros(len(hosts))
+    for queue, port in enumerate(testbed.queues):
+        host = hosts.get(testbed.peer_device(port).name)
+        if host is not None:
+            sent, count = record.ports.tx_bytes[-1, queue], record.ports.tx_packets[-1, queue]
+            payload[host] += sent - HEADER_BYTES * count
+            packets[host] += count
+            attached[host] += 1
+
+    def per_host(host: Ints, weight: Ints | Floats) -> Floats:
+        return np.bincount(host, weight, len(hosts)).astype(np.float64)
+
+    done = record.flows.status == DONE
+    due = per_host(schedule.dst, np.where(done, schedule.size_bytes, 0))
+    resent = per_host(schedule.dst, record.flows.retransmits * testbed.mss_bytes)
+    most = per_host(schedule.dst, schedule.size_bytes) + resent
+    one = np.ones(len(schedule))
+    slack = _PORT_SLACK_BYTES * attached + _FLOW_SLACK_BYTES * (
+        per_host(schedule.dst, one) + per_host(schedule.src, one)
+    )
+    lossy = per_host(schedule.src, record.flows.retransmits) > 0
+    acknowledgements = np.maximum(0, packets - due / testbed.mss_bytes)
+    sack = np.where(lossy, _SACK_BYTES * acknowledgements, 0)
+    low = due * (1 - DELIVERED_TOLERANCE) - slack
+    high = most * (1 + DELIVERED_TOLERANCE) + slack + sack
+    wrong = np.flatnonzero((attached > 0) & ((payload < low) | (payload > high)))
+    if len(wrong):
+        worst = int(wrong[np.argmax(np.abs(payload - due)[wrong])])
+        yield Reason(
+            "counters-disagree",
+            "invalid",
+            f"the ports towards {testbed.hosts[worst]} sent {format_size(payload[worst])} of "
+            f"payload, its flows account for {format_size(due[worst])} to "
+            f"{format_size(most[worst])}; {len(wrong)} of {len(hosts)} hosts disagree by over 1%",
+        )

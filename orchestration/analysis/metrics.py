@@ -1,0 +1,212 @@
+"""What one trial measured: flow completion, queues, marks, utilisation.
+
+Everything about flows counts the flows that are done; everything about queues the samples taken
+while flows arrived (up to the trial's duration), so that a long drain does not dilute it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints, PortRecords
+
+Unit = Literal["ns", "bytes", "ratio", "share", "count"]
+
+# The papers' classes of flow sizes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
+SIZE_CLASSES = {
+    "all": "all",
+    "small": "(0, 100KB]",
+    "medium": "(100KB, 10MB)",
+    "large": "[10MB, ∞)",
+}
+_SMALL_UPTO_BYTES, _LARGE_FROM_BYTES = 100_000, 10_000_000
+SLOWDOWN_STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
+QUANTILES = (0.5, 0.95, 0.99)
+
+# Where the distribution of queue lengths is evaluated: empty or not, then 40 steps a decade.
+QUEUE_GRID_BYTES = np.concatenate(([0.0], np.geomspace(1e3, 1e8, 201)))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A figure of a trial. Where `compared`, tuners are tested against each other on it."""
+
+    key: str
+    label: str
+    unit: Unit
+    compared: bool = False
+
+
+def _slowdown_metrics() -> list[Metric]:
+    compared = {("all", "p50"), ("all", "p95"), ("all", "p99"), ("small", "p99"), ("large", "p50")}
+    return [
+        Metric(
+            slowdown_key(statistic, klass),
+            f"{word} slowdown" + ("" if klass == "all" else f", {SIZE_CLASSES[klass]}"),
+            "ratio",
+            (klass, statistic) in compared,
+        )
+        for klass in SIZE_CLASSES
+        for statistic, word in SLOWDOWN_STATISTICS.items()
+    ]
+
+
+def slowdown_key(statistic: str, klass: str) -> str:
+    """Return the key of a slowdown metric."""
+    return f"slowdown_{statistic}_{klass}"
+
+
+def fct_key(klass: str) -> str:
+    """Return the key of the mean FCT of a class of flow sizes."""
+    return f"fct_mean_ns_{klass}"
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(fct_key("all"), "mean FCT", "ns", compared=True),
+    *(
+        Metric(fct_key(klass), f"mean FCT, {SIZE_CLASSES[klass]}", "ns")
+        for klass in ("small", "medium", "large")
+    ),
+    *_slowdown_metrics(),
+    Metric("queue_mean_bytes", "mean queue", "bytes", compared=True),
+    Metric("queue_p99_bytes", "p99 queue", "bytes", compared=True),
+    Metric("queue_max_bytes", "longest queue", "bytes"),
+    Metric("queue_busiest_bytes", "mean of the busiest queue", "bytes"),
+    Metric("marked_share", "packets marked", "share", compared=True),
+    Metric("utilisation_hosts", "utilisation, links to hosts", "share"),
+    Metric("utilisation_fabric", "utilisation, links between switches", "share"),
+    Metric("utilisation_max", "utilisation, busiest link", "share"),
+    Metric("dropped_packets", "packets dropped", "count"),
+    Metric("retransmits", "segments retransmitted", "count"),
+)
+METRIC = {metric.key: metric for metric in METRICS}
+
+
+@dataclass(frozen=True)
+class TrialMetrics:
+    """One trial's figures.
+
+    `scalars` has a value for every metric, NaN where the trial has none. `size_bytes` and
+    `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of port
+    samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue.
+    """
+
+    scalars: Mapping[str, float]
+    size_bytes: Ints
+    slowdown: Floats
+    queue_ccdf: Floats
+    queue_mean_bytes: Floats
+
+
+def measure(result: TrialResult) -> TrialMetrics:
+    """Return the figures of a trial. Raises InputError for a table that cannot be read."""
+    flows, schedule = result.table("flows"), result.table("schedule")
+    done = flows["status"] == STATUS_NAMES[DONE]
+    size = schedule["bytes"][done]
+    fct = flows["fct_ns"][done].astype(np.float64)
+    slowdown = fct / flows["ideal_ns"][done]
+    window = _window(result.ports, result.spec.duration_ns)
+    queue = window.qlen_bytes
+    return TrialMetrics(
+        scalars={
+            **_flow_scalars(size, fct, slowdown),
+            **_queue_scalars(queue),
+            **_link_scalars(result.testbed, window),
+            "dropped_packets": float(result.ports.dropped_packets[-1:].sum()),
+            "retransmits": float(flows["retransmits"].sum()),
+        },
+        size_bytes=size,
+        slowdown=slowdown,
+        queue_ccdf=_ccdf(queue),
+        queue_mean_bytes=queue.mean(axis=0) if len(queue) else np.zeros(queue.shape[1]),
+    )
+
+
+def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
+    """Return which flows are of a class of sizes, as booleans (flows,)."""
+    if klass == "small":
+        return size_bytes <= _SMALL_UPTO_BYTES
+    if klass == "large":
+        return size_bytes >= _LARGE_FROM_BYTES
+    if klass == "medium":
+        return (size_bytes > _SMALL_UPTO_BYTES) & (size_bytes < _LARGE_FROM_BYTES)
+    return np.ones(len(size_bytes), dtype=bool)
+
+
+def _window(ports: PortRecords, duration_ns: int) -> PortRecords:
+    """Return the samples taken while flows arrived; all of them if there are fewer than two."""
+    upto = int(np.searchsorted(ports.t_ns, duration_ns, side="right"))
+    if upto < 2:
+        return ports
+    return PortRecords(
+        t_ns=ports.t_ns[:upto],
+        qlen_bytes=ports.qlen_bytes[:upto],
+        tx_bytes=ports.tx_bytes[:upto],
+        tx_packets=ports.tx_packets[:upto],
+        marked_packets=ports.marked_packets[:upto],
+        dropped_packets=ports.dropped_packets[:upto],
+    )
+
+
+def _flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
+    scalars = {}
+    for klass in SIZE_CLASSES:
+        chosen = in_class(size, klass)
+        some = bool(chosen.any())
+        values = slowdown[chosen]
+        quantiles = np.quantile(values, QUANTILES) if some else np.full(3, math.nan)
+        scalars[fct_key(klass)] = float(fct[chosen].mean()) if some else math.nan
+        for statistic, value in zip(("p50", "p95", "p99"), quantiles, strict=True):
+            scalars[slowdown_key(statistic, klass)] = float(value)
+        scalars[slowdown_key("mean", klass)] = float(values.mean()) if some else math.nan
+    return scalars
+
+
+def _queue_scalars(queue: Ints) -> dict[str, float]:
+    if not queue.size:
+        return dict.fromkeys((key for key in METRIC if key.startswith("queue_")), math.nan)
+    return {
+        "queue_mean_bytes": float(queue.mean()),
+        "queue_p99_bytes": float(np.quantile(queue, 0.99)),
+        "queue_max_bytes": float(queue.max()),
+        "queue_busiest_bytes": float(queue.mean(axis=0).max()),
+    }
+
+
+def _link_scalars(testbed: Testbed, ports: PortRecords) -> dict[str, float]:
+    """Return utilisation and marking between the first and the last sample."""
+    names = ("utilisation_hosts", "utilisation_fabric", "utilisation_max", "marked_share")
+    if len(ports.t_ns) < 2:
+        return dict.fromkeys(names, math.nan)
+    packets = ports.tx_packets[-1] - ports.tx_packets[0]
+    wire = ports.tx_bytes[-1] - ports.tx_bytes[0] + testbed.framing_bytes * packets
+    rate_bps = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
+    busy = wire * 8e9 / (rate_bps * float(ports.t_ns[-1] - ports.t_ns[0]))
+    to_host = np.array([testbed.peer_device(port).kind == "host" for port in testbed.queues])
+    marked = float((ports.marked_packets[-1] - ports.marked_packets[0]).sum())
+    total = float(packets.sum())
+    return {
+        "utilisation_hosts": _mean(busy[to_host]),
+        "utilisation_fabric": _mean(busy[~to_host]),
+        "utilisation_max": float(busy.max()),
+        "marked_share": marked / total if total else math.nan,
+    }
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _ccdf(queue: Ints) -> Floats:
+    ordered = np.sort(queue, axis=None)
+    if not len(ordered):
+        return np.full(len(QUEUE_GRID_BYTES), math.nan)
+    above = len(ordered) - np.searchsorted(ordered, QUEUE_GRID_BYTES, side="right")
+    return np.asarray(above / len(ordered))

@@ -1,0 +1,205 @@
+"""The report as one HTML file that opens offline: style, plotly.js and figures are inside."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+
+from plotly.offline import get_plotlyjs
+
+from orchestration.analysis import figures
+from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.figure_style import colours_of
+from orchestration.analysis.figures import Colours, Picture
+from orchestration.analysis.metrics import QUANTILES, fct_key
+from orchestration.analysis.page_tables import (
+    comparison_table,
+    fabric_table,
+    flow_table,
+    provenance_table,
+    stamp_table,
+)
+from orchestration.analysis.summary import Condition, Summary
+from orchestration.analysis.timeline import busiest_queues
+from orchestration.model.errors import NotReadyError
+
+# Of all timelines together, so that a big campaign's page stays a few megabytes.
+_TIMELINE_POINTS = 60_000
+# Nothing may be fetched: the page is the same on a plane.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; font-src data:"
+)
+_CONFIG = {"displayModeBar": False, "responsive": True, "showTips": False}
+# Drawn when the page is laid out, so that every picture knows its width.
+_DRAW = """
+for (const [place, {data, layout}] of pictures.entries())
+  Plotly.newPlot(`picture-${place}`, data, layout, config);
+"""
+
+
+def write_page(summary: Summary, path: Path) -> None:
+    """Write the page to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(build_page(summary), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise NotReadyError(
+            f"{path} cannot be written: {error.strerror}",
+            "make room there or make it writable; --no-html prints the tables only",
+        ) from error
+
+
+def build_page(summary: Summary) -> str:
+    """Return the whole page. Raises InputError for a table that cannot be read."""
+    page = _Page(summary)
+    body = "\n".join([*page.head(), *page.conditions(), *page.trials(), page.script()])
+    style = files("orchestration.analysis").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(summary.campaign)} · closloop</title>\n<style>\n{style}</style>\n"
+        f"<script>{get_plotlyjs()}</script>\n</head><body>\n{body}\n</body></html>\n"
+    )
+
+
+class _Page:
+    """The parts of the page, top to bottom. Pictures are numbered as they are placed."""
+
+    def __init__(self, summary: Summary) -> None:
+        self._summary = summary
+        self._colours: Colours = colours_of(summary.tuners)
+        self._pictures: list[str] = []
+        series = max(1, 2 * sum(len(condition.arms) for condition in summary.conditions))
+        self._points = min(1_500, max(100, _TIMELINE_POINTS // series))
+
+    def head(self) -> list[str]:
+        summary = self._summary
+        spec = summary.trials[0].spec
+        chips = "".join(
+            f'<span style="--colour:{self._colours[tuner]}">{escape(tuner)}</span>'
+            for tuner in summary.tuners
+        )
+        items = "".join(f"<li>{escape(sentence)}</li>" for sentence in answers(summary))
+        verdict = "bad" if summary.invalid else "ok"
+        return [
+            f'<header><p class="kicker">closloop report · testbed {escape(spec.testbed)} · '
+            f"backend {escape(spec.backend)}</p>",
+            f"<h1>{escape(summary.campaign)}</h1>",
+            f'<ul class="answers">{items}</ul>',
+            f'<p class="standing {verdict}">{escape(standing(summary))}</p>',
+            f'<div class="key">{chips}</div></header>',
+        ]
+
+    def conditions(self) -> list[str]:
+        parts = []
+        several = len(self._summary.conditions) > 1
+        for condition in self._summary.conditions:
+            parts.append("<section>")
+            if several:
+                parts.append(f"<h2>{escape(condition.label)}</h2>")
+            if any(arm.valid for arm in condition.arms):
+                parts += self._condition(condition)
+            else:
+                parts.append("<p>No trial is valid here, so there is nothing to show.</p>")
+            parts.append("</section>")
+        return parts
+
+    def _condition(self, condition: Condition) -> list[str]:
+        parts = []
+        if condition.comparisons:
+            parts.append("<h3>What differs</h3>")
+            tuners = dict.fromkeys(item.tuner for item in condition.comparisons)
+            forests = [
+                figures.differences(
+                    [item for item in condition.comparisons if item.tuner == tuner], self._colours
+                )
+                for tuner in tuners
+            ]
+            parts += [self._grid(forests, wide=True), comparison_table(condition)]
+        parts += self._flows(condition)
+        parts += self._queues(condition)
+        parts += self._links(condition)
+        return parts
+
+    def _flows(self, condition: Condition) -> list[str]:
+        curves = [
+            figures.slowdown_by_size(condition, quantile, self._colours)
+            for quantile in range(len(QUANTILES))
+        ]
+        fct = figures.repeats(condition, fct_key("all"), "Mean FCT: {}", self._colours)
+        return [
+            "<h3>FCT slowdown by flow size</h3>",
+            '<p class="caption">Slowdown is the flow completion time over the time that the flow '
+            "takes alone at line rate, headers and base RTT counted. Each point stands for a tenth "
+            "of all flows, up to the size written below it. Band: 95% bootstrap interval over "
+            "repeats and flows.</p>",
+            self._grid(curves),
+            flow_table(condition),
+            self._grid([fct], wide=True),
+            '<p class="caption">Circles: one repeat each. Diamond and bar: mean over repeats with '
+            "its 95% interval.</p>",
+        ]
+
+    def _queues(self, condition: Condition) -> list[str]:
+        pictures = [figures.queue_distribution(condition, self._colours)]
+        pictures += [
+            figures.queue_timeline(queue, self._colours)
+            for queue in busiest_queues(condition, self._points)
+        ]
+        return ["<h3>Queues</h3>", self._grid(pictures, wide=True)]
+
+    def _links(self, condition: Condition) -> list[str]:
+        titles = {
+            "marked_share": "Packets marked CE: {}",
+            "utilisation_hosts": "Links to hosts are busy {}",
+            "utilisation_fabric": "Links between switches are busy {}",
+        }
+        pictures = [
+            figures.repeats(condition, key, title, self._colours) for key, title in titles.items()
+        ]
+        law = figures.marking_caption(condition)
+        parts = ["<h3>Marking and utilisation</h3>", self._grid(pictures)]
+        if law:
+            parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')
+        return [*parts, fabric_table(condition)]
+
+    def trials(self) -> list[str]:
+        return [
+            "<section><h2>Can it be trusted?</h2>",
+            '<p class="caption">Every trial is judged by what it recorded. One finding of severity '
+            "invalid keeps it out of every figure above.</p>",
+            stamp_table(self._summary),
+            "<h3>Made with</h3>",
+            provenance_table(self._summary),
+            "</section>",
+        ]
+
+    def _grid(self, pictures: Sequence[Picture], *, wide: bool = False) -> str:
+        cells = "\n".join(self._figure(picture) for picture in pictures)
+        return f'<div class="grid{" wide" if wide else ""}">\n{cells}\n</div>'
+
+    def _figure(self, picture: Picture) -> str:
+        place, height = len(self._pictures), picture.figure.layout.height
+        self._pictures.append(picture.figure.to_json())
+        caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
+        return (
+            f"<figure><h4>{escape(picture.title)}</h4>\n"
+            f'<div id="picture-{place}" style="height:{height}px"></div>\n{caption}</figure>'
+        )
+
+    def script(self) -> str:
+        """Return the script that draws the pictures placed so far."""
+        # a name with </script> in it must not end the script
+        data = ",\n".join(self._pictures).replace("<", "\\u003c")
+        return (
+            f"<script>\nconst config = {json.dumps(_CONFIG)};\nconst pictures = [\n{data}\n];"
+            f"{_DRAW}</script>"
+        )

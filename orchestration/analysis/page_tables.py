@@ -1,0 +1,186 @@
+"""The tables of the report's page, as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from orchestration.analysis.compare import describe_difference
+from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
+from orchestration.analysis.summary import Condition, Summary, Trial
+from orchestration.analysis.tables import FABRIC_METRICS, FLOWS_FOR_P99, flow_cells
+from orchestration.analysis.words import NOTHING, quantity, with_error
+
+_Row = tuple[str, Sequence[str]]
+
+
+def _table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
+    """Return a table: rows are (class, cells), cells are HTML, the last `numbers` right-aligned."""
+    first_number = len(heads) - numbers
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=number' if place >= first_number else ''}>{text}</{tag}>"
+            for place, text in enumerate(texts)
+        )
+
+    body = "\n".join(f'<tr class="{klass}">{cells("td", texts)}</tr>' for klass, texts in rows)
+    told = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return (
+        f'<div class="scroll"><table>{told}<thead><tr>{cells("th", heads)}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def flow_table(condition: Condition) -> str:
+    """Return slowdown and mean FCT by class of flow sizes."""
+    rows = [
+        (
+            "",
+            [
+                f'<span class="name">{escape(label)}</span>',
+                escape(arm.tuner),
+                str(arm.flows[klass]),
+                *(escape(cell) for cell in flow_cells(arm, klass)),
+            ],
+        )
+        for klass, label in SIZE_CLASSES.items()
+        for arm in condition.arms
+        if arm.flows[klass]
+    ]
+    heads = ("flow size", "tuner", "flows", "median", "p95", "p99", "mean FCT")
+    caption = (
+        "Slowdown and FCT, mean over repeats ± half of the 95% interval (Student's t, one value a "
+        f"repeat); flows: in the smallest repeat; * fewer than {FLOWS_FOR_P99} of them, so that "
+        "p99 is close to the largest value."
+    )
+    return _table(heads, rows, 5, caption)
+
+
+def comparison_table(condition: Condition) -> str:
+    """Return the paired comparisons with the baseline."""
+    rows = [
+        (
+            "real" if item.real else "",
+            [
+                escape(METRIC[item.metric].label),
+                escape(item.tuner),
+                escape(describe_difference(item)),
+                _p_value(item.p_holm),
+                _p_value(item.difference.p_sign_flip),
+                escape(item.verdict),
+            ],
+        )
+        for item in condition.comparisons
+    ]
+    first = condition.comparisons[0]
+    heads = ("metric", "tuner", "difference [95% CI]", "p, Holm", "p, sign flip", "verdict")
+    floor = 2.0 ** (1 - max(item.difference.n for item in condition.comparisons))
+    caption = (
+        f"Against {first.baseline}, paired by seed. p, Holm: paired t-test corrected for "
+        f"{first.family} comparisons; below 0.05 is called real. p, sign flip: exact permutation "
+        f"test, uncorrected, which needs no normal differences and cannot go below {floor:.2g} "
+        "with these repeats."
+    )
+    return _table(heads, rows, 0, caption)
+
+
+def _p_value(p: float) -> str:
+    if math.isnan(p):
+        return NOTHING
+    return "&lt;0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def fabric_table(condition: Condition) -> str:
+    """Return what the switch ports measured."""
+    rows = [
+        (
+            "",
+            [
+                escape(METRIC[key].label),
+                *(with_error(arm.estimates[key], METRIC[key].unit) for arm in condition.arms),
+            ],
+        )
+        for key in FABRIC_METRICS
+    ]
+    heads = ("queues and links", *(escape(arm.tuner) for arm in condition.arms))
+    caption = "All switch ports, while flows arrived; mean over repeats ± half of the 95% interval."
+    return _table(heads, rows, len(condition.arms), caption)
+
+
+def stamp_table(summary: Summary) -> str:
+    """Return every trial with its verdict."""
+    rows = [
+        (
+            "",
+            [
+                f"<code>{escape(trial.id)}</code>",
+                escape(trial.tuner),
+                str(trial.spec.seed),
+                "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
+                _findings(trial),
+            ],
+        )
+        for trial in summary.trials
+    ]
+    checked = Counter(name for trial in summary.trials for name in trial.stamp.checked)
+    listed = ", ".join(
+        name if count == len(summary.trials) else f"{name} (in {count} trials)"
+        for name, count in checked.items()
+    )
+    return _table(("trial", "tuner", "seed", "stamp", "findings"), rows, 0, f"Checked: {listed}.")
+
+
+def _findings(trial: Trial) -> str:
+    return "<br>".join(
+        f'<span class="{reason.severity}">{reason.severity}: {escape(reason.text)}</span>'
+        for reason in trial.stamp.reasons
+    )
+
+
+def provenance_table(summary: Summary) -> str:
+    """Return what the trials ran on, each value once, with a count where trials differ."""
+    values: dict[str, Counter[str]] = {}
+    for trial in summary.trials:
+        spec = trial.spec
+        told = {
+            "testbed": spec.testbed,
+            "backend": spec.backend,
+            "congestion control": spec.host.congestion_control,
+            "sampling period": quantity(spec.sample_period_ns, "ns"),
+            **trial.versions,
+            **_plain_facts(trial.facts),
+        }
+        for key, value in told.items():
+            values.setdefault(key.replace("_", " "), Counter())[value] += 1
+    rows = [
+        (("", [escape(key), _counted(counter, len(summary.trials))]))
+        for key, counter in values.items()
+    ]
+    note = "All settings of each trial are in its folder: trial.json and testbed.json."
+    return _table(("what", "value"), rows, 0, note)
+
+
+def _plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
+    """Return the facts that fit a cell, those of a group by `group: name`."""
+    plain = {}
+    for key, value in facts.items():
+        items = value.items() if isinstance(value, dict) else [("", value)]
+        for name, item in items:
+            if isinstance(item, str | int | float):
+                label = f"{key}: {name}" if name else key
+                plain[label] = f"{item:.6g}" if isinstance(item, float) else str(item)
+    return plain
+
+
+def _counted(counter: Counter[str], total: int) -> str:
+    if len(counter) == 1 and counter.total() == total:
+        return f"<code>{escape(next(iter(counter)))}</code>"
+    if len(counter) > 4:
+        return f"{len(counter)} different values"
+    return ", ".join(
+        f"<code>{escape(value)}</code> ({count} of {total} trials)"
+        for value, count in counter.items()
+    )

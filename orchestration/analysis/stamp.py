@@ -1,0 +1,171 @@
+"""Judges one trial: can its figures be trusted?
+
+Each check returns what it found, or None when the backend's record does not allow it. The bounds
+are sound: they follow from what the packets must carry, so that a finding is a fault and no
+statistics. What a check cannot see, it does not claim: `Stamp.checked` lists the checks made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.analysis.counters import check_delivered, check_rates
+from orchestration.artifacts.stamp import Reason, Stamp
+from orchestration.artifacts.writer import ideal_ns
+from orchestration.model.records import DONE, FAILED, UNFINISHED, Schedule, TrialRecord
+from orchestration.model.trial import TrialSpec
+from orchestration.model.units import format_duration
+
+GENERATOR_LATE_NS = 2_000
+# Faster than alone on an idle path by more than rounding: the path is not what the testbed says.
+_FASTER_THAN_IDEAL = 0.95
+_CPU_SATURATED = 0.95
+
+
+@dataclass(frozen=True)
+class _Case:
+    trial: TrialSpec
+    testbed: Testbed
+    schedule: Schedule
+    record: TrialRecord
+
+
+_Check = Callable[[_Case], Iterable[Reason] | None]
+
+
+def stamp(trial: TrialSpec, testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Stamp:
+    """Return the trial's verdict. One reason of severity `invalid` makes it invalid."""
+    case = _Case(trial, testbed, schedule, record)
+    found = {name: check(case) for name, check in _CHECKS.items()}
+    reasons = tuple(reason for reasons in found.values() for reason in reasons or ())
+    return Stamp(
+        valid=all(reason.severity != "invalid" for reason in reasons),
+        reasons=reasons,
+        checked=tuple(name for name, reasons in found.items() if reasons is not None),
+    )
+
+
+def _generator(case: _Case) -> Iterable[Reason]:
+    """Compare each flow's first byte with its scheduled start."""
+    sent = case.record.flows.sent_ns
+    off = np.where(sent >= 0, sent - case.schedule.start_ns, 0)
+    wrong = int(np.count_nonzero(np.abs(off) > GENERATOR_LATE_NS))
+    if wrong:
+        flow = int(np.argmax(np.abs(off)))
+        side = "after" if off[flow] > 0 else "before"
+        yield Reason(
+            "generator-late",
+            "invalid",
+            f"{wrong} of {len(off)} flows were not sent within "
+            f"{format_duration(GENERATOR_LATE_NS)} of their start; flow {flow} was sent "
+            f"{format_duration(abs(int(off[flow])))} {side} it",
+        )
+
+
+def _flows(case: _Case) -> Iterable[Reason]:
+    status = case.record.flows.status
+    for code, word, value in (
+        ("flows-unfinished", "had not ended", UNFINISHED),
+        ("flows-failed", "failed", FAILED),
+    ):
+        count = int(np.count_nonzero(status == value))
+        if count:
+            yield Reason(code, "invalid", f"{count} of {len(status)} flows {word}")
+
+
+def _sampler(case: _Case) -> Iterable[Reason]:
+    """Ask for a reading within half a period of every multiple of the sampling period."""
+    period, flows = case.trial.sample_period_ns, case.record.flows
+    end_ns = case.trial.duration_ns + case.trial.drain_ns
+    if not np.any(flows.status == UNFINISHED):  # the loop ends with the last flow
+        end_ns = min(end_ns, int(flows.end_ns.max(initial=0)))
+    ticks = end_ns // period
+    t_ns = case.record.ports.t_ns
+    # half a period late still counts for its tick, a nanosecond more for the next one
+    seen = np.unique((t_ns + (period - 1) // 2) // period)
+    missed = ticks - int(np.count_nonzero((seen >= 1) & (seen <= ticks)))
+    if missed:
+        yield Reason(
+            "sampler-behind",
+            "invalid",
+            f"{missed} of {ticks} sampling periods have no reading within half a period "
+            f"({format_duration(period / 2)})",
+        )
+
+
+def _rates(case: _Case) -> Iterable[Reason]:
+    return check_rates(case.testbed, case.record.ports, faults=bool(case.trial.faults))
+
+
+def _delivered(case: _Case) -> Iterable[Reason] | None:
+    if not len(case.record.ports.t_ns):
+        return None
+    return check_delivered(case.testbed, case.schedule, case.record)
+
+
+def _drops(case: _Case) -> Iterable[Reason]:
+    dropped = case.record.ports.dropped_packets
+    if len(dropped) and dropped[-1].any():
+        last = dropped[-1]
+        queue = case.testbed.queues[int(np.argmax(last))]
+        yield Reason(
+            "drops",
+            "warning",
+            f"{int(last.sum())} packets were dropped at {np.count_nonzero(last)} of {len(last)} "
+            f"queues, {int(last.max())} of them at {queue.label}",
+        )
+
+
+def _ideal(case: _Case) -> Iterable[Reason]:
+    done = case.record.flows.status == DONE
+    fct = (case.record.flows.end_ns - case.schedule.start_ns)[done]
+    ideal = ideal_ns(case.testbed, case.schedule)[done]
+    fast = int(np.count_nonzero(fct < _FASTER_THAN_IDEAL * ideal))
+    if fast:
+        yield Reason(
+            "faster-than-ideal",
+            "warning",
+            f"{fast} of {len(fct)} flows ended more than 5% sooner than an idle path allows, one "
+            f"in {np.min(fct / ideal):.2f} of the ideal time: compare the links' rates and delays "
+            "with the testbed's",
+        )
+
+
+def _offloads(case: _Case) -> Iterable[Reason] | None:
+    if "offloads_on" not in case.record.facts:
+        return None
+    devices = [str(item) for item in case.record.facts["offloads_on"]]
+    if not devices:
+        return ()
+    more = f" and {len(devices) - 3} more" if len(devices) > 3 else ""
+    text = f"segmentation offload is on at {', '.join(devices[:3])}{more}: packets are not packets"
+    return (Reason("offloads-on", "invalid", text),)
+
+
+def _processor(case: _Case) -> Iterable[Reason] | None:
+    """Judge the processor's load on a real clock only: virtual time waits for it."""
+    facts = case.record.facts
+    if facts.get("clock") != "real" or "cpu_busy_share" not in facts:
+        return None
+    busy = float(facts["cpu_busy_share"])
+    if busy < _CPU_SATURATED:
+        return ()
+    text = f"the processor was busy {busy:.0%} of the time: packets waited for it"
+    return (Reason("cpu-saturated", "invalid", text),)
+
+
+_CHECKS: dict[str, _Check] = {
+    "generator": _generator,
+    "flows": _flows,
+    "sampler": _sampler,
+    "link rates": _rates,
+    "bytes delivered": _delivered,
+    "drops": _drops,
+    "ideal times": _ideal,
+    "offloads": _offloads,
+    "processor": _processor,
+}

@@ -1,0 +1,179 @@
+"""Intervals and tests: over repeats, between tuners on the same seeds, and for pooled quantiles.
+
+A repeat is one observation: flows of one trial share queues and are not independent. So means and
+differences take one value from each repeat, and Student's t with as many degrees of freedom.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from orchestration.model.records import Floats
+
+CONFIDENCE = 0.95
+# All sign patterns are tried up to this many pairs; more are sampled.
+_EXACT_PAIRS = 16
+_SAMPLED_SIGNS = 20_000
+_BOOTSTRAPS = 500
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over `n` repeats with its 95 % interval; the bounds are NaN for a single repeat."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """`b` minus `a` over `n` pairs. Intervals are 95 %; NaN where there is none.
+
+    `relative` is mean(b) / mean(a) - 1, with Fieller's interval: it excludes 0 exactly when the
+    absolute one does. `p_t` is the paired t-test's, `p_sign_flip` the exact permutation test's,
+    which assumes nothing but symmetry and cannot be smaller than 2 / 2^n.
+    """
+
+    mean: float
+    low: float
+    high: float
+    relative: float
+    relative_low: float
+    relative_high: float
+    p_t: float
+    p_sign_flip: float
+    n: int
+
+
+def t_interval(values: Sequence[float] | Floats) -> Estimate:
+    """Return the mean of one value a repeat, with Student's interval. NaN values are left out."""
+    sample = np.asarray(values, dtype=np.float64)
+    sample = sample[np.isfinite(sample)]
+    n = len(sample)
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan, 0)
+    mean = float(sample.mean())
+    if n == 1:
+        return Estimate(mean, math.nan, math.nan, 1)
+    half = _t_quantile(n) * float(sample.std(ddof=1)) / math.sqrt(n)
+    return Estimate(mean, mean - half, mean + half, n)
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
+    """Compare `b` with `a`, shape (pairs,), one pair a seed. Pairs with a NaN are left out."""
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    both = np.isfinite(first) & np.isfinite(second)
+    first, second = first[both], second[both]
+    difference = second - first
+    interval = t_interval(difference)
+    base = float(first.mean()) if len(first) else math.nan
+    relative = interval.mean / base if base else math.nan
+    low, high = _fieller(first, second) if interval.n > 1 else (math.nan, math.nan)
+    return PairedDifference(
+        mean=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        relative=relative,
+        relative_low=low,
+        relative_high=high,
+        p_t=_paired_t(difference),
+        p_sign_flip=sign_flip(difference),
+        n=interval.n,
+    )
+
+
+def _t_quantile(n: int) -> float:
+    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+
+
+def _paired_t(difference: Floats) -> float:
+    n = len(difference)
+    if n < 2:
+        return math.nan
+    mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(n)
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stdtr(n - 1, -abs(mean) / error))
+
+
+def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
+    """Return Fieller's interval of mean(b)/mean(a) - 1, pairs kept together (Fieller 1954).
+
+    The ratios r that a paired t-test of b - r a does not reject; NaN when that is not an interval,
+    which happens when mean(a) itself cannot be told from 0.
+    """
+    n = len(a)
+    cov = np.cov(a, b)
+    k = _t_quantile(n) ** 2 / n
+    aa = float(a.mean() ** 2 - k * cov[0, 0])
+    ab = float(a.mean() * b.mean() - k * cov[0, 1])
+    bb = float(b.mean() ** 2 - k * cov[1, 1])
+    root = ab * ab - aa * bb
+    if aa <= 0:
+        return math.nan, math.nan
+    spread = math.sqrt(max(0.0, root))
+    return (ab - spread) / aa - 1, (ab + spread) / aa - 1
+
+
+def sign_flip(difference: Sequence[float] | Floats) -> float:
+    """Return the two-sided p of the sign-flip test of a mean of 0, exact up to 16 pairs."""
+    values = np.asarray(difference, dtype=np.float64)
+    n = len(values)
+    if n == 0:
+        return math.nan
+    exact = n <= _EXACT_PAIRS
+    if exact:
+        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+    else:
+        signs = np.random.default_rng(0).choice((-1, 1), size=(_SAMPLED_SIGNS, n))
+    seen = abs(values.sum())
+    # a sum that differs by rounding only is as extreme as the one seen
+    extreme = np.abs(signs @ values) >= seen - 1e-9 * max(seen, np.abs(values).sum())
+    if exact:
+        return float(extreme.mean())
+    return float((extreme.sum() + 1) / (_SAMPLED_SIGNS + 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return the p-values corrected for several comparisons (Holm 1979); NaN stays NaN."""
+    corrected = [math.nan] * len(p_values)
+    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    running = 0.0
+    for rank, (p, place) in enumerate(known):
+        running = max(running, min(1.0, (len(known) - rank) * p))
+        corrected[place] = running
+    return corrected
+
+
+def pooled_quantiles(
+    groups: Sequence[Floats], quantiles: Sequence[float], seed: int = 0
+) -> tuple[Floats, Floats, Floats]:
+    """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
+
+    `groups` holds one array of values a repeat; the three results have shape (quantiles,). The
+    interval is a percentile bootstrap that draws repeats, then values within each: a repeat's
+    values are not independent, and a high quantile of one repeat alone is a poor estimate.
+    """
+    filled = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
+    if not filled:
+        nothing = np.full(len(quantiles), math.nan)
+        return nothing, nothing, nothing
+    rng = np.random.default_rng(seed)
+    point = np.quantile(np.concatenate(filled), quantiles)
+    draws = np.empty((_BOOTSTRAPS, len(quantiles)))
+    for row in draws:
+        chosen = [filled[i] for i in rng.integers(len(filled), size=len(filled))]
+        again = np.concatenate(
+            [group[rng.integers(len(group), size=len(group))] for group in chosen]
+        )
+        row[:] = np.quantile(again, quantiles)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
+    return point, low, high

@@ -1,0 +1,246 @@
+"""A campaign's finished trials, taken together: conditions, tuners, estimates, comparisons.
+
+A condition is everything that decides a trial but the tuner, the seed and the repeat. Within one,
+tuners are compared on the seeds that they share. Invalid trials are listed, never averaged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.analysis.compare import Comparison, compare
+from orchestration.analysis.metrics import (
+    METRICS,
+    QUANTILES,
+    SIZE_CLASSES,
+    TrialMetrics,
+    in_class,
+    measure,
+)
+from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
+from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.artifacts.stamp import Stamp
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.records import Floats
+from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+
+_SIZE_GROUPS = 10
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One finished trial with its figures. Its tables are not kept in memory."""
+
+    folder: Path
+    id: str
+    spec: TrialSpec
+    tuner: str
+    stamp: Stamp
+    versions: dict[str, str]
+    facts: dict[str, object]
+    metrics: TrialMetrics
+
+
+@dataclass(frozen=True)
+class SizeCurve:
+    """Slowdown by flow size: groups of as many flows each, all valid repeats together.
+
+    `upto_bytes` (groups,) is each group's largest size; `slowdown`, `low` and `high` have shape
+    (groups, quantiles) for the quantiles 0.5, 0.95 and 0.99; `flows` counts (groups,).
+    """
+
+    upto_bytes: Floats
+    slowdown: Floats
+    low: Floats
+    high: Floats
+    flows: Floats
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One tuner under one condition. `estimates` has every metric, over the valid repeats.
+
+    `flows` is the smallest number of flows that a valid repeat has in each class of sizes.
+    """
+
+    tuner: str
+    trials: tuple[Trial, ...]
+    valid: tuple[Trial, ...]
+    estimates: dict[str, Estimate]
+    flows: dict[str, int]
+    by_size: SizeCurve
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the tuners had in common, their results, and how they compare with the baseline."""
+
+    label: str
+    factors: dict[str, Scalar]
+    arms: tuple[Arm, ...]
+    comparisons: tuple[Comparison, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything that a report says."""
+
+    campaign: str
+    baseline: str
+    trials: tuple[Trial, ...]
+    conditions: tuple[Condition, ...]
+
+    @property
+    def tuners(self) -> tuple[str, ...]:
+        """The tuners' labels, the baseline first."""
+        return tuple(_ordered({trial.tuner for trial in self.trials}, self.baseline))
+
+    @property
+    def invalid(self) -> tuple[Trial, ...]:
+        """The trials that no figure counts."""
+        return tuple(trial for trial in self.trials if not trial.stamp.valid)
+
+
+def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
+    """Read the finished trials of a campaign's folder and return what they show.
+
+    `baseline` names the tuner that the others are compared with, the first by name if "". Raises
+    InputError if there are no finished trials, a file cannot be read, or no tuner has that name.
+    """
+    folders = finished_trials(campaign_folder)
+    if not folders:
+        raise InputError([_no_trials(campaign_folder)])
+    trials = tuple(_load(folder) for folder in folders)
+    known = sorted({trial.tuner for trial in trials})
+    if baseline and baseline not in known:
+        raise InputError.single(
+            "--baseline", f"no tuner {baseline!r} here", f"use one of: {', '.join(known)}"
+        )
+    baseline = baseline or known[0]
+    return Summary(
+        campaign=trials[0].spec.campaign,
+        baseline=baseline,
+        trials=trials,
+        conditions=tuple(_conditions(trials, baseline)),
+    )
+
+
+def _no_trials(folder: Path) -> Problem:
+    if not folder.is_dir():
+        return Problem(str(folder), "there is no such folder", "give a campaign's: runs/<campaign>")
+    if (folder / "trial.json").is_file():
+        remedy = f"give the campaign's folder: {folder.parent}"
+        return Problem(str(folder), "is the folder of one trial", remedy)
+    return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
+
+
+def _load(folder: Path) -> Trial:
+    result: TrialResult = read_trial(folder)
+    return Trial(
+        folder=folder,
+        id=result.spec.id,
+        spec=result.spec,
+        tuner=tuner_label(result.spec.tuner),
+        stamp=result.stamp,
+        versions=dict(result.versions),
+        facts=dict(result.facts),
+        metrics=measure(result),
+    )
+
+
+def tuner_label(tuner: TunerSpec) -> str:
+    """Return `secn1`, or `static(kmax_bytes=200000, kmin_bytes=5000)` with parameters."""
+    if not tuner.params:
+        return tuner.name
+    params = ", ".join(f"{key}={value}" for key, value in sorted(tuner.params.items()))
+    return f"{tuner.name}({params})"
+
+
+def _ordered(tuners: set[str], baseline: str) -> list[str]:
+    return sorted(tuners, key=lambda name: (name != baseline, name))
+
+
+def _factors(spec: TrialSpec) -> dict[str, Scalar]:
+    return {key: value for key, value in spec.cell.items() if not key.startswith("tuner")}
+
+
+def _condition_key(spec: TrialSpec) -> str:
+    """Return what trials must share to be compared: how often a tuner acts is its own affair."""
+    own = ("tuner", "seed", "repeat", "action_period_ns", "cell")
+    shared = {key: value for key, value in spec.to_json().items() if key not in own}
+    return json.dumps([_factors(spec), shared], sort_keys=True)
+
+
+def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(_condition_key(trial.spec), []).append(trial)
+    labels: dict[str, int] = {}
+    conditions = []
+    for group in groups.values():
+        factors = _factors(group[0].spec)
+        label = ", ".join(f"{key} {value}" for key, value in factors.items()) or "all trials"
+        labels[label] = labels.get(label, 0) + 1
+        if labels[label] > 1:  # the same factors, but another file made them
+            label = f"{label} (variant {labels[label]})"
+        arms = _arms(group, baseline)
+        conditions.append(Condition(label, factors, arms, _comparisons(arms)))
+    return conditions
+
+
+def _arms(trials: Sequence[Trial], baseline: str) -> tuple[Arm, ...]:
+    valid = [trial for trial in trials if trial.stamp.valid]
+    sizes = [trial.metrics.size_bytes for trial in valid]
+    edges = _size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
+    arms = []
+    for tuner in _ordered({trial.tuner for trial in trials}, baseline):
+        mine = tuple(trial for trial in trials if trial.tuner == tuner)
+        good = tuple(trial for trial in mine if trial.stamp.valid)
+        estimates = {
+            metric.key: t_interval([trial.metrics.scalars[metric.key] for trial in good])
+            for metric in METRICS
+        }
+        flows = {
+            klass: min((_count(trial, klass) for trial in good), default=0)
+            for klass in SIZE_CLASSES
+        }
+        arms.append(Arm(tuner, mine, good, estimates, flows, _size_curve(good, edges)))
+    return tuple(arms)
+
+
+def _count(trial: Trial, klass: str) -> int:
+    return int(np.count_nonzero(in_class(trial.metrics.size_bytes, klass)))
+
+
+def _comparisons(arms: Sequence[Arm]) -> tuple[Comparison, ...]:
+    return compare(
+        {arm.tuner: {trial.spec.seed: trial.metrics.scalars for trial in arm.valid} for arm in arms}
+    )
+
+
+def _size_edges(sizes: Floats) -> Floats:
+    """Return the largest size of each group of as many flows, equal sizes kept together."""
+    if not len(sizes):
+        return np.zeros(0)
+    shares = np.arange(1, _SIZE_GROUPS + 1) / _SIZE_GROUPS
+    return np.unique(np.quantile(sizes, shares, method="higher"))
+
+
+def _size_curve(trials: Sequence[Trial], edges: Floats) -> SizeCurve:
+    shape = (len(edges), len(QUANTILES))
+    point, low, high = (np.full(shape, np.nan) for _ in range(3))
+    flows = np.zeros(len(edges))
+    place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in trials]
+    for group in range(len(edges)):
+        values = [
+            trial.metrics.slowdown[where == group]
+            for trial, where in zip(trials, place, strict=True)
+        ]
+        point[group], low[group], high[group] = pooled_quantiles(values, QUANTILES)
+        flows[group] = sum(len(part) for part in values)
+    return SizeCurve(edges, point, low, high, flows)

@@ -1,0 +1,134 @@
+"""The report in the terminal: tables that fit 80 columns."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.compare import describe_difference
+from orchestration.analysis.metrics import METRIC, SIZE_CLASSES, fct_key, slowdown_key
+from orchestration.analysis.summary import Arm, Condition, Summary
+from orchestration.analysis.words import with_error
+
+# A p99 of fewer flows than this is close to the largest value.
+FLOWS_FOR_P99 = 100
+
+FABRIC_METRICS = (
+    "queue_mean_bytes",
+    "queue_p99_bytes",
+    "queue_max_bytes",
+    "queue_busiest_bytes",
+    "marked_share",
+    "utilisation_hosts",
+    "utilisation_fabric",
+    "utilisation_max",
+    "dropped_packets",
+    "retransmits",
+)
+
+
+def report_tables(summary: Summary) -> Group:
+    """Return what `closloop report` prints."""
+    parts: list[RenderableType] = [Text(f"{summary.campaign}: {standing(summary)}", style="bold")]
+    parts += [Text(f"• {sentence}") for sentence in answers(summary)]
+    for condition in summary.conditions:
+        parts.append(Text(""))
+        if len(summary.conditions) > 1:
+            parts.append(Text(condition.label, style="bold underline"))
+        parts.append(_flows(condition))
+        if condition.comparisons:
+            parts += [Text(""), _comparisons(condition)]
+        parts += [Text(""), _fabric(condition)]
+    parts += _stamps(summary)
+    return Group(*parts)
+
+
+def _table(title: str, caption: str = "") -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        caption=caption or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _flows(condition: Condition) -> Table:
+    table = _table(
+        "Flow completion: slowdown = FCT / ideal FCT",
+        f"mean over repeats ± half of its 95% interval; * fewer than {FLOWS_FOR_P99} flows in a "
+        "repeat, p99 is close to the largest value",
+    )
+    table.add_column("flow size", no_wrap=True)
+    table.add_column("tuner", overflow="fold")
+    for heading in ("median", "p95", "p99", "mean FCT"):
+        table.add_column(heading, justify="right")
+    for klass, label in SIZE_CLASSES.items():
+        for arm in condition.arms:
+            if arm.flows[klass]:
+                table.add_row(label, arm.tuner, *flow_cells(arm, klass))
+                label = ""
+        table.add_section()
+    return table
+
+
+def flow_cells(arm: Arm, klass: str) -> list[str]:
+    """Return a class's median, p95, p99 slowdown and mean FCT, as text."""
+    cells = [
+        with_error(arm.estimates[slowdown_key(statistic, klass)], "ratio")
+        for statistic in ("p50", "p95", "p99")
+    ]
+    if arm.flows[klass] < FLOWS_FOR_P99:
+        cells[2] += "*"
+    return [*cells, with_error(arm.estimates[fct_key(klass)], "ns")]
+
+
+def _comparisons(condition: Condition) -> Table:
+    baseline, family = condition.comparisons[0].baseline, condition.comparisons[0].family
+    several = len(condition.arms) > 2
+    table = _table(
+        f"Paired by seed, against {baseline}",
+        f"real: paired t-test, p < 0.05 after Holm's correction for {family} comparisons",
+    )
+    table.add_column("metric")
+    if several:
+        table.add_column("tuner", overflow="fold")
+    table.add_column("difference [95% CI]")
+    table.add_column("verdict")
+    for comparison in condition.comparisons:
+        row = [METRIC[comparison.metric].label, describe_difference(comparison), comparison.verdict]
+        if several:
+            row.insert(1, comparison.tuner)
+        table.add_row(*row, style="bold" if comparison.real else "")
+    return table
+
+
+def _fabric(condition: Condition) -> Table:
+    table = _table("Queues and links, while flows arrived")
+    table.add_column("")
+    for arm in condition.arms:
+        table.add_column(arm.tuner, justify="right", overflow="fold")
+    for key in FABRIC_METRICS:
+        metric = METRIC[key]
+        cells = [with_error(arm.estimates[key], metric.unit) for arm in condition.arms]
+        table.add_row(metric.label, *cells)
+    return table
+
+
+def _stamps(summary: Summary) -> list[RenderableType]:
+    told = [trial for trial in summary.trials if trial.stamp.reasons]
+    if not told:
+        return []
+    table = _table("What the stamps say")
+    table.add_column("trial", overflow="fold", ratio=1)
+    table.add_column("finding", ratio=2)
+    for trial in told:
+        for reason in trial.stamp.reasons:
+            style = "red" if reason.severity == "invalid" else "yellow"
+            table.add_row(trial.id, Text(f"{reason.severity}: {reason.text}", style=style))
+    return [Text(""), table]

@@ -1,0 +1,138 @@
+"""Reads run folders back: the spec, stamp and facts at once, the tables when asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.artifacts.stamp import Stamp
+from orchestration.artifacts.tables import TABLES, Columns, read_table
+from orchestration.artifacts.testbed_json import testbed_from_json
+from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
+from orchestration.model.errors import InputError
+from orchestration.model.records import PortRecords
+from orchestration.model.trial import TrialSpec
+
+_AGAIN = "run the trial again, or restore the file from a copy"
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One finished trial. Tables are read from `folder` on first use and kept with the object.
+
+    Every property and method that reads raises InputError, naming the file, when it is missing,
+    damaged or foreign.
+    """
+
+    folder: Path
+    spec: TrialSpec
+    stamp: Stamp
+    versions: Mapping[str, str]
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def testbed(self) -> Testbed:
+        """The fabric that the trial ran on."""
+        path = self.folder / TESTBED_FILE
+        try:
+            return testbed_from_json(_read_json(path))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError.single(str(path), f"is not a testbed: {error!r}", _AGAIN) from error
+
+    @cached_property
+    def _tables(self) -> dict[str, Columns]:
+        return {}
+
+    def table(self, name: str) -> Columns:
+        """Return a table as column -> array (rows,); names are str, missing integers -1."""
+        if name not in self._tables:
+            self._tables[name] = read_table(self.folder / TABLES[name].file, name)
+        return self._tables[name]
+
+    @cached_property
+    def ports(self) -> PortRecords:
+        """The table `ports` as matrices (samples, queues), in the order of `Testbed.queues`."""
+        table, queues = self.table("ports"), self.testbed.queues
+        rows = len(table["t_ns"])
+        samples = rows // max(1, len(queues))
+        names = (
+            np.repeat(np.array([port.device for port in queues], dtype=object), samples),
+            np.repeat(np.array([port.name for port in queues], dtype=object), samples),
+        )
+        if samples * len(queues) != rows or not (
+            np.array_equal(table["device"], names[0]) and np.array_equal(table["port"], names[1])
+        ):
+            where = str(self.folder / TABLES["ports"].file)
+            what = (
+                f"its rows are not the {len(queues)} queues of {TESTBED_FILE}, each sampled alike"
+            )
+            raise InputError.single(where, what, _AGAIN)
+
+        def matrix(name: str) -> np.ndarray:
+            return table[name].reshape(len(queues), samples).T
+
+        return PortRecords(
+            t_ns=table["t_ns"][:samples],
+            qlen_bytes=matrix("qlen_bytes"),
+            tx_bytes=matrix("tx_bytes"),
+            tx_packets=matrix("tx_packets"),
+            marked_packets=matrix("marked_packets"),
+            dropped_packets=matrix("dropped_packets"),
+        )
+
+
+def read_trial(folder: Path) -> TrialResult:
+    """Return the trial of a run folder. Raises InputError, naming the file, if it is not one."""
+    path = folder / TRIAL_FILE
+    data = _read_json(path)
+    found = data.get("format")
+    if isinstance(found, int) and found > TRIAL_FORMAT:
+        raise InputError.single(
+            str(path),
+            f"has format {found}; this closloop reads formats up to {TRIAL_FORMAT}",
+            "use the closloop that wrote it, or a newer one",
+        )
+    try:
+        return TrialResult(
+            folder=folder,
+            spec=TrialSpec.from_json(data["spec"]),
+            stamp=Stamp.from_json(data["stamp"]),
+            versions=dict(data["versions"]),
+            facts=dict(data["facts"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"is not the trial.json of a closloop trial: {error!r}"
+        raise InputError.single(str(path), what, _AGAIN) from error
+
+
+def finished_trials(campaign_folder: Path) -> list[Path]:
+    """Return the run folders of the finished trials, by name; none if the folder is not there."""
+    if not campaign_folder.is_dir():
+        return []
+    return sorted(
+        folder
+        for folder in campaign_folder.iterdir()
+        if not folder.name.startswith(".") and (folder / TRIAL_FILE).is_file()
+    )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    where = str(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError.single(where, "the file is missing", _AGAIN) from error
+    except OSError as error:
+        raise InputError.single(where, f"cannot be read: {error.strerror}", _AGAIN) from error
+    except ValueError as error:
+        raise InputError.single(where, f"is damaged: {error}", _AGAIN) from error
+    if not isinstance(data, dict):
+        raise InputError.single(where, "does not hold a JSON object", _AGAIN)
+    return data

@@ -1,0 +1,201 @@
+"""Versioned Parquet tables: each file says which table it is and in which version of its schema.
+
+A reader takes the current version, upgrades older ones step by step (`_UPGRADES`), and refuses a
+newer one. Page checksums are written and verified, so a damaged file is an error, not a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from orchestration.model.errors import InputError
+
+Columns = dict[str, NDArray[Any]]
+
+_NAME_KEY, _VERSION_KEY = b"closloop.table", b"closloop.version"
+_NAME = pa.dictionary(pa.int32(), pa.string())
+_INT = pa.int64()
+# Integers that readers get as -1 when the file has none.
+_MISSING = -1
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's name, the version of its schema, and its columns with their types."""
+
+    name: str
+    version: int
+    columns: Mapping[str, Any]
+
+    @property
+    def file(self) -> str:
+        """The table's file in a run folder."""
+        return f"{self.name}.parquet"
+
+
+_PORT = {"device": _NAME, "port": _NAME, "queue": pa.int16()}
+_THRESHOLDS = {"kmin_bytes": _INT, "kmax_bytes": _INT, "pmax": pa.float64()}
+
+TABLES: dict[str, TableSpec] = {
+    spec.name: spec
+    for spec in (
+        TableSpec(
+            "schedule",
+            1,
+            {
+                "flow_id": _INT,
+                "start_ns": _INT,
+                "src": _NAME,
+                "dst": _NAME,
+                "bytes": _INT,
+                "class": _NAME,
+            },
+        ),
+        TableSpec(
+            "flows",
+            1,
+            {
+                "flow_id": _INT,
+                "start_ns": _INT,
+                "sent_ns": _INT,
+                "end_ns": _INT,
+                "fct_ns": _INT,
+                "ideal_ns": _INT,
+                "retransmits": _INT,
+                "status": _NAME,
+            },
+        ),
+        TableSpec(
+            "ports",
+            1,
+            {
+                "t_ns": _INT,
+                **_PORT,
+                "qlen_bytes": _INT,
+                "tx_bytes": _INT,
+                "tx_packets": _INT,
+                "marked_packets": _INT,
+                "dropped_packets": _INT,
+            },
+        ),
+        TableSpec(
+            "hosts",
+            1,
+            {"t_ns": _INT, "host": _NAME, "retransmits": _INT, "timeouts": _INT, "tx_bytes": _INT},
+        ),
+        TableSpec(
+            "actions",
+            1,
+            {"t_ns": _INT, "decided_ns": _INT, "applied_ns": _INT, **_PORT, **_THRESHOLDS},
+        ),
+        TableSpec("events", 1, {"t_ns": _INT, "kind": _NAME, "detail": pa.string()}),
+    )
+}
+
+# (table, version) -> a step from that version's columns to the next version's.
+_UPGRADES: dict[tuple[str, int], Callable[[Columns], Columns]] = {}
+
+
+@dataclass(frozen=True)
+class Names:
+    """A column of names: `codes` (rows,) index `names`."""
+
+    codes: NDArray[Any]
+    names: tuple[str, ...]
+
+
+def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
+    """Write table `name` to `path`: zstd, names as dictionaries, its version in the metadata.
+
+    `columns` holds an array, `Names` or list for every column of the table's schema, all of one
+    length. Raises OSError as the file system does.
+    """
+    spec = TABLES[name]
+    arrays = [_to_arrow(columns[key], kind) for key, kind in spec.columns.items()]
+    metadata = {_NAME_KEY: name.encode(), _VERSION_KEY: str(spec.version).encode()}
+    schema = pa.schema(list(spec.columns.items()), metadata=metadata)
+    integers = [key for key, kind in spec.columns.items() if pa.types.is_integer(kind)]
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema),
+        path,
+        compression="zstd",
+        use_dictionary=[key for key, kind in spec.columns.items() if kind == _NAME],
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        write_page_checksum=True,
+    )
+
+
+def read_table(path: Path, name: str) -> Columns:
+    """Return table `name` from `path` as column -> array of shape (rows,).
+
+    Names come as arrays of str, missing integers as -1. Raises InputError, naming the file, when
+    it is missing, truncated, damaged, another table, or written by a newer closloop.
+    """
+    spec = TABLES[name]
+    where = str(path)
+    again = "run the trial again, or restore the file from a copy"
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise InputError.single(where, "the file is missing", again) from error
+    except (OSError, pa.ArrowException) as error:
+        said = str(error).splitlines()[0]
+        raise InputError.single(where, f"cannot be read as Parquet: {said}", again) from error
+    version = _version(table.schema.metadata or {}, spec, where)
+    columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
+    for step in range(version, spec.version):
+        columns = _UPGRADES[name, step](columns)
+    absent = [key for key in spec.columns if key not in columns]
+    if absent:
+        raise InputError.single(where, f"has no column {absent[0]!r}", again)
+    return columns
+
+
+def _version(metadata: Mapping[bytes, bytes], spec: TableSpec, where: str) -> int:
+    name = metadata.get(_NAME_KEY, b"").decode(errors="replace")
+    text = metadata.get(_VERSION_KEY, b"").decode(errors="replace")
+    if name != spec.name or not text.isdecimal():
+        said = f"is table {name!r}" if name else "was not written by closloop"
+        raise InputError.single(
+            where, f"{said}, not the table {spec.name!r}", "put the trial's own file back"
+        )
+    version = int(text)
+    if version > spec.version:
+        raise InputError.single(
+            where,
+            f"has version {version} of the table {spec.name!r}; this closloop reads versions up to "
+            f"{spec.version}",
+            "use the closloop that wrote it, or a newer one",
+        )
+    return version
+
+
+def _to_arrow(values: Any, kind: Any) -> Any:
+    if isinstance(values, Names):
+        codes = pa.array(values.codes, type=pa.int32())
+        return pa.DictionaryArray.from_arrays(codes, pa.array(values.names, type=pa.string()))
+    if isinstance(values, np.ma.MaskedArray):
+        return pa.array(values.data, type=kind, mask=np.ma.getmaskarray(values))
+    return pa.array(values, type=kind)
+
+
+def _to_numpy(column: Any) -> NDArray[Any]:
+    if pa.types.is_dictionary(column.type):
+        one = column.unify_dictionaries().combine_chunks()
+        if isinstance(one, pa.ChunkedArray):  # of no rows
+            return np.zeros(0, dtype=object)
+        names = np.array(one.dictionary.to_pylist(), dtype=object)
+        return np.asarray(names[one.indices.to_numpy()])
+    if pa.types.is_string(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    if column.null_count:
+        column = column.fill_null(_MISSING)
+    return np.asarray(column.to_numpy())

@@ -1,0 +1,49 @@
+"""A testbed as JSON: a run folder is complete without the file that the testbed came from."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from inventory.topology import Device, Link, Port, Testbed
+
+
+def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
+    """Return the testbed as JSON-ready data: one list of values for a device, link or port."""
+    return {
+        "name": testbed.name,
+        "source": testbed.source,
+        "mtu_bytes": testbed.mtu_bytes,
+        "framing_bytes": testbed.framing_bytes,
+        "devices": _rows(Device, testbed.devices),
+        "links": _rows(Link, testbed.links),
+        "ports": _rows(Port, testbed.ports),
+    }
+
+
+def testbed_from_json(data: dict[str, Any]) -> Testbed:
+    """Rebuild a testbed from `testbed_to_json`'s data.
+
+    Raises KeyError, TypeError or ValueError on foreign data.
+    """
+    return Testbed(
+        name=data["name"],
+        source=data["source"],
+        mtu_bytes=data["mtu_bytes"],
+        framing_bytes=data["framing_bytes"],
+        devices=tuple(Device(**row) for row in _dicts(data["devices"])),
+        links=tuple(Link(**row) for row in _dicts(data["links"])),
+        ports=tuple(Port(**row) for row in _dicts(data["ports"])),
+    )
+
+
+def _rows(cls: type[Any], items: tuple[Any, ...]) -> dict[str, Any]:
+    fields = [field.name for field in dataclasses.fields(cls)]
+    return {
+        "fields": fields,
+        "rows": [[getattr(item, name) for name in fields] for item in items],
+    }
+
+
+def _dicts(table: dict[str, Any]) -> list[dict[str, Any]]:
+    return [dict(zip(table["fields"], row, strict=True)) for row in table["rows"]]

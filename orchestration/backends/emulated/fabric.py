@@ -1,0 +1,338 @@
+"""A testbed as network namespaces: pure, from `Testbed` to the netlink requests that build it.
+
+Every device is a namespace, every link a veth pair. Addresses: NIC n of leaf number t is
+10.t.(n/256).(n%256); routers need none, because every link end has a permanent neighbour entry
+for the gateway 169.254.0.1 that names the other end's MAC.
+
+    host NIC             tbf (line rate) > fq (round robin between flows)
+    switch port, up      netem (delay) > tbf (line rate) > red
+    switch port, down    tbf (line rate) > red
+    port to a host       netem (delay) > tbf (line rate) > red
+
+Propagation delay: on an up-down path each tier's cable is crossed twice, once up and once down.
+Both crossings are spent at one place, before the queue of the port that every such path passes
+once: the port to the host for the hosts' cables, the upward port for those between switches. So
+each path has exactly its configured delay, at one timer a packet and tier instead of two. The
+host's NIC has none, which leaves TCP its back-pressure from the NIC's queue (netem would orphan
+the packets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from inventory.routing import next_hops
+from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.backends.emulated import tc
+from orchestration.model.errors import InputError
+from orchestration.model.trial import HostSpec
+
+# Namespaces are handed over as file descriptors at fixed numbers, so that requests can name them.
+FIRST_NAMESPACE_FD = 2_000
+FIRST_IFINDEX = 10
+GATEWAY = "169.254.0.1"
+LISTEN_PORT = 5000
+FIRST_SOURCE_PORT = 6000
+MAX_ATTACHMENTS = 250
+
+# A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
+# default of 4 MB would let an elephant fill the NIC's queue with a millisecond of data.
+TSQ_LIMIT_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class NamespacePlan:
+    """One device: sysctls to write, then netlink requests to send inside it, in order."""
+
+    name: str
+    sysctls: dict[str, str]
+    requests: tuple[bytes, ...]
+    interfaces: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FabricPlan:
+    """All that a guest needs to build the fabric and to find its queues again."""
+
+    namespaces: tuple[NamespacePlan, ...]
+    links: tuple[bytes, ...]
+    host_addresses: dict[str, tuple[str, ...]]
+    # Per entry of Testbed.queues: (namespace number, ifindex)
+    queue_places: tuple[tuple[int, int], ...]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def ifindex(port: Port) -> int:
+    """The interface index of a port, unique in the whole fabric."""
+    return FIRST_IFINDEX + port.index
+
+
+def mac(port: Port) -> str:
+    """A locally administered MAC address, unique in the whole fabric."""
+    return "02:00:" + ":".join(f"{octet:02x}" for octet in port.index.to_bytes(4, "big"))
+
+
+def delay_before_queue_ns(testbed: Testbed, port: Port) -> int:
+    """The propagation delay spent before the queue of a switch port: see the module's text."""
+    here, there = testbed.device[port.device], testbed.peer_device(port)
+    if here.kind == "host" or (there.kind == "switch" and there.tier < here.tier):
+        return 0
+    return 2 * port.delay_ns
+
+
+def check_supported(testbed: Testbed) -> None:
+    """Raise InputError for a testbed that this backend cannot reproduce exactly."""
+    delays: dict[tuple[int, int], set[int]] = {}
+    for link in testbed.links:
+        a, b = (testbed.device[testbed.ports[end].device].tier for end in (link.a, link.b))
+        delays.setdefault((min(a, b), max(a, b)), set()).add(link.delay_ns)
+        if a == b:
+            raise InputError.single(
+                testbed.name,
+                f"link {link.index} joins two devices of tier {a}",
+                "the emulated backend takes fabrics whose links go from one tier to the next",
+            )
+    for (low, high), values in delays.items():
+        if len(values) > 1:
+            raise InputError.single(
+                testbed.name,
+                f"links between tier {low} and {high} have different delays: {sorted(values)} ns",
+                "the emulated backend needs one propagation delay per tier",
+            )
+    if len(_attachments(testbed)) > MAX_ATTACHMENTS:
+        raise InputError.single(
+            testbed.name,
+            f"more than {MAX_ATTACHMENTS} switches with hosts",
+            "use a smaller testbed: addresses hold one octet for the switch",
+        )
+
+
+def _attachments(testbed: Testbed) -> dict[str, int]:
+    """Switches that hosts are attached to, numbered as in their addresses."""
+    owners = [
+        testbed.ports[port.peer].device for host in testbed.hosts for port in testbed.ports_of[host]
+    ]
+    return {name: number for number, name in enumerate(dict.fromkeys(owners))}
+
+
+def nic_addresses(testbed: Testbed) -> dict[int, str]:
+    """Address of every host port, by port index."""
+    attachments = _attachments(testbed)
+    count = dict.fromkeys(attachments, 0)
+    result = {}
+    for host in testbed.hosts:
+        for port in testbed.ports_of[host]:
+            leaf = testbed.ports[port.peer].device
+            count[leaf] += 1
+            high, low = divmod(count[leaf], 256)
+            result[port.index] = f"10.{attachments[leaf]}.{high}.{low}"
+    return result
+
+
+def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
+    """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
+
+    Queues start with RED that never marks; the tuner's first action sets the thresholds.
+    """
+    check_supported(testbed)
+    addresses = nic_addresses(testbed)
+    routes = plan_routes(testbed, ())
+    number = {device.name: i for i, device in enumerate(testbed.devices)}
+    namespaces = []
+    for device in testbed.devices:
+        ports = testbed.ports_of[device.name]
+        requests = [_link_up(1)]
+        for port in ports:
+            requests += [_link_up(ifindex(port)), _neighbour(port, testbed.ports[port.peer])]
+            if device.kind == "host":
+                requests += [_address(port, addresses[port.index]), *_nic(testbed, port)]
+            else:
+                requests += _switch_port(testbed, port)
+        if device.kind == "host":
+            requests.append(_route("0.0.0.0", 0, ports, replace=False))
+            sysctls = _host_sysctls(host)
+        else:
+            sysctls = _switch_sysctls(seed, number[device.name])
+        requests += routes.get(device.name, ())
+        namespaces.append(
+            NamespacePlan(device.name, sysctls, tuple(requests), tuple(p.name for p in ports))
+        )
+    return FabricPlan(
+        namespaces=tuple(namespaces),
+        links=tuple(_veth(testbed, number, link.a, link.b) for link in testbed.links),
+        host_addresses={
+            name: tuple(addresses[port.index] for port in testbed.ports_of[name])
+            for name in testbed.hosts
+        },
+        queue_places=tuple((number[port.device], ifindex(port)) for port in testbed.queues),
+        facts={
+            "sysctls": {"host": _host_sysctls(host), "switch": _switch_sysctls(seed, 0)},
+            "qdiscs": {
+                "host": "tbf > fq",
+                "switch_up": "netem > tbf > red",
+                "switch_down": "tbf > red",
+                "switch_to_host": "netem > tbf > red",
+            },
+        },
+    )
+
+
+def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
+    """Return each switch's routes over the links that are up, as requests that replace."""
+    attachments = _attachments(testbed)
+    addresses = nic_addresses(testbed)
+    hops = next_hops(testbed, down_links)
+    result: dict[str, tuple[bytes, ...]] = {}
+    for name in testbed.switches:
+        requests = []
+        for target, number in attachments.items():
+            ports = hops[name].get(target)
+            if ports:
+                requests.append(_route(f"10.{number}.0.0", 16, ports, replace=True))
+            elif target != name:
+                requests.append(_unreachable(f"10.{number}.0.0", 16))
+        for port in testbed.ports_of[name]:
+            if testbed.ports[port.peer].index in addresses:
+                requests.append(_route(addresses[port.peer], 32, (port,), replace=True))
+        result[name] = tuple(requests)
+    return result
+
+
+def _host_sysctls(host: HostSpec) -> dict[str, str]:
+    return {
+        "net/ipv4/tcp_congestion_control": host.congestion_control,
+        "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
+        "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
+        # a flow must not inherit what an earlier one learned about the path
+        "net/ipv4/tcp_no_metrics_save": "1",
+        "net/ipv4/fib_multipath_hash_policy": "1",
+    }
+
+
+def _switch_sysctls(seed: int, number: int) -> dict[str, str]:
+    salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
+    return {
+        "net/ipv4/ip_forward": "1",
+        "net/ipv4/fib_multipath_hash_policy": "1",
+        "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
+    }
+
+
+def _nic(testbed: Testbed, port: Port) -> list[bytes]:
+    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    index = ifindex(port)
+    return [
+        tc.tbf(index, tc.TBF_HANDLE, tc.TC_H_ROOT, port.rate_bps, frame, testbed.framing_bytes),
+        tc.fair_queue(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1),
+    ]
+
+
+def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
+    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    index = ifindex(port)
+    parent = tc.TC_H_ROOT
+    requests = []
+    delay_ns = delay_before_queue_ns(testbed, port)
+    if delay_ns:
+        requests.append(tc.netem(index, tc.NETEM_HANDLE, parent, delay_ns))
+        parent = tc.NETEM_HANDLE + 1
+    never = port.buffer_bytes
+    requests += [
+        tc.tbf(index, tc.TBF_HANDLE, parent, port.rate_bps, frame, testbed.framing_bytes),
+        tc.red(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, never, never, 1.0, port.buffer_bytes),
+    ]
+    return requests
+
+
+# The rest encodes routing, link and address requests with pyroute2's message classes.
+
+_RTNH_ONLINK = 4
+_CREATE = 0x1 | 0x600
+_REPLACE = 0x1 | 0x500
+
+
+def _encode(message: Any, kind: int, flags: int, header: dict[str, Any], attrs: Any) -> bytes:
+    for key, value in header.items():
+        message[key] = value
+    message["attrs"] = attrs
+    message["header"]["type"] = kind
+    message["header"]["flags"] = flags
+    message.encode()
+    return bytes(message.data)
+
+
+def _veth(testbed: Testbed, number: dict[str, int], a: int, b: int) -> bytes:
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+    def end(port: Port) -> list[tuple[str, Any]]:
+        return [
+            ("IFLA_IFNAME", port.name),
+            ("IFLA_MTU", testbed.mtu_bytes),
+            ("IFLA_ADDRESS", mac(port)),
+            ("IFLA_NET_NS_FD", FIRST_NAMESPACE_FD + number[port.device]),
+        ]
+
+    near, far = testbed.ports[a], testbed.ports[b]
+    peer = {"index": ifindex(far), "attrs": end(far)}
+    info = [
+        ("IFLA_INFO_KIND", "veth"),
+        ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
+    ]
+    attrs = [*end(near), ("IFLA_LINKINFO", {"attrs": info})]
+    return _encode(ifinfmsg(), 16, _CREATE, {"index": ifindex(near)}, attrs)
+
+
+def _link_up(index: int) -> bytes:
+    from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+
+    return _encode(ifinfmsg(), 16, 0x1, {"index": index, "flags": 1, "change": 1}, [])
+
+
+def _address(port: Port, address: str) -> bytes:
+    from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+
+    attrs = [("IFA_LOCAL", address), ("IFA_ADDRESS", address)]
+    header = {"family": 2, "prefixlen": 32, "index": ifindex(port)}
+    return _encode(ifaddrmsg(), 20, _CREATE, header, attrs)
+
+
+def _neighbour(port: Port, peer: Port) -> bytes:
+    from pyroute2.netlink.rtnl.ndmsg import ndmsg
+
+    permanent = 0x80
+    attrs = [("NDA_DST", GATEWAY), ("NDA_LLADDR", mac(peer))]
+    header = {"family": 2, "ifindex": ifindex(port), "state": permanent}
+    return _encode(ndmsg(), 28, _CREATE, header, attrs)
+
+
+def _route(prefix: str, length: int, ports: Collection[Port], *, replace: bool) -> bytes:
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+    header = {"family": 2, "dst_len": length, "table": 254, "proto": 4, "scope": 0, "type": 1}
+    attrs: list[tuple[str, Any]] = [("RTA_DST", prefix)] if length else []
+    if len(ports) == 1:
+        (port,) = ports
+        header["flags"] = _RTNH_ONLINK
+        attrs += [("RTA_GATEWAY", GATEWAY), ("RTA_OIF", ifindex(port))]
+    else:
+        hops = [
+            {
+                "hops": 0,
+                "oif": ifindex(port),
+                "flags": _RTNH_ONLINK,
+                "attrs": [("RTA_GATEWAY", GATEWAY)],
+            }
+            for port in ports
+        ]
+        attrs.append(("RTA_MULTIPATH", hops))
+    return _encode(rtmsg(), 24, _REPLACE if replace else _CREATE, header, attrs)
+
+
+def _unreachable(prefix: str, length: int) -> bytes:
+    from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+    blackhole = 6
+    header = {"family": 2, "dst_len": length, "table": 254, "proto": 4, "type": blackhole}
+    return _encode(rtmsg(), 24, _REPLACE, header, [("RTA_DST", prefix)])

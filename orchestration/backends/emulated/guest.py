@@ -1,0 +1,178 @@
+"""The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
+
+Started by the kernel as init, with the job's folder in CLOSLOOP_JOB. It talks to the host through
+its console: lines that begin with `@closloop ` and hold JSON. Everything else there is for humans.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import resource
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+_libc = ctypes.CDLL(None, use_errno=True)
+CONSOLE_MARK = "@closloop "
+
+
+def say(**message: Any) -> None:
+    """Tell the host something."""
+    os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())
+
+
+def mount(kind: str, target: str) -> None:
+    """Mount a kernel file system."""
+    if _libc.mount(kind.encode(), target.encode(), kind.encode(), 0, None) < 0:
+        raise OSError(ctypes.get_errno(), f"mount {kind} on {target}")
+
+
+def power_off() -> None:
+    """End the guest."""
+    linux_reboot_cmd_power_off = 0x4321FEDC
+    _libc.sync()
+    _libc.reboot(linux_reboot_cmd_power_off)
+
+
+def prepare_process() -> None:
+    """Mount what the rest needs, and allow a socket for every flow."""
+    mount("proc", "/proc")
+    mount("sysfs", "/sys")
+    files = 1_000_000
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
+class Driver:
+    """The traffic driver in a process of its own, which ends with the trial."""
+
+    def __init__(self, job: Any, fabric: Any) -> None:
+        from orchestration.backends.emulated.fabric import FIRST_SOURCE_PORT, LISTEN_PORT
+        from traffic.drivers.sockets import Board, Endpoints, SocketDriver
+
+        self._flows = len(job.schedule)
+        memory = mmap.mmap(-1, 8 * Board.words(self._flows))
+        self.board = Board(self._flows, memoryview(memory))
+        self._child_ended = False
+        self._status: int | None = None
+        hosts = job.testbed.hosts
+        endpoints = Endpoints(
+            namespaces=[fabric.number[name] for name in hosts],
+            addresses=[job.host_addresses[name] for name in hosts],
+            listen_port=LISTEN_PORT,
+            first_source_port=FIRST_SOURCE_PORT,
+        )
+        self._end_ns = job.trial.duration_ns + job.trial.drain_ns
+        go, self._go = os.pipe()
+        ready, told = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            self._child(SocketDriver(job.schedule, endpoints, fabric.enter, self.board), go, told)
+        os.close(told)
+        signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
+        if os.read(ready, 1) != b"r":
+            raise RuntimeError("the traffic driver died while it opened its sockets: see above")
+
+    def _child(self, driver: Any, go: int, told: int) -> None:
+        try:
+            driver.prepare()
+            os.write(told, b"r")
+            os.read(go, 1)
+            driver.run(self.board.t0_ns, self._end_ns)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def launch(self, t0_ns: int) -> None:
+        """Let the traffic begin at `t0_ns`."""
+        self.board.t0_ns = t0_ns
+        os.write(self._go, b"g")
+
+    def all_done(self) -> bool:
+        """True when every flow has ended."""
+        return self.board.done >= self._flows
+
+    def alive(self) -> None:
+        """Raise RuntimeError if the driver has died. Costs nothing while it lives."""
+        if self._child_ended and self._status is None:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
+        if self._status is None:
+            _, self._status = os.waitpid(self._pid, 0)
+        if self._status:
+            raise RuntimeError(f"the traffic driver ended with status {self._status}: see above")
+
+
+def run_job(folder: Path) -> None:
+    """Build, run, write."""
+    from collectors.recorder import Recorder
+    from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+    from orchestration.loop import run_loop
+    from orchestration.model.records import TrialRecord
+    from tuners.registry import create
+
+    job = read_job(folder)
+    say(stage="build")
+    fabric = Fabric(job)
+    say(stage="connect")
+    if job.probe is not None:
+        from orchestration.backends.emulated.probes import run_probe
+
+        run_probe(job, fabric, folder)
+        return
+    driver = Driver(job, fabric)
+    rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done)
+    recorder = Recorder()
+    shown = 0
+
+    def progress(t_ns: int, end_ns: int) -> None:
+        nonlocal shown
+        if t_ns >= shown:
+            shown = t_ns + end_ns // 50
+            say(t_ns=t_ns, done=driver.board.done)
+
+    say(stage="run")
+    run_loop(rig, create(job.trial.tuner), job.testbed, job.trial, recorder, progress)
+    driver.wait()
+    say(stage="write", t_ns=rig.now_ns())
+    record = TrialRecord(
+        flows=driver.board.records(),
+        ports=recorder.ports(len(job.queue_places)),
+        actions=recorder.actions(),
+        hosts=rig.hosts(),
+        events=tuple(rig.events),
+        facts={
+            "kernel": os.uname().release,
+            "offloads_on": fabric.offloads_on,
+            "offloads_checked": sum(len(item.interfaces) for item in job.namespaces),
+            "end_ns": rig.now_ns(),
+        },
+    )
+    write_result(folder, record)
+
+
+def main() -> None:
+    """Run as process 1."""
+    try:
+        prepare_process()
+        say(stage="boot")
+        run_job(Path(os.environ["CLOSLOOP_JOB"]))
+        say(stage="done")
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        say(stage="failed")
+    power_off()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""What the host hands to a guest and what the guest hands back: files in one folder.
+
+    job.json        trial, testbed, fabric, faults
+    requests.bin    all netlink requests, referred to by (offset, length)
+    schedule.npz    the flows
+    result.npz      the guest's arrays; result.json its events and facts
+
+The guest reads with the standard library and NumPy only.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.backends.emulated.fabric import FabricPlan
+from orchestration.model.records import (
+    ActionRecords,
+    Event,
+    FlowRecords,
+    HostRecords,
+    PortRecords,
+    Schedule,
+    TrialRecord,
+)
+from orchestration.model.trial import TrialSpec
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Requests to send at a time: (namespace, requests) pairs, and what the event log says."""
+
+    t_ns: int
+    kind: str
+    detail: str
+    requests: tuple[tuple[int, tuple[bytes, ...]], ...]
+
+
+@dataclass(frozen=True)
+class NamespaceJob:
+    """One device as the guest builds it."""
+
+    name: str
+    sysctls: dict[str, str]
+    interfaces: tuple[str, ...]
+    requests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a guest needs."""
+
+    trial: TrialSpec
+    testbed: Testbed
+    namespaces: tuple[NamespaceJob, ...]
+    links: tuple[bytes, ...]
+    host_addresses: dict[str, tuple[str, ...]]
+    queue_places: tuple[tuple[int, int], ...]
+    steps: tuple[Step, ...]
+    schedule: Schedule
+    probe: dict[str, Any] | None = None
+
+
+class _Blob:
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def add(self, requests: Iterable[bytes]) -> Span:
+        start = len(self.data)
+        for request in requests:
+            self.data += request + b"\0" * (-len(request) % 4)
+        return start, len(self.data) - start
+
+
+def _split(blob: bytes, span: Span) -> tuple[bytes, ...]:
+    at, end = span[0], span[0] + span[1]
+    requests = []
+    while at < end:
+        (length,) = struct.unpack_from("=I", blob, at)
+        requests.append(blob[at : at + length])
+        at += (length + 3) & ~3
+    return tuple(requests)
+
+
+def write_job(
+    folder: Path,
+    trial: TrialSpec,
+    testbed: Testbed,
+    plan: FabricPlan,
+    steps: Iterable[Step],
+    schedule: Schedule,
+    probe: dict[str, Any] | None = None,
+) -> None:
+    """Write the files of a job into `folder`."""
+    blob = _Blob()
+    data = {
+        "trial": trial.to_json(),
+        "testbed": _testbed_json(testbed),
+        "namespaces": [
+            {
+                "name": item.name,
+                "sysctls": item.sysctls,
+                "interfaces": item.interfaces,
+                "requests": blob.add(item.requests),
+            }
+            for item in plan.namespaces
+        ],
+        "links": blob.add(plan.links),
+        "host_addresses": plan.host_addresses,
+        "queue_places": plan.queue_places,
+        "steps": [
+            {
+                "t_ns": step.t_ns,
+                "kind": step.kind,
+                "detail": step.detail,
+                "requests": [(place, blob.add(requests)) for place, requests in step.requests],
+            }
+            for step in steps
+        ],
+        "classes": schedule.classes,
+        "probe": probe,
+    }
+    (folder / "job.json").write_text(json.dumps(data))
+    (folder / "requests.bin").write_bytes(bytes(blob.data))
+    np.savez(
+        folder / "schedule.npz",
+        start_ns=schedule.start_ns,
+        src=schedule.src,
+        dst=schedule.dst,
+        size_bytes=schedule.size_bytes,
+        klass=schedule.klass,
+    )
+
+
+def read_job(folder: Path) -> Job:
+    """Read what `write_job` wrote."""
+    data = json.loads((folder / "job.json").read_text())
+    blob = (folder / "requests.bin").read_bytes()
+    with np.load(folder / "schedule.npz") as arrays:
+        schedule = Schedule(**arrays, classes=tuple(data["classes"]))
+    return Job(
+        trial=TrialSpec.from_json(data["trial"]),
+        testbed=_testbed(data["testbed"]),
+        namespaces=tuple(
+            NamespaceJob(
+                item["name"],
+                item["sysctls"],
+                tuple(item["interfaces"]),
+                _split(blob, item["requests"]),
+            )
+            for item in data["namespaces"]
+        ),
+        links=_split(blob, data["links"]),
+        host_addresses={name: tuple(value) for name, value in data["host_addresses"].items()},
+        queue_places=tuple((place, index) for place, index in data["queue_places"]),
+        steps=tuple(
+            Step(
+                item["t_ns"],
+                item["kind"],
+                item["detail"],
+                tuple((place, _split(blob, span)) for place, span in item["requests"]),
+            )
+            for item in data["steps"]
+        ),
+        schedule=schedule,
+        probe=data["probe"],
+    )
+
+
+def _testbed_json(testbed: Testbed) -> dict[str, Any]:
+    ends = [(testbed.ports[link.a].device, testbed.ports[link.b].device) for link in testbed.links]
+    return {
+        "name": testbed.name,
+        "mtu_bytes": testbed.mtu_bytes,
+        "buffer_bytes": max(port.buffer_bytes for port in testbed.queues),
+        "devices": [asdict(device) for device in testbed.devices],
+        "links": [
+            (a, b, link.rate_bps, link.delay_ns)
+            for (a, b), link in zip(ends, testbed.links, strict=True)
+        ],
+    }
+
+
+def _testbed(data: dict[str, Any]) -> Testbed:
+    return Testbed.build(
+        data["name"],
+        [Device(**item) for item in data["devices"]],
+        [LinkSpec(*item) for item in data["links"]],
+        mtu_bytes=data["mtu_bytes"],
+        buffer_bytes=data["buffer_bytes"],
+    )
+
+
+_TABLES = {
+    "flows": FlowRecords,
+    "ports": PortRecords,
+    "actions": ActionRecords,
+    "hosts": HostRecords,
+}
+
+
+def write_result(folder: Path, record: TrialRecord) -> None:
+    """Write a record (in the guest)."""
+    arrays = {
+        f"{table}.{field.name}": getattr(getattr(record, table), field.name)
+        for table, cls in _TABLES.items()
+        for field in fields(cls)
+    }
+    np.savez(folder / "result.npz", **arrays)
+    said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}
+    (folder / "result.json").write_text(json.dumps(said))
+
+
+def read_result(folder: Path) -> TrialRecord:
+    """Read what `write_result` wrote. Raises OSError or ValueError if it is incomplete."""
+    said = json.loads((folder / "result.json").read_text())
+    with np.load(folder / "result.npz") as arrays:
+        tables = {
+            table: cls(**{field.name: arrays[f"{table}.{field.name}"] for field in fields(cls)})
+            for table, cls in _TABLES.items()
+        }
+    return TrialRecord(
+        **tables,
+        events=tuple(Event(**item) for item in said["events"]),
+        facts=said["facts"],
+    )

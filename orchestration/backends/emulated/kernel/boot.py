@@ -1,0 +1,142 @@
+"""Booting the virtual-time kernel: its command line, its memory, its process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from orchestration.model.errors import NotReadyError
+
+_MEBIBYTE = 1 << 20
+_SHM = Path("/dev/shm")
+
+
+def guest_argv(
+    kernel: Path, *, memory_bytes: int, init: Path, seccomp: bool = True
+) -> list[str]:
+    """Return the command line that boots `kernel` in virtual time and runs `init` as its process 1.
+
+    The guest's root is the host's file tree with the rights of the caller, its console is standard
+    input and output. `init` must be executable, and ends with powering off. `KEY=VALUE` words
+    appended to the list become init's environment. `seccomp` False takes ptrace, several times
+    slower, for hosts that refuse seccomp filters.
+    """
+    return [
+        str(kernel),
+        f"seccomp={'on' if seccomp else 'off'}",
+        "time-travel=inf-cpu",
+        f"mem={memory_bytes // _MEBIBYTE}M",
+        "rootfstype=hostfs",
+        "rootflags=/",
+        "rw",
+        f"init={init}",
+        "con=null",
+        "con0=fd:0,fd:1",
+        # Where it keeps its pid file: the working folder, not ~/.uml, where a killed one leaves it.
+        "uml_dir=.",
+        "quiet",
+    ]
+
+
+def held_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
+    """Return `argv` run so that it dies with the thread that starts it, and on one CPU only.
+
+    Without `cpu` it is not pinned. Pinning matters: see `docs/kernel.md`.
+    """
+    pin = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
+    return ["setpriv", "--pdeathsig", "KILL", *pin, *argv]
+
+
+def launch(
+    argv: Sequence[str],
+    *,
+    cpu: int | None,
+    cwd: Path,
+    stdin: int | IO[bytes],
+    stdout: int | IO[bytes],
+    env: Mapping[str, str] | None = None,
+    memory_dir: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a guest from `guest_argv`'s list and return its process.
+
+    It runs on `cpu` alone, in a session of its own (its group's id is its process id), with
+    standard error on `stdout`. It is killed when the *thread* that called this ends, so call it
+    from one that outlives the guest; the guest's own helper processes die with it. `memory_dir` is
+    what `memory_dir()` answered. `cwd` must be writable.
+
+    Raises:
+        NotReadyError: setpriv or taskset is not there.
+    """
+    environment = dict(os.environ if env is None else env)
+    if memory_dir is not None:
+        environment["TMPDIR"] = str(memory_dir)
+    command = held_argv(argv, cpu)
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise NotReadyError(
+            f"cannot start a guest: {error}", "install setpriv and taskset: apt-get install util-linux"
+        ) from error
+
+
+def memory_dir(memory_bytes: int, candidates: Iterable[Path] | None = None) -> Path:
+    """Return a folder for the memory files of guests that have `memory_bytes` of memory in all.
+
+    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it:
+    in /dev/shm, else in the temporary folder, where the disk slows it.
+
+    Raises:
+        NotReadyError: neither has the space, or the machine has not as much memory available.
+    """
+    available = available_memory_bytes(Path("/proc/meminfo").read_text())
+    if available < memory_bytes:
+        raise NotReadyError(
+            f"{_mib(memory_bytes)} of memory are wanted for guests, {_mib(available)} are available",
+            "run fewer trials side by side, or end other programs",
+        )
+    refused = []
+    for folder in (_SHM, Path(tempfile.gettempdir())) if candidates is None else candidates:
+        reason = _unfit(folder, memory_bytes)
+        if not reason:
+            return folder
+        refused.append(reason)
+    raise NotReadyError(
+        f"no place for {_mib(memory_bytes)} of guest memory: {'; '.join(refused)}",
+        "enlarge /dev/shm (mount -o remount,exec,size=… /dev/shm; in a container --shm-size and a "
+        "tmpfs mounted exec), or name a roomy folder in TMPDIR",
+    )
+
+
+def available_memory_bytes(meminfo: str) -> int:
+    """Return MemAvailable of a `/proc/meminfo`."""
+    for line in meminfo.splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no MemAvailable in /proc/meminfo")
+
+
+def _unfit(folder: Path, memory_bytes: int) -> str:
+    """Return why guests' memory cannot be in `folder`, or an empty text."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} cannot be written"
+    if os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        return f"{folder} is mounted noexec"
+    free = shutil.disk_usage(folder).free
+    return "" if free >= memory_bytes else f"{folder} has {_mib(free)} free"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes // _MEBIBYTE} MiB"

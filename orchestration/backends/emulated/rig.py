@@ -1,0 +1,263 @@
+"""The fabric under the loop, in the guest: builds it, reads its queues, changes its thresholds."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from collectors.readers.tc import QueueReading, RedReader
+from orchestration.backends.emulated import tc
+from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
+from orchestration.backends.emulated.job import Job, Step
+from orchestration.backends.emulated.namespaces import (
+    enter_namespace,
+    new_namespace,
+    offloads_off,
+    route_socket,
+    send_requests,
+)
+from orchestration.model.bounds import check_thresholds
+from orchestration.model.records import (
+    Action,
+    Applied,
+    Event,
+    Floats,
+    HostRecords,
+    NoAction,
+    Observation,
+)
+
+# What applies to the whole guest, before the namespaces copy it.
+_GLOBAL_SYSCTLS = {
+    "fs/nr_open": "2000000",
+    "net/core/somaxconn": "65535",
+    "net/core/netdev_max_backlog": "10000000",
+    "net/core/rmem_max": "268435456",
+    "net/core/wmem_max": "268435456",
+    "net/ipv4/tcp_allowed_congestion_control": "reno cubic dctcp bbr",
+    "net/ipv4/tcp_congestion_control": "dctcp",
+    "net/ipv4/tcp_rmem": "4096 16777216 134217728",
+    "net/ipv4/tcp_wmem": "4096 8388608 134217728",
+    "net/ipv4/tcp_mem": "1000000 2000000 4000000",
+}
+# Hosts' TCP counters are read at every tenth sample.
+HOST_EVERY = 10
+_HEAD_START_NS = 2_000_000
+
+
+def write_sysctl(name: str, value: str) -> None:
+    """Write one sysctl of this namespace."""
+    with open(f"/proc/sys/{name}", "w") as file:
+        file.write(value)
+
+
+class Fabric:
+    """The namespaces with their sockets. Building takes no virtual time."""
+
+    def __init__(self, job: Job) -> None:
+        for name, value in _GLOBAL_SYSCTLS.items():
+            write_sysctl(name, value)
+        self.number = {item.name: place for place, item in enumerate(job.namespaces)}
+        self.sockets: list[socket.socket] = []
+        self.offloads_on: list[str] = []
+        for place, item in enumerate(job.namespaces):
+            new_namespace(FIRST_NAMESPACE_FD + place)
+            for name, value in item.sysctls.items():
+                write_sysctl(name, value)
+            self.sockets.append(route_socket())
+        send_requests(self.sockets[0], job.links)
+        for place, item in enumerate(job.namespaces):
+            self.enter(place)
+            on = offloads_off(item.interfaces)
+            self.offloads_on += [f"{item.name} {what}" for what in on]
+            send_requests(self.sockets[place], item.requests)
+
+    def enter(self, place: int) -> None:
+        """Move this process into a device's namespace."""
+        enter_namespace(FIRST_NAMESPACE_FD + place)
+
+
+class Ticker:
+    """Sleeps until absolute times, exactly: no timer slack."""
+
+    def __init__(self) -> None:
+        pr_set_timerslack = 29
+        ctypes.CDLL(None).prctl(pr_set_timerslack, 1, 0, 0, 0)
+
+    def sleep_until(self, at_ns: int) -> None:
+        """Return at CLOCK_MONOTONIC `at_ns`, at once if that has passed."""
+        left = at_ns - time.monotonic_ns()
+        if left > 0:
+            time.sleep(left / 1e9)
+            # a float of seconds may fall short of the last nanoseconds
+            while time.monotonic_ns() < at_ns:
+                time.sleep(1e-9)
+
+
+class EmulatedRig:
+    """Rig protocol over a built fabric. `launch` starts the traffic at a CLOCK_MONOTONIC time.
+
+    `alive` raises if the traffic driver has died; `all_done` says that every flow has ended.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        fabric: Fabric,
+        launch: Callable[[int], None],
+        alive: Callable[[], None],
+        all_done: Callable[[], bool],
+    ) -> None:
+        self._fabric = fabric
+        self._launch = launch
+        self._alive = alive
+        self._all_done = all_done
+        self._steps = list(job.steps)
+        self._places = job.queue_places
+        switches = sorted({place for place, _ in job.queue_places})
+        slot = {place: i for i, place in enumerate(switches)}
+        self._reader = RedReader(
+            [fabric.sockets[place] for place in switches],
+            [(slot[place], ifindex) for place, ifindex in job.queue_places],
+            tc.LEAF_HANDLE,
+        )
+        self._hosts = HostCounters(fabric, job.testbed.hosts)
+        self._ticker = Ticker()
+        self._t0_ns = time.monotonic_ns()
+        self._ticks = 0
+        self.events: list[Event] = []
+
+    def start(self) -> None:
+        """Start the traffic; return at time 0."""
+        self._t0_ns = time.monotonic_ns() + _HEAD_START_NS
+        self._launch(self._t0_ns)
+        self._ticker.sleep_until(self._t0_ns)
+        self._hosts.sample(0)
+
+    def now_ns(self) -> int:
+        """Virtual ns since time 0."""
+        return time.monotonic_ns() - self._t0_ns
+
+    def wait_until(self, t_ns: int) -> bool:
+        """Sleep until `t_ns`, faults on the way included; False once every flow has ended."""
+        while self._steps and self._steps[0].t_ns <= t_ns:
+            step = self._steps.pop(0)
+            self._ticker.sleep_until(self._t0_ns + step.t_ns)
+            self._take(step)
+        self._ticker.sleep_until(self._t0_ns + t_ns)
+        self._alive()
+        more = not self._all_done()
+        self._ticks += 1
+        if self._ticks % HOST_EVERY == 0 or not more:
+            self._hosts.sample(self.now_ns())
+        return more
+
+    def _take(self, step: Step) -> None:
+        for place, requests in step.requests:
+            send_requests(self._fabric.sockets[place], requests)
+        self.events.append(Event(self.now_ns(), step.kind, step.detail))
+
+    def observe(self) -> Observation:
+        """Read all queues: one dump a switch, all at one instant of virtual time."""
+        t_ns = self.now_ns()
+        reading = self._reader.read()
+        return Observation(
+            t_ns=t_ns,
+            age_ns=np.full(len(self._places), self.now_ns() - t_ns, dtype=np.int64),
+            qlen_bytes=reading.qlen_bytes,
+            tx_bytes=reading.tx_bytes,
+            tx_packets=reading.tx_packets,
+            marked_packets=reading.marked_packets,
+            dropped_packets=reading.dropped_packets,
+            kmin_bytes=reading.kmin_bytes,
+            kmax_bytes=reading.kmax_bytes,
+            pmax=read_back_pmax(reading),
+        )
+
+    def apply(self, action: Action) -> Applied:
+        """Change thresholds without touching what is queued, and read them back."""
+        if isinstance(action, NoAction):
+            empty = np.zeros(0, dtype=np.int64)
+            return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
+        check_thresholds(action, len(self._places))
+        batches: dict[int, list[bytes]] = {}
+        for queue, kmin, kmax, pmax in zip(
+            action.queues.tolist(),
+            action.kmin_bytes.tolist(),
+            action.kmax_bytes.tolist(),
+            action.pmax.tolist(),
+            strict=True,
+        ):
+            place, ifindex = self._places[queue]
+            batches.setdefault(place, []).append(
+                tc.red_change(ifindex, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, kmin, kmax, pmax)
+            )
+        for place, requests in batches.items():
+            send_requests(self._fabric.sockets[place], requests)
+        reading = self._reader.read()
+        return Applied(
+            t_ns=self.now_ns(),
+            queues=action.queues,
+            kmin_bytes=reading.kmin_bytes[action.queues],
+            kmax_bytes=reading.kmax_bytes[action.queues],
+            pmax=read_back_pmax(reading)[action.queues],
+        )
+
+    def hosts(self) -> HostRecords:
+        """TCP counters of all hosts so far."""
+        return self._hosts.records()
+
+
+def read_back_pmax(reading: QueueReading) -> Floats:
+    """The share that RED marks at kmax, from the probability that the kernel reports."""
+    probability = reading.max_p / 2**32
+    return np.asarray(2 * probability / (1 + probability))
+
+
+class HostCounters:
+    """Reads every host's TCP counters from /proc, one open file a host and table."""
+
+    def __init__(self, fabric: Fabric, hosts: Sequence[str]) -> None:
+        self._files = []
+        for name in hosts:
+            fabric.enter(fabric.number[name])
+            self._files.append(
+                [os.open(f"/proc/self/net/{table}", os.O_RDONLY) for table in ("snmp", "netstat")]
+            )
+        self._t_ns: list[int] = []
+        self._texts: list[list[bytes]] = []
+
+    def sample(self, t_ns: int) -> None:
+        """Keep one reading; it is parsed when the trial is over."""
+        self._t_ns.append(t_ns)
+        self._texts.append(
+            [b"".join(os.pread(fd, 16_384, 0) for fd in files) for files in self._files]
+        )
+
+    def records(self) -> HostRecords:
+        """Return the readings, shape (samples, hosts)."""
+
+        def column(table: str, name: str) -> np.ndarray:
+            rows = [[proc_counter(text, table, name) for text in texts] for texts in self._texts]
+            return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._files))
+
+        return HostRecords(
+            t_ns=np.array(self._t_ns, dtype=np.int64),
+            retransmits=column("Tcp:", "RetransSegs"),
+            timeouts=column("TcpExt:", "TCPTimeouts"),
+            tx_bytes=column("IpExt:", "OutOctets"),
+        )
+
+
+def proc_counter(text: bytes, table: str, name: str) -> int:
+    """Return one counter of /proc/net/snmp or netstat: a line of names, then one of values."""
+    lines = [line.split() for line in text.decode().splitlines() if line.startswith(table + " ")]
+    names, values = lines[0], lines[1]
+    return int(values[names.index(name)])
+
+

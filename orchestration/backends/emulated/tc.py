@@ -1,0 +1,176 @@
+"""Netlink requests for queueing disciplines, as bytes.
+
+pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so the qdisc requests are built here
+(struct layouts: linux/pkt_sched.h). Only the standard library: the guest builds its threshold
+changes with the same functions.
+"""
+
+from __future__ import annotations
+
+import struct
+
+RTM_NEWQDISC, RTM_GETQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 38, 44, 45
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
+NLM_F_CREATE_EXCL = 0x600
+
+TC_H_ROOT = 0xFFFFFFFF
+TC_H_INGRESS = 0xFFFFFFF1
+INGRESS_HANDLE = 0xFFFF0000
+INGRESS_BLOCK = 0xFFFFFFF2  # clsact's ingress hook (TC_H_CLSACT | TC_H_MIN_INGRESS)
+
+# Handles of a port's qdiscs, from the root down.
+NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE = 0x10000, 0x20000, 0x30000
+
+_TCA_KIND, _TCA_OPTIONS = 1, 2
+_RED_ECN, _RED_NODROP = 1, 8
+MAX_PROBABILITY = 0xFFFFFFFF
+
+# The idle table: 31 shifts any old average down to 0, so that a queue found idle counts as empty.
+_RED_STAB = bytes([31]) * 256
+
+
+def _nla(kind: int, payload: bytes) -> bytes:
+    length = 4 + len(payload)
+    return struct.pack("=HH", length, kind) + payload + b"\0" * (-length % 4)
+
+
+def _request(
+    message: int, flags: int, ifindex: int, handle: int, parent: int, info: int, attributes: bytes
+) -> bytes:
+    body = struct.pack("=BxxxiIII", 0, ifindex, handle, parent, info) + attributes
+    return struct.pack("=IHHII", 16 + len(body), message, flags, 0, 0) + body
+
+
+def _qdisc(ifindex: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
+    attributes = _nla(_TCA_KIND, kind.encode() + b"\0") + _nla(_TCA_OPTIONS, options)
+    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
+    return _request(RTM_NEWQDISC, flags, ifindex, handle, parent, 0, attributes)
+
+
+def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
+    """Add a pure delay. Its packet limit is out of the way: the queue that counts comes after."""
+    limit = 10_000_000
+    qopt = struct.pack("=IIIIII", 0, limit, 0, 0, 0, 0)
+    latency64 = _nla(10, struct.pack("=q", delay_ns))
+    return _qdisc(ifindex, handle, parent, "netem", qopt + latency64)
+
+
+def tbf(
+    ifindex: int, handle: int, parent: int, rate_bps: int, packet_bytes: int, framing_bytes: int
+) -> bytes:
+    """Add a shaper at line rate whose bucket holds one packet, so that it never bursts.
+
+    The rate is sent as 64 bits (TCA_TBF_RATE64), hence exact above 34 Gbit/s. `framing_bytes` are
+    charged for each packet: what a wire carries besides the frame.
+    """
+    rate = rate_bps // 8
+    ratespec = struct.pack("=BBHhHI", 0, 1, framing_bytes, 0, 0, min(rate, 0xFFFFFFFF))
+    # limit: only the default child's, which a leaf replaces at once
+    qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * packet_bytes, 0, 0)
+    options = _nla(1, qopt) + _nla(6, struct.pack("=I", packet_bytes))
+    if rate > 0xFFFFFFFF:
+        options += _nla(4, struct.pack("=Q", rate))
+    return _qdisc(ifindex, handle, parent, "tbf", options)
+
+
+def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
+    """Add per-flow round robin without pacing: how a NIC serves its send queues."""
+    options = (
+        _nla(1, struct.pack("=I", 1_000_000))  # TCA_FQ_PLIMIT
+        + _nla(2, struct.pack("=I", 100_000))  # TCA_FQ_FLOW_PLIMIT
+        + _nla(5, struct.pack("=I", 0))  # TCA_FQ_RATE_ENABLE
+    )
+    return _qdisc(ifindex, handle, parent, "fq", options)
+
+
+def red_probability(pmax: float) -> float:
+    """Return the probability to configure so that Linux RED marks a share `pmax` at kmax.
+
+    Linux RED spaces its marks: the gap to the next one is uniform on 1 ... 1/p packets, so that it
+    marks 2p/(1+p) at a steady queue (red_mark_probability, include/net/red.h). p = pmax/(2-pmax)
+    makes that pmax at the top of the ramp.
+    """
+    return pmax / (2.0 - pmax)
+
+
+def red_max_p(pmax: float) -> int:
+    """Return the 32-bit fixed-point value sent for `pmax` (exactly 1 would overflow)."""
+    return min(MAX_PROBABILITY, round(red_probability(pmax) * 2**32))
+
+
+def red(
+    ifindex: int,
+    handle: int,
+    parent: int,
+    kmin_bytes: int,
+    kmax_bytes: int,
+    pmax: float,
+    limit_bytes: int,
+) -> bytes:
+    """Add RED that marks on the instantaneous queue (EWMA weight 1); drop only above the limit.
+
+    `nodrop`: a packet that cannot carry a mark is queued, not dropped.
+    """
+    options = _red_options(kmin_bytes, kmax_bytes, pmax, limit_bytes)
+    return _qdisc(ifindex, handle, parent, "red", options)
+
+
+def red_change(
+    ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, pmax: float
+) -> bytes:
+    """Change thresholds and keep everything queued.
+
+    A limit of 0 tells the kernel to leave the inner queue alone; any other value makes it purge
+    what is queued (__red_change, net/sched/sch_red.c). The byte limit stays the inner queue's.
+    """
+    options = _red_options(kmin_bytes, kmax_bytes, pmax, 0)
+    attributes = _nla(_TCA_KIND, b"red\0") + _nla(_TCA_OPTIONS, options)
+    return _request(RTM_NEWQDISC, NLM_F_REQUEST, ifindex, handle, parent, 0, attributes)
+
+
+def _red_options(kmin_bytes: int, kmax_bytes: int, pmax: float, limit_bytes: int) -> bytes:
+    wlog = 0  # weight 2^-0: the average is the backlog itself
+    qopt = struct.pack("=IIIBBBB", limit_bytes, kmin_bytes, kmax_bytes, wlog, 0, 0, 0)
+    flags = struct.pack("=II", _RED_ECN | _RED_NODROP, _RED_ECN | _RED_NODROP)
+    return (
+        _nla(1, qopt)
+        + _nla(2, _RED_STAB)
+        # 0 would make the kernel fall back on Plog
+        + _nla(3, struct.pack("=I", max(1, red_max_p(pmax))))
+        + _nla(4, flags)
+    )
+
+
+def clsact(ifindex: int) -> bytes:
+    """Add the hook that filters attach to."""
+    attributes = _nla(_TCA_KIND, b"clsact\0")
+    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
+    return _request(RTM_NEWQDISC, flags, ifindex, INGRESS_HANDLE, TC_H_INGRESS, 0, attributes)
+
+
+def drop_arrivals(ifindex: int) -> bytes:
+    """Drop every packet that arrives: the far end of a cut cable."""
+    gact = struct.pack("=IIiii", 0, 0, 2, 0, 0)  # TC_ACT_SHOT
+    action = _nla(1, b"gact\0") + _nla(2, _nla(2, gact))
+    options = _nla(2, _nla(1, action))  # TCA_MATCHALL_ACT
+    attributes = _nla(_TCA_KIND, b"matchall\0") + _nla(_TCA_OPTIONS, options)
+    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
+    return _request(RTM_NEWTFILTER, flags, ifindex, 1, INGRESS_BLOCK, _FILTER_INFO, attributes)
+
+
+def accept_arrivals(ifindex: int) -> bytes:
+    """Undo `drop_arrivals`."""
+    attributes = _nla(_TCA_KIND, b"matchall\0")
+    return _request(
+        RTM_DELTFILTER, NLM_F_REQUEST, ifindex, 1, INGRESS_BLOCK, _FILTER_INFO, attributes
+    )
+
+
+# priority 1 in the upper half, protocol ETH_P_ALL in network order in the lower
+_FILTER_INFO = (1 << 16) | struct.unpack("=H", struct.pack("!H", 3))[0]
+
+
+def dump_qdiscs(sequence: int) -> bytes:
+    """Ask for all qdiscs of a namespace with their counters."""
+    header = struct.pack("=IHHII", 36, RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0)
+    return header + struct.pack("=BxxxiIII", 0, 0, 0, 0, 0)

@@ -1,0 +1,50 @@
+"""The `fake` backend: any trial, on any machine, in a fraction of a second, the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collectors.recorder import Recorder
+from inventory.topology import Testbed
+from orchestration.backends.fake.rig import STEP_NS, FakeRig
+from orchestration.loop import run_loop
+from orchestration.model.errors import TrialError
+from orchestration.model.ports import Progress
+from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.trial import TrialSpec
+from tuners import registry
+
+
+class FakeBackend:
+    """Runs trials on the fluid model. Nothing outside the process is touched."""
+
+    name = "fake"
+
+    def check(self, testbed: Testbed, jobs: int) -> None:
+        """Accept every testbed: the model needs nothing of the machine."""
+
+    def run(
+        self,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        folder: Path,
+        progress: Progress,
+    ) -> TrialRecord:
+        """Run one trial. Raises TrialError for a congestion control that the model has not."""
+        if trial.host.congestion_control != "dctcp":
+            raise TrialError(
+                f"the fake backend has no {trial.host.congestion_control!r}, only dctcp",
+                "use the emulated backend, or set host.congestion_control to dctcp",
+            )
+        rig = FakeRig(trial, testbed, schedule)
+        recorder = Recorder()
+        run_loop(rig, registry.create(trial.tuner), testbed, trial, recorder, progress)
+        return TrialRecord(
+            flows=rig.flows(),
+            ports=recorder.ports(len(testbed.queues)),
+            actions=recorder.actions(),
+            hosts=rig.hosts(),
+            events=rig.events(),
+            facts={"clock": "virtual", "model": "fluid", "step_ns": STEP_NS},
+        )

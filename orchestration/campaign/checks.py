@@ -1,0 +1,262 @@
+"""What is wrong with a campaign beyond its schema: fields together, and against the testbed.
+
+Each check works on the fields that are right on their own, so that one wrong field does not hide
+what is wrong with the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple, get_args
+
+import pydantic_core
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from inventory.strictyaml import Loc, suggest
+from inventory.topology import Testbed
+from orchestration.campaign import schema
+from orchestration.model.errors import InputError
+from orchestration.model.units import format_duration
+from traffic.workloads import load_workload
+from tuners import registry
+
+# More flows than this in one pattern is a slip of the unit: memory ends before the trial does.
+MAX_FLOWS = 10_000_000
+
+_PATTERNS: dict[str, type[BaseModel]] = {
+    get_args(model.model_fields["kind"].annotation)[0]: model
+    for model in get_args(schema.AnyPattern)
+}
+
+Fields = Mapping[str, Any]
+
+
+class Finding(NamedTuple):
+    """Something wrong: where in the document, what, and what to do."""
+
+    loc: Loc
+    what: str
+    remedy: str
+
+
+def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Finding]:
+    """Yield what is wrong with a cell's file beyond its schema.
+
+    `data` is the file with every reference resolved, `testbed` the one it names (None if there is
+    none such), `folder` where the workloads that it names by a path are.
+    """
+    whole = _right_fields(schema.CampaignFile, data)
+    yield from _check_periods(whole)
+    yield from _check_tuners(_items(data, "tuners"))
+    for index, item in enumerate(_items(data, "traffic")):
+        model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
+        if model is not None:
+            loc: Loc = ("traffic", index)
+            pattern = _right_fields(model, item)
+            yield from _check_window(loc, pattern, whole)
+            if "workload" in pattern:
+                yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
+            if testbed is not None:
+                yield from _check_places(loc, pattern, testbed)
+                yield from _check_count(loc, pattern, whole, testbed)
+    for index, item in enumerate(_items(data, "faults")):
+        if isinstance(item, dict):
+            yield from _check_fault(("faults", index), item, whole, testbed)
+
+
+def _right_fields(model: type[BaseModel], data: Fields) -> dict[str, Any]:
+    """Return the fields that are right on their own, and the defaults of those left out."""
+    result: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        if name not in data:
+            if not field.is_required():
+                result[name] = field.get_default()
+            continue
+        try:
+            text = pydantic_core.to_json(data[name], inf_nan_mode="constants")
+            result[name] = _adapter(model, name).validate_json(text, strict=True)
+        except ValidationError:
+            continue
+    return result
+
+
+@cache
+def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
+    field = model.model_fields[name]
+    annotated: Any = field.rebuild_annotation()
+    return TypeAdapter(annotated)
+
+
+def _items(data: Fields, name: str) -> list[Any]:
+    value = data.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _check_periods(whole: Fields) -> Iterator[Finding]:
+    sample, action = whole.get("sample_period"), whole.get("action_period")
+    if sample and action and action % sample:
+        yield Finding(
+            ("action_period",),
+            f"action_period {_time(action)} is not a multiple of sample_period {_time(sample)}",
+            "the tuner acts on samples: make it 1, 2, 3 … sample periods",
+        )
+    duration = whole.get("duration")
+    if sample and duration and sample > duration:
+        yield Finding(
+            ("sample_period",),
+            f"sample_period {_time(sample)} is beyond the duration {_time(duration)}",
+            "sample more often, or make the trial longer",
+        )
+
+
+def _check_tuners(items: Iterable[Any]) -> Iterator[Finding]:
+    called: dict[str, int] = {}
+    for index, item in enumerate(items):
+        fields = {"name": item} if isinstance(item, str) else item
+        if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
+            continue
+        yield from _check_tuner(("tuners", index), fields)
+        label = str(fields.get("label") or fields["name"])
+        if label in called:
+            yield Finding(
+                ("tuners", index),
+                f"tuner {index + 1} is called {label!r}, as tuner {called[label]} is",
+                "remove one of them, or give it a 'label' of its own",
+            )
+        called.setdefault(label, index + 1)
+
+
+def _check_tuner(loc: Loc, fields: Fields) -> Iterator[Finding]:
+    name = fields["name"]
+    params = {}
+    unread = []
+    for key, value in fields.items():
+        if key in schema.Tuner.model_fields:
+            continue
+        try:
+            params[key] = schema.read_param(key, value)
+        except ValueError as error:
+            unread.append(key)
+            yield _finding((*loc, key), str(error))
+    for fault in registry.check(name, params):
+        # A parameter that is there but cannot be read is not missing.
+        if not any(f"needs {key!r}" in fault for key in unread):
+            yield _finding(loc, fault)
+
+
+def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
+    start, stop, duration = pattern.get("start"), pattern.get("stop"), whole.get("duration")
+    if start is not None and stop is not None and stop <= start:
+        yield Finding(
+            (*loc, "stop"),
+            f"stop {_time(stop)} is not after start {_time(start)}",
+            "swap or correct them",
+        )
+    for name, time_ns, latest in (("start", start, "before"), ("stop", stop, "at most")):
+        if time_ns is None or duration is None:
+            continue
+        if time_ns > duration or (name == "start" and time_ns == duration):
+            yield Finding(
+                (*loc, name),
+                f"{name} {_time(time_ns)} is beyond the duration {_time(duration)}",
+                f"use {latest} {_time(duration)}, or make the trial longer",
+            )
+
+
+def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
+    try:
+        load_workload(schema.beside(folder, name))
+    except InputError as error:
+        for problem in error.problems:
+            yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
+
+
+def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
+    most = len(testbed.hosts) - 1
+    fan_in = pattern.get("fan_in")
+    if fan_in is not None and fan_in > most:
+        yield Finding(
+            (*loc, "fan_in"),
+            f"fan_in {fan_in} is wider than testbed {testbed.name}: "
+            f"of its {most + 1} hosts, {most} can send to one",
+            f"use 1 to {most}, or a larger testbed",
+        )
+    for field in ("receiver", "src", "dst"):
+        name = pattern.get(field)
+        if name and name not in testbed.hosts:
+            first, last = testbed.hosts[0], testbed.hosts[-1]
+            yield Finding(
+                (*loc, field),
+                f"testbed {testbed.name} has no host {name!r}",
+                f"{suggest(name, testbed.hosts)}its hosts are {first} to {last}",
+            )
+    if "src" in pattern and pattern["src"] == pattern.get("dst"):
+        yield Finding((*loc, "dst"), f"a flow from {pattern['src']} to itself", "name two hosts")
+
+
+def _check_count(loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed) -> Iterator[Finding]:
+    stop = pattern.get("stop") or whole.get("duration")
+    if stop is None or not {"period", "start"} <= pattern.keys():
+        return
+    hosts = len(testbed.hosts)
+    each = pattern.get("fan_in", hosts) if pattern.get("kind") == "incast" else hosts * (hosts - 1)
+    flows = (stop - pattern["start"]) // pattern["period"] * each
+    if flows > MAX_FLOWS:
+        yield Finding(
+            (*loc, "period"),
+            f"period {_time(pattern['period'])} makes {flows:,} flows, more than {MAX_FLOWS:,}",
+            "use a longer period or a shorter window",
+        )
+
+
+def _check_fault(
+    loc: Loc, item: Fields, whole: Fields, testbed: Testbed | None
+) -> Iterator[Finding]:
+    fault = _right_fields(schema.Fault, item)
+    if "links" in item and "share" in item:
+        yield Finding(loc, "a fault with both 'links' and 'share'", "keep one of the two")
+    if not item.get("links") and "share" not in item:
+        remedy = "add links: [leaf1-spine1], or share: 0.1 for a tenth of the links"
+        yield Finding(loc, "a fault of no links", remedy)
+    if testbed is not None:
+        for index, name in enumerate(fault.get("links", ())):
+            if name not in testbed.links_by_name:
+                known = testbed.links_by_name
+                remedy = suggest(name, known) or f"its first is {next(iter(known), 'none')}: "
+                yield Finding(
+                    (*loc, "links", index),
+                    f"testbed {testbed.name} has no link {name!r}",
+                    f"{remedy}a link is named by its two devices",
+                )
+    down, up, duration = fault.get("down"), fault.get("up"), whole.get("duration")
+    if down is not None and up is not None and up <= down:
+        yield Finding(
+            (*loc, "up"),
+            f"up {_time(up)} is not after down {_time(down)}",
+            "swap or correct them, or leave 'up' out for links that stay down",
+        )
+    if down is not None and duration is not None and down >= duration:
+        yield Finding(
+            (*loc, "down"),
+            f"down {_time(down)} is beyond the duration {_time(duration)}",
+            f"use before {_time(duration)}, or make the trial longer",
+        )
+    drain = whole.get("drain")
+    if up is not None and duration is not None and drain is not None and up > duration + drain:
+        end = _time(duration + drain)
+        yield Finding(
+            (*loc, "up"),
+            f"up {_time(up)} is beyond duration and drain, which end at {end}",
+            "come up earlier, or leave 'up' out for links that stay down",
+        )
+
+
+def _finding(loc: Loc, fault: str) -> Finding:
+    """Return the finding of a sentence `what: remedy`."""
+    what, _, remedy = fault.partition(": ")
+    return Finding(loc, what, remedy)
+
+
+def _time(ns: int) -> str:
+    return format_duration(ns, 6)

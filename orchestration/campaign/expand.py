@@ -1,0 +1,222 @@
+"""A campaign file to its trials: factors x tuners x repeats, paired by seed, in random blocks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import assert_never
+
+import numpy as np
+
+from inventory.files import load_testbed
+from inventory.strictyaml import Document, in_order, read
+from inventory.topology import Testbed
+from orchestration.campaign import checks, schema
+from orchestration.campaign.factors import TUNER, choose, read_factors
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.trial import (
+    AllToAllSpec,
+    FaultSpec,
+    HostSpec,
+    IncastSpec,
+    MessageMixSpec,
+    PatternSpec,
+    PoissonSpec,
+    Scalar,
+    SingleFlowSpec,
+    TrialSpec,
+    TunerSpec,
+)
+from traffic.workloads import load_workload
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A campaign that was checked.
+
+    `source` is the file's text, `cells` are what a trial's `cell` can be, in the file's order, and
+    `trials` stand in the order in which they run.
+    """
+
+    name: str
+    path: Path
+    source: str
+    cells: tuple[dict[str, Scalar], ...]
+    trials: tuple[TrialSpec, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of the factors' levels: their labels, and the file with them in place."""
+
+    labels: dict[str, Scalar]
+    file: schema.CampaignFile
+
+
+def load_campaign(
+    path: str | Path, *, backend: str | None = None, repeats: int | None = None
+) -> Campaign:
+    """Return the campaign of a file; `backend` and `repeats` stand in for the file's own.
+
+    Raises InputError with every problem of the file, each with its line.
+    """
+    document = _overridden(read(path), backend, repeats)
+    factors = read_factors(document)
+    problems = list(factors.problems)
+    cells: list[Cell] = []
+    load = cache(load_testbed)
+    for chosen in factors.combinations():
+        resolved = choose(document, factors.references, chosen)
+        file, found = resolved.check(schema.CampaignFile)
+        found += _semantic_problems(resolved, load)
+        problems += [problem for problem in found if not factors.explains(problem)]
+        if file is not None:
+            cells.append(Cell({name: level.label for name, level in chosen.items()}, file))
+    if problems:
+        raise InputError(in_order(problems))
+    return Campaign(
+        name=cells[0].file.campaign,
+        path=Path(path),
+        source=Path(path).read_text(encoding="utf-8"),
+        cells=tuple(_labels(cell, tuner) for cell in cells for tuner in cell.file.tuners),
+        trials=expand(cells, os.path.dirname(path)),
+    )
+
+
+def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
+    """Return the trials of `cells`, crossed with tuners and repeats, in the order of their run.
+
+    A block holds every cell once, in an order drawn from the campaign's seed: what drifts over time
+    then favours no tuner. `folder` is where the files that the campaign names by a path are.
+    """
+    file = cells[0].file
+    trials: list[TrialSpec] = []
+    for repeat in range(1, file.repeats + 1):
+        block = [
+            _trial(cell, tuner, repeat, folder) for cell in cells for tuner in cell.file.tuners
+        ]
+        order = np.random.default_rng(_entropy(file.seed, "order", repeat)).permutation(len(block))
+        trials += [block[index] for index in order]
+    return tuple(trials)
+
+
+def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
+    """Return the seed of a repeat: the same for all its cells, so that they are paired.
+
+    Seeds for different purposes (`evaluation`, `training`) come from different streams: what a
+    tuner learned on is never what it is judged on. 53 bits, which JSON keeps exactly everywhere.
+    """
+    state = _entropy(campaign_seed, purpose, repeat).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(11))
+
+
+def _entropy(campaign_seed: int, purpose: str, repeat: int) -> np.random.SeedSequence:
+    word = int.from_bytes(purpose.encode(), "big")
+    return np.random.SeedSequence(campaign_seed, spawn_key=(word, repeat))
+
+
+def _overridden(document: Document, backend: str | None, repeats: int | None) -> Document:
+    """Return the document with the command line's settings in place of the file's."""
+    problems = []
+    if backend is not None:
+        try:
+            document.data["backend"] = schema.check_backend(backend)
+        except ValueError as error:
+            what, _, remedy = str(error).partition(": ")
+            problems.append(Problem("--on", what, remedy))
+    if repeats is not None:
+        document.data["repeats"] = repeats
+        if repeats < 1:
+            problems.append(Problem("--repeats", f"{repeats} repeats", "use 1 or more"))
+    if problems:
+        raise InputError(problems)
+    return document
+
+
+def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> list[Problem]:
+    folder = os.path.dirname(document.name)
+    testbed: Testbed | None = None
+    problems: list[Problem] = []
+    name = document.data.get("testbed")
+    if isinstance(name, str):
+        try:
+            testbed = load(schema.beside(folder, name))
+        except InputError as error:
+            problems += [
+                document.problem(
+                    ("testbed",),
+                    fault.what if fault.where == "testbed" else f"{fault.where}: {fault.what}",
+                    fault.remedy,
+                )
+                for fault in error.problems
+            ]
+    problems += [
+        document.problem(finding.loc, finding.what, finding.remedy)
+        for finding in checks.check(document.data, testbed, folder)
+    ]
+    return problems
+
+
+def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
+    file = cell.file
+    return TrialSpec(
+        campaign=file.campaign,
+        testbed=schema.beside(folder, file.testbed),
+        backend=schema.check_backend(file.backend),
+        tuner=TunerSpec(tuner.name, tuner.params),
+        traffic=tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic),
+        seed=trial_seed(file.seed, repeat),
+        repeat=repeat,
+        duration_ns=file.duration,
+        drain_ns=file.drain,
+        sample_period_ns=file.sample_period,
+        action_period_ns=file.action_period or file.sample_period,
+        faults=tuple(
+            FaultSpec(
+                down_ns=fault.down,
+                up_ns=fault.up,
+                convergence_ns=fault.convergence,
+                links=fault.links,
+                share=fault.share or 0.0,
+            )
+            for fault in file.faults
+        ),
+        host=HostSpec(file.host.congestion_control, file.host.min_rto),
+        cell=_labels(cell, tuner),
+    )
+
+
+def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
+    return {TUNER: tuner.called, **cell.labels}
+
+
+def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
+    match item:
+        case schema.SingleFlow():
+            return SingleFlowSpec(item.src, item.dst, item.size, item.start)
+        case schema.Poisson():
+            workload = schema.beside(folder, item.workload)
+            if workload == item.workload:
+                workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
+            return PoissonSpec(workload, item.load, *_window(item, duration_ns))
+        case schema.Incast():
+            return IncastSpec(
+                item.fan_in,
+                item.size,
+                item.period,
+                *_window(item, duration_ns),
+                receiver=item.receiver,
+            )
+        case schema.AllToAll():
+            return AllToAllSpec(item.size, item.period, *_window(item, duration_ns))
+        case schema.MessageMix():
+            return MessageMixSpec(item.sizes, item.load, *_window(item, duration_ns))
+        case _:
+            assert_never(item)
+
+
+def _window(item: schema.Windowed, duration_ns: int) -> tuple[int, int]:
+    return item.start, duration_ns if item.stop is None else item.stop

@@ -1,0 +1,161 @@
+"""What a campaign would run, and what it would take: traffic exactly, time and disk estimated.
+
+Wall time goes with packet-hops: the data packets of every flow times the links of their path. How
+many a core moves in a second is corrected by the trials that an earlier run left beneath `runs`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from inventory.files import load_testbed
+from inventory.routing import PathTable
+from inventory.topology import Testbed
+from orchestration.campaign.expand import Campaign
+from orchestration.model.errors import ClosloopError
+from orchestration.model.records import Schedule
+from orchestration.model.trial import TrialSpec
+from traffic.schedule import make_schedule
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a backend is on one core: boot and shutdown of a trial, then packet-hops."""
+
+    boot_s: float
+    packet_hops_per_s: float
+
+
+# Measured on the quickstart's fabric, all queues sampled every 100 us.
+PACES = {"emulated": Pace(1.5, 400_000), "fake": Pace(0.05, 4_000_000)}
+
+# Bytes in the run folder, measured: a sample of a queue and of a host, a flow, and the rest.
+QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
+
+# Earlier trials that are looked at, the newest first.
+MAX_EARLIER = 20
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """What one trial offers, and takes. `latest_ns` is the virtual time at which it is stopped."""
+
+    trial: TrialSpec
+    flows: int
+    offered_bytes: int
+    packet_hops: int
+    latest_ns: int
+    wall_s: float
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The trials in the order of their run, and how long they take, `jobs` side by side.
+
+    `earlier` is how many finished trials corrected the estimate.
+    """
+
+    trials: tuple[TrialPlan, ...]
+    jobs: int
+    wall_s: float
+    disk_bytes: int
+    earlier: int
+
+
+def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
+    """Return the plan of a campaign; `runs` may hold earlier results, `jobs` is 1 or more."""
+    estimator = _Estimator()
+    factor, earlier = _correction(estimator, campaign.trials[0].backend, runs)
+    trials = tuple(estimator.estimate(trial, factor) for trial in campaign.trials)
+    each_s = [trial.wall_s for trial in trials]
+    return Plan(
+        trials=trials,
+        jobs=jobs,
+        wall_s=max(*each_s, sum(each_s) / jobs),
+        disk_bytes=sum(trial.disk_bytes for trial in trials),
+        earlier=earlier,
+    )
+
+
+def packet_hops(schedule: Schedule, testbed: Testbed, paths: PathTable) -> int:
+    """Return the data packets of all flows times the links that each crosses."""
+    hosts = testbed.hosts
+    pairs, which = np.unique(np.stack([schedule.src, schedule.dst]), axis=1, return_inverse=True)
+    hops = np.array([paths.path(hosts[a], hosts[b]).hops for a, b in pairs.T.tolist()], dtype=int)
+    packets = -(-schedule.size_bytes // testbed.mss_bytes)
+    return int((packets * hops[which.ravel()]).sum())
+
+
+class _Estimator:
+    """Estimates trials; those that offer the same flows share the work."""
+
+    def __init__(self) -> None:
+        self._testbed = cache(load_testbed)
+        self._paths = cache(lambda name: PathTable(self._testbed(name)))
+        self._traffic: dict[object, tuple[Schedule, int]] = {}
+
+    def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
+        """Return a trial's plan, its wall time multiplied by `factor`."""
+        testbed = self._testbed(trial.testbed)
+        schedule, hops = self._offered(trial, testbed)
+        pace = PACES[trial.backend]
+        longest = int(schedule.size_bytes.max(initial=0))
+        slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
+        # The last flow to end is a long one that started late, and had half of a link.
+        end_ns = trial.duration_ns + min(trial.drain_ns, 2 * longest * 8 * 10**9 // slowest_bps)
+        samples = end_ns // trial.sample_period_ns
+        row_bytes = QUEUE_SAMPLE_BYTES * len(testbed.queues) + HOST_SAMPLE_BYTES * len(
+            testbed.hosts
+        )
+        return TrialPlan(
+            trial=trial,
+            flows=len(schedule),
+            offered_bytes=int(schedule.size_bytes.sum()),
+            packet_hops=hops,
+            latest_ns=trial.duration_ns + trial.drain_ns,
+            wall_s=factor * (pace.boot_s + hops / pace.packet_hops_per_s),
+            disk_bytes=TRIAL_BYTES + FLOW_BYTES * len(schedule) + samples * row_bytes,
+        )
+
+    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, int]:
+        key = (trial.testbed, trial.traffic, trial.seed, trial.duration_ns)
+        if key not in self._traffic:
+            schedule = make_schedule(trial, testbed)
+            hops = packet_hops(schedule, testbed, self._paths(trial.testbed))
+            self._traffic[key] = (schedule, hops)
+        return self._traffic[key]
+
+
+def _correction(estimator: _Estimator, backend: str, runs: Path) -> tuple[float, int]:
+    """Return how much longer earlier trials took than estimated, and how many there were."""
+    took_s = estimated_s = 0.0
+    count = 0
+    for trial, wall_s in islice(_earlier(backend, runs), MAX_EARLIER):
+        try:
+            estimated_s += estimator.estimate(trial).wall_s
+        except (ClosloopError, ValueError):
+            continue  # of a testbed or a workload that is no longer there
+        took_s += wall_s
+        count += 1
+    return (took_s / estimated_s if count else 1.0), count
+
+
+def _earlier(backend: str, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
+    """Yield the finished trials of a backend with their wall time in s, the newest first."""
+    files = sorted(runs.glob("*/[!.]*/trial.json"), key=lambda p: p.stat().st_mtime, reverse=True)
+    for path in files:
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            trial, wall_s = TrialSpec.from_json(about["spec"]), float(about["facts"]["wall_s"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # another version's: an estimate does not need it
+        if trial.backend == backend and wall_s > 0:
+            yield trial, wall_s

@@ -1,0 +1,232 @@
+"""The campaign file's schema: its fields, their types and defaults, what is wrong with one alone.
+
+What needs more than one field, or a testbed, is in `checks`; `$name` references are resolved in
+`factors` before a file comes here. Every field is described in docs/campaign.md.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
+
+from inventory.strictyaml import Duration, Size, StrictModel, suggest
+from orchestration.model.trial import BackendName, Scalar
+from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+
+# The backends that can run a campaign so far, of those that a trial can name.
+ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fake")
+
+_UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
+
+# ACC (SIGCOMM 2021), figure 7: messages of 1 KB to 10 MB.
+ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+
+
+def check_backend(name: str) -> BackendName:
+    """Return `name` as a backend's; raise ValueError if campaigns cannot run on it."""
+    for accepted in ACCEPTED_BACKENDS:
+        if name == accepted:
+            return accepted
+    usable = " or ".join(ACCEPTED_BACKENDS)
+    if name in get_args(BackendName):
+        raise ValueError(f"backend {name!r} is not accepted yet: use {usable}")
+    raise ValueError(f"unknown backend {name!r}: {suggest(name, ACCEPTED_BACKENDS)}use {usable}")
+
+
+def beside(folder: str, name: str) -> str:
+    """Return a name as it is, and the path of a file as it is seen from `folder`."""
+    if "/" not in name and not name.endswith((".csv", ".yml", ".yaml")):
+        return name
+    return os.path.normpath(os.path.join(folder, name))
+
+
+def read_param(name: str, value: object) -> Scalar:
+    """Return a tuner's parameter; text is read by the unit that ends the parameter's name.
+
+    `kmin_bytes` takes 5KB, or 5000. Raises ValueError if it cannot be read.
+    """
+    if isinstance(value, str):
+        for suffix, parse in _UNITS.items():
+            if name.endswith(suffix):
+                return parse(value)
+    if isinstance(value, (str, int, float)):
+        return value
+    raise ValueError(f"{name!r} is not a single value: give a number, text, true or false")
+
+
+def _positive(value: int, info: ValidationInfo) -> int:
+    if value <= 0:
+        raise ValueError(f"{info.field_name!r} is {value}: use more than 0")
+    return value
+
+
+def _not_negative(value: int, info: ValidationInfo) -> int:
+    if value < 0:
+        raise ValueError(f"{info.field_name!r} is {value}: use 0 or more")
+    return value
+
+
+def _load(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(
+            f"load {value:g} is outside (0, 1]: "
+            "it is the share of the hosts' line rate, 0.6 for 60 %"
+        )
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(
+            f"share {value:g} is outside (0, 1]: "
+            "it is the share of the switch-to-switch links, 0.1 for 10 %"
+        )
+    return value
+
+
+def _folder_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", value):
+        raise ValueError(
+            f"campaign {value!r} cannot name a folder: "
+            "use at most 64 of a-z, 0-9 and -, a letter or digit first"
+        )
+    return value
+
+
+def _some(value: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+    if not value:
+        raise ValueError(f"{info.field_name!r} is empty: name at least one")
+    return value
+
+
+def _named(value: object) -> object:
+    return {"name": value} if isinstance(value, str) else value
+
+
+PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
+PositiveSize = Annotated[Size, AfterValidator(_positive)]
+Positive = Annotated[int, AfterValidator(_positive)]
+NotNegative = Annotated[int, AfterValidator(_not_negative)]
+Load = Annotated[float, AfterValidator(_load)]
+
+
+class Windowed(StrictModel):
+    """A pattern that lasts from `start` to `stop`, by default from 0 to the trial's duration."""
+
+    start: Duration = 0
+    stop: Duration | None = None
+
+
+class Poisson(Windowed):
+    """Poisson arrivals of flows whose sizes follow a workload."""
+
+    kind: Literal["poisson"]
+    workload: str = Field(description="flow sizes, like WebSearch")
+    load: Load = Field(description="share of the hosts' line rate, like 0.6")
+
+
+class Incast(Windowed):
+    """N hosts send to one at the same moment, again and again."""
+
+    kind: Literal["incast"]
+    fan_in: Positive = Field(description="how many hosts send to one, like 16")
+    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
+    period: PositiveDuration = Field(description="time from one to the next, like 2ms")
+    receiver: str = ""
+
+
+class AllToAll(Windowed):
+    """Each host sends to every other host at the same moment, again and again."""
+
+    kind: Literal["all-to-all"]
+    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
+    period: PositiveDuration = Field(description="time from one to the next, like 2ms")
+
+
+class MessageMix(Windowed):
+    """Poisson arrivals of messages, each of the sizes equally likely."""
+
+    kind: Literal["message-mix"]
+    load: Load = Field(description="share of the hosts' line rate, like 0.6")
+    sizes: Annotated[tuple[PositiveSize, ...], AfterValidator(_some)] = ACC_MESSAGE_SIZES_BYTES
+
+
+class SingleFlow(StrictModel):
+    """One flow between two hosts."""
+
+    kind: Literal["flow"]
+    src: str = Field(description="the sending host's name")
+    dst: str = Field(description="the receiving host's name")
+    size: PositiveSize = Field(description="bytes of each flow, like 64KB")
+    start: Duration = 0
+
+
+AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow
+Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
+
+
+class Fault(StrictModel):
+    """Links, named or a share of them, that go down and come up again."""
+
+    links: tuple[str, ...] = ()
+    share: Annotated[float, AfterValidator(_share)] | None = None
+    down: Duration = Field(description="when the links go down, like 3ms")
+    up: Duration | None = None
+    convergence: Duration = Field(description="how long routes take to follow, like 500us")
+
+
+class Host(StrictModel):
+    """The hosts' TCP."""
+
+    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] = "dctcp"
+    min_rto: PositiveDuration = 1_000_000
+
+
+class Tuner(StrictModel):
+    """A tuner by name. Its parameters, which are the tuner's own, stand beside the name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(description="the tuner's name, like secn1")
+    label: str = ""
+
+    @property
+    def called(self) -> str:
+        """What reports call this tuner: its label, or else its name."""
+        return self.label or self.name
+
+    @property
+    def params(self) -> dict[str, Scalar]:
+        """The parameters in base units. Raises ValueError for one that cannot be read."""
+        return {key: read_param(key, value) for key, value in (self.model_extra or {}).items()}
+
+
+NamedTuner = Annotated[Tuner, BeforeValidator(_named)]
+
+
+class CampaignFile(StrictModel):
+    """A campaign file with one level chosen for each factor."""
+
+    campaign: Annotated[str, AfterValidator(_folder_name)] = Field(
+        description="the name of its run folder"
+    )
+    testbed: str = Field(description="its name, like graphcc, or its file's path")
+    backend: Annotated[str, AfterValidator(check_backend)] = "emulated"
+    tuners: Annotated[tuple[NamedTuner, ...], AfterValidator(_some)] = Field(
+        description="a list, like [secn1, secn2]"
+    )
+    traffic: Annotated[tuple[Pattern, ...], AfterValidator(_some)] = Field(
+        description="a list of patterns, each with its kind"
+    )
+    factors: Annotated[dict[str, Any], Field(default_factory=dict)]
+    repeats: Positive = 5
+    seed: NotNegative = 1
+    duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")
+    drain: Duration = 200_000_000
+    sample_period: PositiveDuration = 100_000
+    action_period: PositiveDuration | None = None
+    host: Host = Host()
+    faults: tuple[Fault, ...] = ()

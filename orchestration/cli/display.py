@@ -1,0 +1,246 @@
+"""How a run looks while it goes on: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.table import Table
+
+    from orchestration.model.trial import TrialSpec
+    from orchestration.runner.run import Listener, Summary
+    from orchestration.runner.worker import Failed, Finished, Progressed
+
+_HEARTBEAT_S = 15.0
+_CONSOLE_LINES = 12
+
+
+@dataclass
+class RunningTrial:
+    """A trial that runs: when it began (monotonic seconds), and what it said last."""
+
+    began_s: float
+    virtual_ns: int = 0
+    end_ns: int = 0
+    wall_s: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of a run, and the trials that are running, by id."""
+
+    trials: int = 0
+    earlier: int = 0
+    jobs: int = 1
+    finished: int = 0
+    invalid: int = 0
+    failed: int = 0
+    spent_s: float = 0.0
+    running: dict[str, RunningTrial] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """Trials that have their results, earlier runs' included."""
+        return self.earlier + self.finished
+
+    def left_s(self, now_s: float) -> float | None:
+        """Return the wall time that is left, or None before anything is known.
+
+        A trial takes the mean of those that ended; before one has, what its progress tells.
+        """
+        ended = self.finished + self.failed
+        if ended:
+            mean_s = self.spent_s / ended
+        else:
+            told = [
+                trial.wall_s * max(1.0, trial.end_ns / trial.virtual_ns)
+                for trial in self.running.values()
+                if trial.virtual_ns
+            ]
+            if not told:
+                return None
+            mean_s = sum(told) / len(told)
+        waiting = self.trials - self.done - self.failed - len(self.running)
+        started = sum(max(0.0, mean_s - now_s + t.began_s) for t in self.running.values())
+        return (waiting * mean_s + started) / self.jobs
+
+
+class Display:
+    """A `Listener` that keeps a `Tally` and says in lines what ends; `show` is for more."""
+
+    def __init__(
+        self,
+        title: str,
+        say: Callable[[str], None],
+        show: Callable[[Tally], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.title = title
+        self.tally = Tally()
+        self._say = say
+        self._show = show
+        self._clock = clock
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """Take the size of the run."""
+        self.tally = Tally(trials=trials, earlier=finished, jobs=jobs)
+        before = f", {finished} of them finished earlier" if finished else ""
+        self._say(f"{self.title}: {trials} trials{before}, {jobs} side by side")
+
+    def started(self, trial: TrialSpec) -> None:
+        """Add a running trial."""
+        self.tally.running[trial.id] = RunningTrial(self._clock(), end_ns=trial.duration_ns)
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Take how far a trial has come."""
+        running = self.tally.running[trial.id]
+        running.virtual_ns, running.end_ns = progress.virtual_ns, progress.end_ns
+        running.wall_s = progress.wall_s
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Count a trial that is done."""
+        self._ended(trial, result.wall_s)
+        self.tally.finished += 1
+        self.tally.invalid += not result.valid
+        verdict = "done" if result.valid else "INVALID: " + "; ".join(result.reasons)
+        self._say(f"{self._count()} {trial.id} {verdict} ({result.wall_s:.1f} s)")
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Count a trial that failed, and show the end of its console."""
+        self._ended(trial, failure.wall_s)
+        self.tally.failed += 1
+        lines = [f"{self._count()} {trial.id} FAILED: {failure.message}"]
+        lines += [f"    | {line}" for line in failure.console.splitlines()[-_CONSOLE_LINES:]]
+        if failure.remedy:
+            lines.append(f"  -> {failure.remedy}")
+        self._say("\n".join(lines))
+
+    def tick(self) -> None:
+        """Show how things stand."""
+        self._show(self.tally)
+
+    def _ended(self, trial: TrialSpec, wall_s: float) -> None:
+        del self.tally.running[trial.id]
+        self.tally.spent_s += wall_s
+
+    def _count(self) -> str:
+        return f"[{self.tally.done + self.tally.failed}/{self.tally.trials}]"
+
+
+@contextmanager
+def open_display(title: str) -> Iterator[Listener]:
+    """Show a run on standard error for as long as the context lasts."""
+    if not sys.stderr.isatty():
+        yield Display(title, _say_plainly, _Heartbeat(time.monotonic))
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    # Refreshed by the run's ticks: a thread of its own would be forked into the workers' midst.
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, markup=False)
+
+        yield Display(title, say, _LiveTable(title, live))
+
+
+def _say_plainly(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class _Heartbeat:
+    """A line now and then that says that the run goes on."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._said_s = clock()
+
+    def __call__(self, tally: Tally) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s >= _HEARTBEAT_S:
+            self._said_s = now_s
+            _say_plainly(status_line(tally, now_s))
+
+
+class _LiveTable:
+    """The live picture of a run."""
+
+    def __init__(self, title: str, live: Live) -> None:
+        self._title = title
+        self._live = live
+
+    def __call__(self, tally: Tally) -> None:
+        self._live.update(live_view(self._title, tally, time.monotonic()), refresh=True)
+
+
+def status_line(tally: Tally, now_s: float) -> str:
+    """Return `3 of 10 done, 2 running, 1 failed, 40 s left`."""
+    parts = [f"{tally.done} of {tally.trials} done", f"{len(tally.running)} running"]
+    if tally.failed:
+        parts.append(f"{tally.failed} failed")
+    if tally.invalid:
+        parts.append(f"{tally.invalid} invalid")
+    left_s = tally.left_s(now_s)
+    if left_s is not None:
+        parts.append(f"{_clock_text(left_s)} left")
+    return ", ".join(parts)
+
+
+def live_view(title: str, tally: Tally, now_s: float) -> Group:
+    """Return the live picture: a line for the run, a row for each running trial."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    from orchestration.model.units import format_duration
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("trial", "", "virtual time", "speed", "wall"):
+        table.add_column(heading, justify="right" if heading in ("speed", "wall") else "left")
+    for name, trial in tally.running.items():
+        rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
+        left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
+        table.add_row(
+            name,
+            ProgressBar(total=max(1, trial.end_ns), completed=trial.virtual_ns, width=20),
+            f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
+            f"{rate:.3g} ms/s" if rate else "",
+            f"{now_s - trial.began_s:.0f} s",
+        )
+    return Group(Text(f"{title}: {status_line(tally, now_s)}", style="bold"), table)
+
+
+def summary_table(summary: Summary) -> Table:
+    """Return how a run went: the counts, then each trial that is not as it should be."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    good = summary.finished + summary.skipped - len(summary.invalid)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_row("valid", f"{good} of {summary.trials} trials")
+    if summary.skipped:
+        table.add_row("finished earlier", str(summary.skipped))
+    for trial, reasons in summary.invalid.items():
+        table.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
+    for trial, failure in summary.failed.items():
+        table.add_row("[red]failed[/red]", f"{trial}: {escape(failure.message)}")
+    table.add_row("wall time", _clock_text(summary.wall_s))
+    return table
+
+
+def _clock_text(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

@@ -1,0 +1,88 @@
+"""`closloop`: the verbs, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from orchestration.cli import bench, inventory, kernel, traffic
+from orchestration.cli.doctor import doctor
+from orchestration.cli.plan import plan
+from orchestration.cli.report import report
+from orchestration.cli.run import run
+from orchestration.model.errors import ClosloopError
+
+_DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
+_UNEXPECTED_EXIT_CODE = 1
+
+app = typer.Typer(
+    name="closloop",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Closed-loop congestion-control experiments on Clos fabrics.",
+    epilog="Start with:  closloop doctor  |  closloop run examples/quickstart.yml",
+)
+app.command()(run)
+app.command()(plan)
+app.command()(report)
+app.add_typer(inventory.app, name="inventory")
+app.add_typer(traffic.app, name="traffic")
+app.add_typer(kernel.app, name="kernel")
+app.command()(doctor)
+app.add_typer(bench.app, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"closloop {version('closloop')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", envvar=_DEBUG_VARIABLE, help="Show tracebacks of errors."),
+    ] = False,
+) -> None:
+    """Take the options that come before the verb."""
+    if debug:
+        os.environ[_DEBUG_VARIABLE] = "1"
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with the code of `orchestration.model.errors`."""
+    try:
+        app()
+    except ClosloopError as error:
+        if os.environ.get(_DEBUG_VARIABLE):
+            raise
+        _print_error(str(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        if os.environ.get(_DEBUG_VARIABLE):
+            raise
+        _print_error(
+            f"unexpected {type(error).__name__}: {error}\n"
+            "  -> this is a fault of closloop; `closloop --debug ...` shows where"
+        )
+        sys.exit(_UNEXPECTED_EXIT_CODE)
+    sys.exit(0)
+
+
+def _print_error(text: str) -> None:
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        Console(stderr=True).print(text, style="red", highlight=False, markup=False)
+    else:
+        print(text, file=sys.stderr)

@@ -1,0 +1,153 @@
+"""`closloop plan`: what a campaign would run and what it would take, nothing started."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orchestration.campaign.expand import Campaign
+    from orchestration.campaign.plan import Plan
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    backend: Annotated[
+        str | None, typer.Option("--on", help="Plan for this backend: emulated or fake.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Trials side by side; 0: one a core.")
+    ] = 0,
+    runs: Annotated[
+        Path, typer.Option("--runs", help="Earlier results, from which times are learned.")
+    ] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Show what a campaign would run, in which order, and how long it would take.
+
+    The file is checked completely; nothing is started and nothing is written.
+
+    Examples: closloop plan examples/quickstart.yml
+
+    closloop plan examples/quickstart.yml --on fake --json
+    """
+    import os
+
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.campaign.plan import make_plan
+
+    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    made = make_plan(campaign, jobs or len(os.sched_getaffinity(0)), runs)
+    if as_json:
+        typer.echo(json.dumps(_as_json(campaign, made), indent=2))
+        return
+
+    from rich.console import Console
+
+    console = Console()
+    console.print(_cells(campaign, made))
+    console.print(_total(made), highlight=False)
+    console.print(_order(made), highlight=False, markup=False)
+
+
+def _cells(campaign: Campaign, made: Plan) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from orchestration.model.units import format_duration, format_size
+
+    first = campaign.trials[0]
+    testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{campaign.name}: {testbeds} on {first.backend}",
+        title_justify="left",
+        caption="a trial: means over the repeats",
+        caption_justify="left",
+    )
+    for name in first.cell:
+        table.add_column(name)
+    for heading in ("repeats", "flows", "bytes", "virtual time", "packet-hops", "wall time"):
+        table.add_column(heading, justify="right")
+    for cell in campaign.cells:
+        trials = [planned for planned in made.trials if planned.trial.cell == cell]
+        count = len(trials)
+        virtual_ns = trials[0].trial.duration_ns
+        table.add_row(
+            *(escape(str(label)) for label in cell.values()),
+            str(count),
+            f"{sum(trial.flows for trial in trials) / count:,.0f}",
+            format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
+            f"{format_duration(virtual_ns)} to {format_duration(trials[0].latest_ns)}",
+            f"{sum(trial.packet_hops for trial in trials) / count:,.0f}",
+            _clock(sum(trial.wall_s for trial in trials) / count),
+        )
+    return table
+
+
+def _total(made: Plan) -> str:
+    from orchestration.model.units import format_size
+
+    basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
+    side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
+    return (
+        f"{len(made.trials)} trials, {side}: about {_clock(made.wall_s)} and "
+        f"{format_size(made.disk_bytes, 1)} of disk (from {basis})"
+    )
+
+
+def _order(made: Plan) -> str:
+    """Return a line for each block: every cell once, in the order of the run."""
+    blocks: dict[int, list[str]] = {}
+    for planned in made.trials:
+        labels = "/".join(str(label) for label in planned.trial.cell.values())
+        blocks.setdefault(planned.trial.repeat, []).append(labels)
+    lines = [f"  repeat {repeat}: {', '.join(cells)}" for repeat, cells in blocks.items()]
+    return "\n".join(["order:", *lines])
+
+
+def _clock(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
+    return {
+        "campaign": campaign.name,
+        "file": str(campaign.path),
+        "backend": campaign.trials[0].backend,
+        "jobs": made.jobs,
+        "wall_s": round(made.wall_s, 3),
+        "disk_bytes": made.disk_bytes,
+        "earlier_trials": made.earlier,
+        "trials": [
+            {
+                "id": planned.trial.id,
+                "cell": planned.trial.cell,
+                "repeat": planned.trial.repeat,
+                "seed": planned.trial.seed,
+                "testbed": planned.trial.testbed,
+                "flows": planned.flows,
+                "offered_bytes": planned.offered_bytes,
+                "packet_hops": planned.packet_hops,
+                "duration_ns": planned.trial.duration_ns,
+                "latest_ns": planned.latest_ns,
+                "wall_s": round(planned.wall_s, 3),
+                "disk_bytes": planned.disk_bytes,
+            }
+            for planned in made.trials
+        ],
+    }

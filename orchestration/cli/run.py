@@ -1,0 +1,94 @@
+"""`closloop run`: runs a campaign's trials and reports them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.runner.run import Summary
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    backend: Annotated[
+        str | None, typer.Option("--on", help="Run on this backend: emulated or fake.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
+    ] = Path("runs"),
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
+        ),
+    ] = 0,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")
+    ] = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Report the results at the end.")
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print how the run went as JSON, and no report.")
+    ] = False,
+) -> None:
+    """Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.
+
+    Exit code: 0 all trials are valid, 1 some failed or are invalid, 2 bad input, 3 not ready,
+    130 interrupted.
+
+    Example: closloop run examples/quickstart.yml --on fake
+    """
+    # Trials run side by side, a core each: NumPy's own threads would only be in the way.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from orchestration import wiring
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.cli.display import open_display
+    from orchestration.runner.run import default_jobs, run_campaign
+
+    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    engine = wiring.backend(campaign.trials[0].backend)
+    side_by_side = jobs or default_jobs(campaign, engine)
+    with open_display(f"{campaign.name} on {engine.name}") as display:
+        summary = run_campaign(campaign, engine, out, side_by_side, display, fresh=fresh)
+    if as_json:
+        typer.echo(json.dumps(_as_json(summary), indent=1))
+    else:
+        _show(summary, report=report)
+    raise typer.Exit(summary.exit_code)
+
+
+def _show(summary: Summary, *, report: bool) -> None:
+    from rich.console import Console
+
+    from orchestration.cli.display import summary_table
+    from orchestration.cli.report import report as report_verb
+
+    Console().print(summary_table(summary))
+    if report and summary.trials > len(summary.failed):
+        report_verb(summary.folder)
+    typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
+
+
+def _as_json(summary: Summary) -> dict[str, Any]:
+    return {
+        "folder": str(summary.folder),
+        "trials": summary.trials,
+        "finished": summary.finished,
+        "finished_earlier": summary.skipped,
+        "invalid": {trial: list(reasons) for trial, reasons in summary.invalid.items()},
+        "failed": {
+            trial: {"message": failure.message, "remedy": failure.remedy}
+            for trial, failure in summary.failed.items()
+        },
+        "wall_s": round(summary.wall_s, 3),
+    }

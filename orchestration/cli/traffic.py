@@ -1,0 +1,138 @@
+"""`closloop traffic`: the flow-size distributions that a campaign can name."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from traffic.workloads import Workload
+
+app = typer.Typer(no_args_is_help=True, help="Show the flow-size distributions (workloads).")
+
+# The papers' classes of flow sizes.
+_CLASSES = ("(0,100KB]", "(100KB,10MB)", "[10MB,inf)")
+_BAR_COLUMNS = 40
+
+
+@app.command("list")
+def list_workloads() -> None:
+    """List the workloads: mean, median, p99, and the share of each class of flow sizes.
+
+    A cell like "54% / 1.0%" is the share of all flows, then of all bytes.
+
+    Example: closloop traffic list
+    """
+    from rich.console import Console
+
+    from traffic.workloads import known_workloads, load_workload
+
+    Console().print(_overview([load_workload(name) for name in known_workloads()]))
+
+
+@app.command("show")
+def show_workload(
+    workload: Annotated[
+        str, typer.Argument(help="A workload's name, or the path of a CSV file of bytes,cdf.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Show one workload's cumulative distribution; a table of your own is checked first.
+
+    Examples: closloop traffic show WebSearch
+
+    closloop traffic show my-sizes.csv --json
+    """
+    from traffic.workloads import load_workload
+
+    chosen = load_workload(workload)
+    if as_json:
+        typer.echo(json.dumps(_as_json(chosen), indent=2))
+        return
+
+    from rich.console import Console
+
+    console = Console()
+    console.print(_overview([chosen]))
+    console.print(_distribution(chosen))
+    if chosen.source:
+        console.print(chosen.source, style="dim", markup=False)
+
+
+def _overview(workloads: list[Workload]) -> Table:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from orchestration.model.units import format_size
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        caption="size classes: share of flows / share of bytes",
+        caption_justify="left",
+    )
+    table.add_column("workload", no_wrap=True)
+    for heading in ("mean", "median", "p99", *_CLASSES):
+        table.add_column(heading, justify="right")
+    for workload in workloads:
+        sizes = (workload.mean_bytes, *workload.quantile([0.5, 0.99]))
+        shares = [f"{_percent(flows)} / {_percent(size)}" for flows, size in _shares(workload)]
+        table.add_row(escape(workload.name), *(format_size(size, 1) for size in sizes), *shares)
+    return table
+
+
+def _distribution(workload: Workload) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    from orchestration.model.units import format_size
+
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        caption="between two points the size is linear in probability",
+        caption_justify="left",
+    )
+    table.add_column("size up to", justify="right")
+    table.add_column("share of flows", justify="right")
+    table.add_column("", min_width=_BAR_COLUMNS)
+    for size_bytes, probability in workload.points:
+        bar = "█" * round(probability * _BAR_COLUMNS)
+        table.add_row(format_size(size_bytes, 3), f"{probability:.2%}", bar)
+    return table
+
+
+def _shares(workload: Workload) -> list[tuple[float, float]]:
+    """Return each size class's share of the flows and of the bytes, small flows first."""
+    small = workload.share_up_to(100_000)
+    below_large = workload.share_up_to(10_000_000, inclusive=False)
+    bounds = ((0.0, 0.0), small, below_large, (1.0, 1.0))
+    return [(high[0] - low[0], high[1] - low[1]) for low, high in pairwise(bounds)]
+
+
+def _percent(share: float) -> str:
+    digits = 1 if 0 < share < 0.0995 else 0
+    return f"{share:.{digits}%}"
+
+
+def _as_json(workload: Workload) -> dict[str, object]:
+    median, p99 = workload.quantile([0.5, 0.99])
+    return {
+        "name": workload.name,
+        "source": workload.source,
+        "mean_bytes": round(workload.mean_bytes, 3),
+        "median_bytes": float(median),
+        "p99_bytes": float(p99),
+        "classes": [
+            {"sizes": label, "share_of_flows": flows, "share_of_bytes": size}
+            for label, (flows, size) in zip(_CLASSES, _shares(workload), strict=True)
+        ],
+        "points": [{"bytes": size, "cdf": probability} for size, probability in workload.points],
+    }

@@ -1,0 +1,129 @@
+"""The run folder of a campaign: who may write to it, what is finished in it, what is left over."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from orchestration.artifacts.reader import finished_trials
+from orchestration.artifacts.writer import PARTIAL_SUFFIX
+from orchestration.campaign.expand import Campaign
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.trial import TrialSpec
+from orchestration.runner.journal import TRIAL_STARTED, Journal, read_journal
+
+CAMPAIGN_FILE, JOURNAL_FILE = "campaign.yml", "journal.jsonl"
+_WORK_SUFFIX = ".work"
+
+
+class RunFolder:
+    """`runs/<campaign>/`, locked for this process while open. Use it as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = -1
+        self.journal: Journal
+
+    def open(self, campaign: Campaign, *, fresh: bool) -> None:
+        """Create the folder, or take up the one that is there.
+
+        With `fresh`, one that is there is put aside first, under a name with a number. Raises
+        InputError if it is not of this campaign and NotReadyError if another run holds it.
+        """
+        if fresh and self.path.exists():
+            self._hold()
+            self._refuse_foreign()
+            self.path.rename(_unused(self.path))
+            self._release()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotReadyError(
+                f"{self.path} cannot be created: {error.strerror}", "choose another with --out"
+            ) from error
+        self._hold()
+        self._refuse_foreign()
+        self._refuse_other_trials(campaign)
+        self._remove_leftovers()
+        self.journal = Journal(self.path / JOURNAL_FILE)
+        copy = self.path / CAMPAIGN_FILE
+        partial = copy.with_suffix(PARTIAL_SUFFIX)
+        partial.write_text(campaign.source, encoding="utf-8")
+        partial.replace(copy)
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if hasattr(self, "journal"):
+            self.journal.close()
+        self._release()
+
+    def of(self, trial: TrialSpec) -> Path:
+        """Return the folder that a finished trial has."""
+        return self.path / trial.id
+
+    def work_of(self, trial: TrialSpec) -> Path:
+        """Return the folder for a running trial's temporary files."""
+        return self.path / f".{trial.id}{_WORK_SUFFIX}"
+
+    def discard(self, trial: str) -> None:
+        """Remove the temporary folders of a trial that is no longer running."""
+        for suffix in (_WORK_SUFFIX, PARTIAL_SUFFIX):
+            shutil.rmtree(self.path / f".{trial}{suffix}", ignore_errors=True)
+
+    def _hold(self) -> None:
+        """Lock the folder itself: a lock that leaves no file, and that ends with its holder."""
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"{self.path} is in use by another run",
+                "wait for it to end, or give this one a folder of its own with --out",
+            ) from error
+
+    def _release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def _refuse_foreign(self) -> None:
+        if any(self.path.iterdir()) and not (self.path / JOURNAL_FILE).is_file():
+            raise InputError.single(
+                str(self.path),
+                f"is not a run folder: it has files but no {JOURNAL_FILE}",
+                "choose another place with --out",
+            )
+
+    def _refuse_other_trials(self, campaign: Campaign) -> None:
+        """Refuse to mix the results of different campaigns; more repeats are welcome."""
+        known = {trial.id for trial in campaign.trials}
+        other = [folder.name for folder in finished_trials(self.path) if folder.name not in known]
+        if other:
+            raise InputError.single(
+                str(self.path),
+                f"holds {len(other)} finished trials that {campaign.path} no longer describes "
+                f"(such as {other[0]})",
+                "keep both with --out, or put the old results aside with --fresh",
+            )
+
+    def _remove_leftovers(self) -> None:
+        for entry in read_journal(self.path / JOURNAL_FILE):
+            if entry["event"] == TRIAL_STARTED:
+                self.discard(str(entry["trial"]))
+
+
+def _unused(path: Path) -> Path:
+    number = 1
+    while (candidate := path.with_name(f"{path.name}.{number}")).exists():
+        number += 1
+    return candidate

@@ -1,0 +1,59 @@
+"""The journal of a run folder: what happened, one JSON object a line, never rewritten.
+
+It is also the ledger of temporary folders: a trial is noted as started before anything of it is
+created, so that what a killed run leaves behind can be told from what is not the runner's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+RUN_STARTED = "run-started"
+RUN_FINISHED = "run-finished"
+RUN_INTERRUPTED = "run-interrupted"
+TRIAL_STARTED = "trial-started"
+TRIAL_FINISHED = "trial-finished"
+TRIAL_FAILED = "trial-failed"
+
+
+class Journal:
+    """An append-only journal; every line is on the disk when `add` returns."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`, creating it if need be. A line that a crash has torn is closed off."""
+        self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(self._handle).st_size
+        if size and os.pread(self._handle, 1, size - 1) != b"\n":
+            os.write(self._handle, b"\n")
+
+    def add(self, event: str, **details: Any) -> None:
+        """Append one event with the time of day."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = json.dumps({"at": now, "event": event, **details}, separators=(",", ":"))
+        os.write(self._handle, line.encode() + b"\n")
+        os.fsync(self._handle)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._handle)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the journal's entries in order; nothing if there is no journal.
+
+    Lines that are not whole (the run was killed while it wrote) are passed over.
+    """
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and "event" in entry:
+            yield entry

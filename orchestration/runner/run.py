@@ -1,0 +1,253 @@
+"""Runs a campaign: what is not finished yet, `jobs` trials at a time, until done or interrupted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.artifacts.provenance import versions
+from orchestration.artifacts.reader import read_trial
+from orchestration.campaign.expand import Campaign
+from orchestration.model.errors import Interrupted, NotReadyError
+from orchestration.model.ports import Backend
+from orchestration.model.trial import TrialSpec
+from orchestration.model.units import format_size
+from orchestration.runner import journal as log
+from orchestration.runner.folder import RunFolder
+from orchestration.runner.pool import Pool
+from orchestration.runner.worker import Failed, Finished, Job, Progressed
+
+# How often the listener is told that time passes, and signals are looked at.
+_TICK_S = 0.2
+# A sample of a queue: seven columns of at most eight bytes, and what the campaign has besides.
+_BYTES_PER_SAMPLE = 56
+_SPARE_BYTES = 64 * 2**20
+
+
+class Listener(Protocol):
+    """Is told how a run goes; shows it to somebody."""
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """Take how many trials there are, and how many of them an earlier run has finished."""
+
+    def started(self, trial: TrialSpec) -> None:
+        """Take note of a trial's start."""
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Take how far a trial has come."""
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Take note of a trial's good end, and of what its stamp says."""
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Take note of a trial's bad end."""
+
+    def tick(self) -> None:
+        """Take note that time passes, several times a second."""
+
+
+@dataclass
+class Summary:
+    """What a run came to. Trials are named by their ids."""
+
+    folder: Path
+    trials: int
+    skipped: int = 0
+    finished: int = 0
+    invalid: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    failed: dict[str, Failed] = field(default_factory=dict)
+    wall_s: float = 0.0
+
+    @property
+    def exit_code(self) -> int:
+        """1 if a trial failed or is invalid, else 0."""
+        return 1 if self.failed or self.invalid else 0
+
+
+def default_jobs(campaign: Campaign, backend: Backend) -> int:
+    """Return how many trials can run side by side: one a core, if the backend can have as many.
+
+    Raises NotReadyError if not even one can.
+    """
+    testbeds = _testbeds(campaign.trials).values()
+    for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
+        try:
+            for testbed in testbeds:
+                backend.check(testbed, jobs)
+        except NotReadyError:
+            continue
+        return jobs
+    return 1
+
+
+def run_campaign(
+    campaign: Campaign,
+    backend: Backend,
+    out: Path,
+    jobs: int,
+    listener: Listener,
+    *,
+    fresh: bool = False,
+) -> Summary:
+    """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
+
+    Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
+    NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
+    workers are gone and the finished trials kept.
+    """
+    testbeds = _testbeds(campaign.trials)
+    for testbed in testbeds.values():
+        backend.check(testbed, jobs)
+    _check_space(out, campaign.trials, testbeds)
+    with RunFolder(out / campaign.name) as folder:
+        folder.open(campaign, fresh=fresh)
+        run = _Run(campaign, backend, folder, testbeds, listener)
+        return run.run(jobs)
+
+
+class _Run:
+    """One call of `run_campaign`, once the folder is its own."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        backend: Backend,
+        folder: RunFolder,
+        testbeds: Mapping[str, Testbed],
+        listener: Listener,
+    ) -> None:
+        self._folder = folder
+        self._testbeds = testbeds
+        self._listener = listener
+        self._pool = Pool(backend)
+        self._summary = Summary(folder.path, len(campaign.trials))
+        self._running: set[str] = set()
+        self._todo: deque[TrialSpec] = deque()
+        for trial in campaign.trials:
+            if folder.of(trial).exists():
+                self._summary.skipped += 1
+                verdict = read_trial(folder.of(trial)).stamp
+                if not verdict.valid:
+                    reasons = tuple(reason.text for reason in verdict.reasons)
+                    self._summary.invalid[trial.id] = reasons
+            else:
+                self._todo.append(trial)
+
+    def run(self, jobs: int) -> Summary:
+        """Work until all is done; raise Interrupted if a signal comes first."""
+        begin = time.monotonic()
+        summary, journal = self._summary, self._folder.journal
+        about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
+        journal.add(log.RUN_STARTED, **about, versions=versions())
+        self._listener.planned(summary.trials, summary.skipped, jobs)
+        with _signals(self._pool) as signals:
+            try:
+                while (self._todo or len(self._pool)) and not signals:
+                    self._turn(jobs)
+            finally:
+                self._pool.close()
+                for trial in self._running:
+                    self._folder.discard(trial)
+        summary.wall_s = time.monotonic() - begin
+        counts = {"finished": summary.finished, "failed": len(summary.failed)}
+        if signals:
+            journal.add(log.RUN_INTERRUPTED, signal=signals[0].name, **counts)
+            left = summary.trials - summary.skipped - summary.finished
+            raise Interrupted(
+                f"interrupted: {left} of {summary.trials} trials are not done",
+                "the same command goes on from here",
+            )
+        journal.add(log.RUN_FINISHED, **counts, invalid=len(summary.invalid))
+        return summary
+
+    def _turn(self, jobs: int) -> None:
+        while self._todo and len(self._pool) < jobs:
+            self._start(self._todo.popleft())
+        for job, message in self._pool.messages(_TICK_S):
+            if isinstance(message, Progressed):
+                self._listener.progressed(job.trial, message)
+            elif isinstance(message, Finished):
+                self._finished(job.trial, message)
+            else:
+                self._failed(job.trial, message)
+        self._listener.tick()
+
+    def _start(self, trial: TrialSpec) -> None:
+        folder = self._folder
+        self._running.add(trial.id)
+        folder.journal.add(log.TRIAL_STARTED, trial=trial.id)
+        testbed = self._testbeds[trial.testbed]
+        self._pool.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial)))
+        self._listener.started(trial)
+
+    def _finished(self, trial: TrialSpec, result: Finished) -> None:
+        self._clear(trial)
+        self._summary.finished += 1
+        if not result.valid:
+            self._summary.invalid[trial.id] = result.reasons
+        verdict = {"valid": result.valid, "reasons": result.reasons}
+        wall_s = round(result.wall_s, 3)
+        self._folder.journal.add(log.TRIAL_FINISHED, trial=trial.id, wall_s=wall_s, **verdict)
+        self._listener.finished(trial, result)
+
+    def _failed(self, trial: TrialSpec, failure: Failed) -> None:
+        self._clear(trial)
+        self._summary.failed[trial.id] = failure
+        why = {name: getattr(failure, name) for name in ("message", "remedy", "console")}
+        wall_s = round(failure.wall_s, 3)
+        self._folder.journal.add(log.TRIAL_FAILED, trial=trial.id, wall_s=wall_s, **why)
+        self._listener.failed(trial, failure)
+
+    def _clear(self, trial: TrialSpec) -> None:
+        self._running.discard(trial.id)
+        self._folder.discard(trial.id)
+
+
+@contextmanager
+def _signals(pool: Pool) -> Iterator[list[signal.Signals]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second one kills the workers."""
+    seen: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(signal.Signals(number))
+        if len(seen) > 1:
+            pool.kill()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:
+    return {name: load_testbed(name) for name in dict.fromkeys(trial.testbed for trial in trials)}
+
+
+def _check_space(out: Path, trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> None:
+    """Raise NotReadyError if the disk cannot hold what the trials could leave at most."""
+    needed = _SPARE_BYTES
+    for trial in trials:
+        samples = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns
+        needed += samples * len(testbeds[trial.testbed].queues) * _BYTES_PER_SAMPLE
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise NotReadyError(
+            f"{place} has {format_size(free)} free; the results may take {format_size(needed)}",
+            "make room there, or choose another place with --out",
+        )

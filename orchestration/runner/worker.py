@@ -1,0 +1,124 @@
+"""One trial in a process of its own: from the schedule to the finished folder."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from inventory.topology import Testbed
+from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.writer import write_trial
+from orchestration.model.errors import ClosloopError, TrialError
+from orchestration.model.ports import Backend
+from orchestration.model.trial import TrialSpec
+from traffic.schedule import make_schedule
+
+CONSOLE_FILE = "worker.log"
+_PR_SET_PDEATHSIG = 1
+_PROGRESS_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs. `folder` is where the result goes, `work` holds temporary files."""
+
+    trial: TrialSpec
+    testbed: Testbed
+    folder: Path
+    work: Path
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A trial's virtual time and its traffic's end, and the wall time spent."""
+
+    virtual_ns: int
+    end_ns: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A trial is done and its folder has its final name. `reasons` are the stamp's."""
+
+    valid: bool
+    reasons: tuple[str, ...]
+    virtual_ns: int
+    wall_s: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A trial failed. `console` is the end of what its guest or its process printed."""
+
+    message: str
+    remedy: str
+    console: str
+    wall_s: float
+
+
+Message = Progressed | Finished | Failed
+
+
+def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
+    """Run one trial in this process, which was forked by process `parent` to do so."""
+    _die_with(parent)
+    _leave_terminal(job)
+    begin = time.monotonic()
+    sent_at = -_PROGRESS_EVERY_S
+
+    def progress(virtual_ns: int, end_ns: int) -> None:
+        nonlocal sent_at
+        wall_s = time.monotonic() - begin
+        if wall_s - sent_at >= _PROGRESS_EVERY_S:
+            sent_at = wall_s
+            pipe.send(Progressed(virtual_ns, end_ns, wall_s))
+
+    try:
+        schedule = make_schedule(job.trial, job.testbed)
+        record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
+        verdict = stamp(job.trial, job.testbed, schedule, record)
+        wall_s = time.monotonic() - begin
+        facts = {"wall_s": round(wall_s, 3)}
+        write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts)
+        reasons = tuple(reason.text for reason in verdict.reasons)
+        virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0
+        pipe.send(Finished(verdict.valid, reasons, virtual_ns, time.monotonic() - begin))
+    except ClosloopError as error:
+        console = error.console if isinstance(error, TrialError) else ""
+        wall_s = time.monotonic() - begin
+        pipe.send(Failed(error.message, error.remedy, console, wall_s))
+    except Exception as error:
+        message = f"unexpected {type(error).__name__}: {error}"
+        pipe.send(Failed(message, "", traceback.format_exc(), time.monotonic() - begin))
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however that comes about."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+
+
+def _leave_terminal(job: Job) -> None:
+    """Take no part in the terminal: no Ctrl-C from it, nothing printed on it.
+
+    The runner stops a worker by SIGTERM, which unwinds it so that the backend can clean up.
+    """
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    job.work.mkdir(parents=True, exist_ok=True)
+    console = os.open(job.work / CONSOLE_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(console, 1)
+    os.dup2(console, 2)
+    os.close(console)

@@ -1,0 +1,97 @@
+"""docs/campaign.md and the quickstart follow the schema."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from inventory.files import load_testbed
+from orchestration.campaign import schema
+from orchestration.campaign.expand import load_campaign
+from orchestration.campaign.plan import make_plan
+from tuners import registry
+
+ROOT = Path(__file__).parents[2]
+DOCS = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
+QUICKSTART = ROOT / "examples" / "quickstart.yml"
+
+MODELS: tuple[type[BaseModel], ...] = (
+    schema.CampaignFile,
+    schema.Tuner,
+    schema.Host,
+    schema.Fault,
+    *get_args(schema.AnyPattern),
+)
+
+
+def rows() -> dict[str, list[list[str]]]:
+    """Return the cells of each table row that documents a field, by the field's name."""
+    result: dict[str, list[list[str]]] = {}
+    for line in DOCS.splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if line.startswith("|"):
+            for name in re.findall(r"`([\w-]+)`", " ".join(cells[:2])):
+                result.setdefault(name, []).append(cells)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("model", "field"), [(model, field) for model in MODELS for field in model.model_fields]
+)
+def test_every_field_is_in_a_table(model: type[BaseModel], field: str) -> None:
+    # start and stop are common to all patterns and described in the sentence above the table.
+    assert field in rows() or (field in ("start", "stop", "kind") and f"`{field}`" in DOCS)
+
+
+@pytest.mark.parametrize("field", [*schema.CampaignFile.model_fields])
+def test_required_fields_are_called_required(field: str) -> None:
+    required = schema.CampaignFile.model_fields[field].is_required()
+    assert any(("required" in cells) == required for cells in rows()[field])
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *(get_args(model.model_fields["kind"].annotation)[0] for model in MODELS[4:]),
+        *get_args(schema.Host.model_fields["congestion_control"].annotation),
+        *schema.ACCEPTED_BACKENDS,
+        *registry.names(),
+    ],
+)
+def test_every_choice_is_named(word: str) -> None:
+    assert f"`{word}`" in DOCS
+
+
+def test_documented_defaults_are_the_schemas() -> None:
+    default = {
+        name: field.get_default() for name, field in schema.CampaignFile.model_fields.items()
+    }
+    assert (default["repeats"], default["seed"], default["backend"]) == (5, 1, "emulated")
+    assert (default["drain"], default["sample_period"]) == (200_000_000, 100_000)
+    for name, text in (("repeats", "5"), ("seed", "1"), ("drain", "200ms")):
+        assert any(text in cells for cells in rows()[name])
+
+
+def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
+    smallest, tuners, factors = blocks
+    start = "campaign: c\ntestbed: graphcc\nduration: 10ms\n"
+    traffic = "traffic: [{kind: message-mix, load: 0.5}]\n"
+    counts = []
+    for text in (smallest, start + traffic + tuners, start + "tuners: [secn1]\n" + factors):
+        file = tmp_path / "c.yml"
+        file.write_text(text, encoding="utf-8")
+        counts.append(len(load_campaign(file).trials))
+    assert counts == [10, 10, 20]
+
+
+def test_quickstart_compares_two_settings_within_its_budget(tmp_path: Path) -> None:
+    campaign = load_campaign(QUICKSTART)
+    assert campaign.cells == ({"tuner": "secn1"}, {"tuner": "secn2"})
+    assert load_testbed(campaign.trials[0].testbed).name == "graphcc"
+    assert make_plan(campaign, 2, tmp_path).wall_s < 180 / 2  # a slower machine needs room
+    assert make_plan(load_campaign(QUICKSTART, backend="fake"), 2, tmp_path).wall_s < 2

@@ -1,0 +1,146 @@
+"""The plan: traffic exactly, wall time from earlier trials, and the verb that prints it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from inventory.files import load_testbed
+from inventory.routing import PathTable
+from orchestration.campaign.expand import Campaign, load_campaign
+from orchestration.campaign.plan import PACES, make_plan, packet_hops
+from orchestration.cli.plan import plan
+from orchestration.model.errors import InputError
+from orchestration.model.trial import TrialSpec
+from traffic.schedule import make_schedule
+
+TEXT = """
+campaign: test
+testbed: graphcc
+backend: fake
+tuners: [secn1, secn2]
+traffic:
+  - {kind: poisson, workload: WebSearch, load: 0.6}
+duration: 10ms
+repeats: 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "c.yml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def campaign(file: Path) -> Campaign:
+    return load_campaign(file)
+
+
+def finished(runs: Path, trial: TrialSpec, wall_s: object, folder: str = "") -> None:
+    path = runs / "c" / (folder or trial.id)
+    path.mkdir(parents=True)
+    about = {"spec": trial.to_json(), "facts": {"wall_s": wall_s}}
+    (path / "trial.json").write_text(json.dumps(about), encoding="utf-8")
+
+
+def test_packet_hops_are_data_packets_times_links(tmp_path: Path) -> None:
+    poisson = "  - {kind: poisson, workload: WebSearch, load: 0.6}\n"
+    flows = (
+        "  - {kind: flow, src: h1, dst: h2, size: 1MB}\n"  # below one leaf: 2 links
+        "  - {kind: flow, src: h1, dst: h24, size: 1448B}\n"  # by a spine: 4 links
+        "  - {kind: flow, src: h24, dst: h1, size: 1449B}\n"
+    )
+    path = tmp_path / "c.yml"
+    path.write_text(TEXT.replace(poisson, flows), encoding="utf-8")
+    testbed = load_testbed("graphcc")
+    schedule = make_schedule(load_campaign(path).trials[0], testbed)
+    assert testbed.mss_bytes == 1448
+    assert packet_hops(schedule, testbed, PathTable(testbed)) == 691 * 2 + 1 * 4 + 2 * 4
+
+
+def test_a_plan_has_the_traffic_that_will_be_sent(campaign: Campaign, tmp_path: Path) -> None:
+    made = make_plan(campaign, 2, tmp_path)
+    assert [planned.trial for planned in made.trials] == list(campaign.trials)
+    testbed = load_testbed("graphcc")
+    for planned in made.trials:
+        schedule = make_schedule(planned.trial, testbed)
+        assert planned.flows == len(schedule)
+        assert planned.offered_bytes == int(np.sum(schedule.size_bytes))
+        assert planned.latest_ns == planned.trial.duration_ns + planned.trial.drain_ns
+        pace = PACES[planned.trial.backend]
+        expected_s = pace.boot_s + planned.packet_hops / pace.packet_hops_per_s
+        assert planned.wall_s == pytest.approx(expected_s)
+    assert made.disk_bytes == sum(planned.disk_bytes for planned in made.trials)
+
+
+def test_jobs_share_the_time_but_no_trial_is_split(campaign: Campaign, tmp_path: Path) -> None:
+    one, two, many = (make_plan(campaign, jobs, tmp_path) for jobs in (1, 2, 1000))
+    assert one.wall_s == pytest.approx(sum(planned.wall_s for planned in one.trials))
+    assert two.wall_s == pytest.approx(one.wall_s / 2)
+    assert many.wall_s == max(planned.wall_s for planned in one.trials)
+
+
+def test_earlier_trials_correct_the_estimate(campaign: Campaign, tmp_path: Path) -> None:
+    before = make_plan(campaign, 1, tmp_path)
+    runs = tmp_path / "runs"
+    for planned in before.trials[:2]:
+        finished(runs, planned.trial, 3 * planned.wall_s)
+    after = make_plan(campaign, 1, runs)
+    assert after.earlier == 2
+    assert after.wall_s == pytest.approx(3 * before.wall_s)
+
+
+def test_what_cannot_correct_the_estimate_is_passed_over(
+    campaign: Campaign, file: Path, tmp_path: Path
+) -> None:
+    before = make_plan(campaign, 1, tmp_path)
+    runs = tmp_path / "runs"
+    trial = campaign.trials[0]
+    finished(runs, load_campaign(file, backend="emulated").trials[0], 100.0)
+    finished(runs, trial, 100.0, ".unfinished.partial")
+    finished(runs, trial, "long", "not-a-number")
+    finished(runs, trial, None, "no-time")
+    finished(runs, TrialSpec(**{**vars(trial), "testbed": "gone"}), 100.0)
+    (runs / "c" / "broken").mkdir()
+    (runs / "c" / "broken" / "trial.json").write_text("{", encoding="utf-8")
+    assert make_plan(campaign, 1, runs) == before
+
+
+def run_plan(*arguments: str) -> str:
+    app = typer.Typer()
+    app.command()(plan)
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_plan_prints_cells_total_and_order(file: Path, tmp_path: Path) -> None:
+    text = run_plan(str(file), "--runs", str(tmp_path), "--jobs", "2")
+    for expected in ("secn1", "secn2", "graphcc on fake", "6 trials, 2 side by side", "repeat 3:"):
+        assert expected in text
+    assert [path.name for path in tmp_path.iterdir()] == ["c.yml"]
+
+
+def test_plan_as_json_has_the_trials_in_order(file: Path, tmp_path: Path) -> None:
+    text = run_plan(
+        str(file), "--on", "emulated", "--repeats", "2", "--json", "--runs", str(tmp_path)
+    )
+    found = json.loads(text)
+    trials = load_campaign(file, backend="emulated", repeats=2).trials
+    assert [trial["id"] for trial in found["trials"]] == [trial.id for trial in trials]
+    assert found["backend"] == "emulated"
+    assert found["wall_s"] > 0
+
+
+def test_a_wrong_file_is_an_input_error(tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yml"
+    file.write_text("campaign: wrong\n", encoding="utf-8")
+    with pytest.raises(InputError, match="missing field 'duration'"):
+        run_plan(str(file))

@@ -1,0 +1,255 @@
+"""Arrival patterns: loads, places, windows, and the independence of their random streams."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.model.trial import (
+    AllToAllSpec,
+    IncastSpec,
+    MessageMixSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+)
+from traffic.patterns import Streams, check_pattern, make_flows, offered_bytes
+from traffic.workloads import load_workload
+
+GBPS = 10**9
+MS = 10**6
+
+
+def star(*rates_gbps: int) -> Testbed:
+    """Return hosts h0, h1, ... on one switch, each with its own line rate."""
+    hosts = [Device(f"h{i}", "host", 0) for i in range(len(rates_gbps))]
+    links = [
+        LinkSpec(host.name, "s", rate * GBPS, 1000)
+        for host, rate in zip(hosts, rates_gbps, strict=True)
+    ]
+    return Testbed.build(
+        "star", [*hosts, Device("s", "switch", 1)], links, mtu_bytes=1500, buffer_bytes=1_000_000
+    )
+
+
+EIGHT = star(*[25] * 8)
+POISSON = PoissonSpec("FB_Hadoop", 0.6, 2 * MS, 42 * MS)
+MIX = MessageMixSpec((1_000, 10_000, 100_000), 0.3, 0, 20 * MS)
+INCAST = IncastSpec(4, 64_000, 5 * MS, 1 * MS, 101 * MS)
+ALL_TO_ALL = AllToAllSpec(1_000, 5 * MS, 0, 12 * MS)
+FLOW = SingleFlowSpec("h1", "h3", 5_000, 7)
+ALL = (POISSON, MIX, INCAST, ALL_TO_ALL, FLOW)
+
+
+def flows_of(spec, testbed=EIGHT, seed=1):
+    return make_flows(spec, testbed, Streams.spawn(seed, 0))
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.kind)
+def test_flows_are_well_typed_in_their_window_and_never_to_oneself(spec):
+    flows = flows_of(spec)
+    for column in dataclasses.astuple(flows):
+        assert column.dtype == np.int64
+        assert column.shape == flows.start_ns.shape
+    assert len(flows.start_ns) > 0
+    assert flows.start_ns.min() >= spec.start_ns
+    assert flows.start_ns.max() < getattr(spec, "stop_ns", spec.start_ns + 1)
+    assert not np.any(flows.src == flows.dst)
+    assert min(flows.src.min(), flows.dst.min()) >= 0
+    assert max(flows.src.max(), flows.dst.max()) < len(EIGHT.hosts)
+    assert flows.size_bytes.min() >= 1
+
+
+@pytest.mark.parametrize("load", [0.1, 0.6, 1.0])
+@pytest.mark.parametrize("workload", ["AliStorage2019", "FB_Hadoop"])
+def test_poisson_offers_the_load_asked_for(workload, load):
+    testbed = star(*[400] * 8)
+    spec = PoissonSpec(workload, load, 0, 200 * MS)
+    sizes = flows_of(spec, testbed).size_bytes
+    asked_bps = load * 8 * 400 * GBPS
+    # Relative error of a compound Poisson sum: sqrt(E[S^2] / E[S]^2 / n), four of them.
+    drawn = load_workload(workload).quantile((np.arange(100_000) + 0.5) / 100_000)
+    error = 4 * np.sqrt(np.mean(drawn**2) / np.mean(drawn) ** 2 / len(sizes))
+    assert error < 0.1
+    assert sizes.sum() * 8 / 0.2 == pytest.approx(asked_bps, rel=error)
+    assert offered_bytes(spec, testbed) == pytest.approx(asked_bps / 8 * 0.2)
+
+
+def test_poisson_gaps_are_exponential():
+    gaps = np.diff(flows_of(dataclasses.replace(POISSON, workload="AliStorage2019")).start_ns)
+    assert len(gaps) > 5_000
+    assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
+    assert np.mean(gaps > gaps.mean()) == pytest.approx(np.exp(-1), abs=0.03)
+
+
+def test_poisson_sources_follow_line_rates_and_destinations_are_even():
+    testbed = star(100, 25, 25, 50)
+    flows = flows_of(PoissonSpec("AliStorage2019", 0.8, 0, 50 * MS), testbed)
+    n = len(flows.src)
+    assert n > 10_000
+    sources = np.bincount(flows.src, minlength=4) / n
+    assert sources == pytest.approx(np.array([0.5, 0.125, 0.125, 0.25]), abs=0.02)
+    from_first = np.bincount(flows.dst[flows.src == 0], minlength=4) / np.sum(flows.src == 0)
+    assert from_first == pytest.approx(np.array([0, 1 / 3, 1 / 3, 1 / 3]), abs=0.03)
+
+
+def test_a_host_counts_with_all_its_nics():
+    single, double = star(25, 25), star(25, 25)
+    links = [LinkSpec("h0", "s", 25 * GBPS, 1000), LinkSpec("h0", "s", 25 * GBPS, 1000)]
+    links.append(LinkSpec("h1", "s", 25 * GBPS, 1000))
+    double = Testbed.build("d", single.devices, links, mtu_bytes=1500, buffer_bytes=1)
+    spec = PoissonSpec("FB_Hadoop", 0.5, 0, MS)
+    assert offered_bytes(spec, double) == pytest.approx(1.5 * offered_bytes(spec, single))
+
+
+def test_a_higher_load_keeps_sizes_and_places():
+    low, high = (flows_of(dataclasses.replace(POISSON, load=load)) for load in (0.3, 0.6))
+    n = len(low.src)
+    assert len(high.src) > 1.5 * n
+    for name in ("src", "dst", "size_bytes"):
+        assert np.array_equal(getattr(high, name)[:n], getattr(low, name))
+
+
+def test_a_longer_window_only_adds_flows():
+    short, long = (flows_of(dataclasses.replace(POISSON, stop_ns=t * MS)) for t in (10, 300))
+    n = len(short.src)
+    assert len(long.src) > 20 * n
+    for name in ("start_ns", "src", "dst", "size_bytes"):
+        assert np.array_equal(getattr(long, name)[:n], getattr(short, name))
+
+
+def test_another_workload_keeps_places():
+    first, second = (
+        flows_of(dataclasses.replace(POISSON, workload=name)) for name in ("WebSearch", "FB_Hadoop")
+    )
+    n = len(first.src)
+    assert np.array_equal(second.src[:n], first.src)
+
+
+def test_message_mix_draws_each_size_equally_often_at_its_load():
+    spec = dataclasses.replace(MIX, stop_ns=100 * MS)
+    sizes = flows_of(spec).size_bytes
+    values, counts = np.unique(sizes, return_counts=True)
+    assert values.tolist() == list(spec.sizes_bytes)
+    assert counts / len(sizes) == pytest.approx(np.full(3, 1 / 3), abs=0.02)
+    assert sizes.sum() == pytest.approx(offered_bytes(spec, EIGHT), rel=0.05)
+
+
+def test_incast_has_distinct_senders_that_start_together():
+    flows = flows_of(INCAST)
+    starts = np.unique(flows.start_ns)
+    assert starts.tolist() == [MS + k * 5 * MS for k in range(20)]
+    senders, receivers = set(), set()
+    for start in starts:
+        event = flows.start_ns == start
+        assert len(set(flows.src[event])) == INCAST.fan_in == event.sum()
+        assert len(set(flows.dst[event])) == 1
+        senders.add(frozenset(flows.src[event].tolist()))
+        receivers |= set(flows.dst[event])
+    assert len(senders) > 10
+    assert len(receivers) > 3
+    assert set(flows.size_bytes) == {64_000}
+    assert offered_bytes(INCAST, EIGHT) == flows.size_bytes.sum()
+
+
+def test_incast_to_a_named_receiver_from_everyone_else():
+    flows = flows_of(dataclasses.replace(INCAST, receiver="h2", fan_in=7, stop_ns=2 * MS))
+    assert flows.dst.tolist() == [2] * 7
+    assert sorted(flows.src.tolist()) == [0, 1, 3, 4, 5, 6, 7]
+
+
+def test_a_narrower_incast_has_some_of_the_same_senders():
+    wide, narrow = (flows_of(dataclasses.replace(INCAST, fan_in=n)) for n in (6, 3))
+    assert np.array_equal(wide.src.reshape(-1, 6)[:, :3], narrow.src.reshape(-1, 3))
+    assert np.array_equal(wide.dst[::6], narrow.dst[::3])
+
+
+def test_all_to_all_is_every_ordered_pair_each_period():
+    flows = flows_of(ALL_TO_ALL)
+    pairs = [(a, b) for a in range(8) for b in range(8) if a != b]
+    for start in (0, 5 * MS, 10 * MS):
+        event = flows.start_ns == start
+        found = zip(flows.src[event].tolist(), flows.dst[event].tolist(), strict=True)
+        assert sorted(found) == pairs
+    assert len(flows.src) == 3 * len(pairs)
+    assert offered_bytes(ALL_TO_ALL, EIGHT) == flows.size_bytes.sum()
+
+
+def test_a_single_flow():
+    flows = flows_of(FLOW)
+    assert [column.tolist() for column in dataclasses.astuple(flows)] == [[7], [1], [3], [5_000]]
+    assert offered_bytes(FLOW, EIGHT) == 5_000
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        dataclasses.replace(POISSON, load=0.0),
+        dataclasses.replace(POISSON, stop_ns=POISSON.start_ns),
+        dataclasses.replace(INCAST, stop_ns=0),
+    ],
+)
+def test_nothing_offered_is_no_flows(spec):
+    assert len(flows_of(spec).start_ns) == 0
+    assert offered_bytes(spec, EIGHT) == 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (dataclasses.replace(POISSON, load=1.4), "load 1.4 is not a share of line rate"),
+        (dataclasses.replace(MIX, sizes_bytes=()), "at least 1 byte"),
+        (dataclasses.replace(MIX, load=-1.0), "load -1"),
+        (dataclasses.replace(INCAST, fan_in=8), "fan-in 8 does not fit .* 8 hosts: use 1 to 7"),
+        (dataclasses.replace(INCAST, fan_in=0), "fan-in 0"),
+        (dataclasses.replace(INCAST, period_ns=0), "a period of 0 ns"),
+        (dataclasses.replace(INCAST, receiver="h9"), "no host 'h9': its hosts are h0 to h7"),
+        (dataclasses.replace(INCAST, size_bytes=0), "at least 1 byte"),
+        (dataclasses.replace(ALL_TO_ALL, period_ns=-1), "a period of -1 ns"),
+        (dataclasses.replace(FLOW, src="s"), "no host 's'"),
+        (dataclasses.replace(FLOW, dst="h1"), "from h1 to itself"),
+    ],
+)
+def test_what_cannot_be_is_refused(spec, words):
+    with pytest.raises(ValueError, match=words):
+        flows_of(spec)
+
+
+def test_one_host_has_nobody_to_send_to():
+    assert "1 hosts" in check_pattern(POISSON, star(25))
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    hosts=st.integers(2, 12),
+    load=st.floats(0, 1),
+    window_ns=st.integers(0, 200_000),
+    start_ns=st.integers(0, 10**9),
+)
+def test_poisson_flows_keep_their_bounds(seed, hosts, load, window_ns, start_ns):
+    spec = PoissonSpec("AliStorage2019", load, start_ns, start_ns + window_ns)
+    flows = flows_of(spec, star(*range(1, hosts + 1)), seed)
+    assert np.all((flows.start_ns >= start_ns) & (flows.start_ns < start_ns + max(1, window_ns)))
+    assert np.all(np.diff(flows.start_ns) >= 0)
+    assert not np.any(flows.src == flows.dst)
+    assert np.all((flows.dst >= 0) & (flows.dst < hosts))
+    assert np.all((flows.size_bytes >= 1) & (flows.size_bytes <= 2_000_000))
+
+
+@given(
+    seed=st.integers(0, 2**63),
+    hosts=st.integers(2, 40),
+    data=st.data(),
+)
+def test_incast_senders_are_distinct_and_never_the_receiver(seed, hosts, data):
+    fan_in = data.draw(st.integers(1, hosts - 1))
+    spec = IncastSpec(fan_in, 1_000, 10, 0, data.draw(st.integers(1, 100)))
+    flows = flows_of(spec, star(*[10] * hosts), seed)
+    for senders, receivers in zip(
+        flows.src.reshape(-1, fan_in), flows.dst.reshape(-1, fan_in), strict=True
+    ):
+        assert len(set(senders.tolist())) == fan_in
+        assert len(set(receivers.tolist())) == 1
+        assert receivers[0] not in senders

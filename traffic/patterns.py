@@ -1,0 +1,258 @@
+"""Arrival patterns: each a pure function of (spec, testbed, random streams) to flows.
+
+Times, places and sizes come from separate streams, read front to back: a higher load compresses the
+same sequence of flows in time, and a longer window or a wider incast adds flows, reshuffling none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.model.records import Floats, Ints
+from orchestration.model.trial import (
+    AllToAllSpec,
+    IncastSpec,
+    MessageMixSpec,
+    PatternSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+)
+from traffic.workloads import load_workload
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The independent random streams of one pattern."""
+
+    times: np.random.Generator
+    places: np.random.Generator
+    sizes: np.random.Generator
+
+    @classmethod
+    def spawn(cls, seed: int, pattern: int) -> Streams:
+        """Return the streams of the pattern with index `pattern` in a trial of `seed`."""
+        times, places, sizes = np.random.SeedSequence(seed, spawn_key=(pattern,)).spawn(3)
+        return cls(*(np.random.default_rng(child) for child in (times, places, sizes)))
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Flows of one pattern, arrays of shape (flows,); `src` and `dst` index `Testbed.hosts`."""
+
+    start_ns: Ints
+    src: Ints
+    dst: Ints
+    size_bytes: Ints
+
+
+def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
+    """Return the flows of `spec`. Raises ValueError for what `check_pattern` finds wrong."""
+    problem = check_pattern(spec, testbed)
+    if problem:
+        raise ValueError(problem)
+    match spec:
+        case PoissonSpec():
+            return poisson(spec, testbed, streams)
+        case MessageMixSpec():
+            return message_mix(spec, testbed, streams)
+        case IncastSpec():
+            return incast(spec, testbed, streams)
+        case AllToAllSpec():
+            return all_to_all(spec, testbed)
+        case SingleFlowSpec():
+            return single_flow(spec, testbed)
+        case _:
+            assert_never(spec)
+
+
+def poisson(spec: PoissonSpec, testbed: Testbed, streams: Streams) -> Flows:
+    """Poisson arrivals whose offered load, in payload bytes, is `load` of the hosts' line rates.
+
+    A source is chosen in proportion to its line rate, its destination evenly among the others.
+    """
+    workload = load_workload(spec.workload)
+    return _arrivals(spec, workload.mean_bytes, workload.sample, testbed, streams)
+
+
+def message_mix(spec: MessageMixSpec, testbed: Testbed, streams: Streams) -> Flows:
+    """Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, each size equally likely."""
+    sizes = np.array(spec.sizes_bytes, dtype=np.int64)
+
+    def draw(rng: np.random.Generator, n: int) -> Ints:
+        return sizes[(rng.random(n) * len(sizes)).astype(np.int64)]
+
+    return _arrivals(spec, float(sizes.mean()), draw, testbed, streams)
+
+
+def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
+    """At `start_ns` and every period after, `fan_in` hosts send to one receiver, all at once.
+
+    The senders are new each period, and distinct; a narrower incast has some of the same senders.
+    """
+    starts = _periodic(spec)
+    hosts = len(testbed.hosts)
+    # One row of draws an event: the first picks a receiver, the others rank the hosts as senders.
+    draws = streams.places.random((len(starts), 1 + hosts))
+    receiver = (draws[:, 0] * hosts).astype(np.int64)
+    if spec.receiver:
+        receiver[:] = testbed.hosts.index(spec.receiver)
+    rank = draws[:, 1:]
+    rank[np.arange(len(starts)), receiver] = np.inf
+    senders = np.argsort(rank, axis=1, kind="stable")[:, : spec.fan_in]
+    return Flows(
+        start_ns=np.repeat(starts, spec.fan_in),
+        src=senders.ravel().astype(np.int64),
+        dst=np.repeat(receiver, spec.fan_in),
+        size_bytes=np.full(senders.size, spec.size_bytes, dtype=np.int64),
+    )
+
+
+def all_to_all(spec: AllToAllSpec, testbed: Testbed) -> Flows:
+    """At `start_ns` and every period after, each host sends to every other host, all at once."""
+    starts = _periodic(spec)
+    hosts = len(testbed.hosts)
+    src, dst = np.nonzero(~np.eye(hosts, dtype=np.bool_))
+    return Flows(
+        start_ns=np.repeat(starts, len(src)),
+        src=np.tile(src.astype(np.int64), len(starts)),
+        dst=np.tile(dst.astype(np.int64), len(starts)),
+        size_bytes=np.full(len(src) * len(starts), spec.size_bytes, dtype=np.int64),
+    )
+
+
+def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
+    """One flow."""
+    src, dst = testbed.hosts.index(spec.src), testbed.hosts.index(spec.dst)
+    return Flows(
+        *(np.array([x], dtype=np.int64) for x in (spec.start_ns, src, dst, spec.size_bytes))
+    )
+
+
+def offered_bytes(spec: PatternSpec, testbed: Testbed) -> float:
+    """Return the payload bytes that the pattern offers: expected where it is random."""
+    hosts = len(testbed.hosts)
+    match spec:
+        case PoissonSpec() | MessageMixSpec():
+            window_ns = max(0, spec.stop_ns - spec.start_ns)
+            return _offered_bps(spec.load, testbed) / 8 * window_ns / 1e9
+        case IncastSpec():
+            return float(len(_periodic(spec)) * spec.fan_in * spec.size_bytes)
+        case AllToAllSpec():
+            return float(len(_periodic(spec)) * hosts * (hosts - 1) * spec.size_bytes)
+        case SingleFlowSpec():
+            return float(spec.size_bytes)
+        case _:
+            assert_never(spec)
+
+
+def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
+    """Return what makes the pattern impossible on the testbed, "" if nothing does."""
+    if len(testbed.hosts) < 2:
+        return f"testbed {testbed.name} has {len(testbed.hosts)} hosts: traffic needs 2 or more"
+    match spec:
+        case PoissonSpec():
+            return _check_load(spec.load)
+        case MessageMixSpec():
+            return _check_load(spec.load) or _check_sizes(*spec.sizes_bytes)
+        case IncastSpec():
+            return (
+                _check_sizes(spec.size_bytes)
+                or _check_period(spec.period_ns)
+                or _check_fan_in(spec.fan_in, testbed)
+                or (_check_host(spec.receiver, testbed) if spec.receiver else "")
+            )
+        case AllToAllSpec():
+            return _check_sizes(spec.size_bytes) or _check_period(spec.period_ns)
+        case SingleFlowSpec():
+            itself = f"a flow from {spec.src} to itself: name two hosts"
+            return (
+                _check_sizes(spec.size_bytes)
+                or _check_host(spec.src, testbed)
+                or _check_host(spec.dst, testbed)
+                or (itself if spec.src == spec.dst else "")
+            )
+        case _:
+            assert_never(spec)
+
+
+def _check_load(load: float) -> str:
+    return "" if 0 <= load <= 1 else f"load {load:g} is not a share of line rate: use 0 to 1"
+
+
+def _check_sizes(*sizes_bytes: int) -> str:
+    smallest = min(sizes_bytes, default=0)
+    return "" if smallest >= 1 else "a flow has at least 1 byte: name a larger size"
+
+
+def _check_period(period_ns: int) -> str:
+    return "" if period_ns >= 1 else f"a period of {period_ns} ns never ends: use 1 ns or more"
+
+
+def _check_fan_in(fan_in: int, testbed: Testbed) -> str:
+    most = len(testbed.hosts) - 1
+    if 1 <= fan_in <= most:
+        return ""
+    return (
+        f"fan-in {fan_in} does not fit testbed {testbed.name} of {most + 1} hosts: use 1 to {most}"
+    )
+
+
+def _check_host(name: str, testbed: Testbed) -> str:
+    hosts = testbed.hosts
+    if name in hosts:
+        return ""
+    return f"testbed {testbed.name} has no host {name!r}: its hosts are {hosts[0]} to {hosts[-1]}"
+
+
+def _periodic(spec: IncastSpec | AllToAllSpec) -> Ints:
+    return np.arange(spec.start_ns, spec.stop_ns, spec.period_ns, dtype=np.int64)
+
+
+def _host_rates_bps(testbed: Testbed) -> Floats:
+    return np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
+
+
+def _offered_bps(load: float, testbed: Testbed) -> float:
+    return load * float(_host_rates_bps(testbed).sum())
+
+
+def _arrivals(
+    spec: PoissonSpec | MessageMixSpec,
+    mean_bytes: float,
+    draw_sizes: Callable[[np.random.Generator, int], Ints],
+    testbed: Testbed,
+    streams: Streams,
+) -> Flows:
+    """Return Poisson arrivals in the spec's window, offering its load at that mean size."""
+    flows_per_ns = _offered_bps(spec.load, testbed) / 8 / mean_bytes / 1e9
+    start_ns = spec.start_ns + _poisson_times(
+        flows_per_ns, spec.stop_ns - spec.start_ns, streams.times
+    )
+    n, hosts = len(start_ns), len(testbed.hosts)
+    places = streams.places.random((n, 2))
+    rates = _host_rates_bps(testbed)
+    # Never beyond the last host: the sum's last entry may round to just below 1.
+    upper = np.cumsum(rates / rates.sum())[:-1]
+    src = np.searchsorted(upper, places[:, 0], side="right").astype(np.int64)
+    other = (places[:, 1] * (hosts - 1)).astype(np.int64)
+    dst = other + (other >= src)
+    return Flows(start_ns, src, dst, draw_sizes(streams.sizes, n))
+
+
+def _poisson_times(flows_per_ns: float, window_ns: int, rng: np.random.Generator) -> Ints:
+    """Return the times of a Poisson process in [0, window_ns), whole ns, rising."""
+    if flows_per_ns <= 0 or window_ns <= 0:
+        return np.zeros(0, dtype=np.int64)
+    expected = flows_per_ns * window_ns
+    block = int(expected + 4 * math.sqrt(expected)) + 16
+    gaps = rng.standard_exponential(block)
+    while (elapsed := np.cumsum(gaps))[-1] <= expected:
+        gaps = np.concatenate([gaps, rng.standard_exponential(block)])
+    times_ns = (elapsed[elapsed < expected] / flows_per_ns).astype(np.int64)
+    return np.minimum(times_ns, window_ns - 1)  # the division may round up to the window's end

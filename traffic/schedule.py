@@ -1,0 +1,85 @@
+"""A trial's schedule: every flow before it starts. Seeded and pure.
+
+It follows from the trial's traffic, seed and duration and from the testbed's hosts alone, so every
+tuner and every backend is sent the same flows, and comparisons between them are paired.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.model.records import Ints, Schedule
+from orchestration.model.trial import PatternSpec, PoissonSpec, SingleFlowSpec, TrialSpec
+from traffic.patterns import Flows, Streams, make_flows, offered_bytes
+from traffic.workloads import load_workload
+
+
+def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
+    """Return every flow of `trial`, sorted by start, then pattern, source and destination.
+
+    `classes` has a name for each pattern, in the trial's order. Each pattern draws from random
+    streams of its own: editing or appending one leaves the flows of the others as they are. No flow
+    starts at or after `duration_ns`. Raises ValueError for a pattern that cannot be on the testbed
+    and InputError for an unknown workload.
+    """
+    parts: list[Flows] = []
+    for index, spec in enumerate(trial.traffic):
+        flows = make_flows(_within(spec, trial), testbed, Streams.spawn(trial.seed, index))
+        parts.append(flows)
+
+    def joined(name: str) -> Ints:
+        none = np.zeros(0, dtype=np.int64)
+        return np.concatenate([none, *(getattr(part, name) for part in parts)])
+
+    start_ns, src, dst, size_bytes = map(joined, ("start_ns", "src", "dst", "size_bytes"))
+    klass = np.repeat(np.arange(len(parts), dtype=np.int64), [len(p.start_ns) for p in parts])
+    order = np.lexsort((dst, src, klass, start_ns))
+    return Schedule(
+        start_ns=start_ns[order],
+        src=src[order],
+        dst=dst[order],
+        size_bytes=size_bytes[order],
+        klass=klass[order],
+        classes=_class_names(trial.traffic),
+    )
+
+
+def expected_bytes(trial: TrialSpec, testbed: Testbed) -> float:
+    """Return the payload bytes that `trial` offers, without drawing a flow.
+
+    Over a window that is short for a heavy-tailed workload, what is drawn is mostly less.
+    """
+    return sum(offered_bytes(_within(spec, trial), testbed) for spec in trial.traffic)
+
+
+def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
+    """Return the pattern with its window ended by the trial's end.
+
+    A single flow has no window to shorten: raises ValueError if it would start too late.
+    """
+    if isinstance(spec, SingleFlowSpec):
+        if spec.start_ns >= trial.duration_ns:
+            raise ValueError(
+                f"the flow from {spec.src} to {spec.dst} starts at {spec.start_ns} ns, "
+                f"when the trial's {trial.duration_ns} ns are over: start it earlier"
+            )
+        return spec
+    return dataclasses.replace(spec, stop_ns=min(spec.stop_ns, trial.duration_ns))
+
+
+def _class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
+    """Return a name for each pattern; the second of a kind is called `incast#2`."""
+    names: list[str] = []
+    for spec in traffic:
+        name: str = spec.kind
+        if isinstance(spec, PoissonSpec):
+            name += f":{load_workload(spec.workload).name}"
+        taken, number = name, 1
+        while taken in names:
+            number += 1
+            taken = f"{name}#{number}"
+        names.append(taken)
+    return tuple(names)
