@@ -49,7 +49,9 @@ class Recorder:
             return np.repeat(np.array(times, dtype=np.int64), counts)
 
         def joined(name: str, dtype: type) -> np.ndarray:
-            parts = [np.asarray(getattr(applied, name), dtype=dtype) for _, _, applied in rows]
+            parts: list[np.ndarray] = [
+                np.asarray(getattr(applied, name), dtype=dtype) for _, _, applied in rows
+            ]
             return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
 
         return ActionRecords(

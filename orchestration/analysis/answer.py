@@ -42,7 +42,7 @@ def _condition(condition: Condition) -> list[str]:
         return sentences
     others = dict.fromkeys(comparison.tuner for comparison in condition.comparisons)
     return [
-        f"{tuner} against {condition.comparisons[0].baseline}: "
+        f"{tuner} against {condition.comparisons[0].baseline} ({_pairs(condition, tuner)}): "
         + "; ".join(
             f"{METRIC[comparison.metric].label} {comparison.verdict}"
             for comparison in condition.comparisons
@@ -59,3 +59,8 @@ def _figure(label: str, estimate: Estimate, key: str) -> str:
     if math.isfinite(estimate.low):
         text += f" (95% CI {interval(estimate.low, estimate.high, unit)})"
     return text
+
+
+def _pairs(condition: Condition, tuner: str) -> str:
+    pairs = max(item.difference.n for item in condition.comparisons if item.tuner == tuner)
+    return f"{pairs} paired repeats" if pairs > 1 else "one pair"

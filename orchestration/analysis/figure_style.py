@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,19 @@ _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#
 _LABEL_CHARACTERS = 12
 
 
-def colours_of(tuners: Sequence[str]) -> dict[str, str]:
+Colours = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, what to see in it, and how it was made."""
+
+    title: str
+    caption: str
+    figure: Any
+
+
+def colours_of(tuners: Sequence[str]) -> Colours:
     """Return each tuner's colour, the same in every picture."""
     return {tuner: _PALETTE[place % len(_PALETTE)] for place, tuner in enumerate(tuners)}
 
@@ -103,8 +116,32 @@ def end_labels(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return 1-2-5 ticks of a log axis; only the decades if that would be too many."""
+    """Return round ticks of a log axis, as many as its span has room for."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+    span = math.log10(high / low)
+    steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7)
+    if span > 1.2:
+        steps = (1, 2, 5) if span < 3 else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     return [tick for tick in ticks if low * 0.99 <= tick <= high * 1.01] or [low, high]
+
+
+def ratio_ticks(low: float, high: float) -> list[float]:
+    """Return ticks of a log axis of ratios around 1, as coarse as its span asks for."""
+    span = math.log10(max(high, 1.01) / min(low, 0.99))
+    if span < 0.2:
+        ticks = [0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5]
+    elif span < 0.7:
+        ticks = [0.25, 0.4, 0.5, 0.6, 0.75, 1, 1.25, 1.5, 2, 3, 4]
+    else:
+        ticks = [0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]
+    return [tick for tick in ticks if min(low, 1) * 0.98 <= tick <= max(high, 1) * 1.02]
+
+
+def size_ticks(top: float) -> list[float]:
+    """Return three to six round ticks of a linear axis from 0 to `top`."""
+    step = 10.0 ** math.floor(math.log10(top))
+    for part in (1, 0.5, 0.2):
+        if top / (step * part) >= 3:
+            break
+    return [float(tick) for tick in np.arange(0, top, step * part)]

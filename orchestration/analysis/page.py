@@ -11,10 +11,9 @@ from pathlib import Path
 
 from plotly.offline import get_plotlyjs
 
-from orchestration.analysis import figures
+from orchestration.analysis import figures, queue_figures
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.figure_style import colours_of
-from orchestration.analysis.figures import Colours, Picture
+from orchestration.analysis.figure_style import Colours, Picture, colours_of
 from orchestration.analysis.metrics import QUANTILES, fct_key
 from orchestration.analysis.page_tables import (
     comparison_table,
@@ -144,14 +143,15 @@ class _Page:
             self._grid(curves),
             flow_table(condition),
             self._grid([fct], wide=True),
-            '<p class="caption">Circles: one repeat each. Diamond and bar: mean over repeats with '
-            "its 95% interval.</p>",
+            '<p class="caption">Circles: one repeat each, the same seed joined by a line. Diamond '
+            "and bar: mean over repeats with its 95% interval. Crosses: invalid, not "
+            "averaged.</p>",
         ]
 
     def _queues(self, condition: Condition) -> list[str]:
-        pictures = [figures.queue_distribution(condition, self._colours)]
+        pictures = [queue_figures.queue_distribution(condition, self._colours)]
         pictures += [
-            figures.queue_timeline(queue, self._colours)
+            queue_figures.queue_timeline(queue, self._colours)
             for queue in busiest_queues(condition, self._points)
         ]
         return ["<h3>Queues</h3>", self._grid(pictures, wide=True)]

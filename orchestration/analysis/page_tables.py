@@ -27,10 +27,10 @@ def _table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: st
         )
 
     body = "\n".join(f'<tr class="{klass}">{cells("td", texts)}</tr>' for klass, texts in rows)
-    told = f"<caption>{escape(caption)}</caption>" if caption else ""
+    told = f'<p class="caption">{escape(caption)}</p>' if caption else ""
     return (
-        f'<div class="scroll"><table>{told}<thead><tr>{cells("th", heads)}</tr></thead>'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr></thead>'
+        f"<tbody>\n{body}\n</tbody></table></div>{told}"
     )
 
 
@@ -40,7 +40,7 @@ def flow_table(condition: Condition) -> str:
         (
             "",
             [
-                f'<span class="name">{escape(label)}</span>',
+                escape(label),
                 escape(arm.tuner),
                 str(arm.flows[klass]),
                 *(escape(cell) for cell in flow_cells(arm, klass)),
@@ -67,21 +67,21 @@ def comparison_table(condition: Condition) -> str:
             [
                 escape(METRIC[item.metric].label),
                 escape(item.tuner),
+                escape(item.verdict),
                 escape(describe_difference(item)),
                 _p_value(item.p_holm),
                 _p_value(item.difference.p_sign_flip),
-                escape(item.verdict),
             ],
         )
         for item in condition.comparisons
     ]
     first = condition.comparisons[0]
-    heads = ("metric", "tuner", "difference [95% CI]", "p, Holm", "p, sign flip", "verdict")
+    heads = ("metric", "tuner", "verdict", "difference [95% CI]", "p, Holm", "p, sign flip")
     floor = 2.0 ** (1 - max(item.difference.n for item in condition.comparisons))
     caption = (
         f"Against {first.baseline}, paired by seed. p, Holm: paired t-test corrected for "
         f"{first.family} comparisons; below 0.05 is called real. p, sign flip: exact permutation "
-        f"test, uncorrected, which needs no normal differences and cannot go below {floor:.2g} "
+        f"test, uncorrected, which needs no normal differences and cannot go below {floor:.3f} "
         "with these repeats."
     )
     return _table(heads, rows, 0, caption)
@@ -114,7 +114,7 @@ def stamp_table(summary: Summary) -> str:
     """Return every trial with its verdict."""
     rows = [
         (
-            "",
+            "long",
             [
                 f"<code>{escape(trial.id)}</code>",
                 escape(trial.tuner),
@@ -156,7 +156,7 @@ def provenance_table(summary: Summary) -> str:
         for key, value in told.items():
             values.setdefault(key.replace("_", " "), Counter())[value] += 1
     rows = [
-        (("", [escape(key), _counted(counter, len(summary.trials))]))
+        (("long", [escape(key), _counted(counter, len(summary.trials))]))
         for key, counter in values.items()
     ]
     note = "All settings of each trial are in its folder: trial.json and testbed.json."

@@ -28,6 +28,7 @@ class QueueTimelines:
     """One queue under every tuner, at one seed that all of them ran."""
 
     label: str
+    kind: str
     towards: str
     seed: int
     timelines: tuple[Timeline, ...]
@@ -50,15 +51,15 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     testbed = chosen[0][1].testbed
     means = np.mean([t.metrics.queue_mean_bytes for arm in arms for t in arm.valid], axis=0)
     found = []
-    for kind in ("host", "switch"):
-        of_kind = [testbed.peer_device(port).kind == kind for port in testbed.queues]
+    for peer, kind in (("host", "towards a host"), ("switch", "between switches")):
+        of_kind = [testbed.peer_device(port).kind == peer for port in testbed.queues]
         length = np.where(of_kind, means, 0.0)
         queue = int(np.argmax(length))
         if length[queue] > 0:
             port = testbed.queues[queue]
             lines = tuple(_timeline(tuner, result, queue, points) for tuner, result in chosen)
             towards = testbed.peer_device(port).name
-            found.append(QueueTimelines(port.label, towards, seed, lines))
+            found.append(QueueTimelines(port.label, kind, towards, seed, lines))
     return found
 
 

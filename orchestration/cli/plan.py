@@ -26,8 +26,8 @@ def plan(
     jobs: Annotated[
         int, typer.Option("--jobs", "-j", min=0, help="Trials side by side; 0: one a core.")
     ] = 0,
-    runs: Annotated[
-        Path, typer.Option("--runs", help="Earlier results, from which times are learned.")
+    out: Annotated[
+        Path, typer.Option("--out", help="Where run folders are: earlier ones teach times.")
     ] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
 ) -> None:
@@ -45,7 +45,7 @@ def plan(
     from orchestration.campaign.plan import make_plan
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
-    made = make_plan(campaign, jobs or len(os.sched_getaffinity(0)), runs)
+    made = make_plan(campaign, jobs or len(os.sched_getaffinity(0)), out)
     if as_json:
         typer.echo(json.dumps(_as_json(campaign, made), indent=2))
         return

@@ -1,1 +1,1 @@
-"""The pure leaf: units, records, protocols and errors. Imports NumPy and the standard library only."""
+"""The pure leaf: units, records, protocols and errors. Only NumPy and the standard library."""

@@ -122,7 +122,7 @@ def run_plan(*arguments: str) -> str:
 
 
 def test_plan_prints_cells_total_and_order(file: Path, tmp_path: Path) -> None:
-    text = run_plan(str(file), "--runs", str(tmp_path), "--jobs", "2")
+    text = run_plan(str(file), "--out", str(tmp_path), "--jobs", "2")
     for expected in ("secn1", "secn2", "graphcc on fake", "6 trials, 2 side by side", "repeat 3:"):
         assert expected in text
     assert [path.name for path in tmp_path.iterdir()] == ["c.yml"]
@@ -130,7 +130,7 @@ def test_plan_prints_cells_total_and_order(file: Path, tmp_path: Path) -> None:
 
 def test_plan_as_json_has_the_trials_in_order(file: Path, tmp_path: Path) -> None:
     text = run_plan(
-        str(file), "--on", "emulated", "--repeats", "2", "--json", "--runs", str(tmp_path)
+        str(file), "--on", "emulated", "--repeats", "2", "--json", "--out", str(tmp_path)
     )
     found = json.loads(text)
     trials = load_campaign(file, backend="emulated", repeats=2).trials

@@ -259,5 +259,3 @@ def proc_counter(text: bytes, table: str, name: str) -> int:
     lines = [line.split() for line in text.decode().splitlines() if line.startswith(table + " ")]
     names, values = lines[0], lines[1]
     return int(values[names.index(name)])
-
-

@@ -16,9 +16,7 @@ _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
 
 
-def guest_argv(
-    kernel: Path, *, memory_bytes: int, init: Path, seccomp: bool = True
-) -> list[str]:
+def guest_argv(kernel: Path, *, memory_bytes: int, init: Path, seccomp: bool = True) -> list[str]:
     """Return the command line that boots `kernel` in virtual time and runs `init` as its process 1.
 
     The guest's root is the host's file tree with the rights of the caller, its console is standard
@@ -88,7 +86,8 @@ def launch(
         )
     except FileNotFoundError as error:
         raise NotReadyError(
-            f"cannot start a guest: {error}", "install setpriv and taskset: apt-get install util-linux"
+            f"cannot start a guest: {error}",
+            "install setpriv and taskset: apt-get install util-linux",
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Built kernels in the user's cache: where they are, which one fits, how one gets in.
 
-    ~/.cache/closloop/kernel/           or under $XDG_CACHE_HOME
-      <hash>/linux kernel.json build.log
-      download/ work/ build.log lock    while one is being built
+~/.cache/closloop/kernel/           or under $XDG_CACHE_HOME
+  <hash>/linux kernel.json build.log
+  download/ work/ build.log lock    while one is being built
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ def main() -> None:
         "release": os.uname().release,
         "busy_ns": busy_end - start,
         "sleep_ns": sleep_end - busy_end,
-        "congestion_controls": _read("/proc/sys/net/ipv4/tcp_available_congestion_control").decode(),
+        "congestion_controls": _read(
+            "/proc/sys/net/ipv4/tcp_available_congestion_control"
+        ).decode(),
         "config_gz": base64.b64encode(_read("/proc/config.gz")).decode(),
     }
     print(f"{MARK}{json.dumps(found)}", flush=True)

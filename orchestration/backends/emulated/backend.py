@@ -1,0 +1,143 @@
+"""The emulated backend: one trial is one guest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from inventory.topology import Testbed
+from orchestration.backends.emulated import tc
+from orchestration.backends.emulated.fabric import (
+    FabricPlan,
+    check_supported,
+    ifindex,
+    plan_fabric,
+    plan_routes,
+)
+from orchestration.backends.emulated.job import Step, read_result, write_job
+from orchestration.backends.emulated.kernel.boot import memory_dir
+from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
+from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.faults import fault_plan
+from orchestration.model.errors import TrialError
+from orchestration.model.ports import Progress
+from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.trial import TrialSpec
+
+_MEBIBYTE = 1 << 20
+_GUEST_BYTES = 1024 * _MEBIBYTE
+_HOST_BYTES = 8 * _MEBIBYTE
+_FLOW_BYTES = 16 * 1024
+
+
+def guest_memory_bytes(testbed: Testbed, flows: int = 0) -> int:
+    """Memory that a guest is given. It takes from the machine only what it touches."""
+    return _GUEST_BYTES + _HOST_BYTES * len(testbed.hosts) + _FLOW_BYTES * flows
+
+
+class EmulatedBackend:
+    """Runs trials in virtual time, each in a guest of its own."""
+
+    name = "emulated"
+
+    def check(self, testbed: Testbed, jobs: int) -> None:
+        """Raise NotReadyError if there is no kernel, or no memory for `jobs` guests at once."""
+        check_supported(testbed)
+        require_kernel()
+        memory_dir(jobs * guest_memory_bytes(testbed))
+
+    def run(
+        self,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        folder: Path,
+        progress: Progress,
+    ) -> TrialRecord:
+        """Run one trial; raise TrialError with the end of the guest's console if it fails."""
+        kernel = require_kernel()
+        plan = plan_fabric(testbed, trial.host, trial.seed)
+        write_job(folder, trial, testbed, plan, fault_steps(trial, testbed, plan), schedule)
+        stages = StageClock()
+
+        def listen(message: dict[str, Any]) -> None:
+            stages.note(message)
+            if "t_ns" in message:
+                progress(message["t_ns"], trial.duration_ns)
+
+        run_guest(kernel, folder, guest_memory_bytes(testbed, len(schedule)), listen)
+        try:
+            record = read_result(folder)
+        except (OSError, ValueError, KeyError) as error:
+            raise TrialError(f"the guest's result cannot be read: {error}") from error
+        return replace(record, facts=_facts(record, plan, kernel, stages))
+
+
+def _facts(
+    record: TrialRecord, plan: FabricPlan, kernel: Kernel, stages: StageClock
+) -> dict[str, Any]:
+    sent = record.ports.tx_packets[-1].sum() if len(record.ports.t_ns) else 0
+    return {
+        **record.facts,
+        **plan.facts,
+        "clock": "virtual",
+        "kernel_hash": kernel.hash,
+        "packet_hops": int(sent),
+        "stages_s": stages.seconds(),
+    }
+
+
+class StageClock:
+    """Wall time that a guest spends in each of its stages, from what it says."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._stage = "start"
+        self._seconds: dict[str, float] = {}
+
+    def note(self, message: dict[str, Any]) -> None:
+        """Take note of a stage's begin."""
+        if "stage" in message:
+            now = time.monotonic()
+            self._seconds[self._stage] = round(now - self._begin, 3)
+            self._begin, self._stage = now, message["stage"]
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds by stage: start (kernel boot), boot (imports), build, connect, run, write."""
+        return dict(self._seconds)
+
+
+def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[Step, ...]:
+    """Return the trial's faults as requests: a cut cable drops what arrives at both its ends."""
+    number = {item.name: place for place, item in enumerate(plan.namespaces)}
+    steps = []
+    cut: frozenset[int] = frozenset()
+    hooked: set[int] = set()
+    for fault in fault_plan(trial, testbed):
+        requests: dict[int, list[bytes]] = {}
+        if fault.kind == "routes":
+            for name, routes in plan_routes(testbed, fault.down).items():
+                requests[number[name]] = list(routes)
+        else:
+            for index in sorted(cut ^ fault.down):
+                link = testbed.links[index]
+                for end in (link.a, link.b):
+                    port = testbed.ports[end]
+                    batch = requests.setdefault(number[port.device], [])
+                    if end not in hooked:
+                        hooked.add(end)
+                        batch.append(tc.clsact(ifindex(port)))
+                    change = tc.drop_arrivals if index in fault.down else tc.accept_arrivals
+                    batch.append(change(ifindex(port)))
+            cut = fault.down
+        steps.append(
+            Step(
+                fault.t_ns,
+                fault.kind,
+                fault.detail,
+                tuple((place, tuple(batch)) for place, batch in requests.items() if batch),
+            )
+        )
+    return tuple(steps)

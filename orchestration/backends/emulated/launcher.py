@@ -1,0 +1,146 @@
+"""Boots one guest on a job's folder, listens to its console, and makes sure that it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import selectors
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from orchestration.backends.emulated.guest import CONSOLE_MARK
+from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
+from orchestration.backends.emulated.kernel.cache import Kernel
+from orchestration.model.errors import TrialError
+
+# A guest says something every few milliseconds of virtual time. One that is silent for this long
+# hangs: something in it spins without a system call, and virtual time stands still.
+SILENCE_S = 180.0
+_CONSOLE_LINES = 40
+_ROOT = Path(__file__).resolve().parents[3]
+
+Listener = Callable[[dict[str, Any]], None]
+
+
+def run_guest(
+    kernel: Kernel,
+    folder: Path,
+    memory_bytes: int,
+    listener: Listener,
+    silence_s: float = SILENCE_S,
+) -> None:
+    """Run the job in `folder` to its end; `listener` is told what the guest says.
+
+    Raises:
+        TrialError: the guest failed, died or hung; with the end of its console.
+        NotReadyError: there is no place for its memory.
+    """
+    where = memory_dir(memory_bytes)
+    # hostfs and the kernel's command line know no quoting: a folder of our own has a plain name
+    with tempfile.TemporaryDirectory(prefix="closloop-guest-", dir="/tmp") as plain, _cpu() as cpu:
+        job = Path(plain) / "job"
+        job.symlink_to(folder.absolute())
+        init = Path(plain) / "init"
+        init.write_text(init_script(job))
+        init.chmod(0o755)
+        argv = guest_argv(kernel.path, memory_bytes=memory_bytes, init=init)
+        process = launch(
+            argv,
+            cpu=cpu,
+            cwd=Path(plain),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            memory_dir=where,
+        )
+        console: deque[str] = deque(maxlen=_CONSOLE_LINES)
+        said = ""
+        try:
+            for line in _lines(process, silence_s, console):
+                if line.startswith(CONSOLE_MARK):
+                    message = json.loads(line[len(CONSOLE_MARK) :])
+                    said = message.get("stage", said)
+                    listener(message)
+                else:
+                    console.append(line)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+    if said != "done":
+        what = "failed" if said == "failed" else f"died (exit code {process.returncode})"
+        raise TrialError(
+            f"the guest {what} while it was at stage {said or 'start'!r}",
+            "the end of its console says why; a killed guest points to too little memory",
+            "\n".join(console),
+        )
+
+
+def init_script(job: Path) -> str:
+    """Return the shell script that is the guest's process 1: this Python on the guest's program."""
+    python = shlex.quote(sys.executable)
+    return (
+        "#!/bin/sh\n"
+        f"export CLOSLOOP_JOB={shlex.quote(str(job))} PYTHONPATH={shlex.quote(str(_ROOT))}\n"
+        "export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
+        "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"
+        f"exec {python} -P -m orchestration.backends.emulated.guest\n"
+    )
+
+
+def _lines(
+    process: subprocess.Popen[bytes], silence_s: float, console: deque[str]
+) -> Iterator[str]:
+    """Yield the console's lines until it closes. Raises TrialError after `silence_s` of silence."""
+    assert process.stdout is not None
+    fd = process.stdout.fileno()
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(fd, selectors.EVENT_READ)
+        while True:
+            begin = time.monotonic()
+            if not selector.select(silence_s) and time.monotonic() - begin >= silence_s:
+                raise TrialError(
+                    f"the guest hangs: it has said nothing for {silence_s:.0f} s",
+                    "something in it spins without a system call; the end of its console may tell",
+                    "\n".join(console),
+                )
+            chunk = os.read(fd, 65_536)
+            if not chunk:
+                if pending:
+                    yield pending.decode(errors="replace")
+                return
+            *lines, pending = (pending + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace").rstrip("\r")
+
+
+@contextmanager
+def _cpu() -> Iterator[int]:
+    """Reserve a CPU for a guest among all that run on this machine; share one if none is free.
+
+    A guest's processes hand over to each other at each system call: on one CPU that costs a
+    fraction of what it costs between two (docs/kernel.md).
+    """
+    folder = Path(tempfile.gettempdir()) / f"closloop-cpu-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    cpus = sorted(os.sched_getaffinity(0), reverse=True)
+    for cpu in cpus:
+        with (folder / str(cpu)).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            yield cpu
+            return
+    yield cpus[os.getpid() % len(cpus)]

@@ -1,0 +1,135 @@
+"""What every backend promises, seen through the record of a tiny trial."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration import wiring
+from orchestration.analysis.stamp import stamp
+from orchestration.model.records import DONE, UNFINISHED
+from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
+
+MS = 1_000_000
+TESTBED = load_testbed("rlcc-7")
+HOSTS = TESTBED.hosts
+INCAST = IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=HOSTS[0])
+
+
+def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
+    return TunerSpec("static", {"kmin_bytes": kmin_bytes, "kmax_bytes": kmax_bytes, "pmax": pmax})
+
+
+@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+def backend(request):
+    return wiring.backend(request.param)
+
+
+@pytest.fixture
+def run(backend, tmp_path):
+    def run_trial(**changes):
+        trial = TrialSpec(
+            campaign="contract",
+            testbed="rlcc-7",
+            backend=backend.name,
+            tuner=TunerSpec("secn1"),
+            traffic=(INCAST,),
+            seed=3,
+            repeat=1,
+            duration_ns=2 * MS,
+            drain_ns=20 * MS,
+        )
+        trial = dataclasses.replace(trial, **changes)
+        schedule = make_schedule(trial, TESTBED)
+        backend.check(TESTBED, 1)
+        work = tmp_path / str(len(list(tmp_path.iterdir())))
+        work.mkdir()
+        record = backend.run(trial, TESTBED, schedule, work, lambda now_ns, end_ns: None)
+        return trial, schedule, record
+
+    return run_trial
+
+
+def test_a_sound_trial_gets_a_valid_stamp(run):
+    trial, schedule, record = run()
+    verdict = stamp(trial, TESTBED, schedule, record)
+    assert verdict.valid, verdict.reasons
+
+
+def test_the_record_has_the_shapes_of_the_testbed(run):
+    _, schedule, record = run()
+    samples, queues = len(record.ports.t_ns), len(TESTBED.queues)
+    assert samples > 0
+    for name in ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"):
+        assert getattr(record.ports, name).shape == (samples, queues)
+    assert record.hosts.retransmits.shape == (len(record.hosts.t_ns), len(HOSTS))
+    assert record.flows.end_ns.shape == (len(schedule),)
+    assert (np.diff(record.ports.t_ns) > 0).all()
+
+
+def test_what_is_applied_is_what_is_read_back(run):
+    _, _, record = run(tuner=static(30_000, 90_000, 0.25))
+    actions = record.actions
+    assert sorted(actions.queue) == list(range(len(TESTBED.queues)))
+    assert set(actions.kmin_bytes) == {30_000}
+    assert set(actions.kmax_bytes) == {90_000}
+    np.testing.assert_allclose(actions.pmax, 0.25, rtol=1e-6)
+
+
+def test_what_is_applied_takes_effect(run):
+    """Marks only with thresholds that the incast reaches, and then shorter queues."""
+    _, _, low = run(tuner=static(20_000, 20_000, 1.0))
+    _, _, high = run(tuner=static(5_000_000, 5_000_000, 1.0))
+    assert low.ports.marked_packets[-1].sum() > 0
+    assert high.ports.marked_packets[-1].sum() == 0
+    assert low.ports.qlen_bytes.max() < high.ports.qlen_bytes.max()
+
+
+def test_all_that_was_sent_arrives(run):
+    """Payload, and headers of 66 B a packet, at the ports to the hosts; nothing is dropped."""
+    _, schedule, record = run()
+    assert (record.flows.status == DONE).all()
+    assert record.ports.dropped_packets[-1].sum() == 0
+    to_receiver = [
+        n for n, p in enumerate(TESTBED.queues) if TESTBED.peer_device(p).name == HOSTS[0]
+    ]
+    sent = record.ports.tx_bytes[-1, to_receiver].sum()
+    packets = record.ports.tx_packets[-1, to_receiver].sum()
+    assert sent - 66 * packets == pytest.approx(schedule.size_bytes.sum(), rel=0.01)
+
+
+def test_flows_that_do_not_end_in_time_are_reported(run):
+    long = SingleFlowSpec(HOSTS[1], HOSTS[2], 10**9, 0)
+    short = SingleFlowSpec(HOSTS[3], HOSTS[4], 1000, 0)
+    _, schedule, record = run(traffic=(long, short), drain_ns=0)
+    assert len(record.flows.status) == len(schedule) == 2
+    by_size = dict(zip(schedule.size_bytes.tolist(), record.flows.status.tolist(), strict=True))
+    assert by_size == {10**9: UNFINISHED, 1000: DONE}
+    assert record.flows.end_ns[record.flows.status == UNFINISHED].tolist() == [-1]
+
+
+def test_flows_start_as_scheduled(run):
+    _, schedule, record = run()
+    assert np.abs(record.flows.sent_ns - schedule.start_ns).max() <= 2000
+
+
+def test_every_backend_is_sent_the_same_flows(run):
+    trial, schedule, _ = run()
+    for name in ("fake", "emulated"):
+        other = make_schedule(dataclasses.replace(trial, backend=name), TESTBED)
+        for field in ("start_ns", "src", "dst", "size_bytes", "klass"):
+            np.testing.assert_array_equal(getattr(schedule, field), getattr(other, field))
+
+
+def test_progress_is_told_in_virtual_time(backend, tmp_path):
+    told = []
+    trial = TrialSpec(
+        "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
+    )
+    schedule = make_schedule(trial, TESTBED)
+    backend.run(trial, TESTBED, schedule, tmp_path, lambda now, end: told.append((now, end)))
+    assert told
+    assert all(now >= 0 and end == trial.duration_ns for now, end in told)
+    assert [now for now, _ in told] == sorted(now for now, _ in told)

@@ -1,0 +1,113 @@
+"""What every rig that lives in this process promises to the loop."""
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.backends.fake.rig import FakeRig
+from orchestration.model.records import DONE, NoAction, SetThresholds
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
+
+MS = 1_000_000
+TESTBED = load_testbed("rlcc-7")
+QUEUES = len(TESTBED.queues)
+
+
+@pytest.fixture
+def rig():
+    traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
+    trial = TrialSpec("c", "rlcc-7", "fake", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
+    return FakeRig(trial, TESTBED, make_schedule(trial, TESTBED))
+
+
+def thresholds(kmin: int, kmax: int, pmax: float, queues: list[int] | None = None):
+    index = np.arange(QUEUES) if queues is None else np.array(queues)
+    count = len(index)
+    return SetThresholds(
+        index, np.full(count, kmin), np.full(count, kmax), np.full(count, float(pmax))
+    )
+
+
+def test_what_was_applied_is_what_is_observed(rig):
+    rig.start()
+    rig.wait_until(100_000)
+    applied = rig.apply(thresholds(1000, 2000, 0.5, [1, 3]))
+    assert applied.queues.tolist() == [1, 3]
+    assert applied.kmin_bytes.tolist() == [1000, 1000]
+    rig.wait_until(200_000)
+    seen = rig.observe()
+    assert seen.kmin_bytes[[1, 3]].tolist() == [1000, 1000]
+    assert seen.kmax_bytes[[1, 3]].tolist() == [2000, 2000]
+    assert seen.pmax[[1, 3]].tolist() == [0.5, 0.5]
+    assert seen.kmin_bytes[0] != 1000
+
+
+def test_an_observation_is_not_changed_by_what_comes_after(rig):
+    rig.start()
+    rig.apply(thresholds(1000, 2000, 0.5))
+    rig.wait_until(100_000)
+    before = rig.observe()
+    sent = before.tx_bytes.copy()
+    rig.apply(thresholds(3000, 4000, 0.1))
+    rig.wait_until(200_000)
+    rig.observe()
+    assert set(before.kmin_bytes) == {1000}
+    assert set(before.pmax) == {0.5}
+    np.testing.assert_array_equal(before.tx_bytes, sent)
+
+
+def test_a_change_of_thresholds_loses_nothing(rig):
+    rig.start()
+    t_ns = 0
+    more = True
+    while more:
+        t_ns += 100_000
+        more = rig.wait_until(t_ns)
+        low = (t_ns // 100_000) % 2
+        before = rig.observe()
+        rig.apply(thresholds(5000, 5000, 1.0) if low else thresholds(400_000, 800_000, 0.2))
+        after = rig.observe()
+        for name in ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets"):
+            np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
+    assert after.dropped_packets.sum() == 0
+    flows = rig.flows()
+    assert (flows.status == DONE).all()
+    assert flows.retransmits.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        thresholds(2000, 1000, 0.5),
+        thresholds(-1, 1000, 0.5),
+        thresholds(1000, 2000, 1.5),
+        thresholds(1000, 2000, float("nan")),
+        thresholds(1000, 2000, 0.5, [QUEUES]),
+        thresholds(1000, 2000, 0.5, [-1]),
+        thresholds(1000, 2000, 0.5, [1, 1]),
+    ],
+)
+def test_impossible_thresholds_are_refused_and_change_nothing(rig, wrong):
+    rig.start()
+    rig.apply(thresholds(1000, 2000, 0.5))
+    with pytest.raises(ValueError):
+        rig.apply(wrong)
+    seen = rig.observe()
+    assert set(seen.kmin_bytes) == {1000}
+    assert set(seen.pmax) == {0.5}
+
+
+def test_no_action_changes_nothing(rig):
+    rig.start()
+    rig.apply(thresholds(1000, 2000, 0.5))
+    assert len(rig.apply(NoAction()).queues) == 0
+    assert set(rig.observe().kmax_bytes) == {2000}
+
+
+def test_the_clock_is_where_it_was_sent(rig):
+    rig.start()
+    assert rig.now_ns() == 0
+    rig.wait_until(123_457)
+    assert rig.now_ns() == 123_457
+    assert rig.observe().t_ns == 123_457

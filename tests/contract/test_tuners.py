@@ -1,0 +1,92 @@
+"""Every tuner of the registry, on fabrics of several shapes and rates."""
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.model.bounds import check_thresholds
+from orchestration.model.records import NoAction, Observation, SetThresholds
+from orchestration.model.trial import TunerSpec
+from tuners import registry
+
+# What a tuner needs that has no default; one entry a parameterised tuner.
+PARAMS = {"static": {"kmin_bytes": 30_000, "kmax_bytes": 90_000}}
+
+
+def mixed_rates() -> Testbed:
+    devices = [Device(f"h{n}", "host", 0) for n in range(4)] + [Device("s1", "switch", 1)]
+    rates = (10, 25, 100, 400)
+    links = [LinkSpec(f"h{n}", "s1", rate * 10**9, 1000) for n, rate in enumerate(rates)]
+    return Testbed.build("mixed", devices, links, mtu_bytes=1500, buffer_bytes=4_000_000)
+
+
+@pytest.fixture(params=["graphcc", "acc", "drlet-k4", "rlcc-7", "mixed"])
+def testbed(request) -> Testbed:
+    return mixed_rates() if request.param == "mixed" else load_testbed(request.param)
+
+
+@pytest.fixture(params=registry.names())
+def spec(request) -> TunerSpec:
+    return TunerSpec(request.param, dict(PARAMS.get(request.param, {})))
+
+
+def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:
+    """Readings of a fabric that gets busier and busier."""
+    queues = len(testbed.queues)
+    rng = np.random.default_rng(0)
+    sent = np.cumsum(rng.integers(0, 400_000, (count, queues)), axis=0)
+    thresholds = start if isinstance(start, SetThresholds) else None
+    zeros = np.zeros(queues, dtype=np.int64)
+    return [
+        Observation(
+            t_ns=100_000 * (n + 1),
+            age_ns=zeros,
+            qlen_bytes=rng.integers(0, 1 + 100_000 * n, queues),
+            tx_bytes=sent[n],
+            tx_packets=sent[n] // 1514,
+            marked_packets=sent[n] // 15140,
+            dropped_packets=zeros,
+            kmin_bytes=zeros if thresholds is None else thresholds.kmin_bytes,
+            kmax_bytes=zeros if thresholds is None else thresholds.kmax_bytes,
+            pmax=np.zeros(queues) if thresholds is None else thresholds.pmax,
+        )
+        for n in range(count)
+    ]
+
+
+def run(spec: TunerSpec, testbed: Testbed) -> list:
+    tuner = registry.create(spec)
+    start = tuner.reset(testbed, 7)
+    return [start, *(tuner.act(reading) for reading in observations(testbed, start))]
+
+
+def test_every_action_is_within_bounds(spec, testbed):
+    for action in run(spec, testbed):
+        assert isinstance(action, SetThresholds | NoAction)
+        if isinstance(action, SetThresholds):
+            check_thresholds(action, len(testbed.queues))
+
+
+def test_every_queue_has_thresholds_from_the_start(spec, testbed):
+    start = registry.create(spec).reset(testbed, 7)
+    assert isinstance(start, SetThresholds)
+    assert sorted(start.queues) == list(range(len(testbed.queues)))
+
+
+def test_same_seed_and_readings_give_the_same_actions(spec, testbed):
+    for one, other in zip(run(spec, testbed), run(spec, testbed), strict=True):
+        assert type(one) is type(other)
+        if isinstance(one, SetThresholds):
+            for name in ("queues", "kmin_bytes", "kmax_bytes", "pmax"):
+                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def test_reset_forgets_the_trial_before(spec, testbed):
+    tuner = registry.create(spec)
+    first = tuner.reset(testbed, 7)
+    for reading in observations(testbed, first):
+        tuner.act(reading)
+    again = tuner.reset(testbed, 7)
+    np.testing.assert_array_equal(first.kmin_bytes, again.kmin_bytes)
+    np.testing.assert_array_equal(first.kmax_bytes, again.kmax_bytes)
