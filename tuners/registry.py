@@ -29,10 +29,27 @@ def _static(kmin_bytes: int, kmax_bytes: int, pmax: float = 0.01, per_25g: bool 
     return StaticEcn(kmin_bytes, kmax_bytes, pmax, per_25g=per_25g)
 
 
+def _step(
+    at_ns: int,
+    kmin_bytes: int,
+    kmax_bytes: int,
+    then_kmin_bytes: int,
+    then_kmax_bytes: int,
+    pmax: float = 0.01,
+    then_pmax: float = 0.01,
+) -> Tuner:
+    from tuners.ecn.static import StaticEcn
+    from tuners.ecn.step import StepEcn
+
+    before = StaticEcn(kmin_bytes, kmax_bytes, pmax)
+    return StepEcn(at_ns, before, StaticEcn(then_kmin_bytes, then_kmax_bytes, then_pmax))
+
+
 TUNERS: dict[str, Callable[..., Tuner]] = {
     "secn1": _secn1,
     "secn2": _secn2,
     "static": _static,
+    "step": _step,
 }
 
 
@@ -86,12 +103,18 @@ def _fits(value: Scalar, wanted: type) -> bool:
 
 
 def _check_thresholds(params: dict[str, Scalar]) -> list[str]:
-    kmin, kmax, pmax = (params.get(key) for key in ("kmin_bytes", "kmax_bytes", "pmax"))
+    """Check each setting: the parameters without a prefix, and those of `step`'s second one."""
     faults = []
-    if isinstance(kmin, int) and kmin < 0:
-        faults.append(f"kmin {kmin} B is below 0: use 0 or more")
-    if isinstance(kmin, int) and isinstance(kmax, int) and kmin > kmax:
-        faults.append(f"kmin {kmin} B is above kmax {kmax} B: swap or correct them")
-    if isinstance(pmax, (int, float)) and not 0 <= pmax <= 1:
-        faults.append(f"pmax {pmax} is not a probability: use 0 to 1")
+    for prefix in ("", "then_"):
+        kmin, kmax, pmax = (
+            params.get(prefix + key) for key in ("kmin_bytes", "kmax_bytes", "pmax")
+        )
+        if isinstance(kmin, int) and kmin < 0:
+            faults.append(f"{prefix}kmin {kmin} B is below 0: use 0 or more")
+        if isinstance(kmin, int) and isinstance(kmax, int) and kmin > kmax:
+            faults.append(
+                f"{prefix}kmin {kmin} B is above {prefix}kmax {kmax} B: swap or correct them"
+            )
+        if isinstance(pmax, (int, float)) and not 0 <= pmax <= 1:
+            faults.append(f"{prefix}pmax {pmax} is not a probability: use 0 to 1")
     return faults

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+from orchestration.analysis.compare import REAL
 from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.analysis.words import interval, quantity
 
+# Real differences that are told besides the headlines.
+_OTHERS = 3
 _HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
 
@@ -40,17 +43,26 @@ def _condition(condition: Condition) -> list[str]:
             figures = [_figure(METRIC[key].label, arm.estimates[key], key) for key in _HEADLINES]
             sentences.append(f"{arm.tuner}: {', '.join(figures)}.")
         return sentences
-    others = dict.fromkeys(comparison.tuner for comparison in condition.comparisons)
-    return [
-        f"{tuner} against {condition.comparisons[0].baseline} ({_pairs(condition, tuner)}): "
-        + "; ".join(
-            f"{METRIC[comparison.metric].label} {comparison.verdict}"
-            for comparison in condition.comparisons
-            if comparison.tuner == tuner and comparison.metric in _HEADLINES
-        )
-        + "."
-        for tuner in others
+    tuners = dict.fromkeys(comparison.tuner for comparison in condition.comparisons)
+    return [_against(condition, tuner) for tuner in tuners]
+
+
+def _against(condition: Condition, tuner: str) -> str:
+    """Return what FCT and slowdown show, then whatever else differs for real."""
+    mine = [item for item in condition.comparisons if item.tuner == tuner]
+    pairs = max(item.difference.n for item in mine)
+    clauses = [
+        f"{METRIC[item.metric].label} {item.verdict}" for item in mine if item.metric in _HEADLINES
     ]
+    others = [
+        f"{METRIC[item.metric].label} {item.verdict.removesuffix(REAL)}"
+        for item in mine
+        if item.real and item.metric not in _HEADLINES
+    ]
+    if others:
+        clauses.append(f"also real: {', '.join(others[:_OTHERS])}")
+    count = f"{pairs} paired repeats" if pairs > 1 else "one pair"
+    return f"{tuner} against {mine[0].baseline} ({count}): {'; '.join(clauses)}."
 
 
 def _figure(label: str, estimate: Estimate, key: str) -> str:
@@ -59,8 +71,3 @@ def _figure(label: str, estimate: Estimate, key: str) -> str:
     if math.isfinite(estimate.low):
         text += f" (95% CI {interval(estimate.low, estimate.high, unit)})"
     return text
-
-
-def _pairs(condition: Condition, tuner: str) -> str:
-    pairs = max(item.difference.n for item in condition.comparisons if item.tuner == tuner)
-    return f"{pairs} paired repeats" if pairs > 1 else "one pair"

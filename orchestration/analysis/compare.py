@@ -12,6 +12,8 @@ from orchestration.analysis.statistics import PairedDifference, holm, paired_dif
 from orchestration.analysis.words import change, interval, percent_change, quantity
 
 SIGNIFICANCE = 0.05
+# How the verdict of a real difference ends.
+REAL = ", real"
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,22 @@ def _verdict(comparison: Comparison) -> str:
         low, high = sorted((abs(difference.low), abs(difference.high)))
         size = quantity(abs(difference.mean), unit)
         bounds = interval(low, high, unit)
-    return f"{size} {side} (95% CI {bounds}), real"
+    return f"{size} {side} (95% CI {bounds}){REAL}"
 
 
 def describe_difference(comparison: Comparison) -> str:
-    """Return the mean difference with its interval, in the metric's unit: `+12us [8, 16]`."""
+    """Return the mean difference with its interval, in the metric's unit: `+12us [8us to 16us]`.
+
+    A difference of shares is in percentage points, not to be taken for a relative one.
+    """
     difference = comparison.difference
     unit = METRIC[comparison.metric].unit
+    if unit == "share":
+        mean, low, high = (
+            f"{100 * value:+.2f}" for value in (difference.mean, difference.low, difference.high)
+        )
+        bounds = "" if math.isnan(difference.low) else f" [{low} to {high}]"
+        return f"{mean}{bounds} points"
     if math.isnan(difference.low):
         return change(difference.mean, unit)
     return f"{change(difference.mean, unit)} [{interval(difference.low, difference.high, unit)}]"

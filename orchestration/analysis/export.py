@@ -57,6 +57,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "id": trial.id,
         "tuner": trial.tuner,
         "seed": trial.spec.seed,
+        "repeat": trial.spec.repeat,
         "stamp": trial.stamp.to_json(),
         "metrics": trial.metrics.scalars,
     }

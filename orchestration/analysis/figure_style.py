@@ -131,11 +131,19 @@ def ratio_ticks(low: float, high: float) -> list[float]:
     span = math.log10(max(high, 1.01) / min(low, 0.99))
     if span < 0.2:
         ticks = [0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5]
-    elif span < 0.7:
-        ticks = [0.25, 0.4, 0.5, 0.6, 0.75, 1, 1.25, 1.5, 2, 3, 4]
+    elif span < 1.3:
+        ticks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10]
     else:
         ticks = [0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]
     return [tick for tick in ticks if min(low, 1) * 0.98 <= tick <= max(high, 1) * 1.02]
+
+
+def padded(values: Sequence[float]) -> list[float]:
+    """Return the range of an axis that shows all of `values`, bars' ends included."""
+    known = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(known), max(known)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return [low - margin, high + margin]
 
 
 def size_ticks(top: float) -> list[float]:

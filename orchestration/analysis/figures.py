@@ -6,6 +6,7 @@ tuner's name. A picture's title says what to see in it, its caption how it was m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from orchestration.analysis.figure_style import (
     end_labels,
     line,
     log_ticks,
+    padded,
     ratio_ticks,
     short,
 )
@@ -61,13 +63,21 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
             )
         )
         figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=row, yshift=15, text=label, showarrow=False
+            x=0,
+            xref="paper",
+            xanchor="left",
+            y=row,
+            yshift=15,
+            text=label,
+            showarrow=False,
+            bgcolor="white",
         )
     figure.add_vline(x=1, line={"color": INK, "width": 1})
     ticks = ratio_ticks(min(ratios), max(ratios))
     figure.update_xaxes(
         title=f"{tuner} against {baseline}",
         type="log",
+        range=padded([math.log10(ratio) for ratio in ratios]),
         tickvals=ticks,
         ticktext=[f"{100 * (tick - 1):+.0f}%" if tick != 1 else "same" for tick in ticks],
         tickangle=0,
@@ -109,7 +119,13 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
     low = min(float(np.nanmin(arm.by_size.low[:, quantile])) for arm in arms)
     end_labels(figure, ends, colours, (low, high))
     text = [f"≤{quantity(size, 'bytes')}" for size in sizes]
-    figure.update_xaxes(title="flow size", tickvals=groups, ticktext=text, tickangle=-45)
+    figure.update_xaxes(
+        title="flow size",
+        tickvals=groups,
+        ticktext=text,
+        tickangle=-45,
+        range=[-0.4, len(sizes) - 0.6],
+    )
     ticks = log_ticks(low, high)
     figure.update_yaxes(
         title="slowdown", type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]
@@ -119,26 +135,31 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
 
 
 def _lowest(arms: Sequence[Arm], quantile: int) -> str:
-    """Return which tuner has the lowest line: `secn1 is lowest in 8 of 10 size groups`."""
+    """Return which tuner is lowest where bands are apart: `secn1 is lowest in 8 of 10 groups`."""
+    curves = [arm.by_size for arm in arms]
     if len(arms) == 1:
-        worst = int(np.argmax(arms[0].by_size.slowdown[:, quantile]))
-        return (
-            f"highest, {arms[0].by_size.slowdown[worst, quantile]:.2f}, for flows up to "
-            f"{quantity(arms[0].by_size.upto_bytes[worst], 'bytes')}"
-        )
-    table = np.stack([arm.by_size.slowdown[:, quantile] for arm in arms])
-    lowest = np.argmin(np.nan_to_num(table, nan=np.inf), axis=0)
-    wins = np.bincount(lowest, minlength=len(arms))
-    best = int(np.argmax(wins))
-    return f"{arms[best].tuner} is lowest in {wins[best]} of {table.shape[1]} size groups"
+        worst = int(np.argmax(curves[0].slowdown[:, quantile]))
+        size = quantity(curves[0].upto_bytes[worst], "bytes")
+        return f"highest, {curves[0].slowdown[worst, quantile]:.2f}, for flows up to {size}"
+    low = np.stack([curve.low[:, quantile] for curve in curves])
+    high = np.stack([curve.high[:, quantile] for curve in curves])
+    clear = [
+        int(np.count_nonzero((high[arm] < np.delete(low, arm, axis=0)).all(axis=0)))
+        for arm in range(len(arms))
+    ]
+    best = int(np.argmax(clear))
+    if not clear[best]:
+        return "no tuner is clearly lowest in any size group"
+    return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
 
 
 def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Picture:
     """Draw a metric's value in every valid repeat, its mean and 95 % interval, a row a tuner."""
     arms = [arm for arm in condition.arms if arm.valid][::-1]
     metric = METRIC[key]
-    everything = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
-    scale, suffix = _scale(metric.unit, max(filter(np.isfinite, everything), default=0.0))
+    drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
+    drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
+    scale, suffix = _scale(metric.unit, max(filter(math.isfinite, drawn), default=0.0))
     figure = base_figure(height=78 + 46 * len(arms))
     for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
         same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
@@ -156,7 +177,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
                 y=[name] * len(values),
                 mode="markers",
                 marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
-                text=[f"seed {trial.spec.seed}" for trial in arm.valid],
+                text=[f"repeat {trial.spec.repeat}" for trial in arm.valid],
                 hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
             )
         )
@@ -176,11 +197,14 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
                 y=[name] * len(bad),
                 mode="markers",
                 marker={"size": 9, "symbol": "x", "color": FAINT},
-                text=[f"seed {trial.spec.seed}, invalid" for trial in bad],
+                text=[f"repeat {trial.spec.repeat}, invalid" for trial in bad],
                 hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
             )
         )
-    figure.update_xaxes(title=f"{metric.label}{f', {suffix}' if suffix else ''}")
+    figure.update_xaxes(
+        title=f"{metric.label}{f', {suffix}' if suffix else ''}",
+        range=padded([scale * value for value in drawn]),
+    )
     figure.update_yaxes(showgrid=False, range=[-0.6, len(arms) - 0.4])
     means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
     return Picture(title.format(extremes(means, metric.unit)), "", figure)

@@ -81,7 +81,8 @@ class _Page:
 
     def head(self) -> list[str]:
         summary = self._summary
-        spec = summary.trials[0].spec
+        testbeds = ", ".join(sorted({trial.spec.testbed for trial in summary.trials}))
+        backends = ", ".join(sorted({trial.spec.backend for trial in summary.trials}))
         chips = "".join(
             f'<span style="--colour:{self._colours[tuner]}">{escape(tuner)}</span>'
             for tuner in summary.tuners
@@ -89,8 +90,8 @@ class _Page:
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in answers(summary))
         verdict = "bad" if summary.invalid else "ok"
         return [
-            f'<header><p class="kicker">closloop report · testbed {escape(spec.testbed)} · '
-            f"backend {escape(spec.backend)}</p>",
+            f'<header><p class="kicker">closloop report · testbed {escape(testbeds)} · '
+            f"backend {escape(backends)}</p>",
             f"<h1>{escape(summary.campaign)}</h1>",
             f'<ul class="answers">{items}</ul>',
             f'<p class="standing {verdict}">{escape(standing(summary))}</p>',
@@ -137,13 +138,13 @@ class _Page:
         return [
             "<h3>FCT slowdown by flow size</h3>",
             '<p class="caption">Slowdown is the flow completion time over the time that the flow '
-            "takes alone at line rate, headers and base RTT counted. Each point stands for a tenth "
-            "of all flows, up to the size written below it. Band: 95% bootstrap interval over "
-            "repeats and flows.</p>",
+            "takes alone at line rate, headers and base RTT counted. Each point stands for about a "
+            "tenth of all flows, up to the size written below it. Band: 95% bootstrap interval "
+            "over repeats and flows.</p>",
             self._grid(curves),
             flow_table(condition),
             self._grid([fct], wide=True),
-            '<p class="caption">Circles: one repeat each, the same seed joined by a line. Diamond '
+            '<p class="caption">Circles: one repeat each, same seed joined by a line. Diamond '
             "and bar: mean over repeats with its 95% interval. Crosses: invalid, not "
             "averaged.</p>",
         ]

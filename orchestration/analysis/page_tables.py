@@ -118,7 +118,7 @@ def stamp_table(summary: Summary) -> str:
             [
                 f"<code>{escape(trial.id)}</code>",
                 escape(trial.tuner),
-                str(trial.spec.seed),
+                str(trial.spec.repeat),
                 "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
                 _findings(trial),
             ],
@@ -130,7 +130,7 @@ def stamp_table(summary: Summary) -> str:
         name if count == len(summary.trials) else f"{name} (in {count} trials)"
         for name, count in checked.items()
     )
-    return _table(("trial", "tuner", "seed", "stamp", "findings"), rows, 0, f"Checked: {listed}.")
+    return _table(("trial", "tuner", "repeat", "stamp", "findings"), rows, 0, f"Checked: {listed}.")
 
 
 def _findings(trial: Trial) -> str:
@@ -154,7 +154,7 @@ def provenance_table(summary: Summary) -> str:
             **_plain_facts(trial.facts),
         }
         for key, value in told.items():
-            values.setdefault(key.replace("_", " "), Counter())[value] += 1
+            values.setdefault(key, Counter())[value] += 1
     rows = [
         (("long", [escape(key), _counted(counter, len(summary.trials))]))
         for key, counter in values.items()

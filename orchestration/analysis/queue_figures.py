@@ -130,8 +130,8 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(mean_bytes(queue), 'bytes')} on "
         "average",
-        f"The busiest queue {queue.kind}, seed {queue.seed}, while flows arrived. Dotted: kmin, "
-        "dashed: kmax, as read back from the queue.",
+        f"The busiest queue {queue.kind} of repeat {queue.repeat}, while flows arrived. Dotted: "
+        "kmin, dashed: kmax, as read back from the queue.",
         figure,
     )
 

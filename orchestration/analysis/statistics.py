@@ -19,7 +19,8 @@ CONFIDENCE = 0.95
 # All sign patterns are tried up to this many pairs; more are sampled.
 _EXACT_PAIRS = 16
 _SAMPLED_SIGNS = 20_000
-_BOOTSTRAPS = 500
+# Draws of the bootstrap: fewer for many values, whose intervals are narrow, to stay quick.
+_BOOTSTRAPS_MOST, _BOOTSTRAPS_LEAST, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ def pooled_quantiles(
         return nothing, nothing, nothing
     rng = np.random.default_rng(seed)
     point = np.quantile(np.concatenate(filled), quantiles)
-    draws = np.empty((_BOOTSTRAPS, len(quantiles)))
+    affordable = _BOOTSTRAP_VALUES // sum(len(group) for group in filled)
+    count = min(_BOOTSTRAPS_MOST, max(_BOOTSTRAPS_LEAST, affordable))
+    draws = np.empty((count, len(quantiles)))
     for row in draws:
         chosen = [filled[i] for i in rng.integers(len(filled), size=len(filled))]
         again = np.concatenate(

@@ -23,7 +23,7 @@ from orchestration.analysis.metrics import (
     measure,
 )
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
@@ -115,7 +115,7 @@ def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
     folders = finished_trials(campaign_folder)
     if not folders:
         raise InputError([_no_trials(campaign_folder)])
-    trials = tuple(_load(folder) for folder in folders)
+    trials = _load_all(folders)
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -139,8 +139,21 @@ def _no_trials(folder: Path) -> Problem:
     return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
 
 
+def _load_all(folders: Sequence[Path]) -> tuple[Trial, ...]:
+    trials: list[Trial] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        try:
+            trials.append(_load(folder))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return tuple(trials)
+
+
 def _load(folder: Path) -> Trial:
-    result: TrialResult = read_trial(folder)
+    result = read_trial(folder)
     return Trial(
         folder=folder,
         id=result.spec.id,
@@ -224,11 +237,24 @@ def _comparisons(arms: Sequence[Arm]) -> tuple[Comparison, ...]:
 
 
 def _size_edges(sizes: Floats) -> Floats:
-    """Return the largest size of each group of as many flows, equal sizes kept together."""
+    """Return the largest size of each group of about as many flows, equal sizes kept together.
+
+    What a size that many flows share leaves over of its tenth joins the next group.
+    """
     if not len(sizes):
         return np.zeros(0)
     shares = np.arange(1, _SIZE_GROUPS + 1) / _SIZE_GROUPS
-    return np.unique(np.quantile(sizes, shares, method="higher"))
+    edges = np.unique(np.quantile(sizes, shares, method="higher"))
+    upto = np.searchsorted(np.sort(sizes), edges, side="right")
+    kept: list[int] = []
+    for place in range(len(edges)):
+        before = upto[kept[-1]] if kept else 0
+        enough = upto[place] - before >= len(sizes) / _SIZE_GROUPS / 2
+        if place == len(edges) - 1 and kept and not enough:
+            kept.pop()
+        if enough or place == len(edges) - 1:
+            kept.append(place)
+    return edges[kept]
 
 
 def _size_curve(trials: Sequence[Trial], edges: Floats) -> SizeCurve:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.analysis.summary import Condition
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.model.records import Floats, Ints
 
@@ -25,20 +25,20 @@ class Timeline:
 
 @dataclass(frozen=True)
 class QueueTimelines:
-    """One queue under every tuner, at one seed that all of them ran."""
+    """One queue under every tuner, in one repeat that all of them ran."""
 
     label: str
     kind: str
     towards: str
-    seed: int
+    repeat: int
     timelines: tuple[Timeline, ...]
 
 
 def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
-    Busiest by mean length over all valid trials; shown at the first seed that every measured
-    tuner has, with at most `points` points each. Raises InputError for an unreadable table.
+    Shown in the first repeat that every measured tuner has, and busiest there by mean length, the
+    tuners together; with at most `points` points each. Raises InputError for an unreadable table.
     """
     arms = [arm for arm in condition.arms if arm.valid]
     if not arms:
@@ -46,10 +46,11 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     common = set.intersection(*({trial.spec.seed for trial in arm.valid} for arm in arms))
     if not common:
         arms, common = arms[:1], {arms[0].valid[0].spec.seed}
-    seed = min(common)
-    chosen = [(arm.tuner, read_trial(_of_seed(arm, seed).folder)) for arm in arms]
-    testbed = chosen[0][1].testbed
-    means = np.mean([t.metrics.queue_mean_bytes for arm in arms for t in arm.valid], axis=0)
+    seed = next(trial.spec.seed for trial in arms[0].valid if trial.spec.seed in common)
+    trials = [next(trial for trial in arm.valid if trial.spec.seed == seed) for arm in arms]
+    results = [read_trial(trial.folder) for trial in trials]
+    testbed, repeat = results[0].testbed, trials[0].spec.repeat
+    means = np.mean([trial.metrics.queue_mean_bytes for trial in trials], axis=0)
     found = []
     for peer, kind in (("host", "towards a host"), ("switch", "between switches")):
         of_kind = [testbed.peer_device(port).kind == peer for port in testbed.queues]
@@ -57,14 +58,13 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
         queue = int(np.argmax(length))
         if length[queue] > 0:
             port = testbed.queues[queue]
-            lines = tuple(_timeline(tuner, result, queue, points) for tuner, result in chosen)
+            lines = tuple(
+                _timeline(trial.tuner, result, queue, points)
+                for trial, result in zip(trials, results, strict=True)
+            )
             towards = testbed.peer_device(port).name
-            found.append(QueueTimelines(port.label, kind, towards, seed, lines))
+            found.append(QueueTimelines(port.label, kind, towards, repeat, lines))
     return found
-
-
-def _of_seed(arm: Arm, seed: int) -> Trial:
-    return next(trial for trial in arm.valid if trial.spec.seed == seed)
 
 
 def _timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:

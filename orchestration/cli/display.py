@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestration.runner.run import Listener, Summary
     from orchestration.runner.worker import Failed, Finished, Progressed
 
+_REFRESH_S = 0.1
 _HEARTBEAT_S = 15.0
 _CONSOLE_LINES = 12
 
@@ -177,9 +178,13 @@ class _LiveTable:
     def __init__(self, title: str, live: Live) -> None:
         self._title = title
         self._live = live
+        self._shown_s = 0.0
 
     def __call__(self, tally: Tally) -> None:
-        self._live.update(live_view(self._title, tally, time.monotonic()), refresh=True)
+        now_s = time.monotonic()
+        if now_s - self._shown_s >= _REFRESH_S:
+            self._shown_s = now_s
+            self._live.update(live_view(self._title, tally, now_s), refresh=True)
 
 
 def status_line(tally: Tally, now_s: float) -> str:
@@ -206,13 +211,14 @@ def live_view(title: str, tally: Tally, now_s: float) -> Group:
 
     table = Table(box=None, pad_edge=False)
     for heading in ("trial", "", "virtual time", "speed", "wall"):
-        table.add_column(heading, justify="right" if heading in ("speed", "wall") else "left")
+        side: Literal["left", "right"] = "right" if heading in ("speed", "wall") else "left"
+        table.add_column(heading, justify=side, no_wrap=True)
     for name, trial in tally.running.items():
         rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
         left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
         table.add_row(
             name,
-            ProgressBar(total=max(1, trial.end_ns), completed=trial.virtual_ns, width=20),
+            ProgressBar(total=max(1, trial.end_ns), completed=trial.virtual_ns, width=12),
             f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
             f"{rate:.3g} ms/s" if rate else "",
             f"{now_s - trial.began_s:.0f} s",

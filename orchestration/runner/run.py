@@ -30,8 +30,8 @@ from orchestration.runner.worker import Failed, Finished, Job, Progressed
 
 # How often the listener is told that time passes, and signals are looked at.
 _TICK_S = 0.2
-# A sample of a queue: seven columns of at most eight bytes, and what the campaign has besides.
-_BYTES_PER_SAMPLE = 56
+# A sample of a queue in the tables takes some 9 bytes at most, and the rest of a trial little.
+_BYTES_PER_SAMPLE = 16
 _SPARE_BYTES = 64 * 2**20
 
 
@@ -107,10 +107,12 @@ def run_campaign(
     workers are gone and the finished trials kept.
     """
     testbeds = _testbeds(campaign.trials)
-    for testbed in testbeds.values():
-        backend.check(testbed, jobs)
-    _check_space(out, campaign.trials, testbeds)
-    with RunFolder(out / campaign.name) as folder:
+    home = out / campaign.name
+    todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
+    for name in dict.fromkeys(trial.testbed for trial in todo):
+        backend.check(testbeds[name], jobs)
+    _check_space(out, todo, testbeds)
+    with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh)
         run = _Run(campaign, backend, folder, testbeds, listener)
         return run.run(jobs)

@@ -87,6 +87,31 @@ def test_what_is_applied_takes_effect(run):
     assert low.ports.qlen_bytes.max() < high.ports.qlen_bytes.max()
 
 
+def test_a_change_in_the_middle_takes_effect_at_once_and_loses_nothing(run):
+    """From never marking to marking early: between two readings, without a lost packet."""
+    at_ns = 300_000
+    incast = dataclasses.replace(INCAST, size_bytes=2_000_000)  # takes 1 ms
+    never, early = 5_000_000, 20_000
+    params = {"at_ns": at_ns, "pmax": 1.0, "then_pmax": 1.0}
+    params |= {"kmin_bytes": never, "kmax_bytes": never}
+    params |= {"then_kmin_bytes": early, "then_kmax_bytes": early}
+    trial, _, record = run(traffic=(incast,), tuner=TunerSpec("step", params))
+    changed = record.actions.observed_ns > 0
+    assert sorted(record.actions.queue[changed]) == list(range(len(TESTBED.queues)))
+    assert set(record.actions.kmin_bytes[changed]) == {early}
+    assert record.actions.observed_ns[changed].min() >= at_ns
+    late_ns = record.actions.applied_ns[changed] - record.actions.observed_ns[changed]
+    assert late_ns.max() < trial.sample_period_ns
+
+    marked = record.ports.marked_packets.sum(axis=1)
+    before = record.ports.t_ns <= record.actions.observed_ns[changed].min()
+    assert marked[before].max() == 0
+    assert marked[~before][0] > 0
+    assert (record.flows.status == DONE).all()
+    assert record.ports.dropped_packets[-1].sum() == 0
+    assert record.flows.retransmits.sum() == 0
+
+
 def test_all_that_was_sent_arrives(run):
     """Payload, and headers of 66 B a packet, at the ports to the hosts; nothing is dropped."""
     _, schedule, record = run()

@@ -11,7 +11,16 @@ from orchestration.model.trial import TunerSpec
 from tuners import registry
 
 # What a tuner needs that has no default; one entry a parameterised tuner.
-PARAMS = {"static": {"kmin_bytes": 30_000, "kmax_bytes": 90_000}}
+PARAMS = {
+    "static": {"kmin_bytes": 30_000, "kmax_bytes": 90_000},
+    "step": {
+        "at_ns": 400_000,
+        "kmin_bytes": 30_000,
+        "kmax_bytes": 90_000,
+        "then_kmin_bytes": 5_000,
+        "then_kmax_bytes": 200_000,
+    },
+}
 
 
 def mixed_rates() -> Testbed:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,9 @@ import pytest
 
 from inventory.routing import PathTable
 from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.analysis.stamp import stamp
+from orchestration.analysis.summary import Summary, summarise
+from orchestration.artifacts.writer import write_trial
 from orchestration.model.records import (
     DONE,
     FAILED,
@@ -65,6 +71,7 @@ def make_schedule(rng: np.random.Generator, duration_ns: int, load: float) -> Sc
     return Schedule(start[:count], src, dst, sizes[:count], np.zeros(count, np.int64), ("poisson",))
 
 
+@lru_cache
 def make_case(
     tuner: str = "secn1", seed: int = 1, duration_ns: int = 3_000_000, load: float = 0.6
 ) -> Case:
@@ -177,12 +184,19 @@ def _share_links(
 
 @pytest.fixture
 def case() -> Case:
-    return make_case()
+    """Return a small trial whose record the test may change."""
+    return fresh()
 
 
 @pytest.fixture(scope="session")
 def cases() -> Callable[..., Case]:
-    return make_case
+    """Return a function that makes trials as `make_case` does."""
+    return fresh
+
+
+def fresh(*arguments: object) -> Case:
+    made = make_case(*arguments)
+    return dataclasses.replace(made, record=copy.deepcopy(made.record))
 
 
 @pytest.fixture(scope="session")
@@ -191,13 +205,16 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_campaign(tmp_path_factory.mktemp("runs") / "first-light")
 
 
-def write_campaign(folder: Path, duration_ns: int = 3_000_000, load: float = 0.6) -> Path:
-    from orchestration.analysis.stamp import stamp
-    from orchestration.artifacts.writer import write_trial
+@pytest.fixture(scope="session")
+def summary(campaign: Path) -> Summary:
+    """Return what the campaign shows."""
+    return summarise(campaign)
 
+
+def write_campaign(folder: Path, duration_ns: int = 3_000_000, load: float = 0.6) -> Path:
     for tuner in TUNERS:
         for seed in range(1, 6):
-            case = make_case(tuner, seed, duration_ns, load)
+            case = fresh(tuner, seed, duration_ns, load)
             if (tuner, seed) == ("secn2", 5):
                 case.record.flows.status[3] = FAILED
                 case.record.flows.end_ns[3] = -1

@@ -36,6 +36,8 @@ GATEWAY = "169.254.0.1"
 LISTEN_PORT = 5000
 FIRST_SOURCE_PORT = 6000
 MAX_ATTACHMENTS = 250
+_FIRST_NIC_TABLE = 101
+_BUCKET_SPARE_BYTES = 100
 
 # A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
 # default of 4 MB would let an elephant fill the NIC's queue with a millisecond of data.
@@ -44,10 +46,15 @@ TSQ_LIMIT_BYTES = 65_536
 
 @dataclass(frozen=True)
 class NamespacePlan:
-    """One device: sysctls to write, then netlink requests to send inside it, in order."""
+    """One device: sysctls to write, then netlink requests to send inside it, in order.
+
+    `links_up` goes first, in all devices: a port whose peer is still down drops what is sent, and
+    a route over it stays out of use.
+    """
 
     name: str
     sysctls: dict[str, str]
+    links_up: tuple[bytes, ...]
     requests: tuple[bytes, ...]
     interfaces: tuple[str, ...]
 
@@ -143,21 +150,28 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
-        requests = [_link_up(1)]
+        links_up = [_link_up(1), *(_link_up(ifindex(port)) for port in ports)]
+        requests = []
         for port in ports:
-            requests += [_link_up(ifindex(port)), _neighbour(port, testbed.ports[port.peer])]
+            requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests += [_address(port, addresses[port.index]), *_nic(testbed, port)]
             else:
                 requests += _switch_port(testbed, port)
         if device.kind == "host":
-            requests.append(_route("0.0.0.0", 0, ports, replace=False))
+            requests += _host_routes(ports, addresses)
             sysctls = _host_sysctls(host)
         else:
             sysctls = _switch_sysctls(seed, number[device.name])
         requests += routes.get(device.name, ())
         namespaces.append(
-            NamespacePlan(device.name, sysctls, tuple(requests), tuple(p.name for p in ports))
+            NamespacePlan(
+                device.name,
+                sysctls,
+                tuple(links_up),
+                tuple(requests),
+                tuple(port.name for port in ports),
+            )
         )
     return FabricPlan(
         namespaces=tuple(namespaces),
@@ -200,6 +214,16 @@ def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tupl
     return result
 
 
+def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[bytes]:
+    """The first NIC is the default; with several, what has a NIC's address leaves through it."""
+    requests = [_route("0.0.0.0", 0, ports[:1], replace=False)]
+    if len(ports) > 1:
+        for table, port in enumerate(ports, start=_FIRST_NIC_TABLE):
+            requests.append(_route("0.0.0.0", 0, (port,), replace=False, table=table))
+            requests.append(_rule(addresses[port.index], table))
+    return requests
+
+
 def _host_sysctls(host: HostSpec) -> dict[str, str]:
     return {
         "net/ipv4/tcp_congestion_control": host.congestion_control,
@@ -220,17 +244,24 @@ def _switch_sysctls(seed: int, number: int) -> dict[str, str]:
     }
 
 
+def _shaper(testbed: Testbed, port: Port, parent: int) -> bytes:
+    """A bucket of one frame, so that nothing bursts, and a little more: a shaper that wakes up a
+    nanosecond late then catches up instead of losing that nanosecond of its rate.
+    """
+    bucket = testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
+    framing = testbed.framing_bytes
+    return tc.tbf(ifindex(port), tc.TBF_HANDLE, parent, port.rate_bps, bucket, framing)
+
+
 def _nic(testbed: Testbed, port: Port) -> list[bytes]:
-    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     index = ifindex(port)
     return [
-        tc.tbf(index, tc.TBF_HANDLE, tc.TC_H_ROOT, port.rate_bps, frame, testbed.framing_bytes),
+        _shaper(testbed, port, tc.TC_H_ROOT),
         tc.fair_queue(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1),
     ]
 
 
 def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
-    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     index = ifindex(port)
     parent = tc.TC_H_ROOT
     requests = []
@@ -240,7 +271,7 @@ def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
         parent = tc.NETEM_HANDLE + 1
     never = port.buffer_bytes
     requests += [
-        tc.tbf(index, tc.TBF_HANDLE, parent, port.rate_bps, frame, testbed.framing_bytes),
+        _shaper(testbed, port, parent),
         tc.red(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, never, never, 1.0, port.buffer_bytes),
     ]
     return requests
@@ -307,10 +338,20 @@ def _neighbour(port: Port, peer: Port) -> bytes:
     return _encode(ndmsg(), 28, _CREATE, header, attrs)
 
 
-def _route(prefix: str, length: int, ports: Collection[Port], *, replace: bool) -> bytes:
+def _rule(source: str, table: int) -> bytes:
+    from pyroute2.netlink.rtnl.fibmsg import fibmsg
+
+    to_table = 1
+    header = {"family": 2, "src_len": 32, "table": table, "action": to_table}
+    return _encode(fibmsg(), 32, _CREATE, header, [("FRA_SRC", source)])
+
+
+def _route(
+    prefix: str, length: int, ports: Collection[Port], *, replace: bool, table: int = 254
+) -> bytes:
     from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-    header = {"family": 2, "dst_len": length, "table": 254, "proto": 4, "scope": 0, "type": 1}
+    header = {"family": 2, "dst_len": length, "table": table, "proto": 4, "scope": 0, "type": 1}
     attrs: list[tuple[str, Any]] = [("RTA_DST", prefix)] if length else []
     if len(ports) == 1:
         (port,) = ports

@@ -52,6 +52,7 @@ class NamespaceJob:
     name: str
     sysctls: dict[str, str]
     interfaces: tuple[str, ...]
+    links_up: tuple[bytes, ...]
     requests: tuple[bytes, ...]
 
 
@@ -110,6 +111,7 @@ def write_job(
                 "name": item.name,
                 "sysctls": item.sysctls,
                 "interfaces": item.interfaces,
+                "links_up": blob.add(item.links_up),
                 "requests": blob.add(item.requests),
             }
             for item in plan.namespaces
@@ -155,6 +157,7 @@ def read_job(folder: Path) -> Job:
                 item["name"],
                 item["sysctls"],
                 tuple(item["interfaces"]),
+                _split(blob, item["links_up"]),
                 _split(blob, item["requests"]),
             )
             for item in data["namespaces"]

@@ -101,6 +101,28 @@ def _send_batch(netlink: socket.socket, batch: Iterable[bytes], first: int) -> N
             at += (length + 3) & ~3
 
 
+def links_operational(netlink: socket.socket) -> bool:
+    """True when every veth of the socket's namespace is operational (IF_OPER_UP)."""
+    loopback, ifla_operstate, if_oper_up = 1, 16, 6
+    netlink.send(struct.pack("=IHHIIBxHiII", 32, 18, 0x301, 1, 0, 0, 0, 0, 0, 0))
+    good = True
+    while True:
+        answer = netlink.recv(65_536)
+        at = 0
+        while at + 16 <= len(answer):
+            length, kind = struct.unpack_from("=IH", answer, at)
+            if kind in (NLMSG_DONE, NLMSG_ERROR):
+                return good and kind == NLMSG_DONE
+            (index,) = struct.unpack_from("=i", answer, at + 20)
+            attribute = at + 32
+            while index != loopback and attribute + 4 <= at + length:
+                size, name = struct.unpack_from("=HH", answer, attribute)
+                if name == ifla_operstate:
+                    good = good and answer[attribute + 4] == if_oper_up
+                attribute += (max(size, 4) + 3) & ~3
+            at += (length + 3) & ~3
+
+
 def offloads_off(interfaces: Iterable[str]) -> list[str]:
     """Turn segmentation offloads off on interfaces of this namespace; return those still on."""
     still_on = []

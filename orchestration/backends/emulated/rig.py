@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collectors.readers.tc import QueueReading, RedReader
+from collectors.readers.tc import RedReader
 from orchestration.backends.emulated import tc
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
 from orchestration.backends.emulated.namespaces import (
     enter_namespace,
+    links_operational,
     new_namespace,
     offloads_off,
     route_socket,
@@ -26,11 +27,11 @@ from orchestration.model.records import (
     Action,
     Applied,
     Event,
-    Floats,
     HostRecords,
     NoAction,
     Observation,
 )
+from orchestration.model.red_law import read_back_pmax
 
 # What applies to the whole guest, before the namespaces copy it.
 _GLOBAL_SYSCTLS = {
@@ -48,6 +49,8 @@ _GLOBAL_SYSCTLS = {
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
+# The kernel's link watch runs once a second.
+_CARRIER_TRIES, _CARRIER_WAIT_S = 100, 0.1
 
 
 def write_sysctl(name: str, value: str) -> None:
@@ -72,10 +75,21 @@ class Fabric:
             self.sockets.append(route_socket())
         send_requests(self.sockets[0], job.links)
         for place, item in enumerate(job.namespaces):
+            send_requests(self.sockets[place], item.links_up)
+        self._wait_for_carriers()
+        for place, item in enumerate(job.namespaces):
             self.enter(place)
             on = offloads_off(item.interfaces)
             self.offloads_on += [f"{item.name} {what}" for what in on]
             send_requests(self.sockets[place], item.requests)
+
+    def _wait_for_carriers(self) -> None:
+        """Let virtual time pass until the kernel has taken note that every link is up."""
+        for _ in range(_CARRIER_TRIES):
+            if all(links_operational(netlink) for netlink in self.sockets):
+                return
+            time.sleep(_CARRIER_WAIT_S)
+        raise RuntimeError("a link of the fabric does not come up")
 
     def enter(self, place: int) -> None:
         """Move this process into a device's namespace."""
@@ -176,7 +190,7 @@ class EmulatedRig:
             dropped_packets=reading.dropped_packets,
             kmin_bytes=reading.kmin_bytes,
             kmax_bytes=reading.kmax_bytes,
-            pmax=read_back_pmax(reading),
+            pmax=read_back_pmax(reading.max_p),
         )
 
     def apply(self, action: Action) -> Applied:
@@ -205,18 +219,12 @@ class EmulatedRig:
             queues=action.queues,
             kmin_bytes=reading.kmin_bytes[action.queues],
             kmax_bytes=reading.kmax_bytes[action.queues],
-            pmax=read_back_pmax(reading)[action.queues],
+            pmax=read_back_pmax(reading.max_p)[action.queues],
         )
 
     def hosts(self) -> HostRecords:
         """TCP counters of all hosts so far."""
         return self._hosts.records()
-
-
-def read_back_pmax(reading: QueueReading) -> Floats:
-    """The share that RED marks at kmax, from the probability that the kernel reports."""
-    probability = reading.max_p / 2**32
-    return np.asarray(2 * probability / (1 + probability))
 
 
 class HostCounters:

@@ -1,13 +1,14 @@
 """Netlink requests for queueing disciplines, as bytes.
 
 pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so the qdisc requests are built here
-(struct layouts: linux/pkt_sched.h). Only the standard library: the guest builds its threshold
-changes with the same functions.
+(struct layouts: linux/pkt_sched.h). The guest builds its threshold changes with the same functions.
 """
 
 from __future__ import annotations
 
 import struct
+
+from orchestration.model.red_law import red_max_p
 
 RTM_NEWQDISC, RTM_GETQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 38, 44, 45
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
@@ -23,7 +24,6 @@ NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE = 0x10000, 0x20000, 0x30000
 
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _RED_ECN, _RED_NODROP = 1, 8
-MAX_PROBABILITY = 0xFFFFFFFF
 
 # The idle table: 31 shifts any old average down to 0, so that a queue found idle counts as empty.
 _RED_STAB = bytes([31]) * 256
@@ -56,9 +56,9 @@ def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
 
 
 def tbf(
-    ifindex: int, handle: int, parent: int, rate_bps: int, packet_bytes: int, framing_bytes: int
+    ifindex: int, handle: int, parent: int, rate_bps: int, bucket_bytes: int, framing_bytes: int
 ) -> bytes:
-    """Add a shaper at line rate whose bucket holds one packet, so that it never bursts.
+    """Add a shaper at line rate with a bucket of `bucket_bytes`.
 
     The rate is sent as 64 bits (TCA_TBF_RATE64), hence exact above 34 Gbit/s. `framing_bytes` are
     charged for each packet: what a wire carries besides the frame.
@@ -66,8 +66,8 @@ def tbf(
     rate = rate_bps // 8
     ratespec = struct.pack("=BBHhHI", 0, 1, framing_bytes, 0, 0, min(rate, 0xFFFFFFFF))
     # limit: only the default child's, which a leaf replaces at once
-    qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * packet_bytes, 0, 0)
-    options = _nla(1, qopt) + _nla(6, struct.pack("=I", packet_bytes))
+    qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * bucket_bytes, 0, 0)
+    options = _nla(1, qopt) + _nla(6, struct.pack("=I", bucket_bytes))
     if rate > 0xFFFFFFFF:
         options += _nla(4, struct.pack("=Q", rate))
     return _qdisc(ifindex, handle, parent, "tbf", options)
@@ -81,21 +81,6 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
         + _nla(5, struct.pack("=I", 0))  # TCA_FQ_RATE_ENABLE
     )
     return _qdisc(ifindex, handle, parent, "fq", options)
-
-
-def red_probability(pmax: float) -> float:
-    """Return the probability to configure so that Linux RED marks a share `pmax` at kmax.
-
-    Linux RED spaces its marks: the gap to the next one is uniform on 1 ... 1/p packets, so that it
-    marks 2p/(1+p) at a steady queue (red_mark_probability, include/net/red.h). p = pmax/(2-pmax)
-    makes that pmax at the top of the ramp.
-    """
-    return pmax / (2.0 - pmax)
-
-
-def red_max_p(pmax: float) -> int:
-    """Return the 32-bit fixed-point value sent for `pmax` (exactly 1 would overflow)."""
-    return min(MAX_PROBABILITY, round(red_probability(pmax) * 2**32))
 
 
 def red(
@@ -135,8 +120,7 @@ def _red_options(kmin_bytes: int, kmax_bytes: int, pmax: float, limit_bytes: int
     return (
         _nla(1, qopt)
         + _nla(2, _RED_STAB)
-        # 0 would make the kernel fall back on Plog
-        + _nla(3, struct.pack("=I", max(1, red_max_p(pmax))))
+        + _nla(3, struct.pack("=I", red_max_p(pmax)))
         + _nla(4, flags)
     )
 

@@ -17,8 +17,8 @@ from orchestration.backends.fake.paths import Paths
 from orchestration.backends.fake.windows import Windows
 from orchestration.model.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
 
-NEVER_NS = np.iinfo(np.int64).max
-FREE = -1
+_NEVER_NS = np.iinfo(np.int64).max
+_FREE = -1
 _PLACES_AT_A_TIME = 64
 # What one flow may keep in its host's queue before its window stops growing (TCP small queues).
 _SMALL_QUEUE_BYTES = 65_536
@@ -72,14 +72,14 @@ class Senders:
     def over(self, now_ns: float) -> bool:
         """Return whether every flow of the schedule has ended."""
         all_on = self._next == len(self._schedule)
-        free = bool((self._flow == FREE).all())
+        free = bool((self._flow == _FREE).all())
         return all_on and free and bool((self._end_ns <= now_ns).all())
 
     def idle_until_ns(self) -> int | None:
         """Return when the next flow starts if none is on, else None."""
-        if bool((self._flow == FREE).all()):
+        if bool((self._flow == _FREE).all()):
             if self._next == len(self._schedule):
-                return int(NEVER_NS)
+                return int(_NEVER_NS)
             return int(self._schedule.start_ns[self._next])
         return None
 
@@ -99,13 +99,6 @@ class Senders:
             lengths = network.lengths()
         self._admit(now_ns + step_ns)
 
-        marking: Floats | None = network.marking(lengths)
-        marked: Floats | None = None
-        if marking is not None and marking.any():
-            marked = 1.0 - np.prod(1.0 - marking[network.path], axis=0)
-        else:
-            marking = None
-
         rtt_ns = self._base_rtt_ns + network.wait_ns(lengths)
         on_the_way = network.backlog.sum(axis=0) + self._rate * self._base_rtt_ns
         gap = windows.window - on_the_way
@@ -119,8 +112,11 @@ class Senders:
             self._note_last_bytes(ended, send, gap, lengths, now_ns, step_ns)
 
         limited = network.backlog[0] < _SMALL_QUEUE_BYTES
-        arrived = network.advance(send, marking, step_ns)
+        marking = network.marking(lengths)
+        marks = bool(marking.any())
+        arrived = network.advance(send, marking if marks else None, step_ns)
         self._rate = arrived / step_ns
+        marked = 1.0 - np.prod(1.0 - marking[network.path], axis=0) if marks else None
         windows.acknowledge(arrived, limited, marked)
 
     def settle(self) -> None:
@@ -130,16 +126,16 @@ class Senders:
             self._set_ends(self._last_bytes, network.lengths())
         left = network.backlog.sum(axis=0)
         through = (self._todo <= 0.0) & (left < _REMAINS_BYTES)
-        done = np.flatnonzero(through & (self._flow != FREE))
+        done = np.flatnonzero(through & (self._flow != _FREE))
         network.vacate(done)
-        self._flow[done] = FREE
+        self._flow[done] = _FREE
         self._rate[done] = 0.0
 
     def reroute(self, paths: Paths) -> None:
         """Move the flows that are on to new paths; what is in a queue moves along."""
         self._network.count()
         self._paths = paths
-        places = np.flatnonzero(self._flow != FREE)
+        places = np.flatnonzero(self._flow != _FREE)
         table = paths.columns([self._ends(int(self._flow[place])) for place in places])
         self._network.grow(max(len(table), len(self._network.path)), len(self._flow))
         for place, path in zip(places.tolist(), table.T, strict=True):
@@ -169,10 +165,10 @@ class Senders:
             return
         flows = range(self._next, stop)
         self._next = stop
-        free = np.flatnonzero(self._flow == FREE)
+        free = np.flatnonzero(self._flow == _FREE)
         if len(free) < len(flows):
             self._grow(len(self._flow) + max(_PLACES_AT_A_TIME, len(flows)))
-            free = np.flatnonzero(self._flow == FREE)
+            free = np.flatnonzero(self._flow == _FREE)
         table = self._paths.columns([self._ends(flow) for flow in flows])
         network = self._network
         if len(table) > len(network.path):
@@ -195,7 +191,7 @@ class Senders:
 
     def _grow(self, places: int) -> None:
         more = (0, places - len(self._flow))
-        self._flow = np.pad(self._flow, more, constant_values=FREE)
+        self._flow = np.pad(self._flow, more, constant_values=_FREE)
         self._todo = np.pad(self._todo, more)
         self._rate = np.pad(self._rate, more)
         self._base_rtt_ns = np.pad(self._base_rtt_ns, more, constant_values=1.0)

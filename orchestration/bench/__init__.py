@@ -1,0 +1,1 @@
+"""Measurements that show what the project claims: `closloop bench`."""

@@ -1,0 +1,38 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestration.bench import physics, program, red, speed
+from orchestration.bench.outcome import Outcome
+from orchestration.model.errors import InputError
+
+BENCHMARKS: dict[str, Callable[[], Outcome]] = {
+    "rtt": physics.round_trips,
+    "lone-flow": physics.lone_flow,
+    "conservation": physics.conservation,
+    "marking": red.marking_curve,
+    "thresholds": red.threshold_change,
+    "incast": red.incast,
+    "fabric": speed.fabric_speed,
+    "build": speed.build_speed,
+    "program": program.start_up,
+}
+
+
+def purpose(name: str) -> str:
+    """Return what a benchmark measures, in a line."""
+    return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
+
+
+def chosen(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
+    """Return the named benchmarks, every one for `all`. Raises InputError for an unknown name."""
+    unknown = [name for name in names if name != "all" and name not in BENCHMARKS]
+    if unknown:
+        raise InputError.single(
+            "bench",
+            f"no benchmark is called {unknown[0]!r}",
+            f"known: all, {', '.join(BENCHMARKS)}",
+        )
+    return BENCHMARKS if "all" in names else {name: BENCHMARKS[name] for name in names}

@@ -1,0 +1,115 @@
+"""The law by which Linux RED marks, and how far it is from the straight line that was asked for.
+
+Linux RED spaces its marks (net/sched/sch_red.c, include/net/red.h). Between kmin and kmax, after a
+mark it draws qR, uniform on the integers 0 … D-1, and marks the first packet, counted from 1, at
+which (queue - kmin) x count >= qR. So at a steady queue the gap between marks is uniform, and the
+share marked is one over its mean: 2p/(1+p) for p = (queue - kmin)/D.
+
+Here the kernel is asked for a `max_P` of pmax/(2-pmax), which makes that share pmax at kmax.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.model.records import Floats, Ints
+
+
+def red_max_p(pmax: float) -> int:
+    """Return the 32-bit `max_P` to configure so that a share `pmax` is marked at kmax.
+
+    2^32 itself would overflow; 0 would make the kernel fall back on another parameter.
+    """
+    return max(1, min(2**32 - 1, round(pmax / (2.0 - pmax) * 2**32)))
+
+
+def read_back_pmax(max_p: Floats) -> Floats:
+    """Return the share marked at kmax for the `max_P` that a kernel reports."""
+    probability = np.asarray(max_p, dtype=np.float64) / 2**32
+    return np.asarray(2 * probability / (1 + probability))
+
+
+@dataclass(frozen=True)
+class RedLaw:
+    """RED at one setting: kmin and kmax in bytes, pmax the share wanted at kmax."""
+
+    kmin_bytes: int
+    kmax_bytes: int
+    pmax: float
+
+    @property
+    def draw_range(self) -> int:
+        """D: how many values qR can take, with the kernel's integer divisions."""
+        delta = max(1, self.kmax_bytes - self.kmin_bytes)
+        return int(2**32 // max(1, red_max_p(self.pmax) // delta))
+
+    def line(self, qlen_bytes: Ints) -> Floats:
+        """The straight line of DCQCN: 0 below kmin, pmax at kmax, 1 from there on."""
+        queue = np.asarray(qlen_bytes, dtype=np.float64)
+        delta = max(1, self.kmax_bytes - self.kmin_bytes)
+        ramp = self.pmax * (queue - self.kmin_bytes) / delta
+        return np.where(queue < self.kmin_bytes, 0.0, np.where(queue >= self.kmax_bytes, 1.0, ramp))
+
+    def share(self, qlen_bytes: Ints) -> Floats:
+        """The share of packets that RED marks while the queue stays at `qlen_bytes`."""
+        shares = []
+        for queue in np.atleast_1d(qlen_bytes).tolist():
+            if queue < self.kmin_bytes:
+                shares.append(0.0)
+            elif queue >= self.kmax_bytes:
+                shares.append(1.0)
+            else:
+                shares.append(1.0 / self.gap_moments(queue)[0])
+        return np.array(shares)
+
+    def gap_moments(self, qlen_bytes: int) -> tuple[float, float]:
+        """Mean and variance of the packets from one mark to the next, on the ramp.
+
+        The gap is max(1, ceil(qR/x)) with x = queue - kmin: P(gap > g) = 1 - (x g + 1)/D.
+        """
+        x, draws = qlen_bytes - self.kmin_bytes, self.draw_range
+        if x <= 0:
+            return float("inf"), float("inf")
+        gaps = np.arange(0, (draws - 1) // x + 1, dtype=np.float64)
+        beyond = np.where(gaps == 0, 1.0, np.maximum(0.0, 1.0 - (x * gaps + 1) / draws))
+        mean = float(beyond.sum())
+        square = float(((2 * gaps + 1) * beyond).sum())
+        return mean, square - mean**2
+
+    def draw_gaps(self, qlen_bytes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:
+        """Draw gaps between marks at a steady queue on the ramp, shape `shape`."""
+        x = qlen_bytes - self.kmin_bytes
+        drawn = rng.integers(0, self.draw_range, size=shape)
+        return np.maximum(1, -(-drawn // x))
+
+    def marks_band(
+        self, qlen_bytes: int, packets: int, confidence: float, rng: np.random.Generator
+    ) -> tuple[int, int]:
+        """Return the central band of marks among `packets` at a steady queue, by simulation.
+
+        The first mark's distance is that of a renewal process observed from an arbitrary packet.
+        """
+        if qlen_bytes <= self.kmin_bytes:
+            return 0, 0
+        if qlen_bytes >= self.kmax_bytes:
+            return packets, packets
+        mean, variance = self.gap_moments(qlen_bytes)
+        draws = 2000
+        most = int(packets / mean + 12 * np.sqrt(packets * variance / mean**3 + 1)) + 4
+        gaps = self.draw_gaps(qlen_bytes, (draws, most + 200), rng)
+        places = np.cumsum(gaps, axis=1)
+        begin = rng.integers(0, np.maximum(1, places[:, 150:151]))
+        counts = ((places > begin) & (places <= begin + packets)).sum(axis=1)
+        tail = (1 - confidence) / 2
+        low, high = np.quantile(counts, [tail, 1 - tail])
+        return int(np.floor(low)), int(np.ceil(high))
+
+    def worst_departure(self) -> float:
+        """Largest distance of the law from the line on the ramp, as a share of pmax."""
+        if self.pmax <= 0 or self.kmax_bytes <= self.kmin_bytes + 1:
+            return 0.0
+        steps = min(200, self.kmax_bytes - self.kmin_bytes)
+        queue = np.linspace(self.kmin_bytes + 1, self.kmax_bytes - 1, steps).astype(np.int64)
+        return float(np.abs(self.share(queue) - self.line(queue)).max() / self.pmax)

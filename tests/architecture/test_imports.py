@@ -1,0 +1,37 @@
+"""The rules of who imports what, and how little the command line loads."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("duckdb", "numpy", "plotly", "pyarrow", "pydantic", "pyroute2", "ruamel", "scipy", "torch")
+
+
+def test_the_import_contracts_are_kept():
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run(
+        [str(linter), "--no-cache"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["--version"]], ids=" ".join)
+def test_help_loads_no_heavy_library(arguments):
+    code = (
+        "import sys\n"
+        "from orchestration.cli.main import main\n"
+        f"sys.argv = ['closloop', *{arguments!r}]\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit as end:\n"
+        "    assert not end.code, end.code\n"
+        f"print(sorted({set(HEAVY)!r} & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"

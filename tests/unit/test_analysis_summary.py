@@ -1,0 +1,233 @@
+import dataclasses
+import math
+import shutil
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.compare import compare
+from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.stamp import stamp
+from orchestration.analysis.summary import summarise, tuner_label
+from orchestration.analysis.timeline import busiest_queues, downsample
+from orchestration.analysis.words import change, extremes, percent_change, quantity
+from orchestration.artifacts.reader import finished_trials
+from orchestration.artifacts.writer import write_trial
+from orchestration.model.errors import InputError
+from orchestration.model.trial import TunerSpec
+
+
+def write(folder, case, **changes):
+    trial = dataclasses.replace(case.trial, **changes)
+    verdict = stamp(trial, case.testbed, case.schedule, case.record)
+    write_trial(folder / trial.id, trial, case.testbed, case.schedule, case.record, verdict, {})
+
+
+def test_tuners_meet_in_one_condition_with_the_baseline_first(summary):
+    (condition,) = summary.conditions
+    assert condition.label == "load 0.6"
+    assert [arm.tuner for arm in condition.arms] == ["secn1", "secn2"]
+    assert summary.tuners == ("secn1", "secn2")
+
+
+def test_an_invalid_trial_is_listed_and_counted_nowhere(summary):
+    first, second = summary.conditions[0].arms
+    assert [trial.spec.seed for trial in summary.invalid] == [5]
+    assert (len(second.trials), len(second.valid)) == (5, 4)
+    assert first.estimates["fct_mean_ns_all"].n == 5
+    assert second.estimates["fct_mean_ns_all"].n == 4
+    values = [trial.metrics.scalars["fct_mean_ns_all"] for trial in second.valid]
+    assert second.estimates["fct_mean_ns_all"].mean == pytest.approx(np.mean(values))
+
+
+def test_comparisons_are_paired_on_the_seeds_that_both_have(summary):
+    condition = summary.conditions[0]
+    found = {item.metric: item for item in condition.comparisons}
+    assert all(item.difference.n == 4 for item in found.values())
+    mine = {trial.spec.seed: trial.metrics.scalars for trial in condition.arms[1].valid}
+    base = {trial.spec.seed: trial.metrics.scalars for trial in condition.arms[0].valid}
+    key = "queue_p99_bytes"
+    wanted = np.mean([mine[seed][key] - base[seed][key] for seed in (1, 2, 3, 4)])
+    assert found[key].difference.mean == pytest.approx(wanted)
+    assert found[key].real
+    assert "higher (95% CI" in found[key].verdict
+
+
+def test_another_baseline_turns_the_differences_round(campaign, summary):
+    other = summarise(campaign, "secn2")
+    (there, *_), (back, *_) = (s.conditions[0].comparisons for s in (summary, other))
+    assert other.tuners == ("secn2", "secn1")
+    assert back.difference.mean == pytest.approx(-there.difference.mean)
+
+
+def test_size_groups_hold_as_many_flows_each(summary):
+    for arm in summary.conditions[0].arms:
+        curve = arm.by_size
+        assert len(curve.upto_bytes) == 10
+        assert curve.flows.sum() == sum(len(trial.metrics.slowdown) for trial in arm.valid)
+        assert curve.flows.max() - curve.flows.min() < 0.2 * curve.flows.mean()
+        assert np.all(curve.low <= curve.slowdown)
+        assert np.all(curve.slowdown <= curve.high)
+
+
+def test_a_factor_makes_conditions_that_are_not_mixed(tmp_path, cases):
+    for load in (0.3, 0.6):
+        for tuner in ("secn1", "secn2"):
+            write(tmp_path, cases(tuner, 1, 1_000_000, load))
+    found = summarise(tmp_path)
+    assert [condition.label for condition in found.conditions] == ["load 0.3", "load 0.6"]
+    assert all(len(condition.arms) == 2 for condition in found.conditions)
+
+
+def test_trials_of_an_edited_campaign_are_kept_apart(tmp_path, cases):
+    """Another duration under the same factors is another experiment."""
+    case = cases("secn1", 1, 1_000_000)
+    write(tmp_path, case)
+    write(tmp_path, case, duration_ns=1_000_001)
+    labels = [condition.label for condition in summarise(tmp_path).conditions]
+    assert labels == ["load 0.6", "load 0.6 (variant 2)"]
+
+
+def test_parameters_tell_tuners_of_one_name_apart():
+    assert tuner_label(TunerSpec("secn1")) == "secn1"
+    assert tuner_label(TunerSpec("static", {"pmax": 0.1, "kmin_bytes": 5})) == (
+        "static(kmin_bytes=5, pmax=0.1)"
+    )
+
+
+def test_one_tuner_alone_is_told_in_figures(tmp_path, cases):
+    write(tmp_path, cases("secn1", 1, 1_000_000))
+    found = summarise(tmp_path)
+    assert found.conditions[0].comparisons == ()
+    assert answers(found)[0].startswith("secn1: mean FCT ")
+    assert standing(found) == "The one trial is valid."
+
+
+def test_without_valid_trials_there_is_no_figure(tmp_path, cases):
+    case = cases("secn1", 1, 1_000_000)
+    case.record.flows.status[0] = 2
+    write(tmp_path, case)
+    found = summarise(tmp_path)
+    assert answers(found) == ["no figure can be given, no trial is valid."]
+    assert found.conditions[0].arms[0].valid == ()
+
+
+def test_the_answer_names_both_tuners_and_the_pairs(summary):
+    (sentence,) = answers(summary)
+    assert sentence.startswith("secn2 against secn1 (4 paired repeats): mean FCT ")
+    assert "p99 slowdown" in sentence
+    assert standing(summary) == "1 of 10 trials is invalid: listed below, counted nowhere."
+
+
+def test_a_folder_without_trials_says_what_to_give(tmp_path, campaign):
+    for folder, said in (
+        (tmp_path / "nowhere", "no such folder"),
+        (tmp_path, "no finished trial"),
+        (finished_trials(campaign)[0], "the folder of one trial"),
+    ):
+        with pytest.raises(InputError, match=said) as error:
+            summarise(folder)
+        assert error.value.problems[0].remedy
+
+
+def test_every_damaged_trial_is_named_at_once(campaign, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(campaign, copy)
+    broken = finished_trials(copy)[:2]
+    for folder in broken:
+        (folder / "ports.parquet").unlink()
+    with pytest.raises(InputError) as error:
+        summarise(copy)
+    assert [p.where for p in error.value.problems] == [str(f / "ports.parquet") for f in broken]
+
+
+def test_an_unknown_baseline_lists_the_tuners(campaign):
+    with pytest.raises(InputError, match="use one of: secn1, secn2"):
+        summarise(campaign, "acc")
+
+
+def metric_values(fct):
+    return {**{metric.key: 1.0 for metric in METRICS}, "fct_mean_ns_all": fct}
+
+
+def verdict(base, other):
+    rows = {
+        name: {seed: metric_values(value) for seed, value in enumerate(values)}
+        for name, values in (("secn1", base), ("secn2", other))
+    }
+    found = next(item for item in compare(rows) if item.metric == "fct_mean_ns_all")
+    return found.real, found.verdict
+
+
+def test_verdicts_in_words():
+    base = [1000.0, 1010.0, 990.0, 1005.0, 995.0]
+    lower = [880.0, 885.0, 875.0, 882.0, 870.0]
+    assert verdict(base, lower) == (True, "12% lower (95% CI 12% to 13%), real")
+    noisy = [1100.0, 900.0, 1050.0, 960.0, 1000.0]
+    assert verdict(base, noisy) == (False, "no difference shown with 5 repeats")
+    assert verdict(base, base) == (False, "the same in all 5 pairs")
+    assert verdict(base[:1], lower[:1]) == (False, "cannot be told from chance with one pair")
+
+
+def test_many_comparisons_ask_for_more_than_one_lucky_p_value():
+    """p = 0.02 alone would be called real; as one of nine comparisons it is not."""
+    base = [1000.0, 1010.0, 990.0, 1005.0, 995.0]
+    other = [value + shift for value, shift in zip(base, (30, 5, 22, 34, 12), strict=True)]
+    real, words = verdict(base, other)
+    assert not real
+    assert words == "no difference shown with 5 repeats after Holm's correction"
+
+
+def test_timelines_show_the_busiest_queue_with_its_thresholds(summary):
+    (queue, *_) = busiest_queues(summary.conditions[0], 1_000)
+    assert queue.kind == "towards a host"
+    assert queue.repeat == 1
+    assert [line.tuner for line in queue.timelines] == ["secn1", "secn2"]
+    assert [int(line.kmin_bytes[0]) for line in queue.timelines] == [5_000, 100_000]
+    assert queue.timelines[0].t_ns.max() <= 3_000_000
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1, max_size=500), st.integers(2, 100))
+def test_downsampling_keeps_extremes_order_and_the_limit(values, points):
+    t_ns, y = np.arange(len(values)), np.array(values)
+    t, kept = downsample(t_ns, y, points)
+    assert len(t) <= max(points, 2)
+    assert kept.max() == y.max()
+    assert kept.min() == y.min()
+    assert np.all(np.diff(t) > 0)
+    np.testing.assert_array_equal(y[t], kept)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1_234_567, "ns", "1.23ms"),
+        (999_999, "ns", "1000us"),
+        (12_345, "bytes", "12.3KB"),
+        (0, "bytes", "0B"),
+        (0.0042, "share", "0.42%"),
+        (0.5, "share", "50.0%"),
+        (3.14159, "ratio", "3.14"),
+        (123.4, "ratio", "123"),
+        (1234, "count", "1,234"),
+        (math.nan, "ns", "–"),
+    ],
+)
+def test_quantities_have_three_digits_and_a_unit(value, unit, text):
+    assert quantity(value, unit) == text
+
+
+def test_differences_have_signs_and_percentages_do_not():
+    assert change(12_000, "ns") == "+12us"
+    assert change(-12_000, "ns") == "-12us"
+    assert percent_change(-0.123) == "12%"
+    assert percent_change(0.0123) == "1.2%"
+
+
+def test_of_many_tuners_the_extremes_are_named():
+    values = {"a": 3.0, "b": 1.0, "c": 2.0, "d": 4.0}
+    assert extremes(values, "ratio") == "1.00 with b, 4.00 with d"
+    assert extremes({"a": math.nan}, "ratio") == "nothing measured"
