@@ -89,7 +89,14 @@ TABLES: dict[str, TableSpec] = {
         TableSpec(
             "hosts",
             1,
-            {"t_ns": _INT, "host": _NAME, "retransmits": _INT, "timeouts": _INT, "tx_bytes": _INT},
+            {
+                "t_ns": _INT,
+                "host": _NAME,
+                "retransmits": _INT,
+                "timeouts": _INT,
+                "out_of_order": _INT,
+                "tx_bytes": _INT,
+            },
         ),
         TableSpec(
             "actions",

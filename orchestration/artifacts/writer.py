@@ -152,7 +152,8 @@ def _hosts(testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
         "t_ns": np.tile(hosts.t_ns, len(testbed.hosts)),
         "host": Names(np.repeat(np.arange(len(testbed.hosts)), samples), testbed.hosts),
         **{
-            name: getattr(hosts, name).T.ravel() for name in ("retransmits", "timeouts", "tx_bytes")
+            name: getattr(hosts, name).T.ravel()
+            for name in ("retransmits", "timeouts", "out_of_order", "tx_bytes")
         },
     }
 

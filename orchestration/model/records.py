@@ -129,11 +129,15 @@ class ActionRecords:
 
 @dataclass(frozen=True)
 class HostRecords:
-    """Hosts' TCP counters: `t_ns` (samples,), the rest (samples, hosts), cumulative."""
+    """Hosts' TCP counters: `t_ns` (samples,), the rest (samples, hosts), cumulative.
+
+    `out_of_order` counts segments that arrived before an earlier one.
+    """
 
     t_ns: Ints
     retransmits: Ints
     timeouts: Ints
+    out_of_order: Ints
     tx_bytes: Ints
 
 

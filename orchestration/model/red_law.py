@@ -72,10 +72,11 @@ class RedLaw:
         x, draws = qlen_bytes - self.kmin_bytes, self.draw_range
         if x <= 0:
             return float("inf"), float("inf")
-        gaps = np.arange(0, (draws - 1) // x + 1, dtype=np.float64)
-        beyond = np.where(gaps == 0, 1.0, np.maximum(0.0, 1.0 - (x * gaps + 1) / draws))
-        mean = float(beyond.sum())
-        square = float(((2 * gaps + 1) * beyond).sum())
+        # sums over g = 1 ... last of P(gap > g) and of (2g + 1) P(gap > g), in closed form
+        last = float((draws - 1) // x)
+        ones, squares = last * (last + 1) / 2, last * (last + 1) * (2 * last + 1) / 6
+        mean = 1 + last * (1 - 1 / draws) - x / draws * ones
+        square = 1 + (1 - 1 / draws) * (2 * ones + last) - x / draws * (2 * squares + ones)
         return mean, square - mean**2
 
     def draw_gaps(self, qlen_bytes: int, shape: tuple[int, ...], rng: np.random.Generator) -> Ints:

@@ -176,7 +176,7 @@ def _share_links(
         actions=ActionRecords(
             zeros, zeros, zeros, every, zeros + kmin, zeros + kmax, np.full(len(queues), pmax)
         ),
-        hosts=HostRecords(t_ns, *(np.zeros((len(t_ns), 24), np.int64) for _ in range(3))),
+        hosts=HostRecords(t_ns, *(np.zeros((len(t_ns), 24), np.int64) for _ in range(4))),
         events=(Event(0, "start", "traffic starts"),),
         facts={"clock": "virtual", "kernel": "7.3.0", "offloads_on": []},
     )

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inventory.topology import Testbed
 from orchestration.backends.emulated import tc
 from orchestration.backends.emulated.fabric import (
@@ -24,12 +26,15 @@ from orchestration.backends.faults import fault_plan
 from orchestration.model.errors import TrialError
 from orchestration.model.ports import Progress
 from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.red_law import RedLaw
 from orchestration.model.trial import TrialSpec
 
 _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
 _HOST_BYTES = 8 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
+# A learned tuner sets thousands of thresholds; the law is worked out for the first few.
+_LAWS = 20
 
 
 def guest_memory_bytes(testbed: Testbed, flows: int = 0) -> int:
@@ -85,7 +90,22 @@ def _facts(
         "clock": "virtual",
         "kernel_hash": kernel.hash,
         "packet_hops": int(sent),
+        "red": _marking_law(record),
         "stages_s": stages.seconds(),
+    }
+
+
+def _marking_law(record: TrialRecord) -> dict[str, str]:
+    """Say how the ports marked, and how far that is from the straight line that was asked for."""
+    actions = record.actions
+    settings = np.unique(
+        np.column_stack([actions.kmin_bytes, actions.kmax_bytes, np.round(actions.pmax, 6)]), axis=0
+    )
+    laws = [RedLaw(int(kmin), int(kmax), float(pmax)) for kmin, kmax, pmax in settings[:_LAWS]]
+    worst = max((law.worst_departure() for law in laws), default=0.0)
+    return {
+        "marking": "Linux RED on the instantaneous queue",
+        "farthest_from_the_straight_line": f"{worst:.1%} of pmax",
     }
 
 

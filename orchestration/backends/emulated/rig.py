@@ -258,6 +258,7 @@ class HostCounters:
             t_ns=np.array(self._t_ns, dtype=np.int64),
             retransmits=column("Tcp:", "RetransSegs"),
             timeouts=column("TcpExt:", "TCPTimeouts"),
+            out_of_order=column("TcpExt:", "TCPOFOQueue"),
             tx_bytes=column("IpExt:", "OutOctets"),
         )
 

@@ -122,6 +122,8 @@ class FakeRig:
             t_ns=np.array([row[0] for row in self._host_rows], dtype=np.int64),
             retransmits=table(1),
             timeouts=table(2),
+            # a fluid stays in order
+            out_of_order=np.zeros((len(self._host_rows), count), dtype=np.int64),
             tx_bytes=table(3),
         )
 
