@@ -87,7 +87,7 @@ def test_a_trial_with_nothing_in_it_can_be_read(write, case):
     empty = dataclasses.replace(
         case.record,
         ports=type(case.record.ports)(none, *(np.zeros((0, queues), np.int64) for _ in range(5))),
-        hosts=type(case.record.hosts)(none, *(np.zeros((0, hosts), np.int64) for _ in range(3))),
+        hosts=type(case.record.hosts)(none, *(np.zeros((0, hosts), np.int64) for _ in range(4))),
         actions=type(case.record.actions)(*(none for _ in range(6)), none.astype(float)),
         events=(),
     )
