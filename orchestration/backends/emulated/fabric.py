@@ -37,6 +37,8 @@ LISTEN_PORT = 5000
 FIRST_SOURCE_PORT = 6000
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
+# Source and destination address, protocol, source and destination port.
+_FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 _BUCKET_SPARE_BYTES = 100
 
 # A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
@@ -231,7 +233,6 @@ def _host_sysctls(host: HostSpec) -> dict[str, str]:
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
         # a flow must not inherit what an earlier one learned about the path
         "net/ipv4/tcp_no_metrics_save": "1",
-        "net/ipv4/fib_multipath_hash_policy": "1",
     }
 
 
@@ -239,7 +240,9 @@ def _switch_sysctls(seed: int, number: int) -> dict[str, str]:
     salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
     return {
         "net/ipv4/ip_forward": "1",
-        "net/ipv4/fib_multipath_hash_policy": "1",
+        # 3 and not 1, which takes the sender's random socket hash where a packet still carries it
+        "net/ipv4/fib_multipath_hash_policy": "3",
+        "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
         "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
     }
 

@@ -1,0 +1,84 @@
+"""A guest that fails, dies or hangs: one clear error with the end of its console, nothing left."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestration.backends.emulated import launcher
+from orchestration.backends.emulated.kernel.cache import require_kernel
+from orchestration.model.errors import TrialError
+
+MEMORY = 512 * 1024 * 1024
+
+
+def guests():
+    names = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in names.stdout.splitlines() if "time-travel=inf-cpu" in line]
+
+
+def run(folder: Path, program: str, monkeypatch, silence_s: float = 60.0) -> TrialError:
+    script = folder / "program.py"
+    script.write_text(program)
+
+    def init_script(job: Path) -> str:
+        return f"#!/bin/sh\nexec {sys.executable} {script}\n"
+
+    monkeypatch.setattr(launcher, "init_script", init_script)
+    before = guests()
+    with pytest.raises(TrialError) as caught:
+        launcher.run_guest(require_kernel(), folder, MEMORY, lambda message: None, silence_s)
+    until = time.monotonic() + 10
+    while guests() != before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert guests() == before
+    return caught.value
+
+
+def test_a_guest_without_a_job_says_what_is_missing(tmp_path):
+    with pytest.raises(TrialError, match="failed") as caught:
+        launcher.run_guest(require_kernel(), tmp_path, MEMORY, lambda message: None)
+    assert "job.json" in caught.value.console
+
+
+def test_a_guest_that_dies(tmp_path, monkeypatch):
+    program = "print('the last words', flush=True)\nraise SystemExit(3)\n"
+    error = run(tmp_path, program, monkeypatch)
+    assert "died" in error.message
+    assert "the last words" in error.console
+
+
+def test_a_guest_that_hangs(tmp_path, monkeypatch):
+    program = "print('spinning', flush=True)\nwhile True:\n    pass\n"
+    error = run(tmp_path, program, monkeypatch, silence_s=3.0)
+    assert "hangs" in error.message
+    assert "spinning" in error.console
+
+
+def test_a_killed_launcher_leaves_no_guest(tmp_path):
+    """SIGKILL to the process that launched a guest ends the guest."""
+    before = guests()
+    program = (
+        "from pathlib import Path\n"
+        "from orchestration.backends.emulated import launcher\n"
+        "from orchestration.backends.emulated.kernel.cache import require_kernel\n"
+        f"script = Path({str(tmp_path / 'spin.py')!r})\n"
+        "script.write_text('while True: pass')\n"
+        f"text = '#!/bin/sh\\nexec {sys.executable} ' + str(script) + '\\n'\n"
+        "launcher.init_script = lambda job: text\n"
+        f"launcher.run_guest(require_kernel(), Path({str(tmp_path)!r}), {MEMORY}, print)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
+    until = time.monotonic() + 20
+    while guests() == before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert guests() != before
+    process.kill()
+    process.wait()
+    until = time.monotonic() + 10
+    while guests() != before and time.monotonic() < until:
+        time.sleep(0.1)
+    assert guests() == before
