@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from orchestration.cli import bench, inventory, kernel, traffic
+from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
 from orchestration.cli.report import report
@@ -31,7 +32,7 @@ app.command()(report)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(traffic.app, name="traffic")
 app.add_typer(kernel.app, name="kernel")
-app.command()(doctor)
+app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.add_typer(bench.app, name="bench")
 
 

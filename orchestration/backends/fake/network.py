@@ -37,6 +37,7 @@ class FluidNetwork:
         self.buffer = np.array([*buffers, np.inf, 0.0])
         self._full_rate = self.rate.copy()
         self._full_buffer = self.buffer.copy()
+        self._set_waits()
         self.queues = np.array([port.index for port in testbed.queues], dtype=np.int64)
         count = len(self.rate)
         # Until thresholds are set nothing is marked below a full buffer; hosts never mark.
@@ -70,6 +71,12 @@ class FluidNetwork:
         index = list(ports)
         self.rate[index] = self._full_rate[index] if up else 0.0
         self.buffer[index] = self._full_buffer[index] if up else 0.0
+        self._set_waits()
+
+    def _set_waits(self) -> None:
+        """Set the ns that a counted byte in a queue delays those behind it."""
+        self._wait_per_byte = np.zeros(len(self.rate))
+        np.divide(self._wire_share, self.rate, out=self._wait_per_byte, where=self.rate > 0)
 
     def grow(self, stages: int, flows: int) -> None:
         """Make room for more stages or flows; new places are empty."""
@@ -113,9 +120,7 @@ class FluidNetwork:
 
         A port that is down makes nothing wait: it drops.
         """
-        wire_bytes = lengths * self._wire_share
-        wait = np.divide(wire_bytes, self.rate, out=np.zeros_like(lengths), where=self.rate > 0)
-        total: Floats = wait[self.path].sum(axis=0)
+        total: Floats = (lengths * self._wait_per_byte).take(self.path).sum(axis=0)
         return total
 
     def shed(self, lengths: Floats) -> Floats:
@@ -125,30 +130,32 @@ class FluidNetwork:
         """
         excess = np.maximum(lengths - self.buffer, 0.0)
         share = excess / np.maximum(lengths, _TINY)
-        lost = self.backlog * share[self.path]
+        lost = self.backlog * share.take(self.path)
         self.backlog -= lost
         self.dropped_packets += self._by_port(lost * self.packets_per_byte)
         total: Floats = lost.sum(axis=0)
         return total
 
-    def advance(self, send: Floats, marking: Floats | None, step_ns: float) -> Floats:
+    def advance(self, send: Floats, marked: Floats | None, step_ns: float) -> Floats:
         """Let `step_ns` pass: flows put `send` bytes in, every queue serves what its rate allows.
 
-        `marking` is None when no queue marks. Returns the bytes that reach the receivers.
+        `marked` is the share of each flow that is marked at each stage, None when no queue marks.
+        Returns the bytes that reach the receivers.
         """
         ports = len(self.rate)
         room = self.rate * step_ns
+        moved = np.empty_like(self.backlog)
         moving = send
-        for row, path in enumerate(self.path):
-            offered = self.backlog[row] + moving
-            demand = np.bincount(path, offered * self._wire_per_byte, ports)
+        for path, backlog, through in zip(self.path, self.backlog, moved, strict=True):
+            backlog += moving
+            demand = np.bincount(path, backlog * self._wire_per_byte, ports)
             served = np.minimum(demand, room)
-            room = room - served
-            moving = offered * (served / (demand + _TINY))[path]
-            self.backlog[row] = offered - moving
-            self._sent[row] += moving
-            if marking is not None:
-                self._marked[row] += moving * marking[path]
+            room -= served
+            moving = np.multiply(backlog, (served / (demand + _TINY)).take(path), out=through)
+            backlog -= moving
+        self._sent += moved
+        if marked is not None:
+            self._marked += moved * marked
         return moving
 
     def count(self) -> None:

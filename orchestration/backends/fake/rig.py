@@ -26,8 +26,8 @@ from orchestration.model.records import (
 )
 from orchestration.model.trial import TrialSpec
 
-# Longest step of the model. Two round trips of an idle leaf-spine fabric.
-STEP_NS = 20_000
+# Longest step of the model: a few round trips of an idle leaf-spine fabric.
+STEP_NS = 25_000
 
 
 class FakeRig:

@@ -99,7 +99,8 @@ class Senders:
             lengths = network.lengths()
         self._admit(now_ns + step_ns)
 
-        rtt_ns = self._base_rtt_ns + network.wait_ns(lengths)
+        wait_ns = network.wait_ns(lengths)
+        rtt_ns = self._base_rtt_ns + wait_ns
         on_the_way = network.backlog.sum(axis=0) + self._rate * self._base_rtt_ns
         gap = windows.window - on_the_way
         ack_clocked = self._rate * step_ns
@@ -109,15 +110,15 @@ class Senders:
         self._todo -= send
         ended = np.flatnonzero((self._todo <= 0.0) & (send > 0.0))
         if len(ended):
-            self._note_last_bytes(ended, send, gap, lengths, now_ns, step_ns)
+            self._note_last_bytes(ended, send, gap, wait_ns, now_ns, step_ns)
 
         limited = network.backlog[0] < _SMALL_QUEUE_BYTES
         marking = network.marking(lengths)
-        marks = bool(marking.any())
-        arrived = network.advance(send, marking if marks else None, step_ns)
+        marked = marking.take(network.path) if marking.any() else None
+        arrived = network.advance(send, marked, step_ns)
         self._rate = arrived / step_ns
-        marked = 1.0 - np.prod(1.0 - marking[network.path], axis=0) if marks else None
-        windows.acknowledge(arrived, limited, marked)
+        echoed = None if marked is None else 1.0 - np.prod(1.0 - marked, axis=0)
+        windows.acknowledge(arrived, limited, echoed)
 
     def settle(self) -> None:
         """Free the places of flows whose bytes have all arrived. Brings the counters up to date."""
@@ -204,7 +205,7 @@ class Senders:
         places: Ints,
         send: Floats,
         gap: Floats,
-        lengths: Floats,
+        wait_ns: Floats,
         now_ns: float,
         step_ns: float,
     ) -> None:
@@ -218,7 +219,7 @@ class Senders:
         self._last_bytes = _LastBytes(
             places,
             sent_ns=begin + np.minimum(spent, step_ns),
-            wait_ns=self._network.wait_ns(lengths)[places],
+            wait_ns=wait_ns[places],
         )
 
     def _set_ends(self, last: _LastBytes, lengths: Floats) -> None:

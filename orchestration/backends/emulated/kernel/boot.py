@@ -103,7 +103,7 @@ def memory_dir(memory_bytes: int, candidates: Iterable[Path] | None = None) -> P
     available = available_memory_bytes(Path("/proc/meminfo").read_text())
     if available < memory_bytes:
         raise NotReadyError(
-            f"{_mib(memory_bytes)} of memory are wanted for guests, {_mib(available)} are available",
+            f"guests want {_mib(memory_bytes)} of memory, {_mib(available)} are available",
             "run fewer trials side by side, or end other programs",
         )
     refused = []

@@ -53,7 +53,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A virtual-time kernel that can be booted. `manifest` is None for one from $CLOSLOOP_KERNEL."""
+    """A virtual-time kernel that can be booted; no `manifest` if $CLOSLOOP_KERNEL names it."""
 
     path: Path
     version: str
@@ -99,7 +99,7 @@ def require_kernel() -> Kernel:
 
 
 def built_kernels() -> list[Kernel]:
-    """Return the cached kernels with the configuration that is asked for, the newest source last."""
+    """Return the cached kernels with the wanted configuration, the newest source last."""
     wanted = config_hash()
     kernels = []
     for path in kernel_folder().glob(f"*/{MANIFEST}"):

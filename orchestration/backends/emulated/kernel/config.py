@@ -6,8 +6,9 @@ import hashlib
 import re
 from pathlib import Path
 
+from orchestration.backends.emulated.kernel.patches import REPLACEMENTS
+
 FRAGMENT = Path(__file__).with_name("config.fragment")
-PRELUDE = Path(__file__).with_name("Kconfig.prelude")
 
 _SET = re.compile(r"^(CONFIG_\w+)=(.+)$")
 _UNSET = re.compile(r"^# (CONFIG_\w+) is not set$")
@@ -44,23 +45,7 @@ def unmet_options(config: str) -> list[str]:
 
 
 def config_hash() -> str:
-    """Return a hash of the fragment's options and of the Kconfig prelude, comments left out."""
+    """Return a hash of the fragment's options and of what the source is changed in."""
     lines = sorted(f"{name}={value}" for name, value in fragment_options().items())
-    lines += _without_comments(PRELUDE.read_text())
+    lines += [repr(change) for change in REPLACEMENTS]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-
-
-def with_prelude(kconfig: str) -> str:
-    """Return a kernel's top `Kconfig` with the prelude after its `mainmenu` line.
-
-    The result goes to make as KBUILD_KCONFIG. So HZ changes without a change to the source tree,
-    which may be the user's own.
-    """
-    match = re.search(r"^mainmenu .*\n", kconfig, re.MULTILINE)
-    if match is None:
-        raise ValueError("no mainmenu line in the top Kconfig")
-    return f"{kconfig[: match.end()]}\n{PRELUDE.read_text()}{kconfig[match.end() :]}"
-
-
-def _without_comments(text: str) -> list[str]:
-    return [line.rstrip() for line in text.splitlines() if line.strip() and line[0] != "#"]

@@ -26,6 +26,12 @@ class Replacement:
 
 
 REPLACEMENTS = (
+    # Ticks of a millisecond, for TCP's timers.
+    Replacement(
+        "arch/um/Kconfig",
+        "config HZ\n\tint\n\tdefault 100\n",
+        "config HZ\n\tint\n\tdefault 1000\n",
+    ),
     Replacement(
         "arch/um/include/linux/time-internal.h",
         "#define TIMER_MULTIPLIER 256\n",

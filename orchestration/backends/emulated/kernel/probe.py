@@ -8,7 +8,6 @@ import base64
 import ctypes
 import json
 import os
-import sys
 import time
 
 MARK = "closloop-probe "
@@ -50,4 +49,4 @@ def _read(path: str) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

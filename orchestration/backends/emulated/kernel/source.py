@@ -42,13 +42,14 @@ def makefile_version(makefile: str) -> str:
     Raises:
         NotReadyError: it states none, so this is not a kernel's source.
     """
-    fields = dict(
+    fields: dict[str, str] = dict(
         re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)\s*=[ \t]*(.*)$", makefile, re.M)
     )
     if not (fields.get("VERSION") and fields.get("PATCHLEVEL")):
         raise NotReadyError("the source's Makefile states no kernel version", SOURCE_REMEDY)
     sublevel = f".{fields['SUBLEVEL']}" if fields.get("SUBLEVEL") else ""
-    return f"{fields['VERSION']}.{fields['PATCHLEVEL']}{sublevel}{fields.get('EXTRAVERSION', '')}"
+    extra = fields.get("EXTRAVERSION", "")
+    return f"{fields['VERSION']}.{fields['PATCHLEVEL']}{sublevel}{extra}"
 
 
 def newest_package(search: str) -> str:
@@ -132,7 +133,7 @@ def parse_deb822(text: str) -> list[Mirror]:
 
 
 def parse_one_line(text: str) -> list[Mirror]:
-    """Return the archives of a `sources.list` file: `deb [option=value …] URI SUITE COMPONENT …`."""
+    """Return the archives of a `sources.list`: `deb [option=value …] URI SUITE COMPONENT …`."""
     mirrors = []
     for line in text.splitlines():
         match = re.match(r"^\s*deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)", line)

@@ -1,0 +1,139 @@
+"""Brings a kernel's source into a work folder: from a tree, a tarball, or Debian's archive."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.backends.emulated.kernel.patches import mirror_tree
+from orchestration.backends.emulated.kernel.process import LoggedRunner
+from orchestration.backends.emulated.kernel.source import (
+    DEBIAN_KEYRING,
+    SOURCE_REMEDY,
+    SUITES,
+    Mirror,
+    Package,
+    main_mirror,
+    makefile_version,
+    newest_package,
+    os_release,
+    parse_deb822,
+    parse_one_line,
+    parse_print_uris,
+    require_version,
+)
+from orchestration.model.errors import InputError, NotReadyError
+
+Step = Callable[[int, int], None]
+
+
+def tree_version(tree: Path) -> str:
+    """Return the version of a source tree.
+
+    Raises:
+        InputError: it is no kernel source.
+    """
+    try:
+        version = makefile_version((tree / "Makefile").read_text())
+    except OSError as error:
+        raise InputError.single("--source", f"{tree} is no kernel source: {error}") from error
+    require_version(version)
+    return version
+
+
+def take_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
+    """Make `to` a source tree that may be changed, from the user's tree or tarball.
+
+    Raises:
+        InputError: `given` is neither.
+    """
+    if given.is_dir():
+        tree_version(given)
+        mirror_tree(given.absolute(), to)
+    elif given.is_file():
+        _unpack(given, to, runner, step)
+    else:
+        raise InputError.single(
+            "--source", f"no file or folder {given}", "name a tree or a tarball"
+        )
+
+
+def _unpack(tarball: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
+    size = tarball.stat().st_size
+    to.mkdir(parents=True)
+    compression = {".xz": "--xz", ".gz": "--gzip", ".zst": "--zstd", ".bz2": "--bzip2"}
+    argv = ["tar", "--extract", "--directory", str(to), "--strip-components=1"]
+    argv += [compression[tarball.suffix]] if tarball.suffix in compression else []
+    with tarball.open("rb") as source:
+        runner.feed(
+            argv,
+            source,
+            what=f"unpacking {tarball.name}",
+            remedy="is it a whole tarball of a Linux source?",
+            on_bytes=lambda done: step(done, size),
+        )
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Debian's archive through apt, with lists and a cache of our own: no root, no traces."""
+
+    folder: Path
+    runner: LoggedRunner
+
+    def newest(self) -> tuple[str, Package]:
+        """Return the newest kernel source's package name, and what a download would bring."""
+        if not shutil.which("apt-get"):
+            raise NotReadyError("this system has no apt-get to fetch a source with", SOURCE_REMEDY)
+        for name in ("lists/partial", "cache/archives/partial"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "archive.sources").write_text(self._mirror().deb822(SUITES))
+        self._apt("apt-get", "update", what="reading the archive's index")
+        found = self._apt(
+            "apt-cache", "search", "--names-only", "^linux-source-[0-9]", what="the search"
+        )
+        name = newest_package(found)
+        answer = self._apt(
+            "apt-get", "download", "--print-uris", name, what="looking the package up"
+        )
+        return name, parse_print_uris(answer)
+
+    def fetch(self, name: str, package: Package, to: Path, step: Step) -> None:
+        """Download the package and unpack the source in it to `to`."""
+        self._apt("apt-get", "download", name, what=f"the download of {name}")
+        holder = self.folder / "package"
+        self.runner.run(
+            ["dpkg-deb", "--extract", package.file_name, str(holder)],
+            what=f"unpacking {package.file_name}",
+            cwd=self.folder,
+        )
+        (self.folder / package.file_name).unlink()
+        (tarball,) = (holder / "usr/src").glob("linux-source-*.tar.*")
+        _unpack(tarball, to, self.runner, step)
+
+    def _mirror(self) -> Mirror:
+        mirrors = []
+        for path in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]:
+            if path.suffix == ".list" and path.is_file():
+                mirrors += parse_one_line(path.read_text())
+            elif path.suffix == ".sources":
+                mirrors += parse_deb822(path.read_text())
+        release = os_release(Path("/etc/os-release").read_text())
+        mirror = main_mirror(mirrors, release.get("VERSION_CODENAME", ""))
+        key = mirror.signed_by or (DEBIAN_KEYRING if os.path.exists(DEBIAN_KEYRING) else "")
+        return Mirror(mirror.uri, mirror.suites, key, mirror.trusted)
+
+    def _apt(self, *words: str, what: str) -> str:
+        program, *rest = words
+        options = {
+            "Dir::Etc::sourcelist": self.folder / "archive.sources",
+            "Dir::Etc::sourceparts": "-",
+            "Dir::State::lists": self.folder / "lists",
+            "Dir::Cache": self.folder / "cache",
+            "APT::Sandbox::User": "root",
+        }
+        argv = [program, *(word for k, v in options.items() for word in ("-o", f"{k}={v}")), *rest]
+        return self.runner.run(argv, what=what, remedy=SOURCE_REMEDY, cwd=self.folder)

@@ -1,0 +1,87 @@
+"""`closloop kernel`: build, show and check the virtual-time kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.backends.emulated.kernel.cache import Kernel
+
+_EPILOG = (
+    "Examples:  closloop kernel build  |  closloop kernel build --source linux-7.3.tar.xz  |  "
+    "closloop kernel check"
+)
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Build, show and check the virtual-time kernel.",
+    epilog=_EPILOG,
+)
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command(epilog=_EPILOG)
+def build(
+    source: Annotated[
+        Path | None,
+        typer.Option(help="A Linux source, tree or tarball; else the newest in Debian's archive."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Compilers side by side. Default: all cores.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Build even if there is one.")] = False,
+) -> None:
+    """Build the kernel that trials run in. It is built once and kept in the user's cache."""
+    from orchestration.backends.emulated.kernel.build import build_kernel
+    from orchestration.cli.phases import Phases
+
+    cores = len(os.sched_getaffinity(0))
+    with Phases() as phases:
+        kernel, built = build_kernel(source, jobs or cores, force, phases)
+    typer.echo(f"{'built' if built else 'already there'}: {_line(kernel)}")
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Say which kernel trials would run in."""
+    from dataclasses import asdict
+
+    from orchestration.backends.emulated.kernel.cache import require_kernel
+
+    kernel = require_kernel()
+    if as_json:
+        typer.echo(json.dumps(asdict(kernel), default=str, indent=2))
+        return
+    typer.echo(_line(kernel))
+    if kernel.manifest:
+        built = kernel.manifest
+        typer.echo(f"built {built.built_at} in {built.build_s:.0f} s by {built.compiler}")
+        typer.echo(f"from {built.origin}")
+
+
+@app.command()
+def check(as_json: AsJson = False) -> None:
+    """Boot the kernel and see that its clock stands still under load."""
+    from dataclasses import asdict
+
+    from orchestration.backends.emulated.kernel.cache import require_kernel
+    from orchestration.backends.emulated.kernel.check import check_kernel
+
+    report = check_kernel(require_kernel().path)
+    if as_json:
+        facts = {key: value for key, value in asdict(report).items() if key != "config"}
+        typer.echo(json.dumps(facts, indent=2))
+        return
+    typer.echo(
+        f"Linux {report.release} boots in {report.wall_s:.1f} s, sleeps "
+        f"{report.sleep_ns / 1e9:.0f} s in no time, and 20,000 system calls took "
+        f"{report.busy_ns} ns of its time"
+    )
+
+
+def _line(kernel: Kernel) -> str:
+    return f"Linux {kernel.version}, {kernel.hash}, {kernel.path}"

@@ -1,0 +1,180 @@
+"""What this machine can do, and what to do about what is missing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orchestration.backends.emulated.kernel.boot import available_memory_bytes, memory_dir
+from orchestration.backends.emulated.kernel.build import missing_tools
+from orchestration.backends.emulated.kernel.cache import find_kernel, kernel_folder
+from orchestration.backends.emulated.kernel.check import check_kernel
+from orchestration.model.errors import ClosloopError
+
+State = Literal["ok", "missing", "note"]
+_GUEST_BYTES = 1_500_000_000
+_HOST_QDISCS = {
+    "red": "CONFIG_NET_SCH_RED",
+    "tbf": "CONFIG_NET_SCH_TBF",
+    "netem": "CONFIG_NET_SCH_NETEM",
+    "fq": "CONFIG_NET_SCH_FQ",
+    "ets": "CONFIG_NET_SCH_ETS",
+}
+_OPTIONAL_TOOLS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "iperf3": "iperf3",
+    "clang": "clang",
+    "chromium": "chromium",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at. `missing` keeps trials from running, `note` does not."""
+
+    what: str
+    state: State
+    found: str
+    remedy: str = ""
+
+
+def examine(*, boot: bool) -> tuple[Finding, ...]:
+    """Look at this machine; `boot` boots the kernel too."""
+    return (
+        _python(),
+        _kernel(boot=boot),
+        _build_tools(),
+        _memory(),
+        _disk(),
+        _cores(),
+        _rights(),
+        _host_qdiscs(),
+        _bpf(),
+        _tools(),
+    )
+
+
+def _python() -> Finding:
+    good = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()}, {sys.executable}"
+    return Finding(
+        "Python", "ok" if good else "missing", found, "" if good else "use 3.11 or newer"
+    )
+
+
+def _kernel(*, boot: bool) -> Finding:
+    what = "virtual-time kernel"
+    try:
+        kernel = find_kernel()
+        if kernel is None:
+            return Finding(what, "missing", "not built", "closloop kernel build (some minutes)")
+        if not boot:
+            return Finding(what, "ok", f"Linux {kernel.version}, {kernel.hash}")
+        report = check_kernel(kernel.path)
+        found = f"Linux {report.release}, boots in {report.wall_s:.1f} s"
+        return Finding(what, "ok", found)
+    except ClosloopError as error:
+        return Finding(what, "missing", error.message, error.remedy)
+
+
+def _build_tools() -> Finding:
+    missing = missing_tools()
+    if not missing:
+        return Finding("tools to build it", "ok", "gcc, make, flex, bison, bc, xz")
+    packages = " ".join(sorted(set(missing.values())))
+    state: State = "note" if find_kernel() else "missing"
+    return Finding(
+        "tools to build it", state, f"no {', '.join(missing)}", f"apt-get install {packages}"
+    )
+
+
+def _memory() -> Finding:
+    available = available_memory_bytes(Path("/proc/meminfo").read_text())
+    found = f"{available / 1e9:.1f} GB available"
+    try:
+        found += f", guests' memory in {memory_dir(_GUEST_BYTES)}"
+    except ClosloopError as error:
+        return Finding("memory", "missing", error.message, error.remedy)
+    return Finding("memory", "ok", found)
+
+
+def _disk() -> Finding:
+    folder = kernel_folder()
+    while not folder.exists():
+        folder = folder.parent
+    cache, here = (shutil.disk_usage(place).free / 1e9 for place in (folder, "."))
+    found = f"{here:.0f} GB free here, {cache:.0f} GB in the cache"
+    if min(cache, here) < 1:
+        return Finding("disk", "missing", found, "make room: a kernel build takes 4 GB")
+    return Finding("disk", "ok", found)
+
+
+def _cores() -> Finding:
+    cores = len(os.sched_getaffinity(0))
+    return Finding("cores", "ok", f"{cores}: so many trials side by side")
+
+
+def _rights() -> Finding:
+    if os.geteuid() == 0:
+        return Finding("rights", "ok", "root (not needed for the emulated backend)")
+    path = Path("/proc/sys/user/max_user_namespaces")
+    limit = int(path.read_text()) if path.exists() else 0
+    spaces = "user namespaces allowed" if limit else "no user namespaces"
+    return Finding("rights", "ok", f"not root, {spaces} (neither is needed to emulate)")
+
+
+def _host_qdiscs() -> Finding:
+    config = _host_config()
+    if not config:
+        return Finding("host kernel's qdiscs", "note", "its configuration is not readable")
+    have = [name for name, option in _HOST_QDISCS.items() if f"{option}=" in config]
+    lack = [name for name in _HOST_QDISCS if name not in have]
+    found = f"{', '.join(have) or 'none'}" + (f"; no {', '.join(lack)}" if lack else "")
+    remedy = "not needed: trials use the virtual-time kernel's own" if lack else ""
+    return Finding("host kernel's qdiscs", "note" if lack else "ok", found, remedy)
+
+
+def _host_config() -> str:
+    packed = Path("/proc/config.gz")
+    plain = Path(f"/boot/config-{platform.release()}")
+    try:
+        if packed.exists():
+            return gzip.decompress(packed.read_bytes()).decode()
+        return plain.read_text() if plain.exists() else ""
+    except OSError:
+        return ""
+
+
+def _bpf() -> Finding:
+    def sysctl(name: str) -> str:
+        path = Path("/proc/sys") / name
+        try:
+            return path.read_text().strip()
+        except OSError:
+            return "unknown"
+
+    jit = {"0": "off", "1": "on", "2": "on"}.get(sysctl("net/core/bpf_jit_enable"), "unknown")
+    free = sysctl("kernel/unprivileged_bpf_disabled") == "0"
+    found = f"host: JIT {jit}, {'any user' if free else 'root only'}; guest: interpreter"
+    return Finding("BPF", "ok", found)
+
+
+def _tools() -> Finding:
+    lack = [tool for tool in _OPTIONAL_TOOLS if not shutil.which(tool)]
+    have = [tool for tool in _OPTIONAL_TOOLS if tool not in lack]
+    if not lack:
+        return Finding("optional tools", "ok", ", ".join(have))
+    packages = " ".join(sorted({_OPTIONAL_TOOLS[tool] for tool in lack}))
+    return Finding(
+        "optional tools",
+        "note",
+        f"{', '.join(have) or 'none'}; no {', '.join(lack)}",
+        f"only where you want them: apt-get install {packages}",
+    )
