@@ -42,8 +42,7 @@ def run(
 ) -> None:
     """Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.
 
-    Exit code: 0 all trials are valid, 1 some failed or are invalid, 2 bad input, 3 not ready,
-    130 interrupted.
+    Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
 
     Example: closloop run examples/quickstart.yml --on fake
     """

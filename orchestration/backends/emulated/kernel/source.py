@@ -61,7 +61,7 @@ def newest_package(search: str) -> str:
     names = re.findall(r"^(linux-source-\d+\.\d+)\s", search, re.MULTILINE)
     if not names:
         raise NotReadyError("the archive offers no linux-source package", SOURCE_REMEDY)
-    newest = max(names, key=version_key)
+    newest: str = max(names, key=version_key)
     require_version(newest.removeprefix("linux-source-"))
     return newest
 

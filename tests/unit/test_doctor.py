@@ -1,0 +1,29 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from orchestration.cli.main import app
+
+
+@pytest.fixture
+def no_kernel(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CLOSLOOP_KERNEL", raising=False)
+
+
+def test_a_machine_without_a_kernel_is_told_how_to_get_one(no_kernel):
+    result = CliRunner().invoke(app, ["doctor", "--json"])
+    said = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert not said["ready"]
+    kernel = next(f for f in said["findings"] if f["what"] == "virtual-time kernel")
+    assert kernel["state"] == "missing"
+    assert "closloop kernel build" in kernel["remedy"]
+
+
+def test_the_table_says_the_same(no_kernel):
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 3
+    assert "not ready" in result.stdout
+    assert "memory" in result.stdout
