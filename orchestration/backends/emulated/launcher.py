@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import selectors
 import shlex
 import subprocess
@@ -28,6 +29,9 @@ SILENCE_S = 180.0
 _CONSOLE_LINES = 40
 _ROOT = Path(__file__).resolve().parents[3]
 
+# The command line knows no quoting and holds 4 KB.
+_PLAIN = re.compile(r"[\w./+-]{1,1000}")
+
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -45,18 +49,15 @@ def run_guest(
         NotReadyError: there is no place for its memory.
     """
     where = memory_dir(memory_bytes)
-    # hostfs and the kernel's command line know no quoting: a folder of our own has a plain name
-    with tempfile.TemporaryDirectory(prefix="closloop-guest-", dir="/tmp") as plain, _cpu() as cpu:
-        job = Path(plain) / "job"
-        job.symlink_to(folder.absolute())
-        init = Path(plain) / "init"
-        init.write_text(init_script(job))
+    with _plain_folder(folder.absolute()) as plain, _cpu() as cpu:
+        init = plain / "init"
+        init.write_text(init_script(folder.absolute()))
         init.chmod(0o755)
         argv = guest_argv(kernel.path, memory_bytes=memory_bytes, init=init)
         process = launch(
             argv,
             cpu=cpu,
-            cwd=Path(plain),
+            cwd=plain,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             memory_dir=where,
@@ -96,6 +97,16 @@ def init_script(job: Path) -> str:
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"
         f"exec {python} -P -m orchestration.backends.emulated.guest\n"
     )
+
+
+@contextmanager
+def _plain_folder(folder: Path) -> Iterator[Path]:
+    """Yield `folder`, or a temporary one if its name cannot stand on a kernel's command line."""
+    if _PLAIN.fullmatch(str(folder)):
+        yield folder
+    else:
+        with tempfile.TemporaryDirectory(prefix="closloop-guest-", dir="/tmp") as plain:
+            yield Path(plain)
 
 
 def _lines(
