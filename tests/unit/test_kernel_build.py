@@ -81,6 +81,8 @@ def test_versions_are_read_and_old_ones_refused(tmp_path):
 
 def test_patches_change_a_mirror_and_not_the_users_tree(tmp_path):
     tree = make_tree(tmp_path / "tree")
+    (tree / ".git").mkdir()
+    (tree / "include-prefixes").symlink_to(tree / "arch")
     before = {path: path.read_text() for path in tree.rglob("*") if path.is_file()}
     patches.mirror_tree(tree, tmp_path / "mirror")
     patches.patch_tree(tmp_path / "mirror")
@@ -88,6 +90,8 @@ def test_patches_change_a_mirror_and_not_the_users_tree(tmp_path):
         assert change.new in (tmp_path / "mirror" / change.file).read_text()
     assert {path: path.read_text() for path in before} == before
     assert (tmp_path / "mirror" / "Makefile").is_symlink()
+    assert (tmp_path / "mirror" / "include-prefixes" / "um").is_dir()
+    assert not (tmp_path / "mirror" / ".git").exists()
 
 
 def test_a_source_that_the_patches_do_not_fit_is_refused_unchanged(tmp_path):
@@ -183,3 +187,18 @@ def test_a_built_kernel_is_found_again_until_the_configuration_changes(tmp_path,
     assert cache.find_kernel() == made
     monkeypatch.setattr(cache, "config_hash", lambda: "another")
     assert cache.find_kernel() is None
+
+
+def test_an_outer_make_does_not_speak_to_the_kernels(monkeypatch):
+    for name in ("MAKEFLAGS", "MAKELEVEL", "KBUILD_OUTPUT", "ARCH"):
+        monkeypatch.setenv(name, "x")
+    environment = build._environment()
+    assert "PATH" in environment
+    assert not {"MAKEFLAGS", "MAKELEVEL", "KBUILD_OUTPUT", "ARCH"} & set(environment)
+
+
+def test_another_machine_is_refused_at_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
+    with pytest.raises(NotReadyError, match="aarch64"):
+        build.build_kernel(None, 1, True, None)

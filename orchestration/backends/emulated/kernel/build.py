@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import re
@@ -73,6 +74,7 @@ def build_kernel(
     """
     if not force and source is None and (kernels := built_kernels()):
         return kernels[-1], False
+    _require_machine()
     _require_tools()
     with build_lock(lambda: progress.phase("waiting for another build")) as folder:
         if not force and source is None and (kernels := built_kernels()):
@@ -84,7 +86,7 @@ def build_kernel(
         log = folder / "build.log"
         log.unlink(missing_ok=True)
         try:
-            runner = LoggedRunner(log, os.environ)
+            runner = LoggedRunner(log, _environment())
             return _build(source, jobs, force, progress, work, runner)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -143,6 +145,20 @@ def _require_tools() -> None:
         )
 
 
+def _require_machine() -> None:
+    if platform.machine() not in ("x86_64", "i686"):
+        raise NotReadyError(
+            f"user-mode Linux runs on x86, this machine is {platform.machine()}",
+            "use another machine, or the fake backend: --on fake",
+        )
+
+
+def _environment() -> dict[str, str]:
+    """The environment without what an outer make or kernel build would tell this one."""
+    ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_", "KCONFIG_", "ARCH", "CROSS_COMPILE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
 def _require_space(folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < _FREE_BYTES:
@@ -153,10 +169,11 @@ def _require_space(folder: Path) -> None:
 
 
 def _origin(source: Path) -> str:
-    """Return what names a source: a tarball with its size, or a tree with its time."""
+    """Return what names a source: a tarball's digest, or a tree's place and time."""
     path = source.absolute()
     if path.is_file():
-        return f"{path} {path.stat().st_size}"
+        with path.open("rb") as file:
+            return f"SHA256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
     makefile = path / "Makefile"
     return f"{path} {makefile.stat().st_mtime_ns if makefile.exists() else 0}"
 

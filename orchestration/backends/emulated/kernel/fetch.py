@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ class Archive:
         for name in ("lists/partial", "cache/archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "archive.sources").write_text(self._mirror().deb822(SUITES))
-        self._apt("apt-get", "update", what="reading the archive's index")
+        # A mirror may lack one of the suites; what the others have is enough.
+        self._apt("apt-get", "update", what="reading the archive's index", check=False)
         found = self._apt(
             "apt-cache", "search", "--names-only", "^linux-source-[0-9]", what="the search"
         )
@@ -103,7 +105,14 @@ class Archive:
 
     def fetch(self, name: str, package: Package, to: Path, step: Step) -> None:
         """Download the package and unpack the source in it to `to`."""
-        self._apt("apt-get", "download", name, what=f"the download of {name}")
+
+        def percent(line: str) -> None:
+            if match := re.match(r"dlstatus:\d+:([0-9.]+):", line):
+                step(round(float(match[1]) * 10), 1000)
+
+        status = ("-o", "APT::Status-Fd=1")
+        what = f"the download of {name}"
+        self._apt("apt-get", *status, "download", name, what=what, on_line=percent)
         holder = self.folder / "package"
         self.runner.run(
             ["dpkg-deb", "--extract", package.file_name, str(holder)],
@@ -116,17 +125,25 @@ class Archive:
 
     def _mirror(self) -> Mirror:
         mirrors = []
-        for path in [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("*")]:
+        parts = sorted(Path("/etc/apt/sources.list.d").glob("*"))
+        for path in [Path("/etc/apt/sources.list"), *parts]:
             if path.suffix == ".list" and path.is_file():
                 mirrors += parse_one_line(path.read_text())
             elif path.suffix == ".sources":
                 mirrors += parse_deb822(path.read_text())
-        release = os_release(Path("/etc/os-release").read_text())
+        told = Path("/etc/os-release")
+        release = os_release(told.read_text() if told.exists() else "")
         mirror = main_mirror(mirrors, release.get("VERSION_CODENAME", ""))
         key = mirror.signed_by or (DEBIAN_KEYRING if os.path.exists(DEBIAN_KEYRING) else "")
         return Mirror(mirror.uri, mirror.suites, key, mirror.trusted)
 
-    def _apt(self, *words: str, what: str) -> str:
+    def _apt(
+        self,
+        *words: str,
+        what: str,
+        check: bool = True,
+        on_line: Callable[[str], None] | None = None,
+    ) -> str:
         program, *rest = words
         options = {
             "Dir::Etc::sourcelist": self.folder / "archive.sources",
@@ -136,4 +153,11 @@ class Archive:
             "APT::Sandbox::User": "root",
         }
         argv = [program, *(word for k, v in options.items() for word in ("-o", f"{k}={v}")), *rest]
-        return self.runner.run(argv, what=what, remedy=SOURCE_REMEDY, cwd=self.folder)
+        return self.runner.run(
+            argv,
+            what=what,
+            remedy=SOURCE_REMEDY,
+            cwd=self.folder,
+            on_line=on_line,
+            check=check,
+        )

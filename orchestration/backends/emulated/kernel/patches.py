@@ -88,8 +88,10 @@ def _read(path: Path) -> str:
 
 def mirror_tree(tree: Path, mirror: Path) -> None:
     """Make `mirror` a tree of symbolic links to the files of `tree`, which stays as it is."""
-    for folder, _, files in os.walk(tree):
+    for folder, folders, files in os.walk(tree):
         here = mirror / Path(folder).relative_to(tree)
         here.mkdir(parents=True, exist_ok=True)
-        for name in files:
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        for name in (*files, *links):
             (here / name).symlink_to(Path(folder) / name)
+        folders[:] = [name for name in folders if name != ".git"]
