@@ -210,18 +210,6 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
     return Picture(title.format(extremes(means, metric.unit)), "", figure)
 
 
-def marking_caption(condition: Condition) -> str:
-    """Return what the backend says of its marking law, "" if it says nothing."""
-    for arm in condition.arms:
-        for trial in arm.valid:
-            law = trial.facts.get("red")
-            if isinstance(law, dict):
-                return "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in law.items())
-            if law:
-                return str(law)
-    return ""
-
-
 def _scale(unit: Unit, highest: float) -> tuple[float, str]:
     """Return what to multiply by, and the unit to write on the axis."""
     if unit == "ns":

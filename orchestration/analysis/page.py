@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs
 from orchestration.analysis import figures, queue_figures
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.figure_style import Colours, Picture, colours_of
+from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import QUANTILES, fct_key
 from orchestration.analysis.page_tables import (
     comparison_table,
@@ -166,7 +167,7 @@ class _Page:
         pictures = [
             figures.repeats(condition, key, title, self._colours) for key, title in titles.items()
         ]
-        law = figures.marking_caption(condition)
+        law = marking_law(condition)
         parts = ["<h3>Marking and utilisation</h3>", self._grid(pictures)]
         if law:
             parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.compare import describe_difference
+from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.words import with_error
@@ -109,7 +110,8 @@ def _comparisons(condition: Condition) -> Table:
 
 
 def _fabric(condition: Condition) -> Table:
-    table = _table("Queues and links, while flows arrived")
+    law = marking_law(condition)
+    table = _table("Queues and links, while flows arrived", f"Marking law: {law}" if law else "")
     table.add_column("")
     for arm in condition.arms:
         table.add_column(arm.tuner, justify="right", overflow="fold")

@@ -104,7 +104,7 @@ def _marking_law(record: TrialRecord) -> dict[str, str]:
     laws = [RedLaw(int(kmin), int(kmax), float(pmax)) for kmin, kmax, pmax in settings[:_LAWS]]
     worst = max((law.worst_departure() for law in laws), default=0.0)
     return {
-        "marking": "Linux RED on the instantaneous queue",
+        "Linux_RED_on": "the instantaneous queue",
         "farthest_from_the_straight_line": f"{worst:.1%} of pmax",
     }
 
