@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES, Columns, read_table
-from orchestration.artifacts.testbed_json import testbed_from_json
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
 from orchestration.model.errors import InputError
 from orchestration.model.records import PortRecords

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from inventory.routing import PathTable
+from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES, Names, write_table
-from orchestration.artifacts.testbed_json import testbed_to_json
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, STATUS_NAMES, Ints, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec

@@ -15,9 +15,17 @@ from orchestration.model.errors import TrialError
 MEMORY = 512 * 1024 * 1024
 
 
-def guests():
-    names = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in names.stdout.splitlines() if "time-travel=inf-cpu" in line]
+def guests(folder: Path) -> list[str]:
+    """The processes of guests that were started on `folder`: its name is on their command line."""
+    names = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
+    return [line for line in names.stdout.splitlines() if f"init={folder}/init" in line]
+
+
+def wait_for(condition) -> bool:
+    until = time.monotonic() + 20
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.1)
+    return condition()
 
 
 def run(folder: Path, program: str, monkeypatch, silence_s: float = 60.0) -> TrialError:
@@ -28,13 +36,9 @@ def run(folder: Path, program: str, monkeypatch, silence_s: float = 60.0) -> Tri
         return f"#!/bin/sh\nexec {sys.executable} {script}\n"
 
     monkeypatch.setattr(launcher, "init_script", init_script)
-    before = guests()
     with pytest.raises(TrialError) as caught:
         launcher.run_guest(require_kernel(), folder, MEMORY, lambda message: None, silence_s)
-    until = time.monotonic() + 10
-    while guests() != before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert guests() == before
+    assert wait_for(lambda: not guests(folder))
     return caught.value
 
 
@@ -60,7 +64,6 @@ def test_a_guest_that_hangs(tmp_path, monkeypatch):
 
 def test_a_killed_launcher_leaves_no_guest(tmp_path):
     """SIGKILL to the process that launched a guest ends the guest."""
-    before = guests()
     program = (
         "from pathlib import Path\n"
         "from orchestration.backends.emulated import launcher\n"
@@ -72,13 +75,7 @@ def test_a_killed_launcher_leaves_no_guest(tmp_path):
         f"launcher.run_guest(require_kernel(), Path({str(tmp_path)!r}), {MEMORY}, print)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], env=dict(os.environ))
-    until = time.monotonic() + 20
-    while guests() == before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert guests() != before
+    assert wait_for(lambda: bool(guests(tmp_path)))
     process.kill()
     process.wait()
-    until = time.monotonic() + 10
-    while guests() != before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert guests() == before
+    assert wait_for(lambda: not guests(tmp_path))

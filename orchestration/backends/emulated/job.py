@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from inventory.topology import Device, LinkSpec, Testbed
+from inventory.testbed_json import testbed_from_json, testbed_to_json
+from inventory.topology import Testbed
 from orchestration.backends.emulated.fabric import FabricPlan
 from orchestration.model.records import (
     ActionRecords,
@@ -105,7 +106,7 @@ def write_job(
     blob = _Blob()
     data = {
         "trial": trial.to_json(),
-        "testbed": _testbed_json(testbed),
+        "testbed": testbed_to_json(testbed),
         "namespaces": [
             {
                 "name": item.name,
@@ -151,7 +152,7 @@ def read_job(folder: Path) -> Job:
         schedule = Schedule(**arrays, classes=tuple(data["classes"]))
     return Job(
         trial=TrialSpec.from_json(data["trial"]),
-        testbed=_testbed(data["testbed"]),
+        testbed=testbed_from_json(data["testbed"]),
         namespaces=tuple(
             NamespaceJob(
                 item["name"],
@@ -176,30 +177,6 @@ def read_job(folder: Path) -> Job:
         ),
         schedule=schedule,
         probe=data["probe"],
-    )
-
-
-def _testbed_json(testbed: Testbed) -> dict[str, Any]:
-    ends = [(testbed.ports[link.a].device, testbed.ports[link.b].device) for link in testbed.links]
-    return {
-        "name": testbed.name,
-        "mtu_bytes": testbed.mtu_bytes,
-        "buffer_bytes": max(port.buffer_bytes for port in testbed.queues),
-        "devices": [asdict(device) for device in testbed.devices],
-        "links": [
-            (a, b, link.rate_bps, link.delay_ns)
-            for (a, b), link in zip(ends, testbed.links, strict=True)
-        ],
-    }
-
-
-def _testbed(data: dict[str, Any]) -> Testbed:
-    return Testbed.build(
-        data["name"],
-        [Device(**item) for item in data["devices"]],
-        [LinkSpec(*item) for item in data["links"]],
-        mtu_bytes=data["mtu_bytes"],
-        buffer_bytes=data["buffer_bytes"],
     )
 
 

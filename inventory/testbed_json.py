@@ -1,4 +1,4 @@
-"""A testbed as JSON: a run folder is complete without the file that the testbed came from."""
+"""A testbed as JSON: run folders and guests are complete without the file that it came from."""
 
 from __future__ import annotations
 
