@@ -149,6 +149,6 @@ def test_a_worker_that_is_killed_takes_its_children_along(slow):
     worker, child, *others = slow.pids()
     os.kill(worker, signal.SIGKILL)
     until(lambda: "trial-failed" in slow.events(), "its failure is noted")
-    assert not alive(child)
+    until(lambda: not alive(child), "its child is gone")
     assert all(map(alive, others))
     assert slow.process.poll() is None
