@@ -1,28 +1,28 @@
 """Reads RED queues over routing netlink: backlog, bytes, packets, marks, drops, thresholds.
 
-One pass asks every namespace for its qdiscs once and takes the counters of all queues out of the
-answers with a few array operations: where they stand is learned from the first pass, and checked
-at each later one.
+One pass asks every namespace for its qdiscs, with one system call for all of them, and takes the
+counters of all queues out of the answers with a few array operations: where they stand is learned
+from the first pass, and checked at each later one.
 """
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from collectors.readers.netlink import Exchange
 from orchestration.model.records import Floats, Ints
 
-NLMSG_DONE = 3
-NLMSG_ERROR = 2
-RTM_NEWQDISC = 36
+RTM_NEWQDISC, RTM_GETQDISC = 36, 38
 _TCA_KIND, _TCA_OPTIONS, _TCA_XSTATS, _TCA_STATS2 = 1, 2, 4, 7
 _STATS_BASIC, _STATS_QUEUE = 1, 3
 _RED_PARMS, _RED_MAX_P = 1, 3
-_RECEIVE_BYTES = 1 << 15
+
+# A dump of all queueing disciplines of a namespace with their counters.
+DUMP_QDISCS = struct.pack("=IHHII", 36, RTM_GETQDISC, 0x301, 1, 0) + bytes(20)
 
 
 class ReaderError(OSError):
@@ -53,30 +53,26 @@ _FIELDS = (
 class RedReader:
     """Reads the RED queues of several namespaces.
 
-    `sockets` are routing-netlink sockets, one in each namespace; `places` gives for each queue
-    its (socket, ifindex).
+    `exchange` asks the namespaces (see `DUMP_QDISCS`); `places` gives for each queue its
+    (namespace in the exchange's order, ifindex).
     """
 
-    def __init__(
-        self, sockets: Sequence[socket.socket], places: Sequence[tuple[int, int]], handle: int
-    ) -> None:
-        self._sockets = sockets
+    def __init__(self, exchange: Exchange, places: Sequence[tuple[int, int]], handle: int) -> None:
+        self._exchange = exchange
         self._places = places
         self._handle = handle
-        header = struct.pack("=IHHII", 36, 38, 0x301, 1, 0)
-        self._request = header + struct.pack("=BxxxiIII", 0, 0, 0, 0, 0)
-        self._buffer = bytearray(1 << 16)
         self._words: dict[str, Ints] | None = None
-        self._used = 0
+        self._ifindexes = np.array([place[1] for place in places], dtype=np.uint32)
         self._wraps = _Unwrapped()
 
     def read(self) -> QueueReading:
         """Read all queues once. Raises ReaderError if a queue is missing."""
-        starts = self._fill()
-        words = np.frombuffer(self._buffer, dtype=np.uint32)
+        answers = self._exchange.ask()
+        buffer = self._exchange.buffer
+        words = np.frombuffer(buffer, dtype=np.uint32)
         places = self._words
-        if places is None or not self._fits(words, places):
-            places = self._words = self._learn(starts)
+        if places is None or not self._fits(words, places, answers):
+            places = self._words = self._learn(buffer, answers)
         got = {name: words[places[name]].astype(np.int64) for name in _FIELDS[3:]}
         drops = got["drops"]
         return QueueReading(
@@ -90,62 +86,37 @@ class RedReader:
             max_p=got["max_p"].astype(np.float64),
         )
 
-    def _fill(self) -> list[int]:
-        """Read every namespace's answer into the buffer; return where each begins."""
-        at = 0
-        starts = []
-        for netlink in self._sockets:
-            netlink.send(self._request)
-            starts.append(at)
-            done = False
-            while not done:
-                if at + _RECEIVE_BYTES > len(self._buffer):
-                    self._buffer.extend(bytes(len(self._buffer)))
-                got = netlink.recv_into(memoryview(self._buffer)[at : at + _RECEIVE_BYTES])
-                done = self._ends(at, at + got)
-                at += got
-        self._used = at
-        return starts
-
-    def _ends(self, at: int, end: int) -> bool:
-        while at + 16 <= end:
-            length, kind = struct.unpack_from("=IH", self._buffer, at)
-            if kind == NLMSG_DONE:
-                return True
-            if kind == NLMSG_ERROR:
-                raise ReaderError("the kernel refused to list the queues")
-            at += (length + 3) & ~3
-        return False
-
-    def _fits(self, words: np.ndarray, places: dict[str, Ints]) -> bool:
-        if places["header"].max() * 4 >= self._used:
+    def _fits(
+        self, words: np.ndarray, places: dict[str, Ints], answers: list[tuple[int, int]]
+    ) -> bool:
+        if places["header"].max() * 4 >= answers[-1][1]:
             return False
         same = words[places["handle"]] == self._handle
         return bool(same.all() and (words[places["ifindex"]] == self._ifindexes).all())
 
-    def _learn(self, starts: list[int]) -> dict[str, Ints]:
+    def _learn(self, buffer: bytearray, answers: list[tuple[int, int]]) -> dict[str, Ints]:
         found: dict[tuple[int, int], dict[str, int]] = {}
-        ends = [*starts[1:], self._used]
-        for number, (at, end) in enumerate(zip(starts, ends, strict=True)):
+        for number, (start, end) in enumerate(answers):
+            at = start
             while at + 16 <= end:
-                length, kind = struct.unpack_from("=IH", self._buffer, at)
+                length, kind = struct.unpack_from("=IH", buffer, at)
+                if length < 16:
+                    raise ReaderError("the kernel's answer is cut short")
                 if kind == RTM_NEWQDISC:
-                    place = self._locate(at, at + length)
+                    place = self._locate(buffer, at, at + length)
                     if place:
-                        ifindex = struct.unpack_from("=i", self._buffer, at + 20)[0]
+                        ifindex = struct.unpack_from("=i", buffer, at + 20)[0]
                         found[number, ifindex] = place
                 at += (length + 3) & ~3
         missing = [place for place in self._places if place not in found]
         if missing:
             raise ReaderError(f"no RED queue at (namespace, ifindex) {missing[0]}")
-        self._ifindexes = np.array([place[1] for place in self._places], dtype=np.uint32)
         return {
             name: np.array([found[place][name] for place in self._places], dtype=np.int64)
             for name in _FIELDS
         }
 
-    def _locate(self, at: int, end: int) -> dict[str, int] | None:
-        buffer = self._buffer
+    def _locate(self, buffer: bytearray, at: int, end: int) -> dict[str, int] | None:
         (handle,) = struct.unpack_from("=I", buffer, at + 24)
         attributes = _attributes(buffer, at + 36, end)
         kind_at, kind_end = attributes[_TCA_KIND]

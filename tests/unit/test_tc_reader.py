@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from collectors.readers.tc import ReaderError, RedReader
+from collectors.readers.netlink import DumpError, SocketExchange
+from collectors.readers.tc import DUMP_QDISCS, ReaderError, RedReader
 
 HANDLE = 0x30000
 
@@ -51,6 +52,10 @@ class Netlink:
         return len(piece)
 
 
+def reader(places, *sockets):
+    return RedReader(SocketExchange(sockets, DUMP_QDISCS), places, HANDLE)
+
+
 def values(**changes):
     base = {
         "kmin": 5_000, "kmax": 200_000, "max_p": 1 << 30, "bytes": 10**12, "packets": 100,
@@ -67,7 +72,7 @@ def dump(*queues):
 def test_counters_of_all_queues_in_the_order_asked_for():
     one = Netlink([dump((5, values()), (6, values(backlog=0, marked=8))) + DONE])
     two = Netlink([dump((7, values(bytes=2**33 + 5))), DONE])
-    reading = RedReader([one, two], [(1, 7), (0, 6), (0, 5)], HANDLE).read()
+    reading = reader([(1, 7), (0, 6), (0, 5)], one, two).read()
     assert reading.tx_bytes.tolist() == [2**33 + 5, 10**12, 10**12]
     assert reading.qlen_bytes.tolist() == [3_028, 0, 3_028]
     assert reading.marked_packets.tolist() == [7, 8, 7]
@@ -76,14 +81,14 @@ def test_counters_of_all_queues_in_the_order_asked_for():
 
 def test_a_pass_takes_two_calls_a_namespace():
     netlink = Netlink([dump((5, values())) + DONE])
-    RedReader([netlink], [(0, 5)], HANDLE).read()
+    reader([(0, 5)], netlink).read()
     assert netlink.calls == 2
 
 
 def test_32_bit_counters_go_on_beyond_their_end():
     passes = [[dump((5, values(marked=m, packets=m))) + DONE] for m in (2**32 - 2, 3, 10)]
-    reader = RedReader([Netlink(*passes)], [(0, 5)], HANDLE)
-    seen = [reader.read() for _ in passes]
+    counters = reader([(0, 5)], Netlink(*passes))
+    seen = [counters.read() for _ in passes]
     assert [int(r.marked_packets[0]) for r in seen] == [2**32 - 2, 2**32 + 3, 2**32 + 10]
     assert [int(r.tx_packets[0]) for r in seen] == [2**32 - 2, 2**32 + 3, 2**32 + 10]
 
@@ -91,14 +96,14 @@ def test_32_bit_counters_go_on_beyond_their_end():
 def test_a_dump_that_changes_its_layout_is_read_anew():
     first = dump((5, values(backlog=1)), (6, values(backlog=2)))
     second = dump((6, values(backlog=4)), (5, values(backlog=3)))
-    reader = RedReader([Netlink([first + DONE], [second + DONE])], [(0, 5), (0, 6)], HANDLE)
-    assert reader.read().qlen_bytes.tolist() == [1, 2]
-    assert reader.read().qlen_bytes.tolist() == [3, 4]
+    queues = reader([(0, 5), (0, 6)], Netlink([first + DONE], [second + DONE]))
+    assert queues.read().qlen_bytes.tolist() == [1, 2]
+    assert queues.read().qlen_bytes.tolist() == [3, 4]
 
 
 def test_a_missing_queue_and_a_refusal_are_errors():
     with pytest.raises(ReaderError, match="no RED queue"):
-        RedReader([Netlink([dump((5, values())) + DONE])], [(0, 6)], HANDLE).read()
+        reader([(0, 6)], Netlink([dump((5, values())) + DONE])).read()
     refused = struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1)
-    with pytest.raises(ReaderError, match="refused"):
-        RedReader([Netlink([refused])], [(0, 5)], HANDLE).read()
+    with pytest.raises(DumpError, match="refused"):
+        reader([(0, 5)], Netlink([refused])).read()

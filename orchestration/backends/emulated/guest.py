@@ -155,6 +155,7 @@ def run_job(folder: Path) -> None:
             "offloads_on": fabric.offloads_on,
             "offloads_checked": sum(len(item.interfaces) for item in job.namespaces),
             "end_ns": rig.now_ns(),
+            "system_calls_per_reading": rig.calls_per_reading,
         },
     )
     write_result(folder, record)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from collectors.readers.tc import RedReader
+from collectors.readers.netlink import RingExchange
+from collectors.readers.tc import DUMP_QDISCS, RedReader
 from orchestration.backends.emulated import tc
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -135,8 +136,9 @@ class EmulatedRig:
         self._places = job.queue_places
         switches = sorted({place for place, _ in job.queue_places})
         slot = {place: i for i, place in enumerate(switches)}
+        self._exchange = RingExchange([fabric.sockets[place] for place in switches], DUMP_QDISCS)
         self._reader = RedReader(
-            [fabric.sockets[place] for place in switches],
+            self._exchange,
             [(slot[place], ifindex) for place, ifindex in job.queue_places],
             tc.LEAF_HANDLE,
         )
@@ -221,6 +223,11 @@ class EmulatedRig:
             kmax_bytes=reading.kmax_bytes[action.queues],
             pmax=read_back_pmax(reading.max_p)[action.queues],
         )
+
+    @property
+    def calls_per_reading(self) -> int:
+        """System calls that the last reading of all queues took."""
+        return self._exchange.calls
 
     def hosts(self) -> HostRecords:
         """TCP counters of all hosts so far."""

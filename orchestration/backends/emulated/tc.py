@@ -10,8 +10,8 @@ import struct
 
 from orchestration.model.red_law import red_max_p
 
-RTM_NEWQDISC, RTM_GETQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 38, 44, 45
-NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
+RTM_NEWQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 44, 45
+NLM_F_REQUEST = 0x1
 NLM_F_CREATE_EXCL = 0x600
 
 TC_H_ROOT = 0xFFFFFFFF
@@ -152,9 +152,3 @@ def accept_arrivals(ifindex: int) -> bytes:
 
 # priority 1 in the upper half, protocol ETH_P_ALL in network order in the lower
 _FILTER_INFO = (1 << 16) | struct.unpack("=H", struct.pack("!H", 3))[0]
-
-
-def dump_qdiscs(sequence: int) -> bytes:
-    """Ask for all qdiscs of a namespace with their counters."""
-    header = struct.pack("=IHHII", 36, RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0)
-    return header + struct.pack("=BxxxiIII", 0, 0, 0, 0, 0)
