@@ -134,23 +134,6 @@ def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
     )
 
 
-def offered_bytes(spec: PatternSpec, testbed: Testbed) -> float:
-    """Return the payload bytes that the pattern offers: expected where it is random."""
-    hosts = len(testbed.hosts)
-    match spec:
-        case PoissonSpec() | MessageMixSpec():
-            window_ns = max(0, spec.stop_ns - spec.start_ns)
-            return _offered_bps(spec.load, testbed) / 8 * window_ns / 1e9
-        case IncastSpec():
-            return float(len(_periodic(spec)) * spec.fan_in * spec.size_bytes)
-        case AllToAllSpec():
-            return float(len(_periodic(spec)) * hosts * (hosts - 1) * spec.size_bytes)
-        case SingleFlowSpec():
-            return float(spec.size_bytes)
-        case _:
-            assert_never(spec)
-
-
 def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
     """Return what makes the pattern impossible on the testbed, "" if nothing does."""
     if len(testbed.hosts) < 2:

@@ -13,7 +13,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.trial import PatternSpec, PoissonSpec, SingleFlowSpec, TrialSpec
-from traffic.patterns import Flows, Streams, make_flows, offered_bytes
+from traffic.patterns import Flows, Streams, make_flows
 from traffic.workloads import load_workload
 
 
@@ -45,14 +45,6 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
         klass=klass[order],
         classes=_class_names(trial.traffic),
     )
-
-
-def expected_bytes(trial: TrialSpec, testbed: Testbed) -> float:
-    """Return the payload bytes that `trial` offers, without drawing a flow.
-
-    Over a window that is short for a heavy-tailed workload, what is drawn is mostly less.
-    """
-    return sum(offered_bytes(_within(spec, trial), testbed) for spec in trial.traffic)
 
 
 def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:

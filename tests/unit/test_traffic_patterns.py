@@ -15,7 +15,7 @@ from orchestration.model.trial import (
     PoissonSpec,
     SingleFlowSpec,
 )
-from traffic.patterns import Streams, check_pattern, make_flows, offered_bytes
+from traffic.patterns import Streams, check_pattern, make_flows
 from traffic.workloads import load_workload
 
 GBPS = 10**9
@@ -32,6 +32,19 @@ def star(*rates_gbps: int) -> Testbed:
     return Testbed.build(
         "star", [*hosts, Device("s", "switch", 1)], links, mtu_bytes=1500, buffer_bytes=1_000_000
     )
+
+
+def offered_bytes(spec, testbed) -> float:
+    """Payload that a pattern offers: expected where it is random."""
+    hosts = len(testbed.hosts)
+    if isinstance(spec, SingleFlowSpec):
+        return spec.size_bytes
+    window_ns = max(0, spec.stop_ns - spec.start_ns)
+    if isinstance(spec, PoissonSpec | MessageMixSpec):
+        line_bps = sum(map(testbed.host_rate_bps, testbed.hosts))
+        return spec.load * line_bps / 8 * window_ns / 1e9
+    flows = spec.fan_in if isinstance(spec, IncastSpec) else hosts * (hosts - 1)
+    return -(-window_ns // spec.period_ns) * flows * spec.size_bytes
 
 
 EIGHT = star(*[25] * 8)

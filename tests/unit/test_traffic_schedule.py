@@ -19,7 +19,7 @@ from orchestration.model.trial import (
     TrialSpec,
     TunerSpec,
 )
-from traffic.schedule import expected_bytes, make_schedule
+from traffic.schedule import make_schedule
 
 MS = 10**6
 GOLDEN_FLOWS = 83
@@ -183,17 +183,6 @@ def test_an_unknown_workload_and_an_incast_too_wide_are_refused():
         schedule(traffic=(dataclasses.replace(POISSON, workload="WebSerch"),))
     with pytest.raises(ValueError, match="fan-in 6"):
         schedule(traffic=(dataclasses.replace(INCAST, fan_in=6),))
-
-
-def test_expected_bytes_is_what_the_schedule_carries_on_average():
-    trial = dataclasses.replace(
-        TRIAL,
-        traffic=(PoissonSpec("AliStorage2019", 0.5, 0, 900 * MS), *TRIAL.traffic[1:3]),
-        duration_ns=100 * MS,
-    )
-    carried = make_schedule(trial, TESTBED).size_bytes.sum()
-    assert carried == pytest.approx(expected_bytes(trial, TESTBED), rel=0.05)
-    assert expected_bytes(dataclasses.replace(trial, traffic=()), TESTBED) == 0
 
 
 patterns = st.one_of(
