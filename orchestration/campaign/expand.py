@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,12 +163,15 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
 
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
     file = cell.file
+    testbed = schema.beside(folder, file.testbed)
+    traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
+    workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]
     return TrialSpec(
         campaign=file.campaign,
-        testbed=schema.beside(folder, file.testbed),
+        testbed=testbed,
         backend=schema.check_backend(file.backend),
         tuner=TunerSpec(tuner.name, tuner.params),
-        traffic=tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic),
+        traffic=traffic,
         seed=trial_seed(file.seed, repeat),
         repeat=repeat,
         duration_ns=file.duration,
@@ -186,7 +190,13 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         ),
         host=HostSpec(file.host.congestion_control, file.host.min_rto),
         cell=_labels(cell, tuner),
+        files={path: _digest(path) for path in (testbed, *workloads) if schema.is_path(path)},
     )
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:

@@ -38,9 +38,12 @@ def check_backend(name: str) -> BackendName:
 
 def beside(folder: str, name: str) -> str:
     """Return a name as it is, and the path of a file as it is seen from `folder`."""
-    if "/" not in name and not name.endswith((".csv", ".yml", ".yaml")):
-        return name
-    return os.path.normpath(os.path.join(folder, name))
+    return os.path.normpath(os.path.join(folder, name)) if is_path(name) else name
+
+
+def is_path(name: str) -> bool:
+    """Say whether a testbed's or workload's name is the path of a user's file."""
+    return "/" in name or name.endswith((".csv", ".yml", ".yaml"))
 
 
 def read_param(name: str, value: object) -> Scalar:

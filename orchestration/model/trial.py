@@ -108,7 +108,11 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """Everything that decides a trial's outcome. Its id is a hash of it."""
+    """Everything that decides a trial's outcome. Its id is a hash of it.
+
+    `files` has a SHA-256 for each file of the user's that the trial is made from (a testbed, a
+    workload's table): a changed file is another trial.
+    """
 
     campaign: str
     testbed: str
@@ -124,6 +128,7 @@ class TrialSpec:
     faults: tuple[FaultSpec, ...] = ()
     host: HostSpec = field(default_factory=HostSpec)
     cell: dict[str, Scalar] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data."""

@@ -215,3 +215,15 @@ def test_junk_anywhere_is_accepted_or_refused_with_its_line(
     except InputError as error:
         problems = error.problems
     assert all(re.search(r"c\.yml:\d+$", problem.where) for problem in problems)
+
+
+def test_a_changed_file_of_the_users_is_another_trial(load: Load, tmp_path: Path) -> None:
+    table = tmp_path / "sizes.csv"
+    traffic = [{"kind": "poisson", "workload": "sizes.csv", "load": 0.6}]
+    ids = []
+    for last in (2000, 3000, 2000):
+        table.write_text(f"bytes,cdf\n0,0\n{last},1\n", encoding="utf-8")
+        (trial,) = load(traffic=traffic).trials
+        ids.append(trial.id)
+    assert ids[0] == ids[2]
+    assert ids[0] != ids[1]
