@@ -2,8 +2,8 @@
 
 User-mode Linux keeps virtual time in steps of 256 ns, lets no timer be less than 500 ns ahead, and
 charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
-values a flow got 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists so that a program that waits by reading the clock gets on at all; here it is
-1 ns for every 64 readings.
+values a flow got 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists so
+that a program that waits by reading the clock gets on at all; here it is 1 ns for 64 readings.
 """
 
 from __future__ import annotations
