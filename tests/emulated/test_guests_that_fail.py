@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,15 @@ from orchestration.model.errors import TrialError
 MEMORY = 512 * 1024 * 1024
 
 
-def guests(folder: Path) -> list[str]:
+def guests(folder: Path) -> list[int]:
     """The processes of guests that were started on `folder`: its name is on their command line."""
-    names = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True, check=True)
-    return [line for line in names.stdout.splitlines() if f"init={folder}/init" in line]
+    init = f"init={folder}/init".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended meanwhile
+            if init in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return found
 
 
 def wait_for(condition) -> bool:
