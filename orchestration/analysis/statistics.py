@@ -170,13 +170,25 @@ def pooled_quantiles(
     point = np.quantile(np.concatenate(filled), quantiles)
     affordable = _BOOTSTRAP_VALUES // sum(len(group) for group in filled)
     count = min(_BOOTSTRAPS_MOST, max(_BOOTSTRAPS_LEAST, affordable))
+    pooled = np.concatenate(filled)
+    sizes = np.array([len(group) for group in filled])
+    begins = np.cumsum(sizes) - sizes
     draws = np.empty((count, len(quantiles)))
     for row in draws:
-        chosen = [filled[i] for i in rng.integers(len(filled), size=len(filled))]
-        again = np.concatenate(
-            [group[rng.integers(len(group), size=len(group))] for group in chosen]
+        chosen = rng.integers(len(filled), size=len(filled))
+        size = np.repeat(sizes[chosen], sizes[chosen])
+        place = np.repeat(begins[chosen], sizes[chosen]) + (rng.random(len(size)) * size).astype(
+            int
         )
-        row[:] = np.quantile(again, quantiles)
+        row[:] = _sorted_quantiles(np.sort(pooled[place]), quantiles)
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(draws, (tail, 1 - tail), axis=0)
     return point, low, high
+
+
+def _sorted_quantiles(values: Floats, quantiles: Sequence[float]) -> Floats:
+    """Return np.quantile of sorted values, without its overhead, which thousands of draws feel."""
+    at = np.asarray(quantiles) * (len(values) - 1)
+    below = at.astype(int)
+    above = np.minimum(below + 1, len(values) - 1)
+    return np.asarray(values[below] + (at - below) * (values[above] - values[below]))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestration.analysis import statistics
 from orchestration.analysis.statistics import (
     holm,
     paired_difference,
@@ -131,3 +132,11 @@ def test_pooled_quantiles_know_that_repeats_differ():
 
 def test_no_values_have_no_quantiles():
     assert all(np.isnan(part).all() for part in pooled_quantiles([np.zeros(0)], (0.5,)))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_quantiles_of_sorted_values_are_numpys(values):
+    ordered = np.sort(np.array(values))
+    wanted = np.quantile(ordered, (0.0, 0.5, 0.95, 0.99, 1.0))
+    found = statistics._sorted_quantiles(ordered, (0.0, 0.5, 0.95, 0.99, 1.0))
+    assert found == pytest.approx(wanted, rel=1e-9, abs=1e-6)
