@@ -1,12 +1,9 @@
 """The one loader of the user's YAML files: strict, and every error with its line and a remedy.
 
-A file is read into a `Document`, then checked against a `StrictModel`:
+A file is read into a `Document`, then checked against a `StrictModel`. A caller adds what its own
+checks find and raises once:
 
     document = read("campaign.yml")
-    campaign = document.validate(Campaign)        # raises InputError with every problem
-
-A caller with checks of its own collects them with the schema's and raises once:
-
     campaign, problems = document.check(Campaign)
     problems.append(document.problem(("traffic", 0, "load"), "too much", "lower it"))
     if problems:
@@ -113,13 +110,6 @@ class Document:
                     problems.append(problem)
             return None, problems
         return result, problems
-
-    def validate(self, model: type[Model]) -> Model:
-        """Return the validated model. Raises InputError with every problem of the file."""
-        result, problems = self.check(model)
-        if result is None or problems:
-            raise InputError(in_order(problems))
-        return result
 
     def _resolve(self, loc: Loc) -> yamltree.Path:
         path: yamltree.Path = ()

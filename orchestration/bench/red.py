@@ -163,7 +163,7 @@ def threshold_change() -> Outcome:
                 f"{ports.qlen_bytes[first - 1, queue] / 1e3:.0f} KB and "
                 f"{ports.qlen_bytes[first, queue] / 1e3:.0f} KB",
                 "not purged",
-                bool(ports.qlen_bytes[first, queue] > 0),
+                bool(ports.qlen_bytes[first, queue] > ports.qlen_bytes[first - 1, queue] / 2),
             ),
             Figure("packets dropped", f"{drops}", "0", drops == 0),
             Figure("segments sent again", f"{again}", "0", again == 0),

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from inventory.strictyaml import Duration, Rate, Size, StrictModel, in_order, parse, read, suggest
+from inventory.strictyaml import (
+    Duration,
+    Rate,
+    Size,
+    StrictModel,
+    in_order,
+    parse,
+    read,
+    suggest,
+)
 from orchestration.model.errors import InputError, Problem
 
 
@@ -34,9 +43,16 @@ class Plan(StrictModel):
     pair: Annotated[tuple[int, ...], Field(min_length=2)] = (1, 2)
 
 
+def validated(document, model):
+    result, problems = document.check(model)
+    if problems:
+        raise InputError(in_order(problems))
+    return result
+
+
 def refusal(text, model=Plan):
     with pytest.raises(InputError) as caught:
-        parse(text, "plan.yml").validate(model)
+        validated(parse(text, "plan.yml"), model)
     return str(caught.value).splitlines()
 
 
@@ -74,7 +90,7 @@ traffic:
   - kind: incast
     sizes: [64KB, 1MiB]
 """
-    plan = parse(text, "plan.yml").validate(Plan)
+    plan = validated(parse(text, "plan.yml"), Plan)
     assert (plan.rate, plan.delay, plan.share) == (25_000_000_000, 100_000, 1.0)
     first, second = plan.traffic
     assert first == Poisson(kind="poisson", load=0.6)
@@ -254,7 +270,7 @@ def test_suggest():
 def test_any_text_is_read_or_refused(text):
     problems = ()
     try:
-        parse(text, "f").validate(Plan)
+        validated(parse(text, "f"), Plan)
     except InputError as error:
         problems = error.problems
     assert all(problem.where.startswith("f") and problem.remedy for problem in problems)

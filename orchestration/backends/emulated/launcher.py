@@ -63,12 +63,15 @@ def run_guest(
             memory_dir=where,
         )
         console: deque[str] = deque(maxlen=_CONSOLE_LINES)
-        said = ""
+        stage, ended = "start", ""
         try:
             for line in _lines(process, silence_s, console):
                 if line.startswith(CONSOLE_MARK):
                     message = json.loads(line[len(CONSOLE_MARK) :])
-                    said = message.get("stage", said)
+                    if message.get("stage") in ("done", "failed"):
+                        ended = message["stage"]
+                    else:
+                        stage = message.get("stage", stage)
                     listener(message)
                 else:
                     console.append(line)
@@ -78,10 +81,10 @@ def run_guest(
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
-    if said != "done":
-        what = "failed" if said == "failed" else f"died (exit code {process.returncode})"
+    if ended != "done":
+        what = ended or f"died (exit code {process.returncode})"
         raise TrialError(
-            f"the guest {what} while it was at stage {said or 'start'!r}",
+            f"the guest {what} at stage {stage!r}",
             "the end of its console says why; a killed guest points to too little memory",
             "\n".join(console),
         )

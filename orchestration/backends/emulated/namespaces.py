@@ -1,4 +1,4 @@
-"""Network namespaces and netlink sockets, in the guest. Standard library only."""
+"""Network namespaces and netlink sockets, in the guest."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import socket
 import struct
 from collections.abc import Iterable, Sequence
 
+from collectors.readers.netlink import NLMSG_DONE, NLMSG_ERROR
+
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
-NLMSG_ERROR, NLMSG_DONE = 2, 3
 _NLM_F_ACK = 0x4
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 _SIOCETHTOOL = 0x8946

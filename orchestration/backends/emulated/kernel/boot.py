@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -16,17 +16,16 @@ _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
 
 
-def guest_argv(kernel: Path, *, memory_bytes: int, init: Path, seccomp: bool = True) -> list[str]:
+def guest_argv(kernel: Path, *, memory_bytes: int, init: Path) -> list[str]:
     """Return the command line that boots `kernel` in virtual time and runs `init` as its process 1.
 
     The guest's root is the host's file tree with the rights of the caller, its console is standard
     input and output. `init` must be executable, and ends with powering off. `KEY=VALUE` words
-    appended to the list become init's environment. `seccomp` False takes ptrace, several times
-    slower, for hosts that refuse seccomp filters.
+    appended to the list become init's environment.
     """
     return [
         str(kernel),
-        f"seccomp={'on' if seccomp else 'off'}",
+        "seccomp=on",
         "time-travel=inf-cpu",
         f"mem={memory_bytes // _MEBIBYTE}M",
         "rootfstype=hostfs",
@@ -57,7 +56,6 @@ def launch(
     cwd: Path,
     stdin: int | IO[bytes],
     stdout: int | IO[bytes],
-    env: Mapping[str, str] | None = None,
     memory_dir: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a guest from `guest_argv`'s list and return its process.
@@ -70,7 +68,7 @@ def launch(
     Raises:
         NotReadyError: setpriv or taskset is not there.
     """
-    environment = dict(os.environ if env is None else env)
+    environment = dict(os.environ)
     if memory_dir is not None:
         environment["TMPDIR"] = str(memory_dir)
     command = held_argv(argv, cpu)
@@ -91,7 +89,7 @@ def launch(
         ) from error
 
 
-def memory_dir(memory_bytes: int, candidates: Iterable[Path] | None = None) -> Path:
+def memory_dir(memory_bytes: int) -> Path:
     """Return a folder for the memory files of guests that have `memory_bytes` of memory in all.
 
     A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it:
@@ -107,7 +105,7 @@ def memory_dir(memory_bytes: int, candidates: Iterable[Path] | None = None) -> P
             "run fewer trials side by side, or end other programs",
         )
     refused = []
-    for folder in (_SHM, Path(tempfile.gettempdir())) if candidates is None else candidates:
+    for folder in (_SHM, Path(tempfile.gettempdir())):
         reason = _unfit(folder, memory_bytes)
         if not reason:
             return folder
