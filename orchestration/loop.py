@@ -5,10 +5,14 @@ It knows protocols only. Time is the rig's: waiting advances a simulation, or vi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
+from orchestration.model.bounds import clamp_thresholds
 from orchestration.model.ports import Progress, Rig, Tuner
-from orchestration.model.records import Applied, NoAction, Observation
+from orchestration.model.records import Action, Applied, NoAction, Observation
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -32,29 +36,50 @@ def run_loop(
     trial: TrialSpec,
     observer: Observer,
     progress: Progress,
-) -> None:
+) -> dict[str, Any]:
     """Run one trial on `rig` until every flow has ended or the trial's drain time is over.
 
     The tuner's starting point is applied before the clock starts. Every `sample_period_ns` all
-    queues are read; at every multiple of `action_period_ns` the tuner sees that reading.
+    queues are read; at every multiple of `action_period_ns` the tuner sees that reading, and what
+    it changes takes effect `decision_latency_ns` later. Thresholds out of bounds are brought into
+    bounds and counted. Returns facts for the trial's record.
     """
-    start = tuner.reset(testbed, trial.seed)
+    buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
+    decisions = clamped = 0
+
+    def bounded(action: Action) -> Action:
+        nonlocal clamped
+        if isinstance(action, NoAction):
+            return action
+        action, count = clamp_thresholds(action, buffers)
+        clamped += count
+        return action
+
+    start = bounded(tuner.reset(testbed, trial.seed))
     if not isinstance(start, NoAction):
         observer.applied(0, 0, rig.apply(start))
     rig.start()
     end_ns = trial.duration_ns + trial.drain_ns
     every = max(1, trial.action_period_ns // trial.sample_period_ns)
     tick = 0
+    since_decision = []
     while (tick + 1) * trial.sample_period_ns <= end_ns:
         tick += 1
         more = rig.wait_until(tick * trial.sample_period_ns)
         observation = rig.observe()
         observer.observed(observation)
+        since_decision.append(observation.qlen_bytes)
         if not more:
             break
         if tick % every == 0:
-            action = tuner.act(observation)
+            mean = np.mean(since_decision, axis=0)
+            since_decision.clear()
+            action = bounded(tuner.act(dataclasses.replace(observation, qlen_mean_bytes=mean)))
+            decisions += 1
             if not isinstance(action, NoAction):
                 decided_ns = rig.now_ns()
+                if trial.decision_latency_ns:
+                    rig.wait_until(observation.t_ns + trial.decision_latency_ns)
                 observer.applied(observation.t_ns, decided_ns, rig.apply(action))
         progress(observation.t_ns, trial.duration_ns)
+    return {"decisions": decisions, "clamped_changes": clamped, "tuner": dict(tuner.facts())}

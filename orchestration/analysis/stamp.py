@@ -146,6 +146,20 @@ def _offloads(case: _Case) -> Iterable[Reason] | None:
     return (Reason("offloads-on", "invalid", text),)
 
 
+def _clamped(case: _Case) -> Iterable[Reason] | None:
+    """Show thresholds that the tuner set out of bounds, and the loop brought into them."""
+    if "clamped_changes" not in case.record.facts:
+        return None
+    count = int(case.record.facts["clamped_changes"])
+    if not count:
+        return ()
+    text = (
+        f"{count} changes of thresholds were out of bounds and were clamped: "
+        "0 <= kmin <= kmax <= the queue's buffer, pmax in 0..1"
+    )
+    return (Reason("thresholds-clamped", "warning", text),)
+
+
 def _processor(case: _Case) -> Iterable[Reason] | None:
     """Judge the processor's load on a real clock only: virtual time waits for it."""
     facts = case.record.facts
@@ -168,4 +182,5 @@ _CHECKS: dict[str, _Check] = {
     "ideal times": _ideal,
     "offloads": _offloads,
     "processor": _processor,
+    "thresholds": _clamped,
 }

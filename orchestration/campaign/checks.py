@@ -101,6 +101,13 @@ def _check_periods(whole: Fields) -> Iterator[Finding]:
             f"action_period {_time(action)} is not a multiple of sample_period {_time(sample)}",
             "the tuner acts on samples: make it 1, 2, 3 … sample periods",
         )
+    latency = whole.get("decision_latency")
+    if latency and sample and latency >= sample:
+        yield Finding(
+            ("decision_latency",),
+            f"decision_latency {_time(latency)} is not below sample_period {_time(sample)}",
+            "a decision takes effect before the next reading: shorten it, or sample less often",
+        )
     duration = whole.get("duration")
     if sample and duration and sample > duration:
         yield Finding(

@@ -178,6 +178,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         drain_ns=file.drain,
         sample_period_ns=file.sample_period,
         action_period_ns=file.action_period or file.sample_period,
+        decision_latency_ns=file.latency_ns,
         faults=tuple(
             FaultSpec(
                 down_ns=fault.down,

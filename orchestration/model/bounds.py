@@ -4,7 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestration.model.records import SetThresholds
+from orchestration.model.records import Ints, SetThresholds
+
+
+def clamp_thresholds(action: SetThresholds, buffer_bytes: Ints) -> tuple[SetThresholds, int]:
+    """Return `action` with its values brought into bounds, and how many queues that changed.
+
+    Bounds are 0 <= kmin <= kmax <= the queue's buffer (`buffer_bytes`, shape (queues,)) and pmax in
+    0..1. A value that is no number has no nearest one: it is left to `check_thresholds`.
+    """
+    most = buffer_bytes[action.queues]
+    kmax = np.clip(action.kmax_bytes, 0, most)
+    kmin = np.clip(action.kmin_bytes, 0, kmax)
+    pmax = np.clip(action.pmax, 0.0, 1.0)
+    changed = (kmax != action.kmax_bytes) | (kmin != action.kmin_bytes)
+    changed |= (pmax != action.pmax) & ~np.isnan(action.pmax)
+    count = int(np.count_nonzero(changed))
+    return (SetThresholds(action.queues, kmin, kmax, pmax) if count else action), count
 
 
 def check_thresholds(action: SetThresholds, queues: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Applied, Observation, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec
@@ -39,13 +41,24 @@ class Rig(Protocol):
 
 
 class Tuner(Protocol):
-    """Decides. The same instance lives for one trial."""
+    """Decides. The same instance lives for one trial. `tuners.base.EcnTuner` has the defaults.
+
+    `observes_flows` asks the backend to keep a flow table: see `Observation.incast_degree`.
+    """
+
+    observes_flows: bool
 
     def reset(self, testbed: Testbed, seed: int) -> Action:
         """Forget everything, and return the setting to start from."""
 
     def act(self, observation: Observation) -> Action:
         """Return what to change now that `observation` was made."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what the trial's record should say of the tuner, JSON-ready."""
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return what the tuner kept to learn from, by name; nothing unless it was asked to."""
 
 
 class Backend(Protocol):
@@ -63,5 +76,9 @@ class Backend(Protocol):
         schedule: Schedule,
         folder: Path,
         progress: Progress,
+        tuner: Tuner | None = None,
     ) -> TrialRecord:
-        """Run one trial, with `folder` for temporary files; raise TrialError if it fails."""
+        """Run one trial, with `folder` for temporary files; raise TrialError if it fails.
+
+        With `tuner`, that object decides, in this process, in place of the one of the trial's spec.
+        """

@@ -41,7 +41,14 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Observation:
-    """One reading of every queue. Shapes (queues,); `t_ns` is when the reading began."""
+    """One reading of every queue. Shapes (queues,); `t_ns` is when the reading began.
+
+    `qlen_mean_bytes` is the mean of the samples since the last decision, which the loop adds. The
+    flow table's fields are None where no flow table is kept: `incast_degree` is the largest number
+    of senders that one receiver has through the queue, `mice_flows` and `elephant_flows` count the
+    queue's flows of up to and of more than 1 MB so far (PET, section 4.2.1), all within the flow
+    table's window.
+    """
 
     t_ns: int
     age_ns: Ints
@@ -53,6 +60,10 @@ class Observation:
     kmin_bytes: Ints
     kmax_bytes: Ints
     pmax: Floats
+    qlen_mean_bytes: Floats | None = None
+    incast_degree: Ints | None = None
+    mice_flows: Ints | None = None
+    elephant_flows: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +163,10 @@ class Event:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks."""
+    """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks.
+
+    `trace` is what the tuner kept for learning (see `Tuner.trace`); it is no part of a run folder.
+    """
 
     flows: FlowRecords
     ports: PortRecords
@@ -160,3 +174,4 @@ class TrialRecord:
     hosts: HostRecords
     events: tuple[Event, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    trace: Mapping[str, NDArray[Any]] = field(default_factory=dict)

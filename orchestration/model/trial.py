@@ -110,6 +110,8 @@ class HostSpec:
 class TrialSpec:
     """Everything that decides a trial's outcome. Its id is a hash of it.
 
+    A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
+
     `files` has a SHA-256 for each file of the user's that the trial is made from (a testbed, a
     workload's table): a changed file is another trial.
     """
@@ -125,6 +127,7 @@ class TrialSpec:
     drain_ns: int
     sample_period_ns: int = 100_000
     action_period_ns: int = 100_000
+    decision_latency_ns: int = 0
     faults: tuple[FaultSpec, ...] = ()
     host: HostSpec = field(default_factory=HostSpec)
     cell: dict[str, Scalar] = field(default_factory=dict)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, NoAction, Observation, SetThresholds
+from orchestration.model.records import Action, SetThresholds
+from tuners.base import EcnTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 REFERENCE_RATE_BPS = 25_000_000_000
 
 
-class StaticEcn:
+class StaticEcn(EcnTuner):
     """The same (kmin, kmax, pmax) on every queue, or scaled with the port's rate.
 
     With `per_25g`, kmin and kmax are meant at 25 Gbit/s and grow in proportion to the rate.
@@ -38,10 +39,6 @@ class StaticEcn:
             kmax_bytes=np.rint(self._kmax_bytes * scale).astype(np.int64),
             pmax=np.full(len(rates), self._pmax),
         )
-
-    def act(self, observation: Observation) -> Action:
-        """Leave the setting as it is."""
-        return NoAction()
 
 
 def secn1() -> StaticEcn:

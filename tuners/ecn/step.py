@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestration.model.records import Action, NoAction, Observation
+from tuners.base import EcnTuner
 from tuners.ecn.static import StaticEcn
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
-class StepEcn:
+class StepEcn(EcnTuner):
     """Holds `before` until an observation at or after `at_ns`, then sets `after`, once."""
 
     def __init__(self, at_ns: int, before: StaticEcn, after: StaticEcn) -> None:

@@ -129,6 +129,7 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder)
         return
+    tuner = create(job.trial.tuner)
     driver = Driver(job, fabric)
     rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done)
     recorder = Recorder()
@@ -141,7 +142,7 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.board.done)
 
     say(stage="run")
-    run_loop(rig, create(job.trial.tuner), job.testbed, job.trial, recorder, progress)
+    said = run_loop(rig, tuner, job.testbed, job.trial, recorder, progress)
     driver.wait()
     say(stage="write", t_ns=rig.now_ns())
     record = TrialRecord(
@@ -156,7 +157,9 @@ def run_job(folder: Path) -> None:
             "offloads_checked": sum(len(item.interfaces) for item in job.namespaces),
             "end_ns": rig.now_ns(),
             "system_calls_per_reading": rig.calls_per_reading,
+            **said,
         },
+        trace=tuner.trace(),
     )
     write_result(folder, record)
 

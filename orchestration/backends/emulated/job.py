@@ -195,6 +195,7 @@ def write_result(folder: Path, record: TrialRecord) -> None:
         for table, cls in _TABLES.items()
         for field in fields(cls)
     }
+    arrays |= {f"trace.{name}": values for name, values in record.trace.items()}
     np.savez(folder / "result.npz", **arrays)
     said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}
     (folder / "result.json").write_text(json.dumps(said))
@@ -208,8 +209,14 @@ def read_result(folder: Path) -> TrialRecord:
             table: cls(**{field.name: arrays[f"{table}.{field.name}"] for field in fields(cls)})
             for table, cls in _TABLES.items()
         }
+        trace = {
+            name.removeprefix("trace."): arrays[name]
+            for name in arrays.files
+            if name.startswith("trace.")
+        }
     return TrialRecord(
         **tables,
+        trace=trace,
         events=tuple(Event(**item) for item in said["events"]),
         facts=said["facts"],
     )

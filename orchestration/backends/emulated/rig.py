@@ -167,11 +167,7 @@ class EmulatedRig:
             self._take(step)
         self._ticker.sleep_until(self._t0_ns + t_ns)
         self._alive()
-        more = not self._all_done()
-        self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or not more:
-            self._hosts.sample(self.now_ns())
-        return more
+        return not self._all_done()
 
     def _take(self, step: Step) -> None:
         for place, requests in step.requests:
@@ -182,6 +178,9 @@ class EmulatedRig:
         """Read all queues: one dump a switch, all at one instant of virtual time."""
         t_ns = self.now_ns()
         reading = self._reader.read()
+        self._ticks += 1
+        if self._ticks % HOST_EVERY == 0 or self._all_done():
+            self._hosts.sample(t_ns)
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._places), self.now_ns() - t_ns, dtype=np.int64),

@@ -9,7 +9,7 @@ from inventory.topology import Testbed
 from orchestration.backends.fake.rig import STEP_NS, FakeRig
 from orchestration.loop import run_loop
 from orchestration.model.errors import TrialError
-from orchestration.model.ports import Progress
+from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec
 from tuners import registry
@@ -30,6 +30,7 @@ class FakeBackend:
         schedule: Schedule,
         folder: Path,
         progress: Progress,
+        tuner: Tuner | None = None,
     ) -> TrialRecord:
         """Run one trial. Raises TrialError for a congestion control that the model has not."""
         if trial.host.congestion_control != "dctcp":
@@ -39,12 +40,14 @@ class FakeBackend:
             )
         rig = FakeRig(trial, testbed, schedule)
         recorder = Recorder()
-        run_loop(rig, registry.create(trial.tuner), testbed, trial, recorder, progress)
+        tuner = tuner or registry.create(trial.tuner)
+        said = run_loop(rig, tuner, testbed, trial, recorder, progress)
         return TrialRecord(
             flows=rig.flows(),
             ports=recorder.ports(len(testbed.queues)),
             actions=recorder.actions(),
             hosts=rig.hosts(),
             events=rig.events(),
-            facts={"clock": "virtual", "model": "fluid", "step_ns": STEP_NS},
+            facts={"clock": "virtual", "model": "fluid", "step_ns": STEP_NS, **said},
+            trace=tuner.trace(),
         )

@@ -1,0 +1,35 @@
+"""What every tuner of ECN thresholds has, unless it says otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, NoAction, Observation
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+class EcnTuner:
+    """A tuner that watches no flows, keeps nothing to learn from, and has nothing to tell."""
+
+    observes_flows = False
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Forget everything, and return the setting to start from."""
+        raise NotImplementedError
+
+    def act(self, observation: Observation) -> Action:
+        """Leave the setting as it is."""
+        return NoAction()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return nothing."""
+        return {}
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return nothing."""
+        return {}
