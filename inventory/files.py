@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from inventory.generators import Fabric, GeneratorError
-from inventory.schema import AnyFile, CustomFile, TestbedFile
+from inventory.schema import MAX_CLASSES, AnyFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.model.errors import InputError, Problem
@@ -49,6 +49,7 @@ def _load(path: Path) -> Testbed:
         raise InputError(in_order(problems))
     file = checked.root
     problems += _buffer_problems(file, document)
+    problems += _class_problems(file, document)
     if isinstance(file, CustomFile):
         problems += list(_device_problems(file, document)) or _reach_problems(file, document)
     fabric: Fabric = ([], [])
@@ -65,6 +66,7 @@ def _load(path: Path) -> Testbed:
         buffer_bytes=file.buffer,
         description=file.description,
         source=file.source,
+        classes=file.traffic_classes(),
     )
 
 
@@ -73,6 +75,33 @@ def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
     if file.buffer < least:
         what = f"a buffer of {format_size(file.buffer)} holds less than two packets"
         yield document.problem(("buffer",), what, f"use {least}B or more")
+
+
+def _class_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with traffic classes together: their number, names and buffers."""
+    if "classes" not in file.model_fields_set:
+        return
+    count = len(file.classes)
+    if not 2 <= count <= MAX_CLASSES:
+        what = f"{count} traffic class{'' if count == 1 else 'es'}"
+        remedy = f"list 2 to {MAX_CLASSES}, or leave 'classes' out for one queue a port"
+        yield document.problem(("classes",), what, remedy)
+    total = sum(item.weight for item in file.classes)
+    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    seen: set[str] = set()
+    for number, item in enumerate(file.classes):
+        loc: Loc = ("classes", number)
+        if item.name in seen:
+            what = f"a second class {item.name!r}"
+            yield document.problem((*loc, "name"), what, "rename one of the two")
+        seen.add(item.name)
+        share = file.buffer * item.weight // total
+        if share < least <= file.buffer:
+            what = (
+                f"class {item.name!r} has {format_size(share)} of each port's buffer, by its "
+                "weight, which holds less than two packets"
+            )
+            yield document.problem((*loc, "weight"), what, "use a larger buffer or weight")
 
 
 def _device_problems(file: CustomFile, document: Document) -> Iterator[Problem]:

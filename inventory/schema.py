@@ -9,9 +9,12 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
-from inventory.topology import Device, LinkSpec
+from inventory.topology import Device, LinkSpec, TrafficClass
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
+# As many as IPv4's old type-of-service bits tell apart for Linux (rt_tos2priority).
+MAX_CLASSES = 4
+MAX_WEIGHT = 100
 
 
 def _mtu(value: int) -> int:
@@ -49,6 +52,15 @@ def _device_name(value: str) -> str:
     return value
 
 
+def _class_name(value: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9_-]{0,30}", value):
+        raise ValueError(
+            f"{value!r} is not a class name: use a lower-case letter, "
+            "then letters, digits, '-' and '_', 31 in all"
+        )
+    return value
+
+
 Count = Annotated[int, Field(ge=1, le=1024)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 
@@ -63,6 +75,16 @@ class _Cable(StrictModel):
         return Cable(self.rate, self.delay)
 
 
+class _Class(StrictModel):
+    name: Annotated[str, AfterValidator(_class_name)] = Field(
+        description="the class's name, like rdma"
+    )
+    weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
+        description="its share of a port, relative to the other classes' weights, like 70"
+    )
+    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] | None = None
+
+
 class AnyFile(StrictModel):
     """What every testbed file says."""
 
@@ -75,6 +97,16 @@ class AnyFile(StrictModel):
         description="largest IP packet in bytes, like 1500B"
     )
     buffer: Size = Field(description="what one switch port may hold, like 16MB")
+    classes: tuple[_Class, ...] = Field(
+        default=(), description="traffic classes that share each switch port by weight"
+    )
+
+    def traffic_classes(self) -> tuple[TrafficClass, ...]:
+        """Return the classes, in the file's order."""
+        return tuple(
+            TrafficClass(item.name, item.weight, item.congestion_control or "")
+            for item in self.classes
+        )
 
 
 class LeafSpineFile(AnyFile):

@@ -68,6 +68,11 @@ def suggest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+def field_names(model: type[BaseModel]) -> list[str]:
+    """Return what a model's fields are called in a file: `class` is no name for one in Python."""
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
 def in_order(problems: Iterable[Problem]) -> list[Problem]:
     """Return the problems of one file in the order of its lines, each once."""
     return sorted(dict.fromkeys(problems), key=lambda problem: _line(problem.where))
@@ -183,7 +188,7 @@ def _explain(details: dict[str, Any], name: str, model: type[BaseModel]) -> tupl
     context = details.get("ctx", {})
     if error == "extra_forbidden":
         owners = _models_at(model, loc[:-1])
-        known = list(dict.fromkeys(field for owner in owners for field in owner.model_fields))
+        known = list(dict.fromkeys(name for owner in owners for name in field_names(owner)))
         remedy = f"{suggest(str(loc[-1]), known)}remove it or use one of {', '.join(known)}"
         return f"unknown field {loc[-1]!r}", remedy
     if error == "missing":

@@ -21,7 +21,8 @@ def summarise(testbed: Testbed) -> dict[str, Any]:
         "hosts": len(testbed.hosts),
         "switches": len(testbed.switches),
         "mtu_bytes": testbed.mtu_bytes,
-        "port_buffer_bytes": max(port.buffer_bytes for port in testbed.queues),
+        "port_buffer_bytes": max(port.buffer_bytes for port in testbed.switch_ports),
+        "classes": _classes(testbed),
         "tiers": _tiers(testbed),
         "links": _links(testbed),
         "paths": _paths(testbed),
@@ -34,6 +35,21 @@ def tier_name(testbed: Testbed, tier: int) -> str:
         return "host"
     names = {d.name.rstrip("0123456789_") for d in testbed.devices if d.tier == tier}
     return names.pop() if len(names) == 1 else f"tier {tier}"
+
+
+def _classes(testbed: Testbed) -> list[dict[str, Any]]:
+    """Return a row for each traffic class, none where a port has one queue."""
+    total = sum(klass.weight for klass in testbed.classes)
+    return [
+        {
+            "name": klass.name,
+            "weight": klass.weight,
+            "share": klass.weight / total,
+            "congestion_control": klass.congestion_control,
+            "queue_buffer_bytes": max(q.buffer_bytes for q in testbed.queues if q.klass == number),
+        }
+        for number, klass in enumerate(testbed.classes)
+    ]
 
 
 def _tiers(testbed: Testbed) -> list[dict[str, Any]]:

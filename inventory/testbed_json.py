@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from inventory.topology import Device, Link, Port, Testbed
+from inventory.topology import Device, Link, Port, Testbed, TrafficClass
 
 
 def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
-    """Return the testbed as JSON-ready data: one list of values for a device, link or port."""
+    """Return the testbed as JSON-ready data: one list of values for a device, link or port.
+
+    Traffic classes are there if the testbed has any.
+    """
+    classes = {"classes": _rows(TrafficClass, testbed.classes)} if testbed.classes else {}
     return {
         "name": testbed.name,
         "source": testbed.source,
@@ -18,6 +22,7 @@ def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
         "devices": _rows(Device, testbed.devices),
         "links": _rows(Link, testbed.links),
         "ports": _rows(Port, testbed.ports),
+        **classes,
     }
 
 
@@ -34,6 +39,9 @@ def testbed_from_json(data: dict[str, Any]) -> Testbed:
         devices=tuple(Device(**row) for row in _dicts(data["devices"])),
         links=tuple(Link(**row) for row in _dicts(data["links"])),
         ports=tuple(Port(**row) for row in _dicts(data["ports"])),
+        classes=tuple(TrafficClass(**row) for row in _dicts(data["classes"]))
+        if "classes" in data
+        else (),
     )
 
 

@@ -1,8 +1,8 @@
-"""Testbed, Device, Port and Link: what there is, as pure data, with the questions asked of it.
+"""Testbed: what there is, as pure data (see `parts`), with the questions asked of it.
 
 A testbed is a Clos fabric: hosts below, switches in tiers above. It is the same object for every
-backend. Ports are numbered once; `Testbed.queues` fixes the order of the switch ports in every
-array that the rest of the project passes around (observations, actions, tables).
+backend. Ports are numbered once; `Testbed.queues` fixes the order of the switch ports' queues in
+every array that the rest of the project passes around (observations, actions, tables).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
-DeviceKind = Literal["host", "switch"]
+from inventory.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
+
+__all__ = ["Device", "Link", "LinkSpec", "Port", "Queue", "Testbed", "TrafficClass"]
 
 # Ethernet preamble 8, frame check 4, inter-frame gap 12: on the wire, in no Linux byte counter.
 ETHERNET_FRAMING_BYTES = 24
@@ -22,59 +23,11 @@ TCP_IP_HEADER_BYTES = 52
 
 
 @dataclass(frozen=True)
-class Device:
-    """A host (tier 0) or a switch (tier 1 = leaf or edge, counted upwards)."""
-
-    name: str
-    kind: DeviceKind
-    tier: int
-
-
-@dataclass(frozen=True)
-class Port:
-    """One end of a link. `buffer_bytes` is 0 on a host, whose queue is its stack's own."""
-
-    index: int
-    device: str
-    name: str
-    peer: int
-    link: int
-    rate_bps: int
-    delay_ns: int
-    buffer_bytes: int
-
-    @property
-    def label(self) -> str:
-        """The port's full name, `leaf1:eth3`."""
-        return f"{self.device}:{self.name}"
-
-
-@dataclass(frozen=True)
-class Link:
-    """A cable between two ports (indices into `Testbed.ports`)."""
-
-    index: int
-    a: int
-    b: int
-    rate_bps: int
-    delay_ns: int
-
-
-@dataclass(frozen=True)
-class LinkSpec:
-    """A cable as a generator states it, before ports are numbered."""
-
-    a: str
-    b: str
-    rate_bps: int
-    delay_ns: int
-
-
-@dataclass(frozen=True)
 class Testbed:
     """Devices, links and ports of one fabric. Build one with `Testbed.build`.
 
-    `source` says where its figures come from.
+    `source` says where its figures come from. With `classes`, every switch port has a queue for
+    each of them, and shares its rate between those that are not empty by their weights.
     """
 
     __test__ = False  # pytest collects classes named Test*
@@ -87,6 +40,7 @@ class Testbed:
     framing_bytes: int = ETHERNET_FRAMING_BYTES
     description: str = ""
     source: str = ""
+    classes: tuple[TrafficClass, ...] = ()
 
     @classmethod
     def build(
@@ -99,6 +53,7 @@ class Testbed:
         buffer_bytes: int,
         description: str = "",
         source: str = "",
+        classes: Iterable[TrafficClass] = (),
     ) -> Testbed:
         """Number the ports of `links` in order and return the testbed.
 
@@ -138,6 +93,7 @@ class Testbed:
             mtu_bytes=mtu_bytes,
             description=description,
             source=source,
+            classes=tuple(classes),
         )
 
     @cached_property
@@ -164,9 +120,48 @@ class Testbed:
         return {name: tuple(ports) for name, ports in result.items()}
 
     @cached_property
-    def queues(self) -> tuple[Port, ...]:
-        """Every switch port, switch by switch: the order of all per-queue arrays."""
+    def switch_ports(self) -> tuple[Port, ...]:
+        """Every switch port, switch by switch."""
         return tuple(port for name in self.switches for port in self.ports_of[name])
+
+    @cached_property
+    def queues(self) -> tuple[Queue, ...]:
+        """Every queue, port by port as in `switch_ports` and at each port class by class.
+
+        The order of all per-queue arrays.
+        """
+        return tuple(queue for port in self.switch_ports for queue in self.queues_at(port))
+
+    @property
+    def queues_per_port(self) -> int:
+        """How many queues a switch port has."""
+        return max(1, len(self.classes))
+
+    def queues_at(self, port: Port) -> tuple[Queue, ...]:
+        """The queues of a switch port: one a class, or one.
+
+        A class may hold its weight's share of the port's buffer, so that together they hold what
+        the port may (decision 13).
+        """
+        if not self.classes:
+            return (Queue(port, buffer_bytes=port.buffer_bytes),)
+        total = sum(klass.weight for klass in self.classes)
+        return tuple(
+            Queue(port, number, klass.name, port.buffer_bytes * klass.weight // total)
+            for number, klass in enumerate(self.classes)
+        )
+
+    def class_index(self, name: str) -> int:
+        """The place of a class in `classes`; 0, the first, for "".
+
+        Raises ValueError for a name that the testbed has not.
+        """
+        if not name:
+            return 0
+        names = [klass.name for klass in self.classes]
+        if name not in names:
+            raise ValueError(f"testbed {self.name} has no traffic class {name!r}")
+        return names.index(name)
 
     @cached_property
     def links_by_name(self) -> dict[str, tuple[int, ...]]:
@@ -181,8 +176,8 @@ class Testbed:
                 result[name] = (*result.get(name, ()), link.index)
         return result
 
-    def peer_device(self, port: Port) -> Device:
-        """The device at the other end of `port`'s link."""
+    def peer_device(self, port: Port | Queue) -> Device:
+        """The device at the other end of the link of `port`, a port or one of its queues."""
         return self.device[self.ports[port.peer].device]
 
     def host_rate_bps(self, host: str) -> int:

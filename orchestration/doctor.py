@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from collectors.bpf.compile import flow_table_object
 from orchestration.backends.emulated.kernel.boot import available_memory_bytes, memory_dir
 from orchestration.backends.emulated.kernel.build import missing_tools
 from orchestration.backends.emulated.kernel.cache import find_kernel, kernel_folder
@@ -30,7 +31,6 @@ _OPTIONAL_TOOLS = {
     "ip": "iproute2",
     "tc": "iproute2",
     "iperf3": "iperf3",
-    "clang": "clang",
     "chromium": "chromium",
 }
 
@@ -57,6 +57,7 @@ def examine(*, boot: bool) -> tuple[Finding, ...]:
         _rights(),
         _host_qdiscs(),
         _bpf(),
+        _flow_table(),
         _tools(),
     )
 
@@ -87,7 +88,7 @@ def _kernel(*, boot: bool) -> Finding:
 def _build_tools() -> Finding:
     missing = missing_tools()
     if not missing:
-        return Finding("tools to build it", "ok", "gcc, make, flex, bison, bc, xz")
+        return Finding("tools to build it", "ok", "gcc, bpf-gcc, make, flex, bison, bc, xz")
     packages = " ".join(sorted(set(missing.values())))
     state: State = "note" if find_kernel() else "missing"
     return Finding(
@@ -164,6 +165,14 @@ def _bpf() -> Finding:
     free = sysctl("kernel/unprivileged_bpf_disabled") == "0"
     found = f"host: JIT {jit}, {'any user' if free else 'root only'}; guest: interpreter"
     return Finding("BPF", "ok", found)
+
+
+def _flow_table() -> Finding:
+    what = "flow table"
+    try:
+        return Finding(what, "ok", f"compiled: {flow_table_object().name}")
+    except ClosloopError as error:
+        return Finding(what, "note", f"tuners that observe flows: {error.message}", error.remedy)
 
 
 def _tools() -> Finding:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from orchestration.model.bounds import clamp_thresholds
+from orchestration.model.bounds import ImpossibleThresholds, check_thresholds, clamp_thresholds
+from orchestration.model.errors import TrialError
 from orchestration.model.ports import Progress, Rig, Tuner
 from orchestration.model.records import Action, Applied, NoAction, Observation
 
@@ -43,19 +44,32 @@ def run_loop(
     queues are read; at every multiple of `action_period_ns` the tuner sees that reading, and what
     it changes takes effect `decision_latency_ns` later. Thresholds out of bounds are brought into
     bounds and counted. Returns facts for the trial's record.
+
+    Raises:
+        TrialError: the tuner set a queue to what is no number, or one that does not exist.
     """
     buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
     decisions = clamped = 0
 
-    def bounded(action: Action) -> Action:
+    def bounded(action: Action, when: str) -> Action:
         nonlocal clamped
         if isinstance(action, NoAction):
             return action
-        action, count = clamp_thresholds(action, buffers)
+        try:
+            action, count = clamp_thresholds(action, buffers)
+            check_thresholds(action, len(buffers))
+        except ImpossibleThresholds as error:
+            where = "" if error.queue is None else f" at queue {testbed.queues[error.queue].label}"
+            raise TrialError(
+                f"tuner {trial.tuner.name!r} set impossible thresholds{where}, {when}: "
+                f"{error.what}",
+                "correct the tuner; if it was trained, its checkpoint may hold values that are no "
+                "numbers: train it again",
+            ) from error
         clamped += count
         return action
 
-    start = bounded(tuner.reset(testbed, trial.seed))
+    start = bounded(tuner.reset(testbed, trial.seed), "before the start")
     if not isinstance(start, NoAction):
         observer.applied(0, 0, rig.apply(start))
     rig.start()
@@ -74,7 +88,8 @@ def run_loop(
         if tick % every == 0:
             mean = np.mean(since_decision, axis=0)
             since_decision.clear()
-            action = bounded(tuner.act(dataclasses.replace(observation, qlen_mean_bytes=mean)))
+            seen = dataclasses.replace(observation, qlen_mean_bytes=mean)
+            action = bounded(tuner.act(seen), f"after {observation.t_ns} ns")
             decisions += 1
             if not isinstance(action, NoAction):
                 decided_ns = rig.now_ns()

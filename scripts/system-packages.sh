@@ -3,7 +3,7 @@
 # if something is missing, root or sudo.
 set -eu
 
-packages="make gcc libc6-dev flex bison bc xz-utils tar util-linux ca-certificates"
+packages="make gcc gcc-bpf libc6-dev flex bison bc xz-utils tar util-linux ca-certificates"
 packages="$packages python3-venv debian-archive-keyring"
 
 missing=""

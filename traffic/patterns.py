@@ -81,13 +81,17 @@ def poisson(spec: PoissonSpec, testbed: Testbed, streams: Streams) -> Flows:
 
 
 def message_mix(spec: MessageMixSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, each size equally likely."""
+    """Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, each size equally likely.
+
+    With a receiver, its line rate is what `load` is a share of, and the others are the sources.
+    """
     sizes = np.array(spec.sizes_bytes, dtype=np.int64)
 
     def draw(rng: np.random.Generator, n: int) -> Ints:
         return sizes[(rng.random(n) * len(sizes)).astype(np.int64)]
 
-    return _arrivals(spec, float(sizes.mean()), draw, testbed, streams)
+    receiver = testbed.hosts.index(spec.receiver) if spec.receiver else None
+    return _arrivals(spec, float(sizes.mean()), draw, testbed, streams, receiver)
 
 
 def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
@@ -138,11 +142,19 @@ def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
     """Return what makes the pattern impossible on the testbed, "" if nothing does."""
     if len(testbed.hosts) < 2:
         return f"testbed {testbed.name} has {len(testbed.hosts)} hosts: traffic needs 2 or more"
+    classes = [klass.name for klass in testbed.classes]
+    if spec.queue_class and spec.queue_class not in classes:
+        known = f"its classes are {', '.join(classes)}" if classes else "it has none"
+        return f"testbed {testbed.name} has no traffic class {spec.queue_class!r}: {known}"
     match spec:
         case PoissonSpec():
             return _check_load(spec.load)
         case MessageMixSpec():
-            return _check_load(spec.load) or _check_sizes(*spec.sizes_bytes)
+            return (
+                _check_load(spec.load)
+                or _check_sizes(*spec.sizes_bytes)
+                or (_check_host(spec.receiver, testbed) if spec.receiver else "")
+            )
         case IncastSpec():
             return (
                 _check_sizes(spec.size_bytes)
@@ -201,28 +213,29 @@ def _host_rates_bps(testbed: Testbed) -> Floats:
     return np.array([testbed.host_rate_bps(host) for host in testbed.hosts], dtype=np.float64)
 
 
-def _offered_bps(load: float, testbed: Testbed) -> float:
-    return load * float(_host_rates_bps(testbed).sum())
-
-
 def _arrivals(
     spec: PoissonSpec | MessageMixSpec,
     mean_bytes: float,
     draw_sizes: Callable[[np.random.Generator, int], Ints],
     testbed: Testbed,
     streams: Streams,
+    receiver: int | None = None,
 ) -> Flows:
     """Return Poisson arrivals in the spec's window, offering its load at that mean size."""
-    flows_per_ns = _offered_bps(spec.load, testbed) / 8 / mean_bytes / 1e9
+    rates = _host_rates_bps(testbed)
+    capacity_bps = float(rates.sum() if receiver is None else rates[receiver])
+    flows_per_ns = spec.load * capacity_bps / 8 / mean_bytes / 1e9
     start_ns = spec.start_ns + _poisson_times(
         flows_per_ns, spec.stop_ns - spec.start_ns, streams.times
     )
     n, hosts = len(start_ns), len(testbed.hosts)
     places = streams.places.random((n, 2))
-    rates = _host_rates_bps(testbed)
-    # Never beyond the last host: the sum's last entry may round to just below 1.
-    upper = np.cumsum(rates / rates.sum())[:-1]
-    src = np.searchsorted(upper, places[:, 0], side="right").astype(np.int64)
+    senders = np.flatnonzero(np.arange(hosts) != receiver).astype(np.int64)
+    # Never beyond the last sender: the sum's last entry may round to just below 1.
+    upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]
+    src = senders[np.searchsorted(upper, places[:, 0], side="right")]
+    if receiver is not None:
+        return Flows(start_ns, src, np.full(n, receiver), draw_sizes(streams.sizes, n))
     other = (places[:, 1] * (hosts - 1)).astype(np.int64)
     dst = other + (other >= src)
     return Flows(start_ns, src, dst, draw_sizes(streams.sizes, n))

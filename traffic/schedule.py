@@ -63,12 +63,14 @@ def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
 
 
 def _class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
-    """Return a name for each pattern; the second of a kind is called `incast#2`."""
+    """Return a name for each pattern: `incast/tcp` in class tcp, the second `incast/tcp#2`."""
     names: list[str] = []
     for spec in traffic:
         name: str = spec.kind
         if isinstance(spec, PoissonSpec):
             name += f":{load_workload(spec.workload).name}"
+        if spec.queue_class:
+            name += f"/{spec.queue_class}"
         taken, number = name, 1
         while taken in names:
             number += 1

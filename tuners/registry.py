@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from orchestration.model.ports import Tuner
 from orchestration.model.trial import Scalar, TunerSpec
+from tuners.checkpoint import CheckpointError
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
 
 
 def _secn1(**params: Any) -> Tuner:
@@ -45,7 +50,69 @@ def _step(
     return StepEcn(at_ns, before, StaticEcn(then_kmin_bytes, then_kmax_bytes, then_pmax))
 
 
+def _amt(
+    start_bytes: int = 100_000,
+    least_bytes: int = 5_000,
+    most_bytes: int = 100_000,
+    target: float = 0.95,
+    step_bytes: int = 5_000,
+    cut: float = 0.1,
+) -> Tuner:
+    from tuners.ecn.amt import AmtEcn
+
+    return AmtEcn(start_bytes, least_bytes, most_bytes, target, step_bytes, cut)
+
+
+def _qaecn(least_bytes: int = 5_000, most_bytes: int = 400_000, share: float = 0.5) -> Tuner:
+    from tuners.ecn.qaecn import QueueAwareEcn
+
+    return QueueAwareEcn(least_bytes, most_bytes, share)
+
+
+def _random(templates: str = "graphcc") -> Tuner:
+    from tuners.ecn.placebo import TEMPLATES, RandomEcn
+
+    return RandomEcn(TEMPLATES[templates]())
+
+
+def _acc(
+    checkpoint: str = "acc",
+    explore: float = 0.0,
+    online: bool = False,
+    idle_rule: bool = True,
+    collect: bool = False,
+) -> Tuner:
+    from tuners.ecn.acc import Acc
+
+    return Acc(checkpoint, explore, online=online, idle_rule=idle_rule, collect=collect)
+
+
+def _pet(
+    checkpoint: str = "pet",
+    explore: float = 0.0,
+    beta_1: float = 0.3,
+    beta_2: float = 0.7,
+    online: bool = False,
+    collect: bool = False,
+) -> Tuner:
+    from tuners.ecn.pet import Pet
+
+    return Pet(checkpoint, explore, beta_1, beta_2, online=online, collect=collect)
+
+
+def _graphcc(checkpoint: str = "graphcc", explore: float = 0.0, collect: bool = False) -> Tuner:
+    from tuners.ecn.graphcc import Graphcc
+
+    return Graphcc(checkpoint, explore, collect=collect)
+
+
 TUNERS: dict[str, Callable[..., Tuner]] = {
+    "acc": _acc,
+    "amt": _amt,
+    "graphcc": _graphcc,
+    "pet": _pet,
+    "qaecn": _qaecn,
+    "random": _random,
     "secn1": _secn1,
     "secn2": _secn2,
     "static": _static,
@@ -58,6 +125,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(TUNERS))
 
 
+def parameters(name: str) -> tuple[str, ...]:
+    """Return the names of a known tuner's parameters."""
+    return tuple(inspect.signature(TUNERS[name]).parameters)
+
+
 def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
     faults = check(spec.name, spec.params)
@@ -66,8 +138,17 @@ def create(spec: TunerSpec) -> Tuner:
     return TUNERS[spec.name](**spec.params)
 
 
-def check(name: str, params: dict[str, Scalar]) -> tuple[str, ...]:
-    """Return all that is wrong with a tuner's name or parameters, each as `what: remedy`."""
+def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
+    """Return the checkpoint that a known tuner would load, by name or path; None if it has none."""
+    parameter = inspect.signature(TUNERS[name]).parameters.get("checkpoint")
+    return None if parameter is None else str(params.get("checkpoint", parameter.default))
+
+
+def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) -> tuple[str, ...]:
+    """Return all that is wrong with a tuner's name or parameters, each as `what: remedy`.
+
+    With `testbed`, also what keeps the tuner from running there.
+    """
     if name not in TUNERS:
         near = get_close_matches(name, TUNERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
@@ -90,7 +171,24 @@ def check(name: str, params: dict[str, Scalar]) -> tuple[str, ...]:
         for key, p in accepted.items()
         if key in params and not _fits(params[key], p.annotation)
     ]
-    return (*faults, *_check_thresholds(params))
+    defaults = {key: p.default for key, p in accepted.items() if p.default is not p.empty}
+    faults += [*_check_thresholds(params), *_check_rules({**defaults, **params})]
+    if not faults and "checkpoint" in accepted:
+        faults += _check_checkpoint(name, params, testbed)
+    return tuple(faults)
+
+
+def _check_checkpoint(name: str, params: dict[str, Scalar], testbed: Testbed | None) -> list[str]:
+    """Load a learned tuner as the trial will, and ask it whether it fits the testbed."""
+    if params.get("online") and find_spec("torch") is None:
+        return [f"tuner {name!r} learns online with torch: pip install 'closloop[learn]'"]
+    try:
+        tuner = TUNERS[name](**params)
+        if testbed is not None:
+            tuner.check_testbed(testbed)
+    except CheckpointError as error:
+        return [str(error)]
+    return []
 
 
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -117,4 +215,30 @@ def _check_thresholds(params: dict[str, Scalar]) -> list[str]:
             )
         if isinstance(pmax, (int, float)) and not 0 <= pmax <= 1:
             faults.append(f"{prefix}pmax {pmax} is not a probability: use 0 to 1")
+    return faults
+
+
+def _check_rules(params: dict[str, Scalar]) -> list[str]:
+    """Check what AMT, QAECN, the placebo and the learned tuners take."""
+    faults = []
+    explore = params.get("explore")
+    if isinstance(explore, (int, float)) and not 0 <= explore <= 1:
+        faults.append(f"explore {explore} is not a probability: use 0 to 1")
+    for key in ("target", "cut", "share"):
+        value = params.get(key)
+        if isinstance(value, (int, float)) and not 0 < value <= 1:
+            faults.append(f"{key} {value} is not a share: use more than 0, at most 1")
+    for key in ("start_bytes", "least_bytes", "most_bytes", "step_bytes"):
+        value = params.get(key)
+        if isinstance(value, int) and value < 0:
+            faults.append(f"{key} {value} is below 0: use 0 or more")
+    least, most = params.get("least_bytes"), params.get("most_bytes")
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        faults.append(f"least_bytes {least} is above most_bytes {most}: swap or correct them")
+    templates = params.get("templates")
+    if isinstance(templates, str):
+        from tuners.ecn.placebo import TEMPLATES
+
+        if templates not in TEMPLATES:
+            faults.append(f"no templates are called {templates!r}: use {', '.join(TEMPLATES)}")
     return faults

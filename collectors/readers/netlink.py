@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
-import os
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
+
+from collectors.readers.ring import RECEIVE, SEND, Ring
 
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 _RECEIVE_BYTES = 1 << 15
@@ -74,20 +75,11 @@ class SocketExchange:
         return places
 
 
-# io_uring: system calls, mmap offsets, operations (linux/io_uring.h)
-_SETUP, _ENTER = 425, 426
-_OFFSET_SQ, _OFFSET_CQ, _OFFSET_SQES = 0, 0x8000000, 0x10000000
-_OP_SEND, _OP_RECV = 26, 27
-_SQE_BYTES, _CQE_BYTES = 64, 16
-
-
 class RingExchange:
-    """One system call for all namespaces: an io_uring whose entries are written once.
+    """One system call for all namespaces: a ring whose entries are written once.
 
-    Entries are carried out in their order while they are handed in: a netlink dump is ready to be
-    received when its request was sent, so nothing is left to wait for.
     How many receives an answer takes is learned from plain sockets; an answer that has become
-    longer is asked for again with them, and learned anew. Raises DumpError if the kernel has no
+    longer is asked for again with them, and learned anew. Raises RingError if the kernel has no
     io_uring.
     """
 
@@ -95,88 +87,59 @@ class RingExchange:
         self._plain = SocketExchange(sockets, request)
         self._sockets = sockets
         self._request = ctypes.create_string_buffer(request, len(request))
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._ring: int | None = None
+        self._ring: Ring | None = None
         self.buffer = self._plain.buffer
         self.calls = 0
 
     def ask(self) -> list[tuple[int, int]]:
         """Ask all namespaces at once; the first time one after the other."""
         if self._ring is not None:
-            places = self._submit()
+            places = self._collect(self._ring.run(self._entries))
             if places is not None:
                 self.buffer, self.calls = self._room, 1
                 return places
+            self._ring.close()
+            self._drain()
         places = self._plain.ask()
         self._prepare(self._plain.receives)
         self.buffer, self.calls = self._plain.buffer, self._plain.calls
         return places
 
+    def _drain(self) -> None:
+        """Take what is left of answers that were not received to their end."""
+        for netlink in self._sockets:
+            with suppress(BlockingIOError):
+                while True:
+                    netlink.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
+
     def _prepare(self, receives: list[int]) -> None:
         """Write the entries: for each namespace a send, then its receives."""
-        if self._ring is not None:
-            os.close(self._ring)
-        entries = sum(1 + count for count in receives)
-        parameters = bytearray(120)
-        raw = (ctypes.c_char * 120).from_buffer(parameters)
-        fd = self._libc.syscall(_SETUP, entries, raw)
-        if fd < 0:
-            raise DumpError(ctypes.get_errno(), "io_uring_setup")
-        self._ring = fd
-        sq_entries, cq_entries = struct.unpack_from("=II", parameters, 0)
-        sq = struct.unpack_from("=7I", parameters, 40)
-        cq = struct.unpack_from("=7I", parameters, 80)
-        shared = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        self._sq = mmap.mmap(fd, sq[6] + 4 * sq_entries, flags=shared, offset=_OFFSET_SQ)
-        self._cq = mmap.mmap(fd, cq[5] + _CQE_BYTES * cq_entries, flags=shared, offset=_OFFSET_CQ)
-        self._sqes = mmap.mmap(fd, _SQE_BYTES * sq_entries, flags=shared, offset=_OFFSET_SQES)
-        self._sq_at, self._cq_at = sq, cq
-        self._mask = struct.unpack_from("=I", self._cq, cq[2])[0]
-        self._entries, self._sq_entries = entries, sq_entries
+        self._entries = sum(1 + count for count in receives)
+        self._ring = Ring(self._entries)
         self._room = bytearray(_RECEIVE_BYTES * sum(receives))
         self._held = (ctypes.c_char * len(self._room)).from_buffer(self._room)
-        self._write_entries(receives)
-
-    def _write_entries(self, receives: list[int]) -> None:
-        target = ctypes.addressof(self._held)
+        source, target = ctypes.addressof(self._request), ctypes.addressof(self._held)
         self._chains: list[list[int]] = []
         entry = slot = 0
         for netlink, count in zip(self._sockets, receives, strict=True):
             fd = netlink.fileno()
-            source = ctypes.addressof(self._request)
-            self._entry(entry, _OP_SEND, fd, source, len(self._request), 0)
+            self._ring.write(entry, SEND, fd, source, len(self._request), 0)
             entry += 1
             chain = []
             for _ in range(count):
                 place = target + slot * _RECEIVE_BYTES
-                self._entry(entry, _OP_RECV, fd, place, _RECEIVE_BYTES, slot + 1)
+                self._ring.write(entry, RECEIVE, fd, place, _RECEIVE_BYTES, slot + 1)
                 chain.append(slot)
                 entry, slot = entry + 1, slot + 1
             self._chains.append(chain)
 
-    def _entry(
-        self, number: int, operation: int, fd: int, address: int, size: int, tag: int
-    ) -> None:
-        values = (operation, 0, 0, fd, 0, address, size, socket.MSG_DONTWAIT, tag)
-        struct.pack_into("=BBHiQQIIQ", self._sqes, number * _SQE_BYTES, *values)
-
-    def _submit(self) -> list[tuple[int, int]] | None:
-        """Hand in all entries, which carries them out; None if an answer is not complete."""
-        (tail,) = struct.unpack_from("=I", self._sq, self._sq_at[1])
-        for number in range(self._entries):
-            place = self._sq_at[6] + 4 * ((tail + number) % self._sq_entries)
-            struct.pack_into("=I", self._sq, place, number)
-        struct.pack_into("=I", self._sq, self._sq_at[1], (tail + self._entries) & 0xFFFFFFFF)
-        nothing = ctypes.c_size_t(0)
-        done = self._libc.syscall(_ENTER, self._ring, self._entries, 0, 0, None, nothing)
-        if done != self._entries:
-            raise DumpError(ctypes.get_errno(), f"io_uring_enter took {done} of {self._entries}")
-        lengths = self._results()
+    def _collect(self, lengths: dict[int, int]) -> list[tuple[int, int]] | None:
+        """Return where the answers stand; None if one is not complete."""
         places = []
         for chain in self._chains:
             start = end = chain[0] * _RECEIVE_BYTES
             for slot in chain:
-                length = lengths.get(slot, -1)
+                length = lengths.get(slot + 1, -1)
                 if length < 0:
                     return None
                 at = slot * _RECEIVE_BYTES
@@ -187,16 +150,3 @@ class RingExchange:
                 return None
             places.append((start, end))
         return places
-
-    def _results(self) -> dict[int, int]:
-        """Take the completions: bytes received by slot, negative for an error."""
-        head, tail = (struct.unpack_from("=I", self._cq, self._cq_at[i])[0] for i in (0, 1))
-        lengths = {}
-        while head != tail:
-            place = self._cq_at[5] + (head & self._mask) * _CQE_BYTES
-            tag, result = struct.unpack_from("=Qi", self._cq, place)
-            if tag:
-                lengths[tag - 1] = result
-            head = (head + 1) & 0xFFFFFFFF
-        struct.pack_into("=I", self._cq, self._cq_at[0], head)
-        return lengths

@@ -54,15 +54,15 @@ class RedReader:
     """Reads the RED queues of several namespaces.
 
     `exchange` asks the namespaces (see `DUMP_QDISCS`); `places` gives for each queue its
-    (namespace in the exchange's order, ifindex).
+    (namespace in the exchange's order, ifindex, handle of the RED).
     """
 
-    def __init__(self, exchange: Exchange, places: Sequence[tuple[int, int]], handle: int) -> None:
+    def __init__(self, exchange: Exchange, places: Sequence[tuple[int, int, int]]) -> None:
         self._exchange = exchange
         self._places = places
-        self._handle = handle
         self._words: dict[str, Ints] | None = None
         self._ifindexes = np.array([place[1] for place in places], dtype=np.uint32)
+        self._handles = np.array([place[2] for place in places], dtype=np.uint32)
         self._wraps = _Unwrapped()
 
     def read(self) -> QueueReading:
@@ -91,11 +91,11 @@ class RedReader:
     ) -> bool:
         if places["header"].max() * 4 >= answers[-1][1]:
             return False
-        same = words[places["handle"]] == self._handle
+        same = words[places["handle"]] == self._handles
         return bool(same.all() and (words[places["ifindex"]] == self._ifindexes).all())
 
     def _learn(self, buffer: bytearray, answers: list[tuple[int, int]]) -> dict[str, Ints]:
-        found: dict[tuple[int, int], dict[str, int]] = {}
+        found: dict[tuple[int, int, int], dict[str, int]] = {}
         for number, (start, end) in enumerate(answers):
             at = start
             while at + 16 <= end:
@@ -105,22 +105,24 @@ class RedReader:
                 if kind == RTM_NEWQDISC:
                     place = self._locate(buffer, at, at + length)
                     if place:
-                        ifindex = struct.unpack_from("=i", buffer, at + 20)[0]
-                        found[number, ifindex] = place
+                        ifindex, handle = struct.unpack_from("=iI", buffer, at + 20)
+                        found[number, ifindex, handle] = place
                 at += (length + 3) & ~3
         missing = [place for place in self._places if place not in found]
         if missing:
-            raise ReaderError(f"no RED queue at (namespace, ifindex) {missing[0]}")
+            namespace, ifindex, handle = missing[0]
+            raise ReaderError(
+                f"no RED queue {handle:#x} at interface {ifindex} of namespace {namespace}"
+            )
         return {
             name: np.array([found[place][name] for place in self._places], dtype=np.int64)
             for name in _FIELDS
         }
 
     def _locate(self, buffer: bytearray, at: int, end: int) -> dict[str, int] | None:
-        (handle,) = struct.unpack_from("=I", buffer, at + 24)
         attributes = _attributes(buffer, at + 36, end)
         kind_at, kind_end = attributes[_TCA_KIND]
-        if handle != self._handle or bytes(buffer[kind_at:kind_end]) != b"red\0":
+        if bytes(buffer[kind_at:kind_end]) != b"red\0":
             return None
         stats = _attributes(buffer, *attributes[_TCA_STATS2])
         options = _attributes(buffer, *attributes[_TCA_OPTIONS])

@@ -27,11 +27,18 @@ _PORT_SLACK_BYTES = 4096
 _SACK_BYTES = 28
 
 
+def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
+    """Add up the queues of each port: shape (..., queues) to (..., `Testbed.switch_ports`)."""
+    shape = (*values.shape[:-1], len(testbed.switch_ports), testbed.queues_per_port)
+    return np.asarray(values.reshape(shape).sum(axis=-1), dtype=np.float64)
+
+
 def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less while it was surely busy.
 
-    Surely busy: the queue held more at the start than the link can send until the end. Links that
-    go down by a planned fault (`faults`) may be slow.
+    Surely busy: its queues held more at the start than the link can send until the end. A traffic
+    class alone may take all of the link's rate, hence all classes are taken together. Links that go
+    down by a planned fault (`faults`) may be slow.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     if any(np.any(np.diff(counter, axis=0) < 0) for counter in counters):
@@ -40,30 +47,29 @@ def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterat
     dt_ns = np.diff(ports.t_ns).astype(np.float64)[:, None]
     if not len(dt_ns):
         return
-    rate_bps = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
-    sent = _wire_bytes(testbed, np.diff(ports.tx_bytes, axis=0), np.diff(ports.tx_packets, axis=0))
+    rate_bps = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
+    counted = np.diff(ports.tx_bytes, axis=0) + testbed.framing_bytes * np.diff(
+        ports.tx_packets, axis=0
+    )
+    sent, held = per_port(testbed, counted), per_port(testbed, ports.qlen_bytes[:-1])
     could = rate_bps * dt_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     over = sent > could * (1 + RATE_TOLERANCE) + cut
-    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (ports.qlen_bytes[:-1] > could)
+    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (held > could)
     if np.any(over):
         yield _rate_reason(testbed, ports, sent, over, "link-over-rate", "more than")
     if np.any(below) and not faults:
         yield _rate_reason(testbed, ports, sent, below, "link-below-rate", "with a backlog, below")
 
 
-def _wire_bytes(testbed: Testbed, tx_bytes: Ints, tx_packets: Ints) -> Floats:
-    return (tx_bytes + testbed.framing_bytes * tx_packets).astype(np.float64)
-
-
 def _rate_reason(
     testbed: Testbed, ports: PortRecords, sent: Floats, wrong: np.ndarray, code: str, word: str
 ) -> Reason:
-    interval, queue = (int(index[0]) for index in np.nonzero(wrong))
-    port = testbed.queues[queue]
+    interval, number = (int(index[0]) for index in np.nonzero(wrong))
+    port = testbed.switch_ports[number]
     start_ns = int(ports.t_ns[interval])
     dt_ns = int(ports.t_ns[interval + 1]) - start_ns
-    seen_bps = sent[interval, queue] * 8e9 / max(1, dt_ns)
+    seen_bps = sent[interval, number] * 8e9 / max(1, dt_ns)
     return Reason(
         code,
         "invalid",
@@ -83,10 +89,12 @@ def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -
     hosts = {name: number for number, name in enumerate(testbed.hosts)}
     payload, packets = np.zeros(len(hosts)), np.zeros(len(hosts))
     attached = np.zeros(len(hosts))
-    for queue, port in enumerate(testbed.queues):
+    port_bytes = per_port(testbed, record.ports.tx_bytes[-1])
+    port_packets = per_port(testbed, record.ports.tx_packets[-1])
+    for number, port in enumerate(testbed.switch_ports):
         host = hosts.get(testbed.peer_device(port).name)
         if host is not None:
-            sent, count = record.ports.tx_bytes[-1, queue], record.ports.tx_packets[-1, queue]
+            sent, count = port_bytes[number], port_packets[number]
             payload[host] += sent - HEADER_BYTES * count
             packets[host] += count
             attached[host] += 1

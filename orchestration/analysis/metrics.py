@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from inventory.topology import Testbed
+from orchestration.analysis.counters import per_port
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints, PortRecords
 
@@ -94,7 +95,7 @@ class TrialMetrics:
     """One trial's figures.
 
     `scalars` has a value for every metric, NaN where the trial has none. `size_bytes` and
-    `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of port
+    `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of queue
     samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue.
     """
 
@@ -187,9 +188,10 @@ def _link_scalars(testbed: Testbed, ports: PortRecords) -> dict[str, float]:
         return dict.fromkeys(names, math.nan)
     packets = ports.tx_packets[-1] - ports.tx_packets[0]
     wire = ports.tx_bytes[-1] - ports.tx_bytes[0] + testbed.framing_bytes * packets
-    rate_bps = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
-    busy = wire * 8e9 / (rate_bps * float(ports.t_ns[-1] - ports.t_ns[0]))
-    to_host = np.array([testbed.peer_device(port).kind == "host" for port in testbed.queues])
+    links = testbed.switch_ports
+    rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
+    busy = per_port(testbed, wire) * 8e9 / (rate_bps * float(ports.t_ns[-1] - ports.t_ns[0]))
+    to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
     marked = float((ports.marked_packets[-1] - ports.marked_packets[0]).sum())
     total = float(packets.sum())
     return {

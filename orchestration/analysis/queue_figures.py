@@ -61,7 +61,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture:
         )
     decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
     figure.update_yaxes(
-        title="share of port samples above x",
+        title="share of queue samples above x",
         type="log",
         range=[np.log10(floor) - 0.1, 0.02],
         tickvals=decades,
@@ -78,7 +78,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture:
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in arms}
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}",
-        "Complementary distribution of the queue length over all switch ports and samples while "
+        "Complementary distribution of the queue length over all switch queues and samples while "
         "flows arrived. Line: mean over repeats; band: their lowest and highest.",
         figure,
     )

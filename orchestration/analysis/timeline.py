@@ -76,6 +76,7 @@ def _timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timel
     port = result.testbed.queues[queue]
     actions = result.table("actions")
     mine = (actions["device"] == port.device) & (actions["port"] == port.name)
+    mine &= actions["queue"] == port.klass
     return Timeline(
         tuner=tuner,
         t_ns=t_ns,

@@ -65,9 +65,11 @@ class TrialResult:
         names = (
             np.repeat(np.array([port.device for port in queues], dtype=object), samples),
             np.repeat(np.array([port.name for port in queues], dtype=object), samples),
+            np.repeat(np.array([queue.klass for queue in queues]), samples),
         )
-        if samples * len(queues) != rows or not (
-            np.array_equal(table["device"], names[0]) and np.array_equal(table["port"], names[1])
+        if samples * len(queues) != rows or not all(
+            np.array_equal(table[column], expected)
+            for column, expected in zip(("device", "port", "queue"), names, strict=True)
         ):
             where = str(self.folder / TABLES["ports"].file)
             what = (

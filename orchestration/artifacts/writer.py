@@ -172,15 +172,19 @@ def _actions(testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
 
 
 def _port_names(testbed: Testbed, queues: Ints) -> dict[str, Any]:
-    """Return the device, port and queue columns of rows about `queues` (rows,)."""
+    """Return the device, port and queue columns of rows about `queues` (rows,).
+
+    A row's queue is the number of the traffic class, 0 where a port has one queue.
+    """
     devices = {name: code for code, name in enumerate(testbed.switches)}
     names = {name: code for code, name in enumerate(dict.fromkeys(p.name for p in testbed.queues))}
     device = np.array([devices[port.device] for port in testbed.queues], dtype=np.int32)
     port = np.array([names[port.name] for port in testbed.queues], dtype=np.int32)
+    klass = np.array([queue.klass for queue in testbed.queues], dtype=np.int16)
     return {
         "device": Names(device[queues], tuple(devices)),
         "port": Names(port[queues], tuple(names)),
-        "queue": np.zeros(len(queues), dtype=np.int16),
+        "queue": klass[queues],
     }
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
+from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import FaultSpec, PatternSpec, TrialSpec, TunerSpec
-from orchestration.wiring import backend
 from traffic.schedule import make_schedule
 
 
@@ -62,8 +62,12 @@ def run_trial(
     sample_period_ns: int = 100_000,
     seed: int = 1,
     faults: tuple[FaultSpec, ...] = (),
+    flow_table: bool = False,
 ) -> Run:
-    """Run one trial on the emulated backend. Raises what the backend raises."""
+    """Run one trial on the emulated backend, if asked with a flow table that nobody reads.
+
+    Raises what the backend raises.
+    """
     testbed = load_testbed(testbed_name)
     trial = TrialSpec(
         campaign="bench",
@@ -82,7 +86,7 @@ def run_trial(
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        record = backend("emulated").run(
+        record = EmulatedBackend(flow_table=flow_table).run(
             trial, testbed, schedule, Path(folder), lambda t_ns, end_ns: None
         )
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

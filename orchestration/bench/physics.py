@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,15 @@ from orchestration.model.trial import PoissonSpec, SingleFlowSpec, TrialSpec, Tu
 _MILLISECOND = 1_000_000
 
 
-def run_probe(testbed_name: str, probe: dict[str, Any]) -> dict[str, Any]:
-    """Build a testbed's fabric and measure it with a probe instead of a trial."""
+def run_probe(
+    testbed_name: str,
+    probe: dict[str, Any],
+    listener: Callable[[dict[str, Any]], None] = lambda message: None,
+) -> dict[str, Any]:
+    """Build a testbed's fabric and measure it with a probe instead of a trial.
+
+    `listener` is told what the guest says.
+    """
     from orchestration.backends.emulated.backend import guest_memory_bytes
     from orchestration.backends.emulated.fabric import plan_fabric
     from orchestration.backends.emulated.job import write_job
@@ -44,7 +52,7 @@ def run_probe(testbed_name: str, probe: dict[str, Any]) -> dict[str, Any]:
     plan = plan_fabric(testbed, trial.host, trial.seed)
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
         write_job(Path(folder), trial, testbed, plan, (), schedule, probe)
-        run_guest(require_kernel(), Path(folder), guest_memory_bytes(testbed), lambda message: None)
+        run_guest(require_kernel(), Path(folder), guest_memory_bytes(testbed), listener)
         result: dict[str, Any] = json.loads((Path(folder) / "probe.json").read_text())
     return result
 

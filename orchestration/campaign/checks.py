@@ -48,7 +48,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     """
     whole = _right_fields(schema.CampaignFile, data)
     yield from _check_periods(whole)
-    yield from _check_tuners(_items(data, "tuners"))
+    yield from _check_tuners(_items(data, "tuners"), testbed, folder)
+    if testbed is not None:
+        yield from _check_host(data.get("host"), testbed)
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
         if model is not None:
@@ -58,6 +60,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             if "workload" in pattern:
                 yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
             if testbed is not None:
+                yield from _check_class(loc, pattern, testbed)
                 yield from _check_places(loc, pattern, testbed)
                 yield from _check_count(loc, pattern, whole, testbed)
     for index, item in enumerate(_items(data, "faults")):
@@ -69,12 +72,13 @@ def _right_fields(model: type[BaseModel], data: Fields) -> dict[str, Any]:
     """Return the fields that are right on their own, and the defaults of those left out."""
     result: dict[str, Any] = {}
     for name, field in model.model_fields.items():
-        if name not in data:
+        called = field.alias or name
+        if called not in data:
             if not field.is_required():
                 result[name] = field.get_default()
             continue
         try:
-            text = pydantic_core.to_json(data[name], inf_nan_mode="constants")
+            text = pydantic_core.to_json(data[called], inf_nan_mode="constants")
             result[name] = _adapter(model, name).validate_json(text, strict=True)
         except ValidationError:
             continue
@@ -117,13 +121,13 @@ def _check_periods(whole: Fields) -> Iterator[Finding]:
         )
 
 
-def _check_tuners(items: Iterable[Any]) -> Iterator[Finding]:
+def _check_tuners(items: Iterable[Any], testbed: Testbed | None, folder: str) -> Iterator[Finding]:
     called: dict[str, int] = {}
     for index, item in enumerate(items):
         fields = {"name": item} if isinstance(item, str) else item
         if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
             continue
-        yield from _check_tuner(("tuners", index), fields)
+        yield from _check_tuner(("tuners", index), fields, testbed, folder)
         label = str(fields.get("label") or fields["name"])
         if label in called:
             yield Finding(
@@ -134,7 +138,9 @@ def _check_tuners(items: Iterable[Any]) -> Iterator[Finding]:
         called.setdefault(label, index + 1)
 
 
-def _check_tuner(loc: Loc, fields: Fields) -> Iterator[Finding]:
+def _check_tuner(
+    loc: Loc, fields: Fields, testbed: Testbed | None, folder: str
+) -> Iterator[Finding]:
     name = fields["name"]
     params = {}
     unread = []
@@ -146,7 +152,7 @@ def _check_tuner(loc: Loc, fields: Fields) -> Iterator[Finding]:
         except ValueError as error:
             unread.append(key)
             yield _finding((*loc, key), str(error))
-    for fault in registry.check(name, params):
+    for fault in registry.check(name, schema.params_beside(folder, params), testbed):
         # A parameter that is there but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault for key in unread):
             yield _finding(loc, fault)
@@ -177,6 +183,31 @@ def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
     except InputError as error:
         for problem in error.problems:
             yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
+
+
+def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
+    name = pattern.get("queue_class")
+    known = [klass.name for klass in testbed.classes]
+    if not name or name in known:
+        return
+    if known:
+        what = f"testbed {testbed.name} has no traffic class {name!r}"
+        remedy = f"{suggest(name, known)}its classes are {', '.join(known)}"
+    else:
+        what = f"testbed {testbed.name} has no traffic classes"
+        remedy = "remove 'class', or use a testbed that lists 'classes', like acc-fig8"
+    yield Finding((*loc, "class"), what, remedy)
+
+
+def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
+    """Find a congestion control that no flow would use: each class has one of its own."""
+    own = [klass.congestion_control for klass in testbed.classes]
+    if isinstance(host, dict) and "congestion_control" in host and own and all(own):
+        yield Finding(
+            ("host", "congestion_control"),
+            f"no flow would use it: on testbed {testbed.name} each traffic class has its own",
+            "remove it, or use a testbed whose classes leave it out",
+        )
 
 
 def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:

@@ -32,6 +32,8 @@ from orchestration.model.trial import (
     TunerSpec,
 )
 from traffic.workloads import load_workload
+from tuners.checkpoint import find as find_checkpoint
+from tuners.registry import checkpoint_of
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,13 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
     file = cell.file
     testbed = schema.beside(folder, file.testbed)
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
+    params = schema.params_beside(folder, tuner.params)
     workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]
     return TrialSpec(
         campaign=file.campaign,
         testbed=testbed,
         backend=schema.check_backend(file.backend),
-        tuner=TunerSpec(tuner.name, tuner.params),
+        tuner=TunerSpec(tuner.name, params),
         traffic=traffic,
         seed=trial_seed(file.seed, repeat),
         repeat=repeat,
@@ -191,8 +194,20 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         ),
         host=HostSpec(file.host.congestion_control, file.host.min_rto),
         cell=_labels(cell, tuner),
-        files={path: _digest(path) for path in (testbed, *workloads) if schema.is_path(path)},
+        files={
+            **{path: _digest(path) for path in (testbed, *workloads) if schema.is_path(path)},
+            **_checkpoint_digest(tuner.name, params),
+        },
     )
+
+
+def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
+    """Return the digest of a learned tuner's network: one that is trained anew is another trial."""
+    name = checkpoint_of(tuner, params)
+    if name is None:
+        return {}
+    called = name if schema.is_path(name) else f"checkpoint {name}"
+    return {called: _digest(str(find_checkpoint(name)))}
 
 
 def _digest(path: str) -> str:
@@ -205,14 +220,16 @@ def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
 
 
 def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
+    klass = item.queue_class
     match item:
         case schema.SingleFlow():
-            return SingleFlowSpec(item.src, item.dst, item.size, item.start)
+            return SingleFlowSpec(item.src, item.dst, item.size, item.start, queue_class=klass)
         case schema.Poisson():
             workload = schema.beside(folder, item.workload)
             if workload == item.workload:
                 workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
-            return PoissonSpec(workload, item.load, *_window(item, duration_ns))
+            window = _window(item, duration_ns)
+            return PoissonSpec(workload, item.load, *window, queue_class=klass)
         case schema.Incast():
             return IncastSpec(
                 item.fan_in,
@@ -220,11 +237,16 @@ def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Pat
                 item.period,
                 *_window(item, duration_ns),
                 receiver=item.receiver,
+                queue_class=klass,
             )
         case schema.AllToAll():
-            return AllToAllSpec(item.size, item.period, *_window(item, duration_ns))
+            window = _window(item, duration_ns)
+            return AllToAllSpec(item.size, item.period, *window, queue_class=klass)
         case schema.MessageMix():
-            return MessageMixSpec(item.sizes, item.load, *_window(item, duration_ns))
+            window = _window(item, duration_ns)
+            return MessageMixSpec(
+                item.sizes, item.load, *window, receiver=item.receiver, queue_class=klass
+            )
         case _:
             assert_never(item)
 

@@ -42,8 +42,14 @@ def beside(folder: str, name: str) -> str:
 
 
 def is_path(name: str) -> bool:
-    """Say whether a testbed's or workload's name is the path of a user's file."""
-    return "/" in name or name.endswith((".csv", ".yml", ".yaml"))
+    """Say whether a testbed's, workload's or checkpoint's name is the path of a user's file."""
+    return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
+
+
+def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
+    """Return a tuner's parameters, with the path of its checkpoint as it is seen from `folder`."""
+    name = params.get("checkpoint")
+    return {**params, "checkpoint": beside(folder, name)} if isinstance(name, str) else params
 
 
 def read_param(name: str, value: object) -> Scalar:
@@ -116,7 +122,13 @@ NotNegative = Annotated[int, AfterValidator(_not_negative)]
 Load = Annotated[float, AfterValidator(_load)]
 
 
-class Windowed(StrictModel):
+class Classed(StrictModel):
+    """A pattern in one of the testbed's traffic classes, by default the first."""
+
+    queue_class: str = Field(default="", alias="class")
+
+
+class Windowed(Classed):
     """A pattern that lasts from `start` to `stop`, by default from 0 to the trial's duration."""
 
     start: Duration = 0
@@ -155,9 +167,10 @@ class MessageMix(Windowed):
     kind: Literal["message-mix"]
     load: Load = Field(description="share of the hosts' line rate, like 0.6")
     sizes: Annotated[tuple[PositiveSize, ...], AfterValidator(_some)] = ACC_MESSAGE_SIZES_BYTES
+    receiver: str = ""
 
 
-class SingleFlow(StrictModel):
+class SingleFlow(Classed):
     """One flow between two hosts."""
 
     kind: Literal["flow"]

@@ -105,7 +105,15 @@ def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:
         through = f"{row['switches']} switch{'es' if row['switches'] > 1 else ''}"
         rtt, bdp = format_duration(row["base_rtt_ns"], 3), format_size(row["bdp_bytes"], 1)
         paths.add_row(through, rtt, bdp)
-    for table in (tiers, links, paths):
+    tables = [tiers, links, paths]
+    if summary["classes"]:
+        classes = _table("traffic class", "weight", "of a port", "buffer", "TCP")
+        for row in summary["classes"]:
+            share, buffer = f"{row['share']:.0%}", format_size(row["queue_buffer_bytes"])
+            congestion_control = row["congestion_control"] or "the host's"
+            classes.add_row(row["name"], str(row["weight"]), share, buffer, congestion_control)
+        tables.append(classes)
+    for table in tables:
         console.print(table)
         console.print()
     buffer = format_size(summary["port_buffer_bytes"])

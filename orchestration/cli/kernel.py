@@ -35,13 +35,19 @@ def build(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Build even if there is one.")] = False,
 ) -> None:
-    """Build the kernel that trials run in. It is built once and kept in the user's cache."""
+    """Build the kernel that trials run in. It is built once and kept in the user's cache.
+
+    With it goes the flow table, a BPF program that some tuners observe by.
+    """
+    from collectors.bpf.compile import flow_table_object
     from orchestration.backends.emulated.kernel.build import build_kernel
     from orchestration.cli.phases import Phases
 
     cores = len(os.sched_getaffinity(0))
     with Phases() as phases:
         kernel, built = build_kernel(source, jobs or cores, force, phases)
+        phases.phase("compiling the flow table")
+        flow_table_object()
     typer.echo(f"{'built' if built else 'already there'}: {_line(kernel)}")
 
 

@@ -8,12 +8,13 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestration.cli import bench, inventory, kernel, traffic
+from orchestration.cli import bench, inventory, kernel, papers, traffic
 from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
 from orchestration.cli.report import report
 from orchestration.cli.run import run
+from orchestration.cli.train import train
 from orchestration.model.errors import ClosloopError
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
@@ -29,11 +30,13 @@ app = typer.Typer(
 app.command()(run)
 app.command()(plan)
 app.command()(report)
+app.command()(train)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(traffic.app, name="traffic")
 app.add_typer(kernel.app, name="kernel")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.add_typer(bench.app, name="bench")
+app.add_typer(papers.app, name="papers")
 
 
 def _show_version(wanted: bool) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Applied, Observation, Schedule, TrialRecord
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import TrialSpec, TunerSpec
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -48,6 +48,9 @@ class Tuner(Protocol):
 
     observes_flows: bool
 
+    def check_testbed(self, testbed: Testbed) -> None:
+        """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""
+
     def reset(self, testbed: Testbed, seed: int) -> Action:
         """Forget everything, and return the setting to start from."""
 
@@ -66,8 +69,8 @@ class Backend(Protocol):
 
     name: str
 
-    def check(self, testbed: Testbed, jobs: int) -> None:
-        """Raise NotReadyError if `jobs` trials side by side cannot run here."""
+    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+        """Raise NotReadyError if `jobs` trials side by side, with these tuners, cannot run here."""
 
     def run(
         self,

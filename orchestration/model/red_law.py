@@ -25,6 +25,12 @@ def red_max_p(pmax: float) -> int:
     return max(1, min(2**32 - 1, round(pmax / (2.0 - pmax) * 2**32)))
 
 
+def red_max_ps(pmax: Floats) -> Ints:
+    """Return `red_max_p` of each."""
+    wanted: Ints = np.rint(pmax / (2.0 - pmax) * 2**32).astype(np.int64)
+    return np.clip(wanted, 1, 2**32 - 1)
+
+
 def read_back_pmax(max_p: Floats) -> Floats:
     """Return the share marked at kmax for the `max_P` that a kernel reports."""
     probability = np.asarray(max_p, dtype=np.float64) / 2**32

@@ -20,6 +20,10 @@ class TunerSpec:
     params: dict[str, Scalar] = field(default_factory=dict)
 
 
+# Every pattern's `queue_class` names one of the testbed's traffic classes; "" is the first of them,
+# or the one queue of a port where there are none.
+
+
 @dataclass(frozen=True)
 class PoissonSpec:
     """Poisson arrivals of sizes from `workload` at `load` (0..1 of the hosts' line rate)."""
@@ -28,6 +32,7 @@ class PoissonSpec:
     load: float
     start_ns: int
     stop_ns: int
+    queue_class: str = ""
     kind: Literal["poisson"] = "poisson"
 
 
@@ -44,6 +49,7 @@ class IncastSpec:
     start_ns: int
     stop_ns: int
     receiver: str = ""
+    queue_class: str = ""
     kind: Literal["incast"] = "incast"
 
 
@@ -55,17 +61,23 @@ class AllToAllSpec:
     period_ns: int
     start_ns: int
     stop_ns: int
+    queue_class: str = ""
     kind: Literal["all-to-all"] = "all-to-all"
 
 
 @dataclass(frozen=True)
 class MessageMixSpec:
-    """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7)."""
+    """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7).
+
+    With `receiver`, a host's name, all others send to it, and `load` is of its line rate.
+    """
 
     sizes_bytes: tuple[int, ...]
     load: float
     start_ns: int
     stop_ns: int
+    receiver: str = ""
+    queue_class: str = ""
     kind: Literal["message-mix"] = "message-mix"
 
 
@@ -77,6 +89,7 @@ class SingleFlowSpec:
     dst: str
     size_bytes: int
     start_ns: int
+    queue_class: str = ""
     kind: Literal["flow"] = "flow"
 
 
@@ -100,7 +113,7 @@ class FaultSpec:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """The hosts' TCP: congestion control, minimum RTO."""
+    """The hosts' TCP: congestion control (of the classes that name none), minimum RTO."""
 
     congestion_control: str = "dctcp"
     min_rto_ns: int = 1_000_000

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -27,6 +27,10 @@ STOP_GRACE_S = 10.0
 _CONSOLE_BYTES = 4000
 
 
+# (job, backend, where to send messages, the parent's process number): runs in the forked process.
+Work = Callable[[Job, Backend, Connection, int], None]
+
+
 @dataclass(frozen=True)
 class _Worker:
     job: Job
@@ -37,10 +41,11 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes, one a job. Close it, whatever happens."""
+    """Worker processes, one a job, that do `do`. Close it, whatever happens."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, do: Work = work) -> None:
         self._backend = backend
+        self._do = do
         self._workers: list[_Worker] = []
 
     def __len__(self) -> int:
@@ -54,7 +59,7 @@ class Pool:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _be_worker(job, self._backend, sender, parent)
+            _be_worker(self._do, job, self._backend, sender, parent)
         sender.close()
         self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, time.monotonic()))
 
@@ -114,11 +119,13 @@ class Pool:
         self._workers.remove(worker)
 
 
-def _be_worker(job: Job, backend: Backend, pipe: Connection, parent: int) -> NoReturn:
+def _be_worker(
+    do: Work, job: Job, backend: Backend, pipe: Connection, parent: int
+) -> NoReturn:
     """Do the work in the forked process, and never return into the copy of the caller."""
     code = 1
     try:
-        work(job, backend, pipe, parent)
+        do(job, backend, pipe, parent)
         code = 0
     except SystemExit:
         pass

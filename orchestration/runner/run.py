@@ -110,7 +110,8 @@ def run_campaign(
     home = out / campaign.name
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
     for name in dict.fromkeys(trial.testbed for trial in todo):
-        backend.check(testbeds[name], jobs)
+        tuners = [trial.tuner for trial in todo if trial.testbed == name]
+        backend.check(testbeds[name], jobs, tuners)
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh)

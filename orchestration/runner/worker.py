@@ -69,8 +69,7 @@ Message = Progressed | Finished | Failed
 
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     """Run one trial in this process, which was forked by process `parent` to do so."""
-    _die_with(parent)
-    _leave_terminal(job)
+    enter_worker(job, parent)
     begin = time.monotonic()
     sent_at = -_PROGRESS_EVERY_S
 
@@ -98,6 +97,12 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     except Exception as error:
         message = f"unexpected {type(error).__name__}: {error}"
         pipe.send(Failed(message, "", traceback.format_exc(), time.monotonic() - begin))
+
+
+def enter_worker(job: Job, parent: int) -> None:
+    """Make this forked process a worker: it ends with its parent, and leaves the terminal alone."""
+    _die_with(parent)
+    _leave_terminal(job)
 
 
 def _die_with(parent: int) -> None:

@@ -8,9 +8,12 @@ import pytest
 from inventory.files import load_testbed
 from orchestration import wiring
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE, UNFINISHED
+from orchestration.model.errors import TrialError
+from orchestration.model.records import DONE, UNFINISHED, SetThresholds
 from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
+from tuners.base import EcnTuner
+from tuners.ecn.static import StaticEcn
 
 MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
@@ -110,6 +113,41 @@ def test_a_change_in_the_middle_takes_effect_at_once_and_loses_nothing(run):
     assert (record.flows.status == DONE).all()
     assert record.ports.dropped_packets[-1].sum() == 0
     assert record.flows.retransmits.sum() == 0
+
+
+@pytest.mark.parametrize("latency_ns", [0, 20_000, 99_000])
+def test_a_decision_is_charged_its_latency(run, latency_ns):
+    incast = dataclasses.replace(INCAST, size_bytes=2_000_000)
+    _, _, record = run(traffic=(incast,), tuner=TunerSpec("random"), decision_latency_ns=latency_ns)
+    actions = record.actions
+    changed = actions.observed_ns > 0
+    assert changed.any()
+    late_ns = actions.applied_ns[changed] - actions.observed_ns[changed]
+    assert latency_ns <= late_ns.min() <= late_ns.max() <= latency_ns + 50
+
+
+class NoNumber(EcnTuner):
+    """Sets a queue's pmax to NaN at its first decision."""
+
+    def reset(self, testbed, seed):
+        return StaticEcn(30_000, 90_000, 0.1).reset(testbed, seed)
+
+    def act(self, observation):
+        one = np.array([1])
+        return SetThresholds(one, np.array([5_000]), np.array([9_000]), np.array([np.nan]))
+
+
+def test_thresholds_that_are_no_numbers_fail_the_trial(backend, tmp_path):
+    trial = TrialSpec(
+        "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
+    )
+    schedule = make_schedule(trial, TESTBED)
+    with pytest.raises(TrialError) as caught:
+        backend.run(trial, TESTBED, schedule, tmp_path, lambda now, end: None, NoNumber())
+    label = TESTBED.queues[1].label
+    assert f"'secn1' set impossible thresholds at queue {label}, after 10" in caught.value.message
+    assert "pmax nan" in caught.value.message
+    assert caught.value.remedy
 
 
 def test_all_that_was_sent_arrives(run):

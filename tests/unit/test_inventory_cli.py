@@ -23,7 +23,7 @@ def run(*args):
     return result.stdout
 
 
-@pytest.mark.parametrize("name", ["acc", "drlet-k8", "pet", "rlcc-7"])
+@pytest.mark.parametrize("name", ["acc", "acc-fig8", "drlet-k8", "pet", "rlcc-7"])
 def test_show(name):
     lines = [line.rstrip() for line in run("show", name).splitlines()]
     assert lines == (GOLDEN / f"{name}.txt").read_text(encoding="utf-8").splitlines()

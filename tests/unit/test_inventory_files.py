@@ -1,9 +1,11 @@
 """Testbed files: bad ones are refused with exact words, the package's are the papers' networks."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from inventory import testbed_json
 from inventory.files import known_testbeds, load_testbed
 from inventory.routing import PathTable
 from orchestration.model.errors import InputError
@@ -22,6 +24,7 @@ def test_bad_file_is_refused_with_every_problem(path, monkeypatch):
 # name: hosts, NICs a host, switches, links, line rate of a host, base RTT in a rack and across
 PAPERS = {
     "acc": (24, 2, 6, 48 + 16, 50e9, 2_320, 6_128),
+    "acc-fig8": (8, 1, 1, 8, 100e9, 2_320, 2_320),
     "drlet-k4": (16, 1, 20, 48, 10e9, 4_000, 12_000),
     "drlet-k8": (128, 1, 80, 384, 10e9, 4_000, 12_000),
     "graphcc": (24, 1, 6, 24 + 8, 25e9, 4_000, 8_000),
@@ -60,13 +63,43 @@ def test_only_switch_ports_have_the_buffer():
     assert {p.buffer_bytes for host in testbed.hosts for p in testbed.ports_of[host]} == {0}
 
 
+def test_each_class_has_a_queue_with_its_share_of_the_buffer():
+    testbed = load_testbed("acc-fig8")
+    first, second, third = testbed.queues[:3]
+    assert [queue.label for queue in (first, second)] == ["switch1:eth0/rdma", "switch1:eth0/tcp"]
+    assert (first.port, first.klass, second.klass) == (second.port, 0, 1)
+    assert third.port == testbed.switch_ports[1]
+    assert (first.buffer_bytes, second.buffer_bytes) == (11_200_000, 4_800_000)
+    assert first.rate_bps == second.rate_bps == 100_000_000_000
+    assert testbed.peer_device(first) == testbed.peer_device(second) == testbed.device["h1"]
+    assert (testbed.class_index(""), testbed.class_index("tcp")) == (0, 1)
+    with pytest.raises(ValueError, match="no traffic class 'udp'"):
+        testbed.class_index("udp")
+
+
+def test_a_port_without_classes_has_one_queue_that_is_called_as_it_is():
+    testbed = load_testbed("graphcc")
+    assert [queue.port for queue in testbed.queues] == list(testbed.switch_ports)
+    assert [queue.label for queue in testbed.queues] == [p.label for p in testbed.switch_ports]
+    assert {queue.klass for queue in testbed.queues} == {0}
+
+
+@pytest.mark.parametrize("name", ["graphcc", "acc-fig8"])
+def test_json_gives_the_testbed_back(name):
+    testbed = load_testbed(name)
+    data = testbed_json.testbed_to_json(testbed)
+    again = testbed_json.testbed_from_json(json.loads(json.dumps(data)))
+    assert again.queues == testbed.queues
+    assert ("classes" in data) == bool(testbed.classes)
+
+
 def test_unknown_name_lists_the_known_ones():
     with pytest.raises(InputError) as caught:
         load_testbed("grafcc")
     assert str(caught.value) == (
         "testbed: unknown testbed 'grafcc'\n"
-        "  -> did you mean 'graphcc'? known are acc, drlet-k4, drlet-k8, graphcc, pet, rlcc-64, "
-        "rlcc-7; or give a file's path"
+        "  -> did you mean 'graphcc'? known are acc, acc-fig8, drlet-k4, drlet-k8, graphcc, pet, "
+        "rlcc-64, rlcc-7; or give a file's path"
     )
 
 

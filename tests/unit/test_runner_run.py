@@ -76,7 +76,7 @@ class NotReady(FakeBackend):
     def __init__(self, most):
         self.most = most
 
-    def check(self, testbed, jobs):
+    def check(self, testbed, jobs, tuners=()):
         if jobs > self.most:
             raise NotReadyError(f"no room for {jobs}")
 

@@ -53,7 +53,8 @@ class Netlink:
 
 
 def reader(places, *sockets):
-    return RedReader(SocketExchange(sockets, DUMP_QDISCS), places, HANDLE)
+    places = [place if len(place) == 3 else (*place, HANDLE) for place in places]
+    return RedReader(SocketExchange(sockets, DUMP_QDISCS), places)
 
 
 def values(**changes):
@@ -79,6 +80,17 @@ def test_counters_of_all_queues_in_the_order_asked_for():
     assert reading.kmin_bytes.tolist() == [5_000] * 3
 
 
+def test_several_queues_of_a_port_are_told_apart_by_their_handles():
+    second = HANDLE + 0x10000
+    dump_of_both = qdisc(5, "red", second, values(backlog=2, kmin=7)) + dump((5, values(backlog=1)))
+    netlink = Netlink([dump_of_both + DONE], [dump_of_both + DONE])
+    queues = reader([(0, 5), (0, 5, second)], netlink)
+    for _ in range(2):
+        reading = queues.read()
+        assert reading.qlen_bytes.tolist() == [1, 2]
+        assert reading.kmin_bytes.tolist() == [5_000, 7]
+
+
 def test_a_pass_takes_two_calls_a_namespace():
     netlink = Netlink([dump((5, values())) + DONE])
     reader([(0, 5)], netlink).read()
@@ -102,7 +114,7 @@ def test_a_dump_that_changes_its_layout_is_read_anew():
 
 
 def test_a_missing_queue_and_a_refusal_are_errors():
-    with pytest.raises(ReaderError, match="no RED queue"):
+    with pytest.raises(ReaderError, match="no RED queue 0x30000 at interface 6 of namespace 0"):
         reader([(0, 6)], Netlink([dump((5, values())) + DONE])).read()
     refused = struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1)
     with pytest.raises(DumpError, match="refused"):

@@ -9,6 +9,10 @@ What makes it fast is few system calls: a mouse goes down in one `send`, the rec
 no call fails: the virtual-time kernel charges a microsecond for every error, EAGAIN included.
 Source ports are fixed by the schedule, so that the five-tuple, and with it the ECMP path, is the
 same for every tuner.
+
+With traffic classes, both ends of a flow are set to its class (see `Service`). The receiver's end
+inherits from the socket that listened: so acknowledgements travel in the flow's class, and each
+class has a port to listen at.
 """
 
 from __future__ import annotations
@@ -38,8 +42,32 @@ _BACKLOG = 65_535
 
 
 @dataclass(frozen=True)
+class Service:
+    """How flows of one traffic class are sent: the class's number, its type of service, its TCP.
+
+    `tos` is the byte of the IPv4 header, whose two ECN bits stay TCP's own. With
+    `congestion_control` "" the host's default holds.
+    """
+
+    number: int = 0
+    tos: int = 0
+    congestion_control: str = ""
+
+    def apply(self, made: socket.socket) -> None:
+        """Set a socket that is not connected yet, or one that listens for its like."""
+        if self.tos:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
+        if self.congestion_control:
+            name = self.congestion_control.encode()
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+
+
+@dataclass(frozen=True)
 class Endpoints:
-    """Where the hosts are: per host (in the schedule's order) its namespace and NIC addresses."""
+    """Where the hosts are: per host (in the schedule's order) its namespace and NIC addresses.
+
+    Class number n listens at `listen_port` + n.
+    """
 
     namespaces: Sequence[int]
     addresses: Sequence[Sequence[str]]
@@ -97,7 +125,11 @@ class Board:
 
 
 class SocketDriver:
-    """Sends one schedule. `prepare` opens sockets, `run` is the loop."""
+    """Sends one schedule. `prepare` opens sockets, `run` is the loop.
+
+    `services` has one entry for each of the schedule's patterns (`Schedule.klass`); without any,
+    sockets are as the hosts have them.
+    """
 
     def __init__(
         self,
@@ -105,6 +137,7 @@ class SocketDriver:
         endpoints: Endpoints,
         enter_namespace: Callable[[int], None],
         board: Board,
+        services: Sequence[Service] = (),
     ) -> None:
         self._ends = endpoints
         self._enter = enter_namespace
@@ -113,6 +146,10 @@ class SocketDriver:
         self._src = schedule.src.tolist()
         self._dst = schedule.dst.tolist()
         self._size = schedule.size_bytes.tolist()
+        if services:
+            self._service = [services[pattern] for pattern in schedule.klass.tolist()]
+        else:
+            self._service = [Service()] * len(schedule)
         self._left = list(self._size)
         self._received = [0] * len(self._start)
         self._senders: list[socket.socket | None] = [None] * len(self._start)
@@ -127,28 +164,30 @@ class SocketDriver:
     def prepare(self) -> None:
         """Connect every flow. Takes virtual time: a round trip a flow."""
         flows_from: dict[int, list[int]] = {}
-        arrivals: dict[int, int] = {}
+        arrivals: dict[tuple[int, Service], int] = {}
         for flow, (src, dst) in enumerate(zip(self._src, self._dst, strict=True)):
             flows_from.setdefault(src, []).append(flow)
-            arrivals[dst] = arrivals.get(dst, 0) + 1
-        listeners = {host: self._listener(host) for host in arrivals}
+            end = (dst, self._service[flow])
+            arrivals[end] = arrivals.get(end, 0) + 1
+        listeners = {end: self._listener(*end) for end in arrivals}
         flow_of_peer: dict[tuple[str, int], int] = {}
         for host, flows in flows_from.items():
             self._enter(self._ends.namespaces[host])
             for order, flow in enumerate(flows):
                 flow_of_peer[self._connect(host, flow, order)] = flow
-        for host, listener in listeners.items():
-            for _ in range(arrivals[host]):
+        for end, listener in listeners.items():
+            for _ in range(arrivals[end]):
                 connection, peer = listener.accept()
                 self._receiving[connection.fileno()] = (connection, flow_of_peer[peer])
                 self._epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
             listener.close()
 
-    def _listener(self, host: int) -> socket.socket:
+    def _listener(self, host: int, service: Service) -> socket.socket:
         self._enter(self._ends.namespaces[host])
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, READ_LOW_WATER_BYTES)
-        listener.bind(("0.0.0.0", self._ends.listen_port))
+        service.apply(listener)
+        listener.bind(("0.0.0.0", self._ends.listen_port + service.number))
         listener.listen(_BACKLOG)
         return listener
 
@@ -161,7 +200,9 @@ class SocketDriver:
         address = (near[flow % len(near)], port)
         sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         sender.bind(address)
-        sender.connect((far[flow % len(far)], self._ends.listen_port))
+        service = self._service[flow]
+        service.apply(sender)
+        sender.connect((far[flow % len(far)], self._ends.listen_port + service.number))
         self._senders[flow] = sender
         return address
 

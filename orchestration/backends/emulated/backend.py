@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from collectors.bpf.compile import flow_table_object
 from inventory.topology import Testbed
 from orchestration.backends.emulated import tc
 from orchestration.backends.emulated.fabric import (
@@ -22,12 +24,14 @@ from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
-from orchestration.model.errors import TrialError
-from orchestration.model.ports import Progress
+from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import TrialSpec, TunerSpec
+from tuners.registry import create
 
 _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
@@ -43,14 +47,28 @@ def guest_memory_bytes(testbed: Testbed, flows: int = 0) -> int:
 
 
 class EmulatedBackend:
-    """Runs trials in virtual time, each in a guest of its own."""
+    """Runs trials in virtual time, each in a guest of its own.
+
+    With `flow_table` a flow table is kept even for tuners that do not look at it.
+    """
 
     name = "emulated"
 
-    def check(self, testbed: Testbed, jobs: int) -> None:
-        """Raise NotReadyError if there is no kernel, or no memory for `jobs` guests at once."""
+    def __init__(self, *, flow_table: bool = False) -> None:
+        self._flow_table = flow_table
+
+    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+        """Raise NotReadyError without a kernel, or memory for `jobs` guests at once.
+
+        A tuner that observes flows needs the compiled flow table too.
+        """
         check_supported(testbed)
         require_kernel()
+        try:
+            flow_table_object()
+        except NotReadyError:
+            if any(create(spec).observes_flows for spec in tuners):
+                raise
         memory_dir(jobs * guest_memory_bytes(testbed))
 
     def run(
@@ -60,15 +78,26 @@ class EmulatedBackend:
         schedule: Schedule,
         folder: Path,
         progress: Progress,
+        tuner: Tuner | None = None,
     ) -> TrialRecord:
-        """Run one trial; raise TrialError with the end of the guest's console if it fails."""
+        """Run one trial; raise TrialError with the end of the guest's console if it fails.
+
+        Virtual time stands still while a `tuner` given here decides; what it raises ends the guest.
+        """
         kernel = require_kernel()
         plan = plan_fabric(testbed, trial.host, trial.seed)
-        write_job(folder, trial, testbed, plan, fault_steps(trial, testbed, plan), schedule)
+        steps = fault_steps(trial, testbed, plan)
+        of_host = {"observes_flows": tuner.observes_flows} if tuner else None
+        watches = self._flow_table or (tuner or create(trial.tuner)).observes_flows
+        table = str(flow_table_object()) if watches else ""
+        write_job(folder, trial, testbed, plan, steps, schedule, None, of_host, table)
         stages = StageClock()
+        answering = AnsweringTuner(folder, tuner, testbed, trial.seed) if tuner else None
 
         def listen(message: dict[str, Any]) -> None:
             stages.note(message)
+            if answering is not None:
+                answering.answer(message)
             if "t_ns" in message:
                 progress(message["t_ns"], trial.duration_ns)
 
@@ -77,7 +106,8 @@ class EmulatedBackend:
             record = read_result(folder)
         except (OSError, ValueError, KeyError) as error:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
-        return replace(record, facts=_facts(record, plan, kernel, stages))
+        record = replace(record, facts=_facts(record, plan, kernel, stages))
+        return record if answering is None else answering.complete(record)
 
 
 def _facts(

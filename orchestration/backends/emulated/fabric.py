@@ -9,6 +9,9 @@ for the gateway 169.254.0.1 that names the other end's MAC.
     switch port, down    tbf (line rate) > red
     port to a host       netem (delay) > tbf (line rate) > red
 
+With traffic classes, `ets` (deficit weighted round robin) stands between tbf and a red for each
+class.
+
 Propagation delay: on an up-down path each tier's cable is crossed twice, once up and once down.
 Both crossings are spent at one place, before the queue of the port that every such path passes
 once: the port to the host for the hosts' cables, the upward port for those between switches. So
@@ -68,7 +71,8 @@ class FabricPlan:
     namespaces: tuple[NamespacePlan, ...]
     links: tuple[bytes, ...]
     host_addresses: dict[str, tuple[str, ...]]
-    # Per entry of Testbed.queues: (namespace number, ifindex)
+    # Per entry of Testbed.queues: (namespace number, ifindex) of its port; which of the port's
+    # queues it is follows from its class (tc.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -182,14 +186,14 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
             name: tuple(addresses[port.index] for port in testbed.ports_of[name])
             for name in testbed.hosts
         },
-        queue_places=tuple((number[port.device], ifindex(port)) for port in testbed.queues),
+        queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
             "sysctls": {"host": _host_sysctls(host), "switch": _switch_sysctls(seed, 0)},
             "qdiscs": {
                 "host": "tbf > fq",
-                "switch_up": "netem > tbf > red",
-                "switch_down": "tbf > red",
-                "switch_to_host": "netem > tbf > red",
+                "switch_up": f"netem > tbf > {_leaf_words(testbed)}",
+                "switch_down": f"tbf > {_leaf_words(testbed)}",
+                "switch_to_host": f"netem > tbf > {_leaf_words(testbed)}",
             },
         },
     )
@@ -233,6 +237,8 @@ def _host_sysctls(host: HostSpec) -> dict[str, str]:
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
         # a flow must not inherit what an earlier one learned about the path
         "net/ipv4/tcp_no_metrics_save": "1",
+        # a flow keeps its socket's hash after a timeout, too: the flow table knows it by that
+        "net/core/txrehash": "0",
     }
 
 
@@ -272,12 +278,21 @@ def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
     if delay_ns:
         requests.append(tc.netem(index, tc.NETEM_HANDLE, parent, delay_ns))
         parent = tc.NETEM_HANDLE + 1
-    never = port.buffer_bytes
-    requests += [
-        _shaper(testbed, port, parent),
-        tc.red(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, never, never, 1.0, port.buffer_bytes),
-    ]
+    requests.append(_shaper(testbed, port, parent))
+    if testbed.classes:
+        weights = [klass.weight for klass in testbed.classes]
+        frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+        requests.append(tc.ets(index, tc.ETS_HANDLE, tc.TBF_HANDLE + 1, weights, frame))
+    for queue in testbed.queues_at(port):
+        handle = tc.leaf_handle(queue.klass)
+        above = tc.leaf_parent(queue.klass, testbed.queues_per_port)
+        never = limit = queue.buffer_bytes
+        requests.append(tc.red(index, handle, above, never, never, 1.0, limit))
     return requests
+
+
+def _leaf_words(testbed: Testbed) -> str:
+    return "ets > red per class" if testbed.classes else "red"
 
 
 # The rest encodes routing, link and address requests with pyroute2's message classes.

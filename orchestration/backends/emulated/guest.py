@@ -17,6 +17,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from orchestration.model.errors import ClosloopError
+
 _libc = ctypes.CDLL(None, use_errno=True)
 CONSOLE_MARK = "@closloop "
 
@@ -52,6 +54,7 @@ class Driver:
 
     def __init__(self, job: Any, fabric: Any) -> None:
         from orchestration.backends.emulated.fabric import FIRST_SOURCE_PORT, LISTEN_PORT
+        from orchestration.backends.emulated.services import services
         from traffic.drivers.sockets import Board, Endpoints, SocketDriver
 
         self._flows = len(job.schedule)
@@ -71,7 +74,9 @@ class Driver:
         ready, told = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            self._child(SocketDriver(job.schedule, endpoints, fabric.enter, self.board), go, told)
+            of_pattern = services(job.testbed, job.trial.traffic)
+            driver = SocketDriver(job.schedule, endpoints, fabric.enter, self.board, of_pattern)
+            self._child(driver, go, told)
         os.close(told)
         signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
         if os.read(ready, 1) != b"r":
@@ -114,7 +119,9 @@ class Driver:
 def run_job(folder: Path) -> None:
     """Build, run, write."""
     from collectors.recorder import Recorder
+    from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.loop import run_loop
     from orchestration.model.records import TrialRecord
@@ -129,9 +136,13 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder)
         return
-    tuner = create(job.trial.tuner)
+    if job.host_tuner is None:
+        tuner = create(job.trial.tuner)
+    else:
+        tuner = AskingTuner(folder, job.host_tuner["observes_flows"], say)
     driver = Driver(job, fabric)
-    rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done)
+    flows = attach_flow_tables(job, fabric)
+    rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done, flows)
     recorder = Recorder()
     shown = 0
 
@@ -157,6 +168,7 @@ def run_job(folder: Path) -> None:
             "offloads_checked": sum(len(item.interfaces) for item in job.namespaces),
             "end_ns": rig.now_ns(),
             "system_calls_per_reading": rig.calls_per_reading,
+            **({"flow_table": flows.facts()} if flows else {}),
             **said,
         },
         trace=tuner.trace(),
@@ -171,6 +183,8 @@ def main() -> None:
         say(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         say(stage="done")
+    except ClosloopError as error:
+        say(stage="failed", error=error.message, remedy=error.remedy)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -70,6 +70,8 @@ class Job:
     steps: tuple[Step, ...]
     schedule: Schedule
     probe: dict[str, Any] | None = None
+    host_tuner: dict[str, Any] | None = None
+    flow_object: str = ""
 
 
 class _Blob:
@@ -101,8 +103,14 @@ def write_job(
     steps: Iterable[Step],
     schedule: Schedule,
     probe: dict[str, Any] | None = None,
+    host_tuner: dict[str, Any] | None = None,
+    flow_object: str = "",
 ) -> None:
-    """Write the files of a job into `folder`."""
+    """Write the files of a job into `folder`.
+
+    `host_tuner` says that the tuner is the host's (see `remote`), and what the guest must know of
+    it: `observes_flows`. `flow_object` is the compiled flow table, "" to keep none.
+    """
     blob = _Blob()
     data = {
         "trial": trial.to_json(),
@@ -131,6 +139,8 @@ def write_job(
         ],
         "classes": schedule.classes,
         "probe": probe,
+        "host_tuner": host_tuner,
+        "flow_object": flow_object,
     }
     (folder / "job.json").write_text(json.dumps(data))
     (folder / "requests.bin").write_bytes(bytes(blob.data))
@@ -177,6 +187,8 @@ def read_job(folder: Path) -> Job:
         ),
         schedule=schedule,
         probe=data["probe"],
+        host_tuner=data["host_tuner"],
+        flow_object=data["flow_object"],
     )
 
 

@@ -8,19 +8,21 @@ import os
 import re
 import selectors
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from orchestration.backends.emulated.guest import CONSOLE_MARK
 from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel
+from orchestration.backends.emulated.remote import ASKS
 from orchestration.model.errors import TrialError
 
 # A guest says something every few milliseconds of virtual time. One that is silent for this long
@@ -44,6 +46,8 @@ def run_guest(
 ) -> None:
     """Run the job in `folder` to its end; `listener` is told what the guest says.
 
+    While `listener` answers a question (a message with `ASKS`) the guest is stopped.
+
     Raises:
         TrialError: the guest failed, died or hung; with the end of its console.
         NotReadyError: there is no place for its memory.
@@ -64,15 +68,17 @@ def run_guest(
         )
         console: deque[str] = deque(maxlen=_CONSOLE_LINES)
         stage, ended = "start", ""
+        said: dict[str, Any] = {}
         try:
             for line in _lines(process, silence_s, console):
                 if line.startswith(CONSOLE_MARK):
                     message = json.loads(line[len(CONSOLE_MARK) :])
                     if message.get("stage") in ("done", "failed"):
-                        ended = message["stage"]
+                        ended, said = message["stage"], message
                     else:
                         stage = message.get("stage", stage)
-                    listener(message)
+                    with _stopped(process) if ASKS in message else nullcontext():
+                        listener(message)
                 else:
                     console.append(line)
         finally:
@@ -81,6 +87,8 @@ def run_guest(
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+    if "error" in said:
+        raise TrialError(said["error"], said["remedy"], "\n".join(console))
     if ended != "done":
         what = ended or f"died (exit code {process.returncode})"
         raise TrialError(
@@ -88,6 +96,16 @@ def run_guest(
             "the end of its console says why; a killed guest points to too little memory",
             "\n".join(console),
         )
+
+
+@contextmanager
+def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Stop the guest's processes: it would spin for its answer, on a CPU that the host can use."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGSTOP)
+    yield
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGCONT)
 
 
 def init_script(job: Path) -> str:

@@ -83,9 +83,17 @@ def _send_batch(netlink: socket.socket, batch: Iterable[bytes], first: int) -> N
     (flags,) = struct.unpack_from("=H", packed, at + 6)
     struct.pack_into("=H", packed, at + 6, flags | _NLM_F_ACK)
     netlink.send(packed)
+    await_answer(netlink, last + 1, netlink.recv(65_536), first)
+
+
+def await_answer(netlink: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
+    """Receive until the request numbered `last` has been answered; `answer` has come already.
+
+    Requests of a batch are numbered from 1. Raises NetlinkError for the first one refused; `first`
+    is the place of the batch among all requests.
+    """
     refused: NetlinkError | None = None
     while True:
-        answer = netlink.recv(65_536)
         at = 0
         while at + 16 <= len(answer):
             length, kind, _, sequence, _ = struct.unpack_from("=IHHII", answer, at)
@@ -95,11 +103,12 @@ def _send_batch(netlink: socket.socket, batch: Iterable[bytes], first: int) -> N
                     reason = answer[at + 36 : at + length].decode(errors="replace")
                     printable = "".join(c for c in reason if c.isprintable())
                     refused = NetlinkError(-error, first + sequence - 1, printable)
-                if sequence == last + 1:
+                if sequence == last:
                     if refused is not None:
                         raise refused
                     return
             at += (length + 3) & ~3
+        answer = netlink.recv(65_536)
 
 
 def links_operational(netlink: socket.socket) -> bool:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES
+from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Ticker
 from orchestration.model.records import SetThresholds
@@ -186,4 +187,4 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
     os._exit(1)
 
 
-_PROBES = {"ping": ping, "marking": marking}
+_PROBES = {"ping": ping, "marking": marking, "decision": decision}

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from collectors.readers.flows import FlowTables
 from collectors.readers.netlink import RingExchange
-from collectors.readers.tc import DUMP_QDISCS, RedReader
+from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
 from orchestration.backends.emulated import tc
+from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
 from orchestration.backends.emulated.namespaces import (
@@ -32,7 +34,7 @@ from orchestration.model.records import (
     NoAction,
     Observation,
 )
-from orchestration.model.red_law import read_back_pmax
+from orchestration.model.red_law import read_back_pmax, red_max_ps
 
 # What applies to the whole guest, before the namespaces copy it.
 _GLOBAL_SYSCTLS = {
@@ -117,7 +119,8 @@ class Ticker:
 class EmulatedRig:
     """Rig protocol over a built fabric. `launch` starts the traffic at a CLOCK_MONOTONIC time.
 
-    `alive` raises if the traffic driver has died; `all_done` says that every flow has ended.
+    `alive` raises if the traffic driver has died; `all_done` says that every flow has ended. With
+    `flows`, observations have what the flow tables say.
     """
 
     def __init__(
@@ -127,20 +130,35 @@ class EmulatedRig:
         launch: Callable[[int], None],
         alive: Callable[[], None],
         all_done: Callable[[], bool],
+        flows: FlowTables | None = None,
     ) -> None:
         self._fabric = fabric
         self._launch = launch
         self._alive = alive
         self._all_done = all_done
+        self._flows = flows
         self._steps = list(job.steps)
         self._places = job.queue_places
         switches = sorted({place for place, _ in job.queue_places})
         slot = {place: i for i, place in enumerate(switches)}
-        self._exchange = RingExchange([fabric.sockets[place] for place in switches], DUMP_QDISCS)
+        sockets = [fabric.sockets[place] for place in switches]
+        leaves = [
+            (slot[place], ifindex, queue.klass)
+            for (place, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
+        ]
+        self._exchange = RingExchange(sockets, DUMP_QDISCS)
         self._reader = RedReader(
             self._exchange,
-            [(slot[place], ifindex) for place, ifindex in job.queue_places],
-            tc.LEAF_HANDLE,
+            [(place, ifindex, tc.leaf_handle(klass)) for place, ifindex, klass in leaves],
+        )
+        self._known: QueueReading | None = None
+        self._changes = ThresholdChanges(
+            sockets,
+            [
+                (place, tc.red_change(ifindex, tc.leaf_handle(klass), parent, 0, 0, 0.0))
+                for place, ifindex, klass in leaves
+                for parent in [tc.leaf_parent(klass, job.testbed.queues_per_port)]
+            ],
         )
         self._hosts = HostCounters(fabric, job.testbed.hosts)
         self._ticker = Ticker()
@@ -177,10 +195,11 @@ class EmulatedRig:
     def observe(self) -> Observation:
         """Read all queues: one dump a switch, all at one instant of virtual time."""
         t_ns = self.now_ns()
-        reading = self._reader.read()
+        reading = self._read()
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._all_done():
             self._hosts.sample(t_ns)
+        flows = self._flows.read() if self._flows else None
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._places), self.now_ns() - t_ns, dtype=np.int64),
@@ -192,36 +211,44 @@ class EmulatedRig:
             kmin_bytes=reading.kmin_bytes,
             kmax_bytes=reading.kmax_bytes,
             pmax=read_back_pmax(reading.max_p),
+            **(vars(flows) if flows else {}),
         )
 
     def apply(self, action: Action) -> Applied:
-        """Change thresholds without touching what is queued, and read them back."""
+        """Change thresholds without touching what is queued, and read them back.
+
+        Queues that are set to what they have are left alone: a change restarts RED's count of
+        packets since its last mark.
+        """
         if isinstance(action, NoAction):
             empty = np.zeros(0, dtype=np.int64)
             return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
         check_thresholds(action, len(self._places))
-        batches: dict[int, list[bytes]] = {}
-        for queue, kmin, kmax, pmax in zip(
-            action.queues.tolist(),
-            action.kmin_bytes.tolist(),
-            action.kmax_bytes.tolist(),
-            action.pmax.tolist(),
-            strict=True,
-        ):
-            place, ifindex = self._places[queue]
-            batches.setdefault(place, []).append(
-                tc.red_change(ifindex, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, kmin, kmax, pmax)
+        queues, max_p = action.queues, red_max_ps(action.pmax)
+        known = self._known or self._read()
+        differs = (known.kmin_bytes[queues] != action.kmin_bytes) | (
+            known.kmax_bytes[queues] != action.kmax_bytes
+        )
+        differs |= known.max_p[queues] != max_p
+        if differs.any():
+            self._changes.send(
+                queues[differs],
+                action.kmin_bytes[differs],
+                action.kmax_bytes[differs],
+                max_p[differs],
             )
-        for place, requests in batches.items():
-            send_requests(self._fabric.sockets[place], requests)
-        reading = self._reader.read()
+            known = self._read()
         return Applied(
             t_ns=self.now_ns(),
-            queues=action.queues,
-            kmin_bytes=reading.kmin_bytes[action.queues],
-            kmax_bytes=reading.kmax_bytes[action.queues],
-            pmax=read_back_pmax(reading.max_p)[action.queues],
+            queues=queues,
+            kmin_bytes=known.kmin_bytes[queues],
+            kmax_bytes=known.kmax_bytes[queues],
+            pmax=read_back_pmax(known.max_p[queues]),
         )
+
+    def _read(self) -> QueueReading:
+        self._known = self._reader.read()
+        return self._known
 
     @property
     def calls_per_reading(self) -> int:

@@ -7,6 +7,7 @@ pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so the qdisc requ
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from orchestration.model.red_law import red_max_p
 
@@ -19,10 +20,17 @@ TC_H_INGRESS = 0xFFFFFFF1
 INGRESS_HANDLE = 0xFFFF0000
 INGRESS_BLOCK = 0xFFFFFFF2  # clsact's ingress hook (TC_H_CLSACT | TC_H_MIN_INGRESS)
 
-# Handles of a port's qdiscs, from the root down.
-NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE = 0x10000, 0x20000, 0x30000
+# Handles of a port's qdiscs, from the root down. Of several classes, the first has LEAF_HANDLE.
+NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE, ETS_HANDLE = 0x10000, 0x20000, 0x30000, 0x80000
+
+# The IPv4 type of service of each traffic class, by number, and the priority that a router gives
+# such a packet (rt_tos2priority, include/net/route.h). The two ECN bits are no part of either.
+CLASS_TOS = (0x00, 0x08, 0x10, 0x18)
+CLASS_PRIORITIES = (0, 2, 6, 4)
+_PRIORITIES = 16
 
 _TCA_KIND, _TCA_OPTIONS = 1, 2
+_NLA_F_NESTED = 0x8000
 _RED_ECN, _RED_NODROP = 1, 8
 
 # The idle table: 31 shifts any old average down to 0, so that a queue found idle counts as empty.
@@ -41,10 +49,27 @@ def _request(
     return struct.pack("=IHHII", 16 + len(body), message, flags, 0, 0) + body
 
 
-def _qdisc(ifindex: int, handle: int, parent: int, kind: str, options: bytes) -> bytes:
-    attributes = _nla(_TCA_KIND, kind.encode() + b"\0") + _nla(_TCA_OPTIONS, options)
+def _qdisc(
+    ifindex: int,
+    handle: int,
+    parent: int,
+    kind: str,
+    options: bytes,
+    attribute: int = _TCA_OPTIONS,
+) -> bytes:
+    attributes = _nla(_TCA_KIND, kind.encode() + b"\0") + _nla(attribute, options)
     flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
     return _request(RTM_NEWQDISC, flags, ifindex, handle, parent, 0, attributes)
+
+
+def leaf_handle(klass: int) -> int:
+    """Return the handle of a traffic class's RED; `klass` is 0 where a port has one queue."""
+    return LEAF_HANDLE + klass * 0x10000
+
+
+def leaf_parent(klass: int, queues: int) -> int:
+    """Return what a class's RED hangs from on a port of so many queues: the shaper, or a band."""
+    return ETS_HANDLE + 1 + klass if queues > 1 else TBF_HANDLE + 1
 
 
 def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
@@ -74,13 +99,40 @@ def tbf(
 
 
 def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
-    """Add per-flow round robin without pacing: how a NIC serves its send queues."""
+    """Add per-flow round robin without pacing: how a NIC serves its send queues.
+
+    One band for all priorities: Linux would give flows of some traffic classes nine times the share
+    of others, by the priority that comes with their type of service.
+    """
+    bands = 3
     options = (
         _nla(1, struct.pack("=I", 1_000_000))  # TCA_FQ_PLIMIT
         + _nla(2, struct.pack("=I", 100_000))  # TCA_FQ_FLOW_PLIMIT
         + _nla(5, struct.pack("=I", 0))  # TCA_FQ_RATE_ENABLE
+        + _nla(16, struct.pack("=i", bands) + bytes([1]) * _PRIORITIES)  # TCA_FQ_PRIOMAP
     )
     return _qdisc(ifindex, handle, parent, "fq", options)
+
+
+def ets(ifindex: int, handle: int, parent: int, weights: Sequence[int], frame_bytes: int) -> bytes:
+    """Add deficit weighted round robin (sch_ets) between bands, one for each traffic class.
+
+    A round serves each band a whole number of times its weight in bytes, the smallest share a full
+    frame of `frame_bytes` at least, so that no band has to save for a frame over rounds. Packets of
+    priorities that no class has go to the first band.
+    """
+    scale = -(-frame_bytes // min(weights))
+    bands = [0] * _PRIORITIES
+    for band, priority in enumerate(CLASS_PRIORITIES[: len(weights)]):
+        bands[priority] = band
+    quanta = b"".join(_nla(4, struct.pack("=I", scale * weight)) for weight in weights)
+    priomap = b"".join(_nla(6, bytes([band])) for band in bands)
+    options = (
+        _nla(1, bytes([len(weights)]))  # TCA_ETS_NBANDS
+        + _nla(3 | _NLA_F_NESTED, quanta)
+        + _nla(5 | _NLA_F_NESTED, priomap)
+    )
+    return _qdisc(ifindex, handle, parent, "ets", options, _TCA_OPTIONS | _NLA_F_NESTED)
 
 
 def red(
@@ -94,10 +146,15 @@ def red(
 ) -> bytes:
     """Add RED that marks on the instantaneous queue (EWMA weight 1); drop only above the limit.
 
-    `nodrop`: a packet that cannot carry a mark is queued, not dropped.
+    `nodrop`: a packet that cannot carry a mark is queued, whatever the thresholds say (red_enqueue,
+    net/sched/sch_red.c), and neither marked nor dropped below the limit.
     """
     options = _red_options(kmin_bytes, kmax_bytes, pmax, limit_bytes)
     return _qdisc(ifindex, handle, parent, "red", options)
+
+
+# Where `red_change` has kmin, kmax and the probability, in 32-bit words.
+RED_CHANGE_WORDS = (14, 15, 83)
 
 
 def red_change(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from collectors.recorder import Recorder
 from inventory.topology import Testbed
 from orchestration.backends.fake.rig import STEP_NS, FakeRig
 from orchestration.loop import run_loop
-from orchestration.model.errors import TrialError
+from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import TrialSpec, TunerSpec
 from tuners import registry
 
 
@@ -20,8 +21,14 @@ class FakeBackend:
 
     name = "fake"
 
-    def check(self, testbed: Testbed, jobs: int) -> None:
-        """Accept every testbed: the model needs nothing of the machine."""
+    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+        """Accept every testbed with one queue a port: the model needs nothing of the machine."""
+        if testbed.classes:
+            raise NotReadyError(
+                f"the fake backend has one queue a port, testbed {testbed.name} has "
+                f"{len(testbed.classes)} traffic classes",
+                "use the emulated backend, or a testbed without 'classes'",
+            )
 
     def run(
         self,
@@ -32,15 +39,19 @@ class FakeBackend:
         progress: Progress,
         tuner: Tuner | None = None,
     ) -> TrialRecord:
-        """Run one trial. Raises TrialError for a congestion control that the model has not."""
+        """Run one trial.
+
+        Raises TrialError for a congestion control that the model has not, NotReadyError as `check`.
+        """
+        self.check(testbed, 1)
         if trial.host.congestion_control != "dctcp":
             raise TrialError(
                 f"the fake backend has no {trial.host.congestion_control!r}, only dctcp",
                 "use the emulated backend, or set host.congestion_control to dctcp",
             )
-        rig = FakeRig(trial, testbed, schedule)
-        recorder = Recorder()
         tuner = tuner or registry.create(trial.tuner)
+        rig = FakeRig(trial, testbed, schedule, flow_table=tuner.observes_flows)
+        recorder = Recorder()
         said = run_loop(rig, tuner, testbed, trial, recorder, progress)
         return TrialRecord(
             flows=rig.flows(),

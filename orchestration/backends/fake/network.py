@@ -54,6 +54,8 @@ class FluidNetwork:
         self.backlog = np.zeros((stages, 0))
         self._sent = np.zeros((stages, 0))
         self._marked = np.zeros((stages, 0))
+        # What a flow has sent through each port of its path, as of the last `count`.
+        self.passed = np.zeros((stages, 0))
         # Of each flow, whose packets are small if it is: packets and wire bytes in a counted byte.
         self.packets_per_byte = np.zeros(0)
         self._wire_per_byte = np.ones(0)
@@ -86,13 +88,16 @@ class FluidNetwork:
         self.backlog = np.pad(self.backlog, edges)
         self._sent = np.pad(self._sent, edges)
         self._marked = np.pad(self._marked, edges)
+        self.passed = np.pad(self.passed, edges)
         self.packets_per_byte = np.pad(self.packets_per_byte, (0, columns))
         self._wire_per_byte = np.pad(self._wire_per_byte, (0, columns), constant_values=1.0)
 
     def place(self, flow: int, path: Ints, packets_per_byte: float) -> None:
         """Give a place to a new flow with its path, shape (stages or fewer,)."""
+        before = self.path[:, flow].copy()
         self.path[: len(path), flow] = path
         self.path[len(path) :, flow] = self._nowhere
+        self.passed[self.path[:, flow] != before, flow] = 0.0
         self.packets_per_byte[flow] = packets_per_byte
         self._wire_per_byte[flow] = 1.0 + self._framing_bytes * packets_per_byte
 
@@ -163,6 +168,7 @@ class FluidNetwork:
         self.tx_bytes += self._by_port(self._sent)
         self.tx_packets += self._by_port(self._sent * self.packets_per_byte)
         self.marked_packets += self._by_port(self._marked * self.packets_per_byte)
+        self.passed += self._sent
         self._sent[:] = 0.0
         self._marked[:] = 0.0
 

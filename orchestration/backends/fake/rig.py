@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from inventory.topology import Testbed
+from orchestration.backends.fake.flows import FlowWindow
 from orchestration.backends.fake.network import FluidNetwork
 from orchestration.backends.fake.paths import Paths
 from orchestration.backends.fake.senders import Senders
@@ -31,14 +32,23 @@ STEP_NS = 25_000
 
 
 class FakeRig:
-    """A `Rig` over the fluid model. Use a new one for each trial."""
+    """A `Rig` over the fluid model. Use a new one for each trial.
 
-    def __init__(self, trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> None:
+    With `flow_table`, observations count the flows of each queue.
+    """
+
+    def __init__(
+        self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, *, flow_table: bool = False
+    ) -> None:
         self._testbed = testbed
         self._seed = trial.seed
         paths = Paths(testbed, trial.seed)
         self._network = FluidNetwork(testbed, paths.stages)
-        self._senders = Senders(testbed, schedule, self._network, paths, trial.host.min_rto_ns)
+        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
+        self._window = FlowWindow(testbed, schedule, slot) if flow_table else None
+        self._senders = Senders(
+            testbed, schedule, self._network, paths, trial.host.min_rto_ns, self._window
+        )
         self._now_ns = 0
         self._faults = list(fault_plan(trial, testbed))
         self._down: frozenset[int] = frozenset()
@@ -77,6 +87,7 @@ class FakeRig:
         """Read every queue, and keep a row of the hosts' counters."""
         network, queues = self._network, self._network.queues
         self._keep_hosts()
+        flows = self._window.read() if self._window else None
         return Observation(
             t_ns=self._now_ns,
             age_ns=np.zeros(len(queues), dtype=np.int64),
@@ -88,6 +99,7 @@ class FakeRig:
             kmin_bytes=network.kmin[queues].astype(np.int64),
             kmax_bytes=network.kmax[queues].astype(np.int64),
             pmax=network.pmax[queues].copy(),
+            **(vars(flows) if flows else {}),
         )
 
     def apply(self, action: Action) -> Applied:

@@ -12,6 +12,7 @@ import numpy as np
 
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from orchestration.backends.fake.flows import FlowWindow
 from orchestration.backends.fake.network import FluidNetwork
 from orchestration.backends.fake.paths import Paths
 from orchestration.backends.fake.windows import Windows
@@ -46,6 +47,7 @@ class Senders:
         network: FluidNetwork,
         paths: Paths,
         min_rto_ns: int,
+        window: FlowWindow | None = None,
     ) -> None:
         self._testbed = testbed
         self._schedule = schedule
@@ -53,6 +55,7 @@ class Senders:
         self._paths = paths
         self._idle_paths = PathTable(testbed)
         self._min_rto_ns = min_rto_ns
+        self._window = window
         self._header_bytes = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES
         self._windows = Windows(testbed.mtu_bytes + ETHERNET_HEADER_BYTES)
         self._next = 0
@@ -128,19 +131,27 @@ class Senders:
         left = network.backlog.sum(axis=0)
         through = (self._todo <= 0.0) & (left < _REMAINS_BYTES)
         done = np.flatnonzero(through & (self._flow != _FREE))
+        path = network.path.copy()
         network.vacate(done)
+        self._note_flows(path)
         self._flow[done] = _FREE
         self._rate[done] = 0.0
 
     def reroute(self, paths: Paths) -> None:
         """Move the flows that are on to new paths; what is in a queue moves along."""
         self._network.count()
+        self._note_flows(self._network.path)
         self._paths = paths
         places = np.flatnonzero(self._flow != _FREE)
         table = paths.columns([self._ends(int(self._flow[place])) for place in places])
         self._network.grow(max(len(table), len(self._network.path)), len(self._flow))
         for place, path in zip(places.tolist(), table.T, strict=True):
             self._network.place(place, path, self._network.packets_per_byte[place])
+
+    def _note_flows(self, path: Ints) -> None:
+        if self._window is not None:
+            payload = 1.0 - self._header_bytes * self._network.packets_per_byte
+            self._window.note(self._flow, path, self._network.passed * payload)
 
     def records(self, end_ns: int) -> FlowRecords:
         """Return every flow's outcome at the trial's end; sending is always in time here."""

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from collectors.bpf.compile import COMPILER, PACKAGE
 from orchestration.backends.emulated.kernel.cache import (
     Kernel,
     Manifest,
@@ -36,6 +37,7 @@ _TOOLS = {
     "bc": "bc",
     "xz": "xz-utils",
     "tar": "tar",
+    COMPILER: PACKAGE,
     "setpriv": "util-linux",
     "taskset": "util-linux",
 }

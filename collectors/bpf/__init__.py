@@ -1,0 +1,1 @@
+"""BPF programs: their sources, compiled on the host, loaded in the guest."""

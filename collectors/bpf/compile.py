@@ -1,0 +1,65 @@
+"""Compiles the BPF programs on the host, once: objects are kept in the user's cache.
+
+~/.cache/closloop/bpf/<hash>.o      or under $XDG_CACHE_HOME; the hash is of source and flags
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from orchestration.model.errors import NotReadyError
+
+COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
+FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
+_FLAGS = ("-O2", "-mcpu=v3", "-Wall", "-Wextra", "-Werror")
+# A switch's table has 1 << ENTRY_BITS entries.
+ENTRY_BITS = 12
+
+
+def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
+    """Return the compiled flow table, made now if the cache has none.
+
+    Raises:
+        NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.
+    """
+    flags = (*_FLAGS, f"-DENTRY_BITS={entry_bits}")
+    text = FLOW_TABLE.read_bytes() + " ".join(flags).encode()
+    target = _folder() / f"{hashlib.sha256(text).hexdigest()[:12]}.o"
+    if not target.is_file():
+        _compile(FLOW_TABLE, flags, target)
+    return target
+
+
+def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
+    compiler = shutil.which(COMPILER)
+    if compiler is None:
+        raise NotReadyError(
+            f"the flow table is a BPF program and needs a compiler: no {COMPILER}",
+            f"apt-get install --no-install-recommends {PACKAGE}",
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            made = Path(work) / target.name
+            command = [compiler, *flags, "-c", "-o", str(made), str(source)]
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+            if answer.returncode:
+                raise NotReadyError(
+                    f"{COMPILER} does not compile {source.name}: {answer.stderr.strip()[:2000]}",
+                    f"install the {PACKAGE} of Debian 12 or newer",
+                )
+            made.replace(target)
+    except OSError as error:
+        raise NotReadyError(
+            f"the cache folder cannot be written: {error}", "set XDG_CACHE_HOME to one that can"
+        ) from error
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "closloop" / "bpf"

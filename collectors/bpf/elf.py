@@ -1,0 +1,137 @@
+"""Takes a BPF program out of its object file: one program, zeroed global data, no calls.
+
+Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bpf/llvm_reloc.rst.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+INSTRUCTION_BYTES = 8
+_MACHINE_BPF = 247
+_SYMTAB, _RELA, _NOBITS, _REL = 2, 4, 8, 9
+_R_BPF_64_64 = 1
+_LOAD_64 = 0x18
+_PSEUDO_MAP_VALUE = 2
+
+
+class ObjectError(ValueError):
+    """The file is no BPF object that this reader takes."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """Instructions, and the places among them that hold an address in the global data.
+
+    `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
+    """
+
+    code: bytes
+    references: tuple[tuple[int, int], ...]
+    data_bytes: int
+
+    def linked(self, map_fd: int) -> bytes:
+        """Return the instructions with the data's addresses in the map open at `map_fd`."""
+        code = bytearray(self.code)
+        for at, offset in self.references:
+            code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_MAP_VALUE << 4
+            struct.pack_into("<i", code, at + 4, map_fd)
+            struct.pack_into("<i", code, at + INSTRUCTION_BYTES + 4, offset)
+        return bytes(code)
+
+
+@dataclass(frozen=True)
+class _Section:
+    name: str
+    kind: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    entry_size: int
+
+
+def read_program(data: bytes, section: str = "tc") -> Program:
+    """Return the program in an object's section. Raises ObjectError with what does not fit."""
+    try:
+        return _read(data, section)
+    except (struct.error, IndexError, ValueError) as error:
+        if isinstance(error, ObjectError):
+            raise
+        raise ObjectError(f"the object file is cut short or damaged: {error}") from error
+
+
+def _read(data: bytes, section: str) -> Program:
+    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (_MACHINE_BPF,):
+        raise ObjectError("not a little-endian BPF object file")
+    sections = _sections(data)
+    number = _only(sections, section)
+    code = _payload(data, sections[number])
+    if not code or len(code) % INSTRUCTION_BYTES:
+        raise ObjectError(f"section {section!r} holds no whole number of instructions")
+    references = []
+    data_bytes = max((item.size for item in sections if item.name == ".bss"), default=0)
+    for relocations in sections:
+        if relocations.kind not in (_REL, _RELA) or relocations.info != number:
+            continue
+        symbols = sections[relocations.link]
+        for at, kind, symbol, addend in _relocations(data, relocations):
+            home, value = _symbol(data, symbols, symbol)
+            if kind != _R_BPF_64_64 or code[at] != _LOAD_64:
+                raise ObjectError(f"relocation of kind {kind} at byte {at}: only data is linked")
+            if sections[home].name != ".bss" or sections[home].kind != _NOBITS:
+                raise ObjectError(f"byte {at} refers to {sections[home].name or 'nothing'!r}")
+            (inline,) = struct.unpack_from("<i", code, at + 4)
+            offset = value + (inline if addend is None else addend)
+            if not 0 <= offset < data_bytes:
+                raise ObjectError(f"byte {at} refers to offset {offset} of {data_bytes} of data")
+            references.append((at, offset))
+    return Program(code, tuple(references), data_bytes)
+
+
+def _sections(data: bytes) -> list[_Section]:
+    (table,) = struct.unpack_from("<Q", data, 40)
+    size, count, names = struct.unpack_from("<HHH", data, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + size * n) for n in range(count)]
+    names_at = headers[names][4]
+
+    def name(at: int) -> str:
+        start = names_at + at
+        return data[start : data.index(b"\0", start)].decode()
+
+    return [_Section(name(h[0]), h[1], h[4], h[5], h[6], h[7], h[9]) for h in headers]
+
+
+def _only(sections: list[_Section], name: str) -> int:
+    found = [number for number, item in enumerate(sections) if item.name == name]
+    if len(found) != 1:
+        raise ObjectError(f"{len(found)} sections are called {name!r}, not one")
+    return found[0]
+
+
+def _payload(data: bytes, section: _Section) -> bytes:
+    payload = data[section.offset : section.offset + section.size]
+    if len(payload) < section.size:
+        raise ObjectError(f"the object file is cut short in section {section.name!r}")
+    return payload
+
+
+def _relocations(data: bytes, section: _Section) -> list[tuple[int, int, int, int | None]]:
+    """Return (offset, kind, symbol, addend), without addend where the code holds it."""
+    result: list[tuple[int, int, int, int | None]] = []
+    for at in range(section.offset, section.offset + section.size, section.entry_size or 16):
+        offset, info = struct.unpack_from("<QQ", data, at)
+        addend = None
+        if section.kind == _RELA:
+            (addend,) = struct.unpack_from("<q", data, at + 16)
+        result.append((offset, info & 0xFFFFFFFF, info >> 32, addend))
+    return result
+
+
+def _symbol(data: bytes, table: _Section, number: int) -> tuple[int, int]:
+    """Return a symbol's section and its offset there."""
+    if table.kind != _SYMTAB:
+        raise ObjectError("relocations without a symbol table")
+    home, value = struct.unpack_from("<HQ", data, table.offset + table.entry_size * number + 6)
+    return home, value

@@ -1,0 +1,83 @@
+"""Loads BPF programs with the bpf system call, and maps their data into this process."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+import sys
+
+from collectors.bpf.elf import INSTRUCTION_BYTES, Program
+
+_BPF = 321 if sys.maxsize > 1 << 32 else 357  # x86-64, i386
+_MAP_CREATE, _PROG_LOAD, _PROG_ATTACH = 0, 5, 8
+_TCX_EGRESS = 47
+_MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
+_F_MMAPABLE = 1 << 10
+_ATTRIBUTE_BYTES = 128
+_LOG_BYTES = 1 << 20
+_LOG_LINES = 6
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class LoadError(OSError):
+    """The kernel refused a map or a program; the text ends with what its verifier says."""
+
+
+class LoadedProgram:
+    """A traffic-control program in the kernel, with data of its own: `memory`, shared with it."""
+
+    def __init__(self, program: Program, name: str) -> None:
+        """Load it. Raises LoadError."""
+        size = -(-program.data_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        label = name.encode()[:15]
+        self._map = _bpf(
+            _MAP_CREATE,
+            struct.pack(
+                "=7I16s", _MAP_TYPE_ARRAY, 4, program.data_bytes, 1, _F_MMAPABLE, 0, 0, label
+            ),
+            f"map of {program.data_bytes} bytes",
+        )
+        self.memory = mmap.mmap(self._map, size, mmap.MAP_SHARED)
+        self._program = _load(program.linked(self._map), label)
+
+    def watch_departures(self, ifindex: int) -> None:
+        """Show the program all that this interface sends, before it is queued.
+
+        The interface is of the namespace that this process is in. Raises LoadError.
+        """
+        attributes = struct.pack("=4I", ifindex, self._program, _TCX_EGRESS, 0)
+        _bpf(_PROG_ATTACH, attributes, f"attach to interface {ifindex}")
+
+
+def _load(code: bytes, label: bytes) -> int:
+    instructions = ctypes.create_string_buffer(code, len(code))
+    license_name = ctypes.create_string_buffer(b"Apache-2.0")
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+
+    def attributes(level: int, log_bytes: int, log_at: int) -> bytes:
+        addresses = ctypes.addressof(instructions), ctypes.addressof(license_name)
+        count = len(code) // INSTRUCTION_BYTES
+        head = struct.pack("=IIQQ", _PROG_TYPE_SCHED_CLS, count, *addresses)
+        return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, 0, label)
+
+    try:
+        return _bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
+    except LoadError as error:
+        # once more, to hear why
+        try:
+            _bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
+        except LoadError:
+            said = log.value.decode(errors="replace").splitlines()[-_LOG_LINES:]
+            raise LoadError(error.errno, f"{error.strerror}: {'; '.join(said)}") from error
+        raise
+
+
+def _bpf(command: int, attributes: bytes, what: str) -> int:
+    padded = ctypes.create_string_buffer(attributes, _ATTRIBUTE_BYTES)
+    fd = int(_libc.syscall(_BPF, command, padded, _ATTRIBUTE_BYTES))
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise LoadError(number, f"bpf {what}: {os.strerror(number)}")
+    return fd

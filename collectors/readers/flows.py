@@ -1,0 +1,213 @@
+"""Flow tables: which flows each queue has seen lately, and what PET's state takes from them.
+
+A table belongs to a switch. Its memory is shared with the BPF program on the switch's ports
+(collectors/bpf/flow_table.bpf.c, whose layout is repeated here), which adds and updates entries;
+they are read, and removed, here. Neither needs a system call. Removing is PET's two clean-ups
+("PET", section 4.5.1): on schedule all expired entries, and above a share of the memory used a part
+of them, the oldest.
+
+Time is counted in slots, of one decision each. An entry is expired once its flow was last seen
+`window` slots ago (PET's k, equation 3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Ints
+
+WINDOW_SLOTS = 3
+# A flow of more is an elephant, up to here it is a mouse (PET, section 4.2.1).
+ELEPHANT_BYTES = 1_000_000
+CLEANUP_EVERY_SLOTS = 10
+# Share of the entries in use above which this share of the expired ones is removed at once.
+THRESHOLD_SHARE = 0.75
+REMOVED_SHARE = 0.5
+
+HEAD_BYTES, ENTRY_BYTES = 64, 32
+_ENTRY_WORDS = ENTRY_BYTES // 8
+_CLASSES = 4
+# Words of an entry: key (hash, interface), addresses, bytes, then slot, header length, class.
+_KEY, _ENDS, _BYTES, _LAST = 0, 1, 2, 3
+_SLOT_HALF, _CLASS_SHIFT = 6, 48
+# Words of 32 bits in the head, then of 64.
+_SLOT, _WINDOW, _USED = 0, 1, 2
+_TAKEN_OVER, _NOT_COUNTED = 2, 3
+
+
+@dataclass(frozen=True)
+class FlowReading:
+    """Of the flows seen within the window, shapes (queues,): see `Observation`."""
+
+    incast_degree: Ints
+    mice_flows: Ints
+    elephant_flows: Ints
+
+
+def per_queue(
+    queue: Ints, receiver: Ints, sender: Ints, seen_bytes: Ints, queues: int, hosts: int
+) -> FlowReading:
+    """Count flows by queue. The arrays have an entry a flow and queue, shapes (entries,).
+
+    `receiver` and `sender` number hosts; `seen_bytes` is the flow's payload so far.
+    """
+    big = seen_bytes > ELEPHANT_BYTES
+    pairs = np.unique((queue * hosts + receiver) * hosts + sender)
+    groups, senders = np.unique(pairs // hosts, return_counts=True)
+    degree = np.zeros(queues, dtype=np.int64)
+    np.maximum.at(degree, groups // hosts, senders)
+    elephants = np.bincount(queue[big], minlength=queues)
+    return FlowReading(degree, np.bincount(queue, minlength=queues) - elephants, elephants)
+
+
+class FlowTables:
+    """The tables of all switches.
+
+    `memories` are theirs, one a switch; `places` has each queue's interface, unique in the fabric,
+    and traffic class; `hosts` numbers the hosts by each of their addresses (four bytes); a slot is
+    over after `readings_per_slot` readings.
+    """
+
+    def __init__(
+        self,
+        memories: Sequence[Any],
+        places: Sequence[tuple[int, int]],
+        hosts: Mapping[bytes, int],
+        readings_per_slot: int = 1,
+        window_slots: int = WINDOW_SLOTS,
+    ) -> None:
+        self._tables = [_Table(memory) for memory in memories]
+        self._queues = len(places)
+        self._queue_of = _queue_numbers(places)
+        self._hosts = len(set(hosts.values()))
+        known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
+        self._addresses = np.array([item[0] for item in known], dtype=np.uint64)
+        self._host_of = np.array([item[1] for item in known], dtype=np.int64)
+        self._readings_per_slot = readings_per_slot
+        self._window = window_slots
+        # The first slot, so that a free entry, of slot 0, looks expired.
+        self._slot = window_slots
+        self._readings = self._slots = 0
+        self._scheduled = _Cleanup()
+        self._threshold = _Cleanup()
+        self._most_used = 0
+        for table in self._tables:
+            table.head[_WINDOW] = window_slots
+            table.head[_SLOT] = self._slot
+
+    def read(self) -> FlowReading:
+        """Count the flows of the last slots, then clean up, and begin the next slot if it is time.
+
+        Packets that come later belong to the next reading.
+        """
+        rows = np.concatenate([table.since(self._slot - self._window) for table in self._tables])
+        reading = per_queue(
+            self._queue_of[self._queue_keys(rows)],
+            self._host(rows[:, _ENDS] >> np.uint64(32)),
+            self._host(rows[:, _ENDS] & np.uint64(0xFFFFFFFF)),
+            rows[:, _BYTES].astype(np.int64),
+            self._queues,
+            self._hosts,
+        )
+        self._readings += 1
+        if self._readings % self._readings_per_slot == 0:
+            self._slots += 1
+        self._clean_up()
+        if self._readings % self._readings_per_slot == 0:
+            self._slot += 1
+            for table in self._tables:
+                table.head[_SLOT] = self._slot
+        return reading
+
+    @staticmethod
+    def _queue_keys(rows: NDArray[np.uint64]) -> Ints:
+        interfaces = rows[:, _KEY] >> np.uint64(32)
+        classes = rows[:, _LAST] >> np.uint64(_CLASS_SHIFT)
+        return (interfaces * np.uint64(_CLASSES) + classes).astype(np.int64)
+
+    def _host(self, addresses: NDArray[np.uint64]) -> Ints:
+        found: Ints = self._host_of[np.searchsorted(self._addresses, addresses)]
+        return found
+
+    def _clean_up(self) -> None:
+        ends_slot = self._readings % self._readings_per_slot == 0
+        on_schedule = ends_slot and self._slots % CLEANUP_EVERY_SLOTS == 0
+        self._scheduled.runs += on_schedule
+        before = self._slot - self._window
+        for table in self._tables:
+            used = int(table.head[_USED])
+            self._most_used = max(self._most_used, used)
+            if on_schedule:
+                self._scheduled.removed += table.remove_expired(before, 1.0)
+            elif used > THRESHOLD_SHARE * len(table.entries):
+                self._threshold.runs += 1
+                self._threshold.removed += table.remove_expired(before, REMOVED_SHARE)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a trial's record says of the tables, JSON-ready."""
+        entries = max((len(table.entries) for table in self._tables), default=0)
+        return {
+            "window_slots": self._window,
+            "entries_per_switch": entries,
+            "bytes_per_switch": HEAD_BYTES + ENTRY_BYTES * entries,
+            "most_entries_used": self._most_used,
+            "scheduled_cleanups": self._scheduled.runs,
+            "removed_on_schedule": self._scheduled.removed,
+            "threshold_cleanups": self._threshold.runs,
+            "removed_at_threshold": self._threshold.removed,
+            "expired_taken_over": sum(int(item.totals[_TAKEN_OVER]) for item in self._tables),
+            "packets_not_counted": sum(int(item.totals[_NOT_COUNTED]) for item in self._tables),
+        }
+
+
+def _queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
+    """Number the queues by interface * 4 + class; what is of no class goes to a port's first."""
+    size = 1 + max((ifindex for ifindex, _ in places), default=0)
+    numbers = np.zeros((size, _CLASSES), dtype=np.int64)
+    for queue, (ifindex, klass) in enumerate(places):
+        numbers[ifindex, klass if klass else slice(None)] = queue
+    return numbers.ravel()
+
+
+@dataclass
+class _Cleanup:
+    runs: int = 0
+    removed: int = 0
+
+
+class _Table:
+    """Views of one switch's memory."""
+
+    def __init__(self, memory: Any) -> None:
+        count, rest = divmod(len(memory) - HEAD_BYTES, ENTRY_BYTES)
+        if rest:
+            raise ValueError(f"a flow table of {len(memory)} bytes has another layout")
+        self.head = np.frombuffer(memory, dtype=np.uint32, count=HEAD_BYTES // 4)
+        self.totals = np.frombuffer(memory, dtype=np.uint64, count=HEAD_BYTES // 8)
+        words = np.frombuffer(
+            memory, dtype=np.uint64, count=count * _ENTRY_WORDS, offset=HEAD_BYTES
+        )
+        self.entries = words.reshape(count, _ENTRY_WORDS)
+        self.slots = self.entries.view(np.uint32)[:, _SLOT_HALF]
+
+    def since(self, before: int) -> NDArray[np.uint64]:
+        """Return the entries whose flow was seen after slot `before`."""
+        rows: NDArray[np.uint64] = self.entries[np.flatnonzero(self.slots > before)]
+        return rows
+
+    def remove_expired(self, before: int, share: float) -> int:
+        """Remove this share of the entries last seen in slot `before` or earlier, oldest first."""
+        expired = np.flatnonzero((self.slots <= before) & (self.entries[:, _KEY] != 0))
+        gone = expired
+        if share < 1:
+            oldest = np.argsort(self.slots[expired], kind="stable")
+            gone = expired[oldest[: math.ceil(share * len(expired))]]
+        self.entries[gone] = 0
+        self.head[_USED] -= len(gone)
+        return len(gone)

@@ -1,0 +1,177 @@
+"""What the papers' tables and figures print: FCT of mice and elephants, queues, throughput.
+
+Flows count if they are done and started in the wanted window. Queues and throughput are of the
+samples taken while flows arrived (up to the trial's duration).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
+
+PaperUnit = Literal["ns", "bytes", "ratio", "share", "bps"]
+Better = Literal["lower", "higher"]
+
+
+@dataclass(frozen=True)
+class DoneFlows:
+    """The flows of a trial that are done, arrays of shape (flows,)."""
+
+    start_ns: Ints
+    size_bytes: Ints
+    fct_ns: Floats
+    slowdown: Floats
+
+    def within(self, from_ns: int, to_ns: int | None) -> DoneFlows:
+        """Return the flows that started at `from_ns` or later and before `to_ns`."""
+        chosen = self.start_ns >= from_ns
+        if to_ns is not None:
+            chosen &= self.start_ns < to_ns
+        return DoneFlows(
+            self.start_ns[chosen],
+            self.size_bytes[chosen],
+            self.fct_ns[chosen],
+            self.slowdown[chosen],
+        )
+
+
+@dataclass(frozen=True)
+class PaperMetric:
+    """A figure of a trial as a paper prints it. `better` says which values are good.
+
+    `of_flows` computes it from flows; without, it is one of `port_figures`.
+    """
+
+    key: str
+    label: str
+    unit: PaperUnit
+    better: Better = "lower"
+    of_flows: Callable[[DoneFlows], float] | None = None
+
+
+def _of_flows(
+    flows: DoneFlows,
+    *,
+    statistic: Callable[[Floats], float] = lambda values: float(values.mean()),
+    slowdown: bool = False,
+    least_bytes: int = 0,
+    most_bytes: int | None = None,
+) -> float:
+    chosen = flows.size_bytes >= least_bytes
+    if most_bytes is not None:
+        chosen &= flows.size_bytes <= most_bytes
+    values = (flows.slowdown if slowdown else flows.fct_ns)[chosen]
+    return statistic(values) if len(values) else math.nan
+
+
+def _quantile(values: Floats, share: float) -> float:
+    return float(np.quantile(values, share))
+
+
+_P99 = partial(_quantile, share=0.99)
+_P999 = partial(_quantile, share=0.999)
+_SHORT, _MICE, _LONG, _ELEPHANTS = 10_000, 100_000, 1_000_001, 10_000_000
+
+
+def _flow_metric(key: str, label: str, unit: PaperUnit = "ns", **how: object) -> PaperMetric:
+    return PaperMetric(key, label, unit, of_flows=partial(_of_flows, **how))  # type: ignore[arg-type]
+
+
+PAPER_METRICS: dict[str, PaperMetric] = {
+    metric.key: metric
+    for metric in (
+        _flow_metric("slowdown_mean", "mean FCT slowdown", "ratio", slowdown=True),
+        _flow_metric("fct_mean", "mean FCT"),
+        _flow_metric("short_mean", "mean FCT, up to 10 KB", most_bytes=_SHORT),
+        _flow_metric("short_p99", "p99 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P99),
+        _flow_metric("short_p999", "p99.9 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P999),
+        _flow_metric("mice_mean", "mean FCT, up to 100 KB", most_bytes=_MICE),
+        _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, statistic=_P99),
+        _flow_metric("long_mean", "mean FCT, above 1 MB", least_bytes=_LONG),
+        _flow_metric("elephants_mean", "mean FCT, from 10 MB", least_bytes=_ELEPHANTS),
+        PaperMetric("queue_mean", "mean queue, all ports", "bytes"),
+        PaperMetric("queue_std", "its deviation", "bytes"),
+        PaperMetric("receiver_queue_mean", "mean queue, receiver's ports", "bytes"),
+        PaperMetric("receiver_queue_std", "its deviation", "bytes"),
+        PaperMetric("throughput", "throughput, all hosts", "bps", "higher"),
+        PaperMetric("receiver_throughput", "throughput, receiver", "bps", "higher"),
+        PaperMetric("class_share", "first class's share", "share", "higher"),
+        PaperMetric("class_shortfall", "first class below its weight", "share"),
+        PaperMetric("class_unfairness", "first class off its weight", "share"),
+    )
+}
+
+
+def done_flows(result: TrialResult) -> DoneFlows:
+    """Return the flows of a trial that are done. Raises InputError for an unreadable table."""
+    flows, schedule = result.table("flows"), result.table("schedule")
+    done = flows["status"] == STATUS_NAMES[DONE]
+    fct = flows["fct_ns"][done].astype(np.float64)
+    return DoneFlows(
+        start_ns=flows["start_ns"][done],
+        size_bytes=schedule["bytes"][done],
+        fct_ns=fct,
+        slowdown=fct / flows["ideal_ns"][done],
+    )
+
+
+def port_figures(result: TrialResult) -> Mapping[str, float]:
+    """Return the figures of queues, throughput and classes by key; NaN where there is none.
+
+    Throughput is payload: bytes sent less the headers of every packet, so that acknowledgements are
+    nothing. The receiver is the host that is sent the most bytes. The share of the first traffic
+    class is of what the ports to the receiver sent; the shortfall is 1 - share / (the class's part
+    of the weights), and unfairness its size.
+    """
+    testbed, ports = result.testbed, result.ports
+    upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))
+    upto = upto if upto >= 2 else len(ports.t_ns)
+    figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_flows is None}
+    if upto < 2:
+        return figures
+    peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)
+    at_receiver = peers == _receiver(result)
+    span_ns = float(ports.t_ns[upto - 1] - ports.t_ns[0])
+    sent = ports.tx_bytes[upto - 1] - ports.tx_bytes[0]
+    packets = ports.tx_packets[upto - 1] - ports.tx_packets[0]
+    payload_bps = (sent - (ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES) * packets) * 8e9 / span_ns
+    queue = ports.qlen_bytes[:upto]
+    to_receiver = queue[:, at_receiver] if at_receiver.any() else np.array([math.nan])
+    figures |= {
+        "queue_mean": float(queue.mean()),
+        "queue_std": float(queue.std()),
+        "receiver_queue_mean": float(to_receiver.mean()),
+        "receiver_queue_std": float(to_receiver.std()),
+        "throughput": float(payload_bps[np.isin(peers, testbed.hosts)].sum()),
+        "receiver_throughput": float(payload_bps[at_receiver].sum()),
+    }
+    total = float(sent[at_receiver].sum())
+    if testbed.classes and total:
+        first = np.array([queue.klass == 0 for queue in testbed.queues])
+        share = float(sent[at_receiver & first].sum()) / total
+        weights = [klass.weight for klass in testbed.classes]
+        shortfall = 1 - share * sum(weights) / weights[0]
+        figures |= {
+            "class_share": share,
+            "class_shortfall": shortfall,
+            "class_unfairness": abs(shortfall),
+        }
+    return figures
+
+
+def _receiver(result: TrialResult) -> str:
+    """Return the host that is sent the most bytes, the first by name of several, "" if none is."""
+    schedule = result.table("schedule")
+    names, which = np.unique(schedule["dst"].astype(str), return_inverse=True)
+    if not len(names):
+        return ""
+    return str(names[int(np.argmax(np.bincount(which, weights=schedule["bytes"])))])

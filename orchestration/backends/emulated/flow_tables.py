@@ -1,0 +1,47 @@
+"""Puts a flow table on every switch of a built fabric, in the guest."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from collectors.bpf.elf import read_program
+from collectors.bpf.load import LoadedProgram
+from collectors.readers.flows import FlowTables
+from orchestration.backends.emulated.job import Job
+from orchestration.backends.emulated.rig import Fabric
+
+
+def attach_flow_tables(job: Job, fabric: Fabric) -> FlowTables | None:
+    """Return the flow tables, attached to all ports that queue; None if the job wants none.
+
+    A switch has one table, and one program that its ports share. Raises LoadError if
+    the kernel refuses.
+    """
+    if not job.flow_object:
+        return None
+    program = read_program(Path(job.flow_object).read_bytes())
+    ports: dict[int, list[int]] = {}
+    for place, ifindex in dict.fromkeys(job.queue_places):
+        ports.setdefault(place, []).append(ifindex)
+    memories = []
+    for place, ifindexes in ports.items():
+        loaded = LoadedProgram(program, "flow_table")
+        memories.append(memoryview(loaded.memory)[: program.data_bytes])
+        fabric.enter(place)
+        for ifindex in ifindexes:
+            loaded.watch_departures(ifindex)
+    trial, hosts = job.trial, job.testbed.hosts
+    return FlowTables(
+        memories,
+        [
+            (ifindex, queue.klass)
+            for (_, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
+        ],
+        {
+            socket.inet_aton(address): number
+            for number, name in enumerate(hosts)
+            for address in job.host_addresses[name]
+        },
+        readings_per_slot=max(1, trial.action_period_ns // trial.sample_period_ns),
+    )

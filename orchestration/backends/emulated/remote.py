@@ -1,0 +1,175 @@
+"""A tuner in the host's process that the loop in the guest asks, while virtual time stands still.
+
+To the guest, a process that waits for the host is idle, and virtual time jumps to the next timer.
+So the guest writes its question as a file, says so on its console, and then *spins*: it lists a
+folder that lies on the host until the answer is there. Listing is a system call that succeeds,
+which costs no virtual time, and that goes to the host each time (what hostfs says of one file is
+cached). A file appears whole, by being renamed, and under a name that was never used before, so
+that nothing cached can be taken for it.
+
+    question-N    what the loop asks: `reset`, or `act` with an observation
+    answer-N      the host's tuner's action
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.ports import Tuner
+from orchestration.model.records import Action, NoAction, Observation, SetThresholds, TrialRecord
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+# What a question is called in the guest's message, whose value is its kind.
+ASKS = "asks"
+_EXCHANGE = "exchange"
+_LENGTH = struct.Struct("<I")
+
+
+def pack(values: Mapping[str, Any]) -> bytes:
+    """Return numbers and arrays by name as bytes; those that are None are left out."""
+    arrays = {name: np.asarray(value) for name, value in values.items() if value is not None}
+    header = json.dumps([[name, a.dtype.str, a.shape] for name, a in arrays.items()]).encode()
+    body = b"".join(array.tobytes() for array in arrays.values())
+    return _LENGTH.pack(len(header)) + header + body
+
+
+def unpack(data: bytes) -> dict[str, NDArray[Any]]:
+    """Return what `pack` was given, as arrays of the caller's own."""
+    (length,) = _LENGTH.unpack_from(data)
+    at = _LENGTH.size + length
+    values = {}
+    for name, dtype, shape in json.loads(data[_LENGTH.size : at]):
+        count = int(np.prod(shape, dtype=np.int64))
+        array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
+        values[name] = array
+        at += array.nbytes
+    return values
+
+
+def pack_observation(observation: Observation) -> bytes:
+    """Return an observation as bytes."""
+    return pack({field.name: getattr(observation, field.name) for field in fields(Observation)})
+
+
+def unpack_observation(data: bytes) -> Observation:
+    """Return the observation of `pack_observation`."""
+    values: dict[str, Any] = unpack(data)
+    return Observation(**{**values, "t_ns": int(values["t_ns"])})
+
+
+def pack_action(action: Action) -> bytes:
+    """Return an action as bytes: none for `NoAction`."""
+    if isinstance(action, NoAction):
+        return b""
+    queues = np.asarray(action.queues, dtype=np.int64)
+    return pack(
+        {
+            "queues": queues,
+            "kmin_bytes": np.asarray(action.kmin_bytes, dtype=np.int64),
+            "kmax_bytes": np.asarray(action.kmax_bytes, dtype=np.int64),
+            "pmax": np.asarray(action.pmax, dtype=np.float64),
+        }
+    )
+
+
+def unpack_action(data: bytes) -> Action:
+    """Return the action of `pack_action`."""
+    values: dict[str, Any] = unpack(data) if data else {}
+    return SetThresholds(**values) if values else NoAction()
+
+
+class AskingTuner:
+    """Stands for the host's tuner in the guest. `tell` sends the host a message."""
+
+    def __init__(self, folder: Path, observes_flows: bool, tell: Callable[..., None]) -> None:
+        self.observes_flows = observes_flows
+        self._folder = str(folder / _EXCHANGE)
+        self._tell = tell
+        self._asked = 0
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Ask the host, which knows testbed and seed, for the setting to start from."""
+        return self._ask("reset", b"")
+
+    def act(self, observation: Observation) -> Action:
+        """Ask the host what to change."""
+        return self._ask("act", pack_observation(observation))
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return nothing: the host has them."""
+        return {}
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return nothing: the host has it."""
+        return {}
+
+    def _ask(self, kind: str, data: bytes) -> Action:
+        self._asked += 1
+        _write_whole(f"{self._folder}/question-{self._asked}", data)
+        self._tell(**{ASKS: kind}, number=self._asked)
+        answer = f"answer-{self._asked}"
+        while answer not in os.listdir(self._folder):
+            pass
+        path = f"{self._folder}/{answer}"
+        answered = _read(path)
+        os.unlink(path)
+        return unpack_action(answered)
+
+
+class AnsweringTuner:
+    """Answers what a guest asks of `tuner`. Errors of the tuner come out of `answer` unchanged."""
+
+    def __init__(self, folder: Path, tuner: Tuner, testbed: Testbed, seed: int) -> None:
+        self._folder = folder / _EXCHANGE
+        self._folder.mkdir()
+        self._tuner = tuner
+        self._testbed = testbed
+        self._seed = seed
+
+    def answer(self, message: Mapping[str, Any]) -> None:
+        """Take a question from the guest's console and answer it; ignore any other message."""
+        if ASKS not in message:
+            return
+        question = self._folder / f"question-{message['number']}"
+        data = _read(str(question))
+        question.unlink()
+        if message[ASKS] == "reset":
+            action = self._tuner.reset(self._testbed, self._seed)
+        else:
+            action = self._tuner.act(unpack_observation(data))
+        _write_whole(str(self._folder / f"answer-{message['number']}"), pack_action(action))
+
+    def complete(self, record: TrialRecord) -> TrialRecord:
+        """Return the record with what the tuner has to say of the trial."""
+        facts = {**record.facts, "tuner": dict(self._tuner.facts())}
+        return replace(record, facts=facts, trace=self._tuner.trace())
+
+
+def _write_whole(path: str, data: bytes) -> None:
+    partial = f"{path}.partial"
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    while data:
+        data = data[os.write(fd, data) :]
+    os.close(fd)
+    os.rename(partial, path)
+
+
+def _read(path: str) -> bytes:
+    """Read a file. `open` would ask whether it is a terminal: a call that fails costs time."""
+    fd = os.open(path, os.O_RDONLY)
+    chunks = []
+    while chunk := os.read(fd, 1 << 20):
+        chunks.append(chunk)
+    os.close(fd)
+    return b"".join(chunks)

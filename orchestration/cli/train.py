@@ -1,0 +1,145 @@
+"""`closloop train`: trains a tuner on a scenario."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.model.trial import Scalar
+    from orchestration.training.train import Round
+
+
+def train(
+    tuner: Annotated[str, typer.Argument(help="acc, pet or graphcc.")],
+    scenario: Annotated[
+        str,
+        typer.Option(help="A campaign file to train on, or a scenario's name; default: the tuner."),
+    ] = "",
+    backend: Annotated[
+        str, typer.Option("--on", help="Train on this backend: emulated or fake.")
+    ] = "",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play in all.")] = 100,
+    actors: Annotated[
+        int, typer.Option(min=1, help="Episodes played with the same network. Part of the result.")
+    ] = 2,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", min=0, help="Episodes side by side; 0: one a core.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Decides every draw of the training.")] = 1,
+    init: Annotated[
+        str, typer.Option(help="Go on from this checkpoint's network: a name, or a file.")
+    ] = "",
+    per_switch: Annotated[
+        bool, typer.Option("--per-switch", help="A network for each switch (acc and pet).")
+    ] = False,
+    setting: Annotated[
+        list[str], typer.Option("--set", help="A setting of the learner or tuner: NAME=VALUE.")
+    ] = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The folder; default: runs/train/TUNER.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Throw an earlier training in the folder away.")
+    ] = False,
+) -> None:
+    """Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.
+
+    Then use it: in a campaign, `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}`.
+
+    Example: closloop train graphcc --on fake --episodes 20
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from orchestration import wiring
+    from orchestration.analysis.learning_curve import write_curve
+    from orchestration.model.errors import InputError, NotReadyError
+    from orchestration.training.learners import split_settings
+    from orchestration.training.request import Episodes, TrainRequest, find_scenario
+    from orchestration.training.train import train as run
+
+    if find_spec("torch") is None:
+        raise NotReadyError("training needs torch", "install it: pip install 'closloop[learn]'")
+    settings, params = split_settings(tuner, dict(_read(text) for text in setting))
+    if per_switch and tuner == "graphcc":
+        raise InputError.single(
+            "--per-switch", "graphcc is one network for every port", "leave it out"
+        )
+    request = TrainRequest(
+        tuner,
+        find_scenario(scenario or tuner),
+        backend,
+        episodes,
+        actors,
+        seed,
+        init,
+        per_switch,
+        settings,
+        params,
+    )
+    engine = wiring.backend(Episodes(request).backend)
+    folder = out or Path("runs/train") / tuner
+    side_by_side = jobs or min(actors, len(os.sched_getaffinity(0)))
+    with _Display(tuner, episodes) as display:
+        checkpoint = run(request, engine, folder, side_by_side, display.show, fresh=fresh)
+    page = write_curve(folder / "curve.csv", tuner)
+    typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
+
+
+def _read(text: str) -> tuple[str, Scalar]:
+    from orchestration.model.errors import InputError
+
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise InputError.single("--set", f"{text!r} is no NAME=VALUE", "like learning_rate=0.0003")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for kind in (int, float):
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+class _Display:
+    """A bar on a terminal, a line a round elsewhere."""
+
+    def __init__(self, tuner: str, episodes: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import TimeRemainingColumn as Left
+
+        self._live = sys.stderr.isatty()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            TimeElapsedColumn(),
+            Left(),
+            console=Console(stderr=True),
+            disable=not self._live,
+        )
+        self._task = self._progress.add_task(f"training {tuner}", total=episodes)
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, done: Round, episodes: int) -> None:
+        """Show a round's figures."""
+        text = (
+            f"reward {done.reward:.3f}  loss {done.loss:.4f}  explore {done.explore:.2f}  "
+            f"act {done.act_s:.1f} s  learn {done.learn_s:.1f} s"
+        )
+        self._progress.update(self._task, completed=done.episodes, description=text)
+        if not self._live:
+            print(f"episode {done.episodes}/{episodes}  {text}", file=sys.stderr, flush=True)

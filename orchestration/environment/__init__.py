@@ -1,0 +1,10 @@
+"""The fabric as an environment to learn in: PettingZoo's `ParallelEnv`, and Gymnasium's `Env`.
+
+They need the extra `learn`: `pip install 'closloop[learn]'`.
+"""
+
+from orchestration.environment.core import Settings
+from orchestration.environment.parallel import FabricParallelEnv
+from orchestration.environment.single import FabricEnv
+
+__all__ = ["FabricEnv", "FabricParallelEnv", "Settings"]

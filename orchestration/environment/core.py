@@ -1,0 +1,216 @@
+"""What both views of the environment share: arrays over all queues in, and out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration import wiring
+from orchestration.environment.episode import Ended, Episode
+from orchestration.environment.source import EpisodeSource
+from orchestration.model.errors import InputError, TrialError
+from orchestration.model.records import (
+    UNFINISHED,
+    Floats,
+    Ints,
+    Observation,
+    TrialRecord,
+)
+from orchestration.model.trial import BackendName, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
+from tuners import registry
+from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.templates import Templates, graphcc_templates
+
+# (reading, utilisation of every queue's port 0..1) -> reward of every queue, shapes (queues,).
+Reward = Callable[[Observation, Floats], Floats]
+
+# Features are shares and logarithms: 2 is a queue of a gigabyte, or twice the line rate.
+FEATURE_LIMIT = 2.0
+_FLOW_FEATURES = frozenset(PET_FEATURES) - frozenset(ACC_FEATURES)
+
+
+def default_reward(reading: Observation, utilisation: Floats) -> Floats:
+    """Return 0.7 x a score of short queues + 0.3 x utilisation (GraphCC, section 3.3)."""
+    return queue_utilisation_reward(reading.qlen_bytes.astype(np.float64), utilisation)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an environment is made of; the defaults are GraphCC's actions and ACC's observations.
+
+    `templates` are what an action chooses from. `features` are names of `tuners.ecn.features`,
+    shown of the last `history` readings. `reward` is a function of a reading. `start` is the tuner
+    whose first setting an episode begins with, and queues that no agent decides on stay at.
+    """
+
+    templates: Templates | None = None
+    features: Sequence[str] = ACC_FEATURES
+    history: int = 3
+    reward: Reward = default_reward
+    start: TunerSpec | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step came to. Arrays have a row a queue."""
+
+    features: NDArray[np.float32]
+    rewards: Floats
+    terminated: bool
+    truncated: bool
+    reading: Observation
+    utilisation: Floats
+
+
+class FabricEpisodes:
+    """Episodes on a fabric, one after the other. Nothing runs before `reset` or after `close`."""
+
+    def __init__(
+        self,
+        source: str | Path | TrialSpec,
+        backend: BackendName | None,
+        seed: int,
+        settings: Settings,
+    ) -> None:
+        if settings.history < 1:
+            raise InputError.single(
+                "history", f"{settings.history} readings are nothing to observe", "use 1 or more"
+            )
+        self._source = EpisodeSource(source, backend, seed)
+        self._backend = wiring.backend(self._source.backend)
+        self._settings = settings
+        self._episode: Episode | None = None
+        # Linux draws random numbers of its own.
+        self.deterministic = self._source.backend == "fake"
+        self.testbed = self._source.testbed
+        self.templates = settings.templates or graphcc_templates()
+        self.labels = tuple(queue.label for queue in self.testbed.queues)
+        self.width = self._new_window().width
+
+    def reset(self, seed: int | None) -> Step:
+        """Start an episode and return its first reading, with rewards of no meaning.
+
+        With `seed`, the sequence of episodes begins anew. Raises NotReadyError if the backend
+        cannot run here and TrialError if the trial fails.
+        """
+        self.close()
+        if seed is not None:
+            self._source.reseed(seed)
+        trial = self._source.next()
+        self._backend.check(self.testbed, 1)
+        start = registry.create(self._settings.start or TunerSpec("secn1"))
+        self._window = self._new_window()
+        self._period_ns = trial.action_period_ns
+        self._decisions_left = trial.duration_ns // trial.action_period_ns
+        self._last: Observation | None = None
+        self._episode = Episode(
+            self._backend,
+            trial,
+            self.testbed,
+            make_schedule(trial, self.testbed),
+            start.reset(self.testbed, trial.seed),
+            observes_flows=not _FLOW_FEATURES.isdisjoint(self._settings.features),
+        )
+        step = self._take(self._episode.first)
+        if step.terminated:
+            raise TrialError(
+                f"the traffic of seed {trial.seed} ended before the first decision",
+                "give the environment more load, or a shorter action_period",
+            )
+        return step
+
+    def step(self, queues: Ints, choice: Ints) -> Step:
+        """Give `queues` the templates `choice`, both of one shape, and let one period pass."""
+        if self._episode is None:
+            raise InputError.single("step", "no episode is running", "call reset first")
+        if len(choice) and not (choice.min() >= 0 and choice.max() < len(self.templates)):
+            raise InputError.single(
+                "step",
+                f"actions are 0 to {len(self.templates) - 1}, not {choice.min()}..{choice.max()}",
+                "take them from action_space",
+            )
+        action = self.templates.settings(queues, choice)
+        return self._take(partial(self._episode.step, action))
+
+    def close(self) -> None:
+        """End the running episode, if there is one."""
+        if self._episode is not None:
+            self._episode.close()
+            self._episode = None
+
+    def _new_window(self) -> FeatureWindow:
+        return FeatureWindow(self.testbed, self._settings.history, tuple(self._settings.features))
+
+    def _take(self, ask: Callable[[], Observation | Ended]) -> Step:
+        try:
+            said = ask()
+        except BaseException:  # Ctrl-C while it waits, too
+            self.close()
+            raise
+        self._decisions_left -= 1
+        terminated, truncated = False, self._decisions_left <= 0
+        if isinstance(said, Ended):
+            done = bool((said.record.flows.status != UNFINISHED).all())
+            terminated, truncated = done, not done
+            said = last_reading(said.record, self._last)
+        features = np.clip(self._window.push(said), 0.0, FEATURE_LIMIT)
+        self._last = said
+        if terminated or truncated:
+            self.close()
+        utilisation = np.clip(self._window.utilisation, 0.0, 1.0)
+        rewards = self._settings.reward(said, utilisation)
+        return Step(features, rewards, terminated, truncated, said, utilisation)
+
+
+def last_reading(record: TrialRecord, before: Observation | None) -> Observation:
+    """Return the last sample of a trial that ended before its next decision, as a reading.
+
+    What samples do not hold (the flow table) is as it was `before`.
+    """
+    ports, actions = record.ports, record.actions
+    queues = ports.qlen_bytes.shape[1]
+    since = ports.t_ns > (before.t_ns if before else -1)
+    kmin, kmax = np.zeros(queues, dtype=np.int64), np.zeros(queues, dtype=np.int64)
+    pmax = np.zeros(queues)
+    # Changes stand in the order of time: the last one of a queue remains.
+    kmin[actions.queue] = actions.kmin_bytes
+    kmax[actions.queue] = actions.kmax_bytes
+    pmax[actions.queue] = actions.pmax
+    reading = Observation(
+        t_ns=int(ports.t_ns[-1]),
+        age_ns=np.zeros(queues, dtype=np.int64),
+        qlen_bytes=ports.qlen_bytes[-1],
+        tx_bytes=ports.tx_bytes[-1],
+        tx_packets=ports.tx_packets[-1],
+        marked_packets=ports.marked_packets[-1],
+        dropped_packets=ports.dropped_packets[-1],
+        kmin_bytes=kmin,
+        kmax_bytes=kmax,
+        pmax=pmax,
+        qlen_mean_bytes=ports.qlen_bytes[since].mean(axis=0),
+    )
+    if before is None:
+        return reading
+    flows = {
+        name: getattr(before, name) for name in ("incast_degree", "mice_flows", "elephant_flows")
+    }
+    return replace(reading, **flows)
+
+
+def info_arrays(step: Step) -> dict[str, NDArray[Any]]:
+    """Return a step's raw readings by name, one entry a queue: what `infos` carry."""
+    values = {
+        field.name: getattr(step.reading, field.name)
+        for field in fields(step.reading)
+        if field.name != "t_ns"
+    }
+    arrays = {name: value for name, value in values.items() if value is not None}
+    return {**arrays, "utilisation": step.utilisation}

@@ -1,0 +1,125 @@
+"""One trial that is stepped from outside: the backend runs in a thread, and waits at each decision.
+
+A thread and not a process: observations and actions change hands without being copied, and a
+guest dies with the thread that started it, so that nothing outlives the process of the environment.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+from inventory.topology import Testbed
+from orchestration.model.ports import Backend
+from orchestration.model.records import Action, Observation, Schedule, TrialRecord
+from orchestration.model.trial import TrialSpec
+from tuners.base import EcnTuner
+
+
+class _Closed(BaseException):
+    """Unwinds the backend when nobody steps the episode any more."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The trial has ended by itself: every flow has."""
+
+    record: TrialRecord
+
+
+class Episode:
+    """A running trial. Close it; one that is dropped, or left at exit, closes itself."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        start: Action,
+        *,
+        observes_flows: bool = False,
+    ) -> None:
+        """Start the trial with the setting `start`; `observes_flows` is as in `Tuner`."""
+        self._bridge = _Bridge(start, observes_flows)
+        # Neither the thread nor the finalizer holds on to this object: it can be dropped.
+        thread = threading.Thread(
+            target=_run,
+            args=(backend, trial, testbed, schedule, self._bridge),
+            name=f"closloop {trial.id}",
+            daemon=True,
+        )
+        self._finalizer = weakref.finalize(self, _close, self._bridge, thread)
+        thread.start()
+
+    def first(self) -> Observation | Ended:
+        """Return the first reading that a decision is due on. Raises what the backend raises."""
+        return self._next()
+
+    def step(self, action: Action) -> Observation | Ended:
+        """Answer the last reading and return the next. Raises what the backend raises."""
+        self._bridge.actions.put(action)
+        return self._next()
+
+    def close(self) -> None:
+        """End the trial where it is. Nothing of it runs when this returns."""
+        self._finalizer()
+
+    def _next(self) -> Observation | Ended:
+        said = self._bridge.said.get()
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+
+class _Bridge(EcnTuner):
+    """The backend's tuner: hands each reading to the stepping thread and waits for its answer."""
+
+    def __init__(self, start: Action, observes_flows: bool) -> None:
+        self.observes_flows = observes_flows
+        self.said: SimpleQueue[Observation | Ended | BaseException] = SimpleQueue()
+        self.actions: SimpleQueue[Action | None] = SimpleQueue()
+        self.closed = False
+        self._start = start
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Return the setting to start from."""
+        return self._start
+
+    def act(self, observation: Observation) -> Action:
+        """Wait for the stepping thread's decision."""
+        self.said.put(observation)
+        action = self.actions.get()
+        if action is None:
+            raise _Closed
+        return action
+
+    def progress(self, t_ns: int, end_ns: int) -> None:
+        """Let the backend go on unless the episode was closed."""
+        if self.closed:
+            raise _Closed
+
+
+def _run(
+    backend: Backend, trial: TrialSpec, testbed: Testbed, schedule: Schedule, bridge: _Bridge
+) -> None:
+    try:
+        with tempfile.TemporaryDirectory(prefix="closloop-episode-") as folder:
+            record = backend.run(trial, testbed, schedule, Path(folder), bridge.progress, bridge)
+        bridge.said.put(Ended(record))
+    except _Closed:
+        pass
+    except BaseException as error:
+        bridge.said.put(error)
+
+
+def _close(bridge: _Bridge, thread: threading.Thread) -> None:
+    bridge.closed = True
+    bridge.actions.put(None)
+    # Garbage may be collected in the trial's own thread, which then ends at its next decision.
+    if thread is not threading.current_thread():
+        thread.join()

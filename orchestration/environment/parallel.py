@@ -1,0 +1,130 @@
+"""The fabric as a PettingZoo `ParallelEnv`: one switch queue an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+from numpy.typing import NDArray
+from pettingzoo import ParallelEnv
+
+from orchestration.environment.core import (
+    FEATURE_LIMIT,
+    FabricEpisodes,
+    Settings,
+    Step,
+    info_arrays,
+)
+from orchestration.model.errors import InputError
+from orchestration.model.trial import BackendName, TrialSpec
+
+Features = NDArray[np.float32]
+
+
+class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] (untyped)
+    """Every switch queue is an agent, named by its label, and chooses its ECN setting.
+
+    An observation is the queue's features, shape (history x features,), the newest first; an action
+    is the number of a template. `step` lets one action period pass. All agents end together:
+    truncated at the trial's duration, terminated when every flow has ended. Infos hold the queue's
+    raw readings, counters cumulative, and `t_ns`.
+    """
+
+    metadata = {"name": "closloop_fabric_v0", "render_modes": []}  # noqa: RUF012 (the API's form)
+    render_mode = None
+
+    def __init__(
+        self,
+        source: str | Path | TrialSpec,
+        backend: BackendName | None = None,
+        *,
+        seed: int = 1,
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
+    ) -> None:
+        """Prepare episodes of a campaign file's cells in turn, or of one trial.
+
+        `backend` stands in for the file's own. `seed` is where traffic's seeds come from until
+        `reset` is given another; they are never those of a campaign's trials. Raises InputError.
+        """
+        self._episodes = FabricEpisodes(source, backend, seed, settings)
+        labels = self._episodes.labels
+        self._number = {label: number for number, label in enumerate(labels)}
+        shape = (self._episodes.width,)
+        actions = len(self._episodes.templates)
+        self.observation_spaces: dict[str, Space[Features]] = {
+            label: Box(0.0, FEATURE_LIMIT, shape, np.float32) for label in labels
+        }
+        self.action_spaces: dict[str, Space[Any]] = {label: Discrete(actions) for label in labels}
+        self.possible_agents = list(labels)
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Space[Features]:
+        """Return the agent's observation space, always the same object."""
+        return self.observation_spaces[agent]
+
+    def action_space(self, agent: str) -> Space[Any]:
+        """Return the agent's action space, always the same object."""
+        return self.action_spaces[agent]
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Features], dict[str, dict[str, Any]]]:
+        """Start an episode; return observations and infos. `options` mean nothing."""
+        step = self._episodes.reset(seed)
+        self.agents = list(self.possible_agents)
+        return self._by_agent(step.features), self._infos(step)
+
+    def step(
+        self, actions: Mapping[str, int]
+    ) -> tuple[
+        dict[str, Features],
+        dict[str, float],
+        dict[str, bool],
+        dict[str, bool],
+        dict[str, dict[str, Any]],
+    ]:
+        """Apply an action for every agent, let one period pass, return what came of it.
+
+        Raises InputError if an agent has no action, or an action no agent.
+        """
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        if actions.keys() != self._number.keys():
+            wrong = min(actions.keys() ^ self._number.keys())
+            raise InputError.single(
+                wrong,
+                "has no action" if wrong in self._number else "is no agent",
+                "give one action for each of env.agents",
+            )
+        queues = np.fromiter((self._number[name] for name in actions), dtype=np.int64)
+        choice = np.fromiter(actions.values(), dtype=np.int64)
+        step = self._episodes.step(queues, choice)
+        agents = self.agents
+        if step.terminated or step.truncated:
+            self.agents = []
+        return (
+            self._by_agent(step.features),
+            dict(zip(agents, step.rewards.tolist(), strict=True)),
+            dict.fromkeys(agents, step.terminated),
+            dict.fromkeys(agents, step.truncated),
+            self._infos(step),
+        )
+
+    def close(self) -> None:
+        """End the running episode; `reset` starts another."""
+        self._episodes.close()
+        self.agents = []
+
+    def _by_agent(self, features: Features) -> dict[str, Features]:
+        return dict(zip(self.possible_agents, features, strict=True))
+
+    def _infos(self, step: Step) -> dict[str, dict[str, Any]]:
+        columns = {name: values.tolist() for name, values in info_arrays(step).items()}
+        t_ns = step.reading.t_ns
+        return {
+            label: {"t_ns": t_ns, **{name: values[number] for name, values in columns.items()}}
+            for label, number in self._number.items()
+        }

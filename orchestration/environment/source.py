@@ -1,0 +1,78 @@
+"""Where episodes come from: a campaign's cells, or one trial, with traffic of training seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.campaign.expand import load_campaign, trial_seed
+from orchestration.campaign.factors import TUNER
+from orchestration.model.errors import InputError
+from orchestration.model.trial import BackendName, Scalar, TrialSpec
+
+
+class EpisodeSource:
+    """Trials to learn on, in an order that follows from a seed.
+
+    Of a campaign every cell is taken in turn; its tuners do not matter. An episode ends with the
+    trial's duration: there is no drain time.
+    """
+
+    def __init__(
+        self, source: str | Path | TrialSpec, backend: BackendName | None, seed: int
+    ) -> None:
+        """Read `source`. Raises InputError for a faulty one, and for cells of several fabrics."""
+        where = source.campaign if isinstance(source, TrialSpec) else str(source)
+        trials = _trials(source, backend)
+        self._trials = [replace(trial, drain_ns=0) for trial in trials]
+        first = self._trials[0]
+        self.backend: BackendName = first.backend
+        self.testbed: Testbed = load_testbed(first.testbed)
+        if any(trial.testbed != first.testbed for trial in trials):
+            raise InputError.single(
+                where,
+                "the cells have different testbeds, an environment has one",
+                "name one testbed, and make an environment for each other",
+            )
+        for trial in trials:
+            if trial.duration_ns < 2 * trial.action_period_ns:
+                raise InputError.single(
+                    where,
+                    f"{trial.duration_ns} ns have no room for two decisions that are "
+                    f"{trial.action_period_ns} ns apart",
+                    "make `duration` longer or `action_period` shorter",
+                )
+        self.reseed(seed)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the sequence of episodes that belongs to `seed`."""
+        self._seed = seed
+        self._episode = 0
+
+    def next(self) -> TrialSpec:
+        """Return the next episode's trial. Its seed is of the training stream."""
+        trial = self._trials[self._episode % len(self._trials)]
+        self._episode += 1
+        seed = trial_seed(self._seed, self._episode, purpose="training")
+        return replace(trial, seed=seed, repeat=self._episode)
+
+
+def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list[TrialSpec]:
+    """Return one trial for each cell, tuners apart."""
+    if isinstance(source, TrialSpec):
+        return [replace(source, backend=backend or source.backend)]
+    campaign = load_campaign(source, backend=backend)
+    chosen: list[TrialSpec] = []
+    seen: list[dict[str, Scalar]] = []
+    for cell in map(_factors, campaign.cells):
+        if cell not in seen:
+            seen.append(cell)
+            chosen.append(next(t for t in campaign.trials if _factors(t.cell) == cell))
+    return chosen
+
+
+def _factors(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    return {name: value for name, value in cell.items() if name != TUNER}

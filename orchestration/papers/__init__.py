@@ -1,0 +1,1 @@
+"""The papers' campaigns: their runs put beside what the papers print."""

@@ -1,0 +1,73 @@
+"""A grid of static settings as it ran: which has the lowest mean slowdown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.analysis.paper_metrics import PAPER_METRICS, done_flows
+from orchestration.analysis.statistics import (
+    Estimate,
+    PairedDifference,
+    paired_difference,
+    t_interval,
+)
+from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.model.errors import InputError
+from orchestration.model.trial import Scalar
+from orchestration.model.units import format_size
+
+METRIC = "slowdown_mean"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A static setting: its parameters, its mean slowdown over the repeats, and that by seed."""
+
+    params: dict[str, Scalar]
+    slowdown: Estimate
+    by_seed: dict[int, float]
+
+    @property
+    def entry(self) -> str:
+        """The setting as a campaign file's tuner, to be copied there."""
+        fields = ", ".join(f"{key}: {_value(key, value)}" for key, value in self.params.items())
+        return f"{{name: static, label: best-static, {fields}}}"
+
+    def minus(self, other: Setting) -> PairedDifference:
+        """Return this setting's slowdown minus another's, over the seeds of both."""
+        seeds = sorted(set(self.by_seed) & set(other.by_seed))
+        return paired_difference(
+            [other.by_seed[seed] for seed in seeds], [self.by_seed[seed] for seed in seeds]
+        )
+
+
+def rank_settings(folder: Path) -> list[Setting]:
+    """Return the settings of a grid's folder, the lowest mean slowdown first.
+
+    Invalid trials do not count, and a setting that has fewer valid trials than another is left out:
+    it may have missed the seeds that are hard. Raises InputError if no trial is valid.
+    """
+    of_flows = PAPER_METRICS[METRIC].of_flows
+    assert of_flows is not None
+    by_params: dict[tuple[tuple[str, Scalar], ...], dict[int, float]] = {}
+    for path in finished_trials(folder):
+        result = read_trial(path)
+        if result.stamp.valid:
+            params = tuple(result.spec.tuner.params.items())
+            by_params.setdefault(params, {})[result.spec.seed] = of_flows(done_flows(result))
+    if not by_params:
+        raise InputError.single(str(folder), "holds no valid trial", "run it: closloop papers grid")
+    most = max(len(by_seed) for by_seed in by_params.values())
+    settings = [
+        Setting(dict(params), t_interval(list(by_seed.values())), by_seed)
+        for params, by_seed in by_params.items()
+        if len(by_seed) == most
+    ]
+    return sorted(settings, key=lambda setting: (setting.slowdown.mean, setting.entry))
+
+
+def _value(key: str, value: Scalar) -> str:
+    if key.endswith("_bytes") and isinstance(value, int):
+        return format_size(value)
+    return str(value)

@@ -1,0 +1,84 @@
+"""Plays episodes in processes side by side and brings back what their tuners kept."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.errors import ClosloopError, TrialError
+from orchestration.model.ports import Backend
+from orchestration.runner.pool import Pool
+from orchestration.runner.worker import Failed, Finished, Job, Message, enter_worker
+from traffic.schedule import make_schedule
+
+Trace = dict[str, NDArray[Any]]
+_TICK_S = 0.2
+_TRACE = "trace.npz"
+
+
+def play(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
+    """Play one episode in this process, which was forked by process `parent` to do so."""
+    enter_worker(job, parent)
+    begin = time.monotonic()
+
+    def failed(message: str, remedy: str, console: str) -> Message:
+        return Failed(message, remedy, console, time.monotonic() - begin)
+
+    try:
+        schedule = make_schedule(job.trial, job.testbed)
+        record = backend.run(job.trial, job.testbed, schedule, job.work, lambda t, end: None)
+        trace: dict[str, Any] = dict(record.trace)
+        np.savez(job.work / _TRACE, **trace)
+        pipe.send(Finished(True, (), 0, time.monotonic() - begin))
+    except ClosloopError as error:
+        console = error.console if isinstance(error, TrialError) else ""
+        pipe.send(failed(error.message, error.remedy, console))
+    except Exception as error:
+        message = f"unexpected {type(error).__name__}: {error}"
+        pipe.send(failed(message, "", traceback.format_exc()))
+
+
+class Players:
+    """A pool of processes that play rounds of episodes."""
+
+    def __init__(self, backend: Backend, jobs: int) -> None:
+        self._pool = Pool(backend, play)
+        self._jobs = jobs
+
+    def play(self, jobs: list[Job], tick: Callable[[], bool]) -> list[Trace]:
+        """Play episodes and return their traces, in the order of `jobs`.
+
+        `tick` is called several times a second and says whether to go on; when it does not, what
+        was played so far is returned. Raises TrialError for an episode that fails.
+        """
+        waiting = list(jobs)
+        traces: dict[Path, Trace] = {}
+        while (waiting or len(self._pool)) and tick():
+            while waiting and len(self._pool) < self._jobs:
+                self._pool.start(waiting.pop(0))
+            for job, message in self._pool.messages(_TICK_S):
+                if isinstance(message, Failed):
+                    raise TrialError(
+                        f"episode {job.trial.repeat}: {message.message}",
+                        message.remedy,
+                        message.console,
+                    )
+                if isinstance(message, Finished):
+                    with np.load(job.work / _TRACE) as arrays:
+                        traces[job.work] = dict(arrays)
+        return [traces[job.work] for job in jobs if job.work in traces]
+
+    def close(self) -> None:
+        """Stop what still plays."""
+        self._pool.close()
+
+    def kill(self) -> None:
+        """Stop it at once."""
+        self._pool.kill()

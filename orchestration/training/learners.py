@@ -1,0 +1,95 @@
+"""The one place that knows which learner is behind a tuner's name. Each loads when asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inventory.topology import Testbed
+from orchestration.model.errors import InputError
+from orchestration.model.trial import Scalar
+from tuners.learning import Learner
+
+Parameters = Mapping[str, NDArray[Any]]
+
+
+def _acc() -> tuple[type, Any]:
+    from tuners.ecn.acc import AccLearner, AccSettings
+
+    return AccSettings, AccLearner
+
+
+def _pet() -> tuple[type, Any]:
+    from tuners.ecn.pet import PetLearner, PetSettings
+
+    return PetSettings, PetLearner
+
+
+def _graphcc() -> tuple[type, Any]:
+    from tuners.ecn.graphcc import GraphccLearner, GraphccSettings
+
+    return GraphccSettings, GraphccLearner
+
+
+_LEARNERS = {"acc": _acc, "graphcc": _graphcc, "pet": _pet}
+
+
+def names() -> tuple[str, ...]:
+    """Return the tuners that can be trained."""
+    return tuple(_LEARNERS)
+
+
+def split_settings(
+    tuner: str, given: Mapping[str, Scalar]
+) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
+    """Part what was set into the learner's settings and the acting tuner's parameters.
+
+    Raises InputError for an unknown tuner, or a setting that neither has.
+    """
+    from tuners.registry import parameters
+
+    _check_name(tuner)
+    fields = {field.name: field for field in dataclasses.fields(_LEARNERS[tuner]()[0])}
+    acts = [name for name in parameters(tuner) if name not in ("checkpoint", "explore", "collect")]
+    learns: dict[str, Scalar] = {}
+    acting: dict[str, Scalar] = {}
+    for name, value in given.items():
+        if name in fields and not isinstance(fields[name].default, tuple):
+            kind: Any = type(fields[name].default)
+            if not isinstance(value, kind) and not (kind is float and isinstance(value, int)):
+                raise InputError.single(
+                    f"--set {name}", f"{value!r} is no {kind.__name__}", "correct it"
+                )
+            learns[name] = kind(value)
+        elif name in acts:
+            acting[name] = value
+        else:
+            known = ", ".join(sorted({*fields, *acts} - {"hidden"}))
+            raise InputError.single(
+                f"--set {name}", f"{tuner} has no such setting", f"known are {known}"
+            )
+    return learns, acting
+
+
+def make_learner(
+    tuner: str,
+    seed: int,
+    testbed: Testbed,
+    settings: Mapping[str, Scalar],
+    parameters: Parameters | None = None,
+) -> Learner:
+    """Return a new learner; it starts from `parameters` if given, else from its seed."""
+    _check_name(tuner)
+    fields, learner = _LEARNERS[tuner]()
+    made: Learner = learner(seed, testbed, fields(**settings), parameters)
+    return made
+
+
+def _check_name(tuner: str) -> None:
+    if tuner not in _LEARNERS:
+        raise InputError.single(
+            "tuner", f"{tuner!r} cannot be trained", f"those that can are {', '.join(names())}"
+        )

@@ -1,0 +1,111 @@
+"""What is to be trained, on what, from which seed; and the episodes that follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.campaign.expand import load_campaign, trial_seed
+from orchestration.model.errors import InputError
+from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+
+SCENARIOS = Path(__file__).with_name("scenarios")
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """Everything that decides what comes out of a training.
+
+    `actors` is how many episodes are played with one set of parameters before learning goes on;
+    `backend` "" stands for the scenario's. `settings` are the learner's, `params` the tuner's.
+    """
+
+    tuner: str
+    scenario: str
+    backend: str = ""
+    episodes: int = 100
+    actors: int = 2
+    seed: int = 1
+    init: str = ""
+    per_switch: bool = False
+    settings: dict[str, Scalar] = field(default_factory=dict)
+    params: dict[str, Scalar] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the request as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+
+class Episodes:
+    """The episodes of a training: cells of its scenario, on seeds that no evaluation has."""
+
+    def __init__(self, request: TrainRequest) -> None:
+        """Read the scenario. Raises InputError."""
+        campaign = load_campaign(request.scenario, backend=request.backend or None)
+        self._request = request
+        self._cells = [trial for trial in campaign.trials if trial.repeat == 1]
+        testbeds = {trial.testbed for trial in self._cells}
+        if len(testbeds) > 1:
+            raise InputError.single(
+                request.scenario,
+                f"has {len(testbeds)} testbeds",
+                "a network is trained on one: make the testbed no factor",
+            )
+        self.source = campaign.source
+        self.backend = self._cells[0].backend
+        self.testbed: Testbed = load_testbed(testbeds.pop())
+
+    def __getitem__(self, number: int) -> TrialSpec:
+        """Return an episode, without its tuner's checkpoint: see `with_tuner`.
+
+        Cells come in blocks, each in an order of its own.
+        """
+        block, place = divmod(number, len(self._cells))
+        order = np.random.default_rng([self._request.seed, block]).permutation(len(self._cells))
+        cell = self._cells[int(order[place])]
+        seed = trial_seed(self._request.seed, number, purpose="training")
+        return dataclasses.replace(cell, seed=seed, repeat=number)
+
+
+def with_tuner(
+    episode: TrialSpec, request: TrainRequest, checkpoint: Path, acting: dict[str, Scalar]
+) -> TrialSpec:
+    """Return the episode with the tuner that plays it, and keeps what it sees."""
+    params: dict[str, Scalar] = {
+        **request.params,
+        **acting,
+        "checkpoint": str(checkpoint.absolute()),
+        "collect": True,
+    }
+    return dataclasses.replace(episode, tuner=TunerSpec(request.tuner, params))
+
+
+def digest(request: TrainRequest, source: str) -> str:
+    """Return a hash of a request and the text of its scenario, but for how long it goes on."""
+    data = {**request.to_json(), "source": source}
+    del data["episodes"], data["scenario"]
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def find_scenario(name: str) -> str:
+    """Return the path of a scenario of the package by its name, or `name` itself if it is a path.
+
+    Raises InputError if there is neither.
+    """
+    if name.endswith((".yml", ".yaml")):
+        return name
+    path = SCENARIOS / f"{name}.yml"
+    if not path.is_file():
+        known = ", ".join(sorted(item.stem for item in SCENARIOS.glob("*.yml")))
+        raise InputError.single(
+            "scenario", f"no scenario is called {name!r}", f"known are {known}, or a file's path"
+        )
+    return str(path)

@@ -1,0 +1,284 @@
+"""Trains a tuner: rounds of episodes, learning in between, a checkpoint after each round.
+
+    FOLDER/training.json            the request, and versions
+    FOLDER/checkpoint.safetensors   the network so far, with its card checkpoint.json
+    FOLDER/state.safetensors        what going on takes: optimiser, replay memories, counters
+    FOLDER/curve.csv                a row a round
+
+Everything follows from the request: with a deterministic backend, the same request gives the same
+network, bit for bit, interrupted and resumed or not.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from orchestration.artifacts.provenance import versions
+from orchestration.model.errors import InputError, Interrupted, TrialError
+from orchestration.model.ports import Backend
+from orchestration.runner.worker import Job
+from orchestration.training.episodes import Players, Trace
+from orchestration.training.learners import make_learner
+from orchestration.training.request import Episodes, TrainRequest, digest, with_tuner
+from tuners import checkpoint as files
+from tuners.learning import Learner, NotANumberError
+from tuners.nets import finite
+
+_STATE_EVERY_S = 5.0
+_ROUND = ("episodes", "reward", "loss", "explore", "act_s", "learn_s")
+
+
+@dataclass(frozen=True)
+class Round:
+    """How a round went: mean figures over its episodes, and the wall time of its two parts."""
+
+    episodes: int
+    reward: float
+    loss: float
+    explore: float
+    act_s: float
+    learn_s: float
+
+
+Listener = Callable[[Round, int], None]
+
+
+def train(
+    request: TrainRequest,
+    backend: Backend,
+    folder: Path,
+    jobs: int,
+    listener: Listener,
+    *,
+    fresh: bool = False,
+) -> Path:
+    """Train until `request.episodes` are played, and return the checkpoint's path.
+
+    A folder with the same request goes on where it was. Call it from the main thread.
+
+    Raises:
+        InputError: the scenario is wrong, or the folder holds another training.
+        TrialError: an episode failed, or a loss or an observation is no number; the last good
+            checkpoint is kept.
+        Interrupted: SIGINT or SIGTERM came; the same request goes on from the last round saved.
+    """
+    episodes = Episodes(request)
+    backend.check(episodes.testbed, jobs)
+    if fresh:
+        shutil.rmtree(folder, ignore_errors=True)
+    training = _Training(request, episodes, folder)
+    players = Players(backend, jobs)
+    with _signals(players) as signals:
+        try:
+            training.run(players, listener, lambda: not signals)
+        finally:
+            players.close()
+            shutil.rmtree(folder / "work", ignore_errors=True)
+    if signals:
+        raise Interrupted(
+            f"interrupted after {training.done} of {request.episodes} episodes",
+            "the same command goes on from here",
+        )
+    return training.checkpoint
+
+
+class _Training:
+    """One call of `train`."""
+
+    def __init__(self, request: TrainRequest, episodes: Episodes, folder: Path) -> None:
+        self._request = request
+        self._episodes = episodes
+        self._folder = folder
+        self._rounds: list[Round] = []
+        self._saved_s = 0.0
+        self.done = 0
+        self.checkpoint = folder / "checkpoint.safetensors"
+        self._learner = self._make()
+        self._open()
+
+    def _make(self) -> Learner:
+        import torch
+
+        torch.set_num_threads(1)  # nets this small are no faster on more, and never the same
+        request, testbed = self._request, self._episodes.testbed
+        parameters = files.load(request.init).arrays if request.init else None
+        learner = make_learner(request.tuner, request.seed, testbed, request.settings, parameters)
+        if request.per_switch:
+            count = len(testbed.switches)
+            own = {
+                name: values if len(values) == count else np.repeat(values, count, axis=0)
+                for name, values in learner.parameters().items()
+            }
+            learner = make_learner(request.tuner, request.seed, testbed, request.settings, own)
+        return learner
+
+    def _open(self) -> None:
+        """Go on from what the folder holds, or make it."""
+        about = self._folder / "training.json"
+        mark = digest(self._request, self._episodes.source)
+        if about.exists():
+            found = json.loads(about.read_text())
+            if found["digest"] != mark:
+                raise InputError.single(
+                    str(self._folder),
+                    "holds a training of another request",
+                    "choose another folder with --out, or --fresh to throw it away",
+                )
+            self._resume()
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        data = {"digest": mark, "request": self._request.to_json(), "versions": versions()}
+        about.write_text(json.dumps(data, indent=1) + "\n")
+        self._save()
+
+    def _resume(self) -> None:
+        from safetensors.numpy import load_file
+
+        state = load_file(self._folder / "state.safetensors")
+        rounds = state.pop("rounds")
+        self._rounds = [Round(int(row[0]), *map(float, row[1:])) for row in rounds]
+        self.done = self._rounds[-1].episodes if self._rounds else 0
+        self._learner.load(state)
+        self._save_checkpoint()
+
+    def run(self, players: Players, listener: Listener, go_on: Callable[[], bool]) -> None:
+        """Play and learn, round by round."""
+        try:
+            while self.done < self._request.episodes and go_on():
+                round_ = self._round(players, go_on)
+                if round_ is not None:
+                    listener(round_, self._request.episodes)
+        finally:
+            self._save_state()
+
+    def _round(self, players: Players, go_on: Callable[[], bool]) -> Round | None:
+        begin = time.monotonic()
+        count = min(self._request.actors, self._request.episodes - self.done)
+        numbers = range(self.done, self.done + count)
+        traces = players.play([self._job(number) for number in numbers], go_on)
+        if len(traces) < count:
+            return None
+        played = time.monotonic()
+        figures = self._learn(traces)
+        learned = time.monotonic()
+        self.done += count
+        round_ = Round(self.done, *figures, act_s=played - begin, learn_s=learned - played)
+        self._rounds.append(round_)
+        self._save()
+        return round_
+
+    def _job(self, number: int) -> Job:
+        episode = with_tuner(
+            self._episodes[number], self._request, self.checkpoint, self._learner.acting()
+        )
+        work = self._folder / "work" / str(number)
+        shutil.rmtree(work, ignore_errors=True)
+        return Job(episode, self._episodes.testbed, work, work)
+
+    def _learn(self, traces: list[Trace]) -> tuple[float, float, float]:
+        rows = []
+        try:
+            for trace in traces:
+                if not all(np.isfinite(values).all() for values in trace.values()):
+                    raise NotANumberError("an observation or a reward is no number")
+                rows.append(self._learner.learn(trace))
+            if not finite(self._learner.parameters()):
+                raise NotANumberError("a parameter is no number")
+        except NotANumberError as error:
+            raise TrialError(
+                f"training stopped after {self.done} episodes: {error}",
+                f"the last good checkpoint is kept in {self.checkpoint}; "
+                "a smaller --set learning_rate may help",
+            ) from error
+        rows = [row for row in rows if row]
+        mean = [float(np.mean([row[key] for row in rows])) for key in ("reward", "loss", "explore")]
+        return mean[0], mean[1], mean[2]
+
+    def _save(self) -> None:
+        self._save_checkpoint()
+        with (self._folder / "curve.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(_ROUND)
+            table.writerows([getattr(item, name) for name in _ROUND] for item in self._rounds)
+        if time.monotonic() - self._saved_s > _STATE_EVERY_S:
+            self._save_state()
+
+    def _save_checkpoint(self) -> None:
+        files.save(self.checkpoint, self._learner.parameters(), self._card())
+
+    def _save_state(self) -> None:
+        from safetensors.numpy import save_file
+
+        rows = [[float(getattr(item, name)) for name in _ROUND] for item in self._rounds]
+        state = dict(self._learner.state())
+        state["rounds"] = np.array(rows, dtype=np.float64).reshape(len(rows), len(_ROUND))
+        path = self._folder / "state.safetensors"
+        part = path.with_suffix(".part")
+        save_file({name: np.ascontiguousarray(values) for name, values in state.items()}, part)
+        os.replace(part, path)
+        self._saved_s = time.monotonic()
+
+    def _card(self) -> dict[str, Any]:
+        import torch
+
+        request = self._request
+        return {
+            "tuner": request.tuner,
+            "architecture": self._learner.architecture(),
+            "switches": list(self._episodes.testbed.switches) if request.per_switch else [],
+            "request": {**request.to_json(), "scenario": Path(request.scenario).name},
+            "scenario": self._episodes.source,
+            "backend": self._episodes.backend,
+            "seeds": "stream 'training' of the request's seed, one an episode from 0 on",
+            "episodes": self.done,
+            "versions": {
+                **{name: str(value) for name, value in versions().items()},
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "curve": [
+                [item.episodes, round(item.reward, 6), round(item.loss, 6), round(item.explore, 4)]
+                for item in self._rounds
+            ],
+        }
+
+
+def publish(checkpoint: Path, name: str) -> Path:
+    """Put a checkpoint among the pretrained ones of the package, and return its path there."""
+    found = files.load(str(checkpoint))
+    path = files.PRETRAINED / f"{name}.safetensors"
+    card = {key: value for key, value in found.card.items() if key != "format"}
+    files.save(path, found.arrays, card)
+    return path
+
+
+@contextmanager
+def _signals(players: Players) -> Iterator[list[signal.Signals]]:
+    """Collect SIGINT and SIGTERM; a second one kills the players."""
+    seen: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(signal.Signals(number))
+        if len(seen) > 1:
+            players.kill()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,160 @@
+"""Changes of thresholds in the guest, all switches at once: what is set, skipped and refused."""
+
+import shlex
+import sys
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.backends.emulated import launcher
+from orchestration.bench.physics import run_probe
+from orchestration.model.errors import TrialError
+
+QUEUES = len(load_testbed("graphcc").queues)
+
+# Runs in the guest in place of its own program, on a built fabric.
+PROGRAM = """
+import os, traceback
+from pathlib import Path
+import numpy as np
+from orchestration.backends.emulated import tc
+from orchestration.backends.emulated.changes import ThresholdChanges
+from orchestration.backends.emulated.guest import power_off, prepare_process, say
+from orchestration.backends.emulated.job import read_job
+from orchestration.backends.emulated.namespaces import NetlinkError
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.model.records import SetThresholds
+
+
+def count_sends(changes):
+    sent = []
+    send = changes.send
+    changes.send = lambda queues, *rest: (sent.append(queues.tolist()), send(queues, *rest))
+    return sent
+
+
+def main():
+    job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
+    fabric = Fabric(job)
+    rig = EmulatedRig(job, fabric, lambda t0: None, lambda: None, lambda: False)
+    sent = count_sends(rig._changes)
+    rng = np.random.default_rng(1)
+    total = len(job.queue_places)
+    wanted = {name: np.zeros(total, dtype=np.int64) for name in ("kmin_bytes", "kmax_bytes")}
+    wanted["pmax"] = np.zeros(total)
+    good = True
+    for number in range(20):
+        queues = rng.permutation(total) if number == 0 else rng.choice(total, 1 + number, False)
+        kmin = rng.integers(0, 100_000, len(queues))
+        action = SetThresholds(queues, kmin, kmin + 1_000, rng.random(len(queues)))
+        applied = rig.apply(action)
+        seen = rig.observe()
+        for name, values in wanted.items():
+            values[queues] = getattr(action, name)
+            good &= np.allclose(getattr(seen, name), values, rtol=1e-6)
+            good &= np.allclose(getattr(applied, name), getattr(action, name), rtol=1e-6)
+    say(test="set", good=bool(good))
+
+    sent.clear()
+    again = SetThresholds(np.arange(total), *(wanted[n] for n in ("kmin_bytes", "kmax_bytes")),
+                          wanted["pmax"])
+    same = rig.apply(again)
+    again.kmin_bytes[3] += 1
+    again.pmax[7] /= 2
+    rig.apply(again)
+    say(test="skip", sent=sent, same=bool((same.kmin_bytes == wanted["kmin_bytes"] - (
+        np.arange(total) == 3)).all()))
+
+    switches = sorted({place for place, _ in job.queue_places})
+    sockets = [fabric.sockets[place] for place in switches[:2]]
+    ifindex = [index for place, index in job.queue_places if place == switches[0]]
+    other = [index for place, index in job.queue_places if place == switches[1]]
+    leaf, parent = tc.leaf_handle(0), tc.leaf_parent(0, 1)
+
+    def requests(*places):
+        return [(at, tc.red_change(index, leaf, parent, 0, 0, 0.0)) for at, index in places]
+
+    changes = ThresholdChanges(
+        sockets, requests((0, ifindex[0]), (0, 9_999), (0, ifindex[1]), (1, other[0]), (1, 9_998))
+    )
+    ones = lambda count: (np.full(count, 7_000), np.full(count, 8_000), np.full(count, 1 << 20))
+    for queues in ([0, 1, 2], [2, 1], [3, 0, 4]):
+        try:
+            changes.send(np.array(queues), *ones(len(queues)))
+            say(test="refused", queues=queues, error="")
+        except NetlinkError as error:
+            say(test="refused", queues=queues, error=str(error), index=error.index)
+    changes.send(np.array([0, 2, 3]), *ones(3))
+    seen = rig.observe()
+    at = [job.queue_places.index((switches[s], i)) for s, i in (
+        (0, ifindex[0]), (0, ifindex[1]), (1, other[0]))]
+    say(test="after", kmin=seen.kmin_bytes[at].tolist())
+
+
+prepare_process()
+try:
+    main()
+    say(stage="done")
+except BaseException:
+    traceback.print_exc()
+    say(stage="failed")
+power_off()
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """What the program says, by test."""
+    folder = tmp_path_factory.mktemp("changes")
+    script = folder / "program.py"
+    script.write_text(PROGRAM)
+    messages = []
+    original = launcher.init_script
+
+    def init_script(job):
+        usual = original(job).rsplit("exec ", 1)[0]
+        return f"{usual}exec {shlex.quote(sys.executable)} -P {shlex.quote(str(script))}\n"
+
+    launcher.init_script = init_script
+    try:
+        with pytest.raises(FileNotFoundError):  # the program is no probe, and leaves no result
+            run_probe("graphcc", {"kind": "none"}, messages.append)
+    except TrialError as error:
+        pytest.fail(error.console)
+    finally:
+        launcher.init_script = original
+    return messages
+
+
+def of(said, test):
+    return [message for message in said if message.get("test") == test]
+
+
+def test_what_is_set_is_what_is_read_whatever_queues_change(said):
+    assert of(said, "set") == [{"test": "set", "good": True}]
+
+
+def test_only_queues_that_change_are_sent(said):
+    (message,) = of(said, "skip")
+    assert message["same"]
+    assert message["sent"] == [[3, 7]]
+
+
+def test_a_refused_change_raises_and_the_next_ones_work(said):
+    refused = of(said, "refused")
+    assert [message["queues"] for message in refused] == [[0, 1, 2], [2, 1], [3, 0, 4]]
+    assert [message["index"] for message in refused] == [1, 1, 1]
+    assert all("No such device" in message["error"] for message in refused)
+    assert of(said, "after")[0]["kmin"] == [7_000] * 3
+
+
+def test_the_decision_probe_measures_every_phase():
+    messages = []
+    tuners = {"a": {"name": "random"}, "b": {"name": "qaecn"}}
+    probe = {"kind": "decision", "tuners": tuners, "rounds": 4, "batch": 2}
+    result = run_probe("graphcc", probe, messages.append)
+    assert result["changed_queues"]["a"] == QUEUES
+    assert 0 < result["changed_queues"]["b"] <= QUEUES
+    batches = [(m["tuner"], m["phase"], m["batch"]) for m in messages if "batch" in m]
+    phases = ("decision", "observe", "act", "apply")
+    assert batches == [(t, phase, n) for t in tuners for phase in phases for n in range(3)]

@@ -1,0 +1,147 @@
+"""Trained networks on disk: safetensors for the arrays, JSON beside it for what they are.
+
+    NAME.safetensors    parameters by name
+    NAME.json           the card: tuner, architecture, data, seeds, versions, curve
+
+Never pickle: a checkpoint from a stranger can hold wrong numbers, but runs nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuners.nets import Arrays, finite
+
+FORMAT = 1
+PRETRAINED = Path(__file__).with_name("pretrained")
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used; the text says why, then after a colon what to do."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is on disk: arrays by name, and the card."""
+
+    path: Path
+    arrays: Arrays
+    card: dict[str, Any]
+
+
+def pretrained() -> tuple[str, ...]:
+    """Return the names of the checkpoints that come with the package."""
+    return tuple(sorted(path.stem for path in PRETRAINED.glob("*.safetensors")))
+
+
+def find(name: str) -> Path:
+    """Return the file of a pretrained checkpoint's name, or of a path to a `.safetensors` file.
+
+    Raises CheckpointError if there is none.
+    """
+    path = Path(name) if name.endswith(".safetensors") else PRETRAINED / f"{name}.safetensors"
+    if not path.is_file():
+        known = ", ".join(pretrained()) or "none"
+        raise CheckpointError(
+            f"no checkpoint {name!r}: name a pretrained one ({known}) or a .safetensors file"
+        )
+    return path
+
+
+def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]) -> None:
+    """Write both files, each in one step: a reader sees the old one or the new one.
+
+    Raises ValueError, and leaves the old ones, if a parameter is not finite.
+    """
+    from safetensors.numpy import save as serialise
+
+    if not finite(arrays):
+        raise ValueError("a parameter is NaN or infinite")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    _replace(path, serialise(ordered, {"closloop": str(FORMAT)}))
+    text = json.dumps({"format": FORMAT, **card}, indent=1) + "\n"
+    _replace(path.with_suffix(".json"), text.encode())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(data)
+    os.replace(part, path)
+
+
+def load(name: str) -> Checkpoint:
+    """Read a checkpoint by name or path. Raises CheckpointError for one that cannot be read."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load as deserialise
+
+    path = find(name)
+    try:
+        arrays = deserialise(path.read_bytes())
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"{path} is truncated or no safetensors file ({error}): get it again, or train anew"
+        ) from error
+    beside = path.with_suffix(".json")
+    try:
+        card = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} has no card {beside.name} that can be read ({error}): keep both files together"
+        ) from error
+    if not isinstance(card, dict) or card.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{beside} is no card of format {FORMAT}: use the closloop that wrote it"
+        )
+    if not finite(arrays):
+        raise CheckpointError(f"{path} holds NaN or infinite parameters: train anew")
+    return Checkpoint(path, arrays, card)
+
+
+def load_for(
+    name: str, tuner: str, architecture: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Checkpoint:
+    """Read a checkpoint that must be `tuner`'s and have these arrays.
+
+    An entry -1 of a shape takes any length. Raises CheckpointError with what differs.
+    """
+    checkpoint = load(name)
+    card, path = checkpoint.card, checkpoint.path
+    if card.get("tuner") != tuner:
+        raise CheckpointError(
+            f"{path} was trained for tuner {card.get('tuner')!r}, not {tuner!r}: "
+            "name a checkpoint of this tuner"
+        )
+    found = card.get("architecture", {})
+    if found != dict(architecture):
+        wrong = sorted(
+            key for key in {*found, *architecture} if found.get(key) != architecture.get(key)
+        )
+        what = ", ".join(
+            f"{key} {found.get(key)!r} instead of {architecture.get(key)!r}" for key in wrong
+        )
+        raise CheckpointError(
+            f"{path} is of another architecture ({what}): use the closloop that wrote it, "
+            "or train anew"
+        )
+    arrays = checkpoint.arrays
+    for key in sorted({*arrays, *shapes}):
+        have, want = (arrays[key].shape if key in arrays else None), shapes.get(key)
+        if (
+            have is None
+            or want is None
+            or len(have) != len(want)
+            or any(w not in (-1, h) for h, w in zip(have, want, strict=True))
+        ):
+            raise CheckpointError(
+                f"{path}: array {key!r} has shape {have}, not {want}: it does not fit its card"
+            )
+    return checkpoint

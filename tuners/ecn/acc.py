@@ -1,0 +1,335 @@
+"""ACC: a double deep Q-network per switch that sets the ECN thresholds of the switch's queues.
+
+Yan et al., "ACC: Automatic ECN Tuning for High-Speed Datacenter Networks", SIGCOMM 2021: sections
+3 and 4, equations 3 to 6, algorithm 1. A state is the last three readings of a queue, an action a
+template of (kmin, kmax, pmax). The parts of section 3 that fix the network's width, the discount
+and the templates' probabilities were not at hand; `AccSettings` says what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, NoAction, Observation
+from orchestration.model.trial import Scalar
+from tuners.base import EcnTuner
+from tuners.checkpoint import load_for
+from tuners.ecn.features import ACC_FEATURES, FeatureWindow
+from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.switches import own_parameters, switch_of
+from tuners.ecn.templates import acc_templates
+from tuners.learning import State, TrainedNet, named, part
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
+from tuners.replay import Replay, draw
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
+IDLE_SLOTS = 3  # section 4.2
+START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until something has been seen
+
+
+@dataclass(frozen=True)
+class AccSettings:
+    """What learning takes. Times are in decisions."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    # What a template does is over after a few round trips, long before the next decision.
+    discount: float = 0.2
+    learning_rate: float = 3e-4
+    batch: int = 48  # of each switch
+    target_every: int = 200
+    local_capacity: int = 4_000
+    global_capacity: int = 40_000
+    exchange_every: int = 250
+    exchange: int = 200  # transitions each way, of each switch
+    explore_start: float = 1.0
+    explore_end: float = 0.05
+    explore_decay: float = 8_000.0  # time constant
+    updates_per_decision: float = 2.0
+
+
+def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
+    """Return what a checkpoint of ACC must be."""
+    return {
+        "network": "mlp",
+        "features": list(ACC_FEATURES),
+        "history": HISTORY,
+        "hidden": list(settings.hidden),
+        "actions": len(acc_templates()),
+    }
+
+
+def _widths(settings: AccSettings) -> list[int]:
+    return [HISTORY * len(ACC_FEATURES), *settings.hidden, len(acc_templates())]
+
+
+class Acc(EcnTuner):
+    """Acts by a trained network; with `online`, goes on learning from what it sees.
+
+    `explore` is the probability of a random template. `idle_rule` is section 4.2's: a queue below
+    its kmin, or whose reward has not changed for three slots, is idle, and gets no inference until
+    it exceeds its kmin. With `collect` everything is kept for a learner, and no queue is idle.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str = "acc",
+        explore: float = 0.0,
+        *,
+        online: bool = False,
+        idle_rule: bool = True,
+        collect: bool = False,
+    ) -> None:
+        shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0).items()}
+        self._checkpoint = load_for(checkpoint, "acc", architecture(), shapes)
+        self._explore = explore
+        self._online = online
+        self._idle_rule = idle_rule and not collect
+        self._collect = collect
+        self._templates = acc_templates()
+
+    def check_testbed(self, testbed: Testbed) -> None:
+        """Refuse a testbed that has other switches than the checkpoint has networks for."""
+        own_parameters(self._checkpoint, testbed)
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Start from SECN1 and the checkpoint's network."""
+        queues = testbed.queues
+        self._rng = np.random.default_rng([seed, 1])
+        self._window = FeatureWindow(testbed, HISTORY, ACC_FEATURES)
+        self._switch = switch_of(testbed)
+        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._all = np.arange(len(queues), dtype=np.int64)
+        self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
+        self._idle = np.zeros(len(queues), dtype=bool)
+        self._rewards = np.zeros((0, len(queues)))
+        self._rows: dict[str, list[NDArray[Any]]] = {"x": [], "action": [], "reward": []}
+        self._inferences = self._skipped = 0
+        self._learner: AccLearner | None = None
+        if self._online:
+            own = own_parameters(self._checkpoint, testbed, per_switch=True)
+            # an online start explores as much as offline training ended with
+            settings = AccSettings(explore_start=max(self._explore, 0.1), explore_decay=500.0)
+            self._learner = AccLearner(seed, testbed, settings, own)
+            self._parameters = own
+        return self._templates.settings(self._all, self._choice)
+
+    def act(self, observation: Observation) -> Action:
+        """Choose each busy queue's template: the best by its network, or a random one."""
+        x = self._window.push(observation)
+        reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
+        self._rewards = np.vstack([self._rewards[-IDLE_SLOTS:], reward])
+        explore = self._explore
+        if self._learner is not None:
+            self._learn_online(self._learner, x, reward)
+            explore = float(self._learner.acting()["explore"])
+        busy = self._all if not self._idle_rule else self._busy(observation)
+        self._inferences += len(busy)
+        self._skipped += len(self._all) - len(busy)
+        before = self._choice.copy()
+        if len(busy):
+            values = mlp_by_group(self._parameters, "q", x[busy], self._switch[busy])
+            self._choice[busy] = values.argmax(axis=1)
+            random = busy[self._rng.random(len(busy)) < explore]
+            self._choice[random] = self._rng.integers(0, len(self._templates), len(random))
+        if self._collect or self._online:
+            for name, row in (("x", x), ("action", self._choice.copy()), ("reward", reward)):
+                self._rows[name].append(row)
+        changed = np.flatnonzero(self._choice != before)
+        if not len(changed):
+            return NoAction()
+        return self._templates.settings(changed, self._choice[changed])
+
+    def _busy(self, observation: Observation) -> NDArray[np.int64]:
+        """Return the queues that get an inference (section 4.2)."""
+        above = observation.qlen_bytes > observation.kmin_bytes
+        steady = np.zeros(len(above), dtype=bool)
+        if len(self._rewards) > IDLE_SLOTS:
+            steady = (np.ptp(self._rewards[-IDLE_SLOTS - 1 :], axis=0) < 1e-9) & ~above
+        # below kmin: idle; above it: busy again
+        self._idle = self._idle | (observation.qlen_bytes < observation.kmin_bytes) | steady
+        self._idle &= ~above
+        return np.flatnonzero(~self._idle)
+
+    def _learn_online(
+        self, learner: AccLearner, x: NDArray[np.float32], reward: NDArray[np.float64]
+    ) -> None:
+        if self._rows["x"]:
+            learner.add(
+                self._rows["x"][-1][None], self._rows["action"][-1][None], reward[None], x[None]
+            )
+            learner.update()
+            self._parameters = learner.parameters()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say how many inferences were made, and how many the idle rule saved."""
+        return {
+            "checkpoint": str(self._checkpoint.path.name),
+            "inferences": self._inferences,
+            "inferences_skipped": self._skipped,
+        }
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return states (decisions, queues, features), actions and rewards (decisions, queues)."""
+        if not self._collect or not self._rows["x"]:
+            return {}
+        return {
+            "x": np.stack(self._rows["x"]),
+            "action": np.stack(self._rows["action"]).astype(np.int16),
+            "reward": np.stack(self._rows["reward"]).astype(np.float32),
+        }
+
+
+def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) -> Arrays:
+    return init_mlp(np.random.default_rng([seed, 0]), "q", _widths(settings), copies)
+
+
+def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
+    """Equation 3: y = r + discount * Q(s', argmax_a Q(s', a; theta); theta').
+
+    `reward` has shape (…), the networks' values of the next state (…, actions); torch tensors.
+    """
+    best = next_online.argmax(dim=-1, keepdim=True)
+    return reward + discount * next_target.gather(-1, best).squeeze(-1)
+
+
+class AccLearner:
+    """Algorithm 1 with the exchange between local and global replay memories of section 3.
+
+    A parameter has one copy that all switches share (offline training: "the same offline training
+    model for network switches"), or one a switch (online). Each switch has its own memory.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        testbed: Testbed,
+        settings: AccSettings = AccSettings(),
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._switch = switch_of(testbed)
+        start = dict(parameters) if parameters is not None else _fresh(seed, settings)
+        self._copies = len(start["q.0.weight"])
+        self._net = TrainedNet(start, settings.learning_rate)
+        self._target = dict(start)
+        self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
+        self._global = Replay(settings.global_capacity)
+        self._updates = self._decisions = 0
+
+    def parameters(self) -> Arrays:
+        """Return the evaluation network."""
+        return self._net.arrays()
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what a checkpoint of this learner is."""
+        return architecture(self._settings)
+
+    def acting(self) -> dict[str, Scalar]:
+        """Exploration decays exponentially (section 4.3)."""
+        s = self._settings
+        decay = float(np.exp(-self._decisions / s.explore_decay))
+        return {"explore": s.explore_end + (s.explore_start - s.explore_end) * decay}
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode's transitions and make an update for each of its decisions."""
+        x, action, reward = trace["x"], trace["action"], trace["reward"]
+        steps = len(x) - 1
+        if steps < 1:
+            return {}
+        self.add(x[:-1], action[:-1], reward[1:], x[1:])
+        count = max(1, round(steps * self._settings.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {"loss": float(np.mean(losses)), **self._figures(reward)}
+
+    def _figures(self, reward: NDArray[Any]) -> dict[str, float]:
+        return {"reward": float(reward.mean()), "explore": float(self.acting()["explore"])}
+
+    def add(
+        self,
+        x: NDArray[Any],
+        action: NDArray[Any],
+        reward: NDArray[Any],
+        next_x: NDArray[Any],
+    ) -> None:
+        """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
+        self._decisions += len(x)
+        for switch, memory in enumerate(self._local):
+            own = self._switch == switch
+            memory.add(
+                {
+                    "x": x[:, own].reshape(-1, x.shape[-1]).astype(np.float32),
+                    "action": action[:, own].reshape(-1).astype(np.int64),
+                    "reward": reward[:, own].reshape(-1).astype(np.float32),
+                    "next_x": next_x[:, own].reshape(-1, x.shape[-1]).astype(np.float32),
+                }
+            )
+
+    def update(self) -> float:
+        """One step of algorithm 1, lines 6 to 9; return the loss."""
+        import torch
+
+        settings = self._settings
+        rng = np.random.default_rng([self._seed, 2, self._updates])
+        batches = [memory.sample(rng, settings.batch) for memory in self._local]
+        axis = np.concatenate if self._copies == 1 else np.stack
+        rows: dict[str, Any] = {
+            name: torch.from_numpy(axis([batch[name] for batch in batches]))
+            for name in ("x", "action", "reward", "next_x")
+        }
+        if self._copies == 1:
+            rows = {name: values[None] for name, values in rows.items()}
+        online = self._net.tensors
+        target = {name: torch.from_numpy(values) for name, values in self._target.items()}
+        with torch.no_grad():
+            y = ddqn_target(
+                rows["reward"],
+                mlp(online, "q", rows["next_x"]),
+                mlp(target, "q", rows["next_x"]),
+                settings.discount,
+            )
+        value = mlp(online, "q", rows["x"]).gather(-1, rows["action"][..., None]).squeeze(-1)
+        loss = self._net.step(((y - value) ** 2).mean(), max_norm=10.0)  # equation 4
+        self._updates += 1
+        if self._updates % settings.target_every == 0:
+            self._target = self._net.arrays()
+        if self._updates % settings.exchange_every == 0:
+            self._exchange(rng)
+        return loss
+
+    def _exchange(self, rng: np.random.Generator) -> None:
+        """Each switch gives a sample to the global memory and takes one from it (section 3).
+
+        Transitions of large reward go first ("actions resulting large reward will be prioritised",
+        section 4.3): they are drawn in proportion to their reward above the memory's smallest.
+        """
+        count = self._settings.exchange
+        for memory in self._local:
+            reward = memory.field("reward").astype(np.float64)
+            places = draw(rng, len(memory), count, reward - reward.min() + 1e-6)
+            self._global.add(memory.take(places))
+        for memory in self._local:
+            memory.add(self._global.sample(rng, count))
+
+    def state(self) -> State:
+        """Return networks, optimiser, memories and counters."""
+        result = named("online", self._net.state()) | named("target", self._target)
+        for place, memory in enumerate((*self._local, self._global)):
+            result |= named(f"memory{place}", memory.state())
+        return result | {"counters": np.array([self._updates, self._decisions])}
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `state`."""
+        self._net.load(part("online", state))
+        self._target = part("target", state)
+        for place, memory in enumerate((*self._local, self._global)):
+            memory.load(part(f"memory{place}", state))
+        self._updates, self._decisions = (int(value) for value in state["counters"])

@@ -1,0 +1,88 @@
+"""AMT: one marking threshold a queue, raised while its link has room and lowered while it is full.
+
+Zhang et al., "Adaptive marking threshold method for delay-sensitive TCP in data center network",
+Journal of Network and Computer Applications 61, 2016.
+
+From the paper (its abstract, and section 2.2 of the PET paper): switches measure the utilisation of
+their links periodically and tune the marking threshold by it alone, so that a link stays busy
+without a queue that it does not need. There is one threshold, as in DCTCP: a packet is marked when
+the queue is longer.
+
+The paper's text was not at hand, so the law and its numbers are chosen here: additive increase
+below the target utilisation, multiplicative decrease at or above it, once a decision. Both hold
+their own at any load: where a lower threshold costs throughput, the threshold stays within one step
+of the least that keeps the link at its target. The bounds are those of the static settings that the
+ACC paper compares with (DCQCN's kmin, HPCC's kmax); all are meant at 25 Gbit/s and grow with the
+rate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestration.model.records import Action, Floats, Ints, NoAction, Observation
+from tuners.base import EcnTuner
+from tuners.ecn.scale import Bounds, marking_at
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+class AmtEcn(EcnTuner):
+    """Utilisation-driven marking thresholds; sizes are meant at 25 Gbit/s.
+
+    `target` is the utilisation, framing counted, from which a link is full; `step_bytes` is what
+    the threshold grows by in a decision, `cut` the share that it shrinks by.
+    """
+
+    def __init__(
+        self,
+        start_bytes: int,
+        least_bytes: int,
+        most_bytes: int,
+        target: float,
+        step_bytes: int,
+        cut: float,
+    ) -> None:
+        self._start_bytes = start_bytes
+        self._limits = (least_bytes, most_bytes)
+        self._target = target
+        self._step_bytes = step_bytes
+        self._cut = cut
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Return the threshold to start from."""
+        self._bounds = Bounds(testbed, *self._limits)
+        self._step: Floats = self._step_bytes * self._bounds.scale
+        self._framing_bytes = testbed.framing_bytes
+        self._rates_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
+        # queues of one port share its link
+        links = np.array([queue.index for queue in testbed.queues], dtype=np.int64)
+        self._link: Ints = np.unique(links, return_inverse=True)[1]
+        self._before: tuple[int, Ints] | None = None
+        # kept as a fraction: steps of less than a byte add up
+        self._threshold: Floats = self._bounds.clip(self._start_bytes * self._bounds.scale)
+        self._set: Ints = np.rint(self._threshold).astype(np.int64)
+        return marking_at(np.arange(len(self._set), dtype=np.int64), self._set)
+
+    def act(self, observation: Observation) -> Action:
+        """Return the queues whose threshold moves; nothing at the first reading."""
+        wire_bytes = observation.tx_bytes + self._framing_bytes * observation.tx_packets
+        before, self._before = self._before, (observation.t_ns, wire_bytes)
+        if before is None or observation.t_ns <= before[0]:
+            return NoAction()
+        span_s = (observation.t_ns - before[0]) / 1e9
+        sent_bytes = np.bincount(self._link, weights=wire_bytes - before[1])[self._link]
+        utilisation = 8.0 * sent_bytes / (self._rates_bps * span_s)
+        moved = np.where(
+            utilisation >= self._target,
+            self._threshold * (1.0 - self._cut),
+            self._threshold + self._step,
+        )
+        self._threshold = self._bounds.clip(moved)
+        wanted: Ints = np.rint(self._threshold).astype(np.int64)
+        changed: Ints = np.flatnonzero(wanted != self._set)
+        self._set = wanted
+        return marking_at(changed, wanted[changed]) if len(changed) else NoAction()

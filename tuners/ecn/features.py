@@ -1,0 +1,126 @@
+"""Readings to what a network sees: normalised, with history, a row a queue.
+
+Sizes enter as log2(1 + KB) / 10, so that 1 MB is about 1 and short queues stay apart; rates as
+shares of the port's rate. A utilisation can slightly exceed 1: a reading is late by the wire time
+of what it counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Floats, Observation
+from tuners.ecn.templates import KB
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+# u, q and ECN of GraphCC (section 3.3).
+PORT_FEATURES = ("utilisation", "queue", "marked")
+# ACC's four: qlen, txRate, txRate(m), ECN(c), of which the last is three numbers.
+ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
+# PET's six factors (equation 2).
+PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
+
+_INCAST_FULL = 64.0
+
+
+def size_feature(size_bytes: Floats) -> Floats:
+    """log2(1 + KB) / 10."""
+    value: Floats = np.log2(1.0 + size_bytes / KB) / 10.0
+    return value
+
+
+class FeatureWindow:
+    """The last `history` readings of every queue as features, the newest first.
+
+    After `push`, `utilisation` and `queue_bytes` (shape (queues,)) hold what rewards are made of.
+    """
+
+    def __init__(
+        self, testbed: Testbed, history: int, names: tuple[str, ...] = ACC_FEATURES
+    ) -> None:
+        queues = testbed.queues
+        self._rate_bps = np.array([queue.rate_bps for queue in queues], dtype=np.float64)
+        self._frame_bits = 8.0 * testbed.mtu_bytes
+        self._names = names
+        self._rows = np.zeros((len(queues), history * len(names)), dtype=np.float32)
+        self._last: tuple[int, Floats, Floats] = (
+            0,
+            np.zeros(len(queues)),
+            np.zeros(len(queues)),
+        )
+        self.utilisation: Floats = np.zeros(len(queues))
+        self.queue_bytes: Floats = np.zeros(len(queues))
+
+    @property
+    def width(self) -> int:
+        """Features of a queue: history x names."""
+        return int(self._rows.shape[1])
+
+    def push(self, observation: Observation) -> NDArray[np.float32]:
+        """Take one reading; return shape (queues, history x names), a new array.
+
+        Raises ValueError for a reading that is no number, or that a feature needs and that is not
+        there.
+        """
+        before_ns, before_bytes, before_marked = self._last
+        sent = observation.tx_bytes.astype(np.float64)
+        marked = observation.marked_packets.astype(np.float64)
+        span_s = max(observation.t_ns - before_ns, 1) / 1e9
+        self._last = (observation.t_ns, sent, marked)
+        capacity = self._rate_bps * span_s
+        self.utilisation = 8.0 * (sent - before_bytes) / capacity
+        self.queue_bytes = observation.qlen_bytes.astype(np.float64)
+        columns = [
+            self._column(name, observation, marked - before_marked, capacity)
+            for name in self._names
+        ]
+        newest = np.stack(columns, axis=1)
+        if not np.isfinite(newest).all():
+            queue, column = np.argwhere(~np.isfinite(newest))[0]
+            raise ValueError(
+                f"the reading at {observation.t_ns} ns has no number for {self._names[column]!r} "
+                f"of queue {queue}"
+            )
+        rows = np.empty_like(self._rows)
+        width = len(self._names)
+        rows[:, width:] = self._rows[:, :-width] if rows.shape[1] > width else 0
+        rows[:, :width] = newest
+        self._rows = rows
+        return rows
+
+    def _column(
+        self, name: str, observation: Observation, marked_packets: Floats, capacity: Floats
+    ) -> Floats:
+        match name:
+            case "utilisation":
+                return self.utilisation
+            case "queue":
+                return size_feature(self.queue_bytes)
+            case "marked":
+                share: Floats = marked_packets * self._frame_bits / capacity
+                return share
+            case "kmin":
+                return size_feature(observation.kmin_bytes.astype(np.float64))
+            case "kmax":
+                return size_feature(observation.kmax_bytes.astype(np.float64))
+            case "pmax":
+                return observation.pmax
+            case "incast":
+                degree = _measured(observation.incast_degree, name)
+                return np.minimum(degree / _INCAST_FULL, 1.0)
+            case "mice":
+                mice = _measured(observation.mice_flows, name)
+                flows = mice + _measured(observation.elephant_flows, name)
+                return mice / np.maximum(flows, 1.0)
+        raise ValueError(f"no feature is called {name!r}")
+
+
+def _measured(values: NDArray[np.int64] | None, name: str) -> Floats:
+    if values is None:
+        raise ValueError(f"feature {name!r} needs the flow table, which is not kept in this trial")
+    return values.astype(np.float64)

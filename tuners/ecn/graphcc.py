@@ -1,0 +1,282 @@
+"""GraphCC: one message-passing Q-network, a copy at every switch port, that sets ECN thresholds.
+
+Bernardez et al., "GraphCC: A Practical Graph Learning-based Approach to Congestion Control in
+Datacenters": sections 3.2, 3.3 and 4.1. Agents exchange hidden states with their neighbours along
+the fabric, K times, and then choose one of 120 settings each. The paper leaves its other
+hyper-parameters to a release of its code; `GraphccSettings` says what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, NoAction, Observation
+from orchestration.model.trial import Scalar
+from tuners.base import EcnTuner
+from tuners.checkpoint import load_for
+from tuners.ecn.acc import ddqn_target
+from tuners.ecn.features import PORT_FEATURES, FeatureWindow
+from tuners.ecn.graph import Graph, graph
+from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.templates import graphcc_templates
+from tuners.learning import State, TrainedNet, named, part
+from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
+from tuners.replay import PrioritisedReplay
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+HIDDEN = 24
+ROUNDS = 2  # K
+HISTORY = 3  # this reading and p = 2 before it
+START = (32_000, 128_000, 0.01)  # until something has been seen
+_FAR = 1e9
+
+
+@dataclass(frozen=True)
+class GraphccSettings:
+    """What learning takes. A sample is the whole fabric at one time."""
+
+    layer: int = 32  # width between the two layers of each module
+    # What a setting does is over after a few round trips of 8 us, long before the next decision.
+    discount: float = 0.2
+    learning_rate: float = 3e-4
+    batch: int = 16
+    target_every: int = 100
+    capacity: int = 10_000
+    priority_alpha: float = 0.6
+    priority_beta: float = 0.4
+    explore_start: float = 1.0
+    explore_end: float = 0.05
+    explore_decay: float = 8_000.0  # time constant, in decisions
+    updates_per_decision: float = 0.75
+
+
+def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
+    """Return what a checkpoint of GraphCC must be."""
+    return {
+        "network": "mpnn",
+        "features": list(PORT_FEATURES),
+        "history": HISTORY,
+        "hidden": HIDDEN,
+        "rounds": ROUNDS,
+        "layer": settings.layer,
+        "actions": len(graphcc_templates()),
+    }
+
+
+def _fresh(seed: int, settings: GraphccSettings = GraphccSettings()) -> Arrays:
+    rng = np.random.default_rng([seed, 0])
+    layer, actions = settings.layer, len(graphcc_templates())
+    return (
+        init_mlp(rng, "message", [2 * HIDDEN, layer, HIDDEN])
+        | init_mlp(rng, "update", [3 * HIDDEN, layer, HIDDEN])
+        | init_mlp(rng, "readout", [HIDDEN, layer, actions])
+    )
+
+
+def q_values(parameters: Mapping[str, Any], x: Any, fabric: Graph, present: Any) -> Any:
+    """Return the value of every action of every agent (sections 3.1.2 and 3.3).
+
+    Args:
+        parameters: of the modules `message`, `update` and `readout`.
+        x: features, shape (…, agents, features), NumPy or torch.
+        fabric: who sends messages to whom.
+        present: `fabric.present` with an axis more, (agents, neighbours, 1), of the kind of `x`.
+
+    Returns:
+        Shape (…, agents, actions).
+    """
+    padding = x[..., :1] * 0.0
+    h = concatenate([x, *[padding] * (HIDDEN - x.shape[-1])])  # h0: features, 0-padded
+    alone = 1.0 - present
+    some = amax(present, -2)
+    for _ in range(ROUNDS):
+        messages = _messages(parameters, h, fabric)
+        smallest = amin(messages + _FAR * alone, -2)
+        largest = amax(messages - _FAR * alone, -2)
+        h = mlp(parameters, "update", concatenate([h, smallest * some, largest * some]))
+    return mlp(parameters, "readout", h)
+
+
+def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
+    """Return m(h_v, h_u) for each agent v and ingress neighbour u, (…, agents, neighbours, HIDDEN).
+
+    The message module's first layer is linear in both states, so each is multiplied once an agent
+    and not once a pair.
+    """
+    weight = parameters["message.0.weight"]
+    own = h @ weight[:HIDDEN] + parameters["message.0.bias"]
+    other = h @ weight[HIDDEN:]
+    inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
+    return inner @ parameters["message.1.weight"] + parameters["message.1.bias"]
+
+
+class Graphcc(EcnTuner):
+    """Acts by a trained network, the same on any fabric; it does not learn once deployed.
+
+    `explore` is the probability of a random setting. With `collect` everything is kept for a
+    learner.
+    """
+
+    def __init__(
+        self, checkpoint: str = "graphcc", explore: float = 0.0, *, collect: bool = False
+    ) -> None:
+        shapes = {name: values.shape for name, values in _fresh(0).items()}
+        self._checkpoint = load_for(checkpoint, "graphcc", architecture(), shapes)
+        self._explore = explore
+        self._collect = collect
+        self._templates = graphcc_templates()
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Start from 32 KB, 128 KB, 1 %."""
+        count = len(testbed.queues)
+        self._rng = np.random.default_rng([seed, 1])
+        self._window = FeatureWindow(testbed, HISTORY, PORT_FEATURES)
+        self._graph = graph(testbed)
+        self._present = self._graph.present[..., None]
+        self._all = np.arange(count, dtype=np.int64)
+        self._choice = np.full(count, self._templates.nearest(*START))
+        self._rows: dict[str, list[NDArray[Any]]] = {"x": [], "action": [], "reward": []}
+        return self._templates.settings(self._all, self._choice)
+
+    def act(self, observation: Observation) -> Action:
+        """Let the agents exchange messages, and choose each one's setting of highest value."""
+        x = self._window.push(observation)
+        before = self._choice
+        values = q_values(self._checkpoint.arrays, x, self._graph, self._present)
+        self._choice = values.argmax(axis=1)
+        if self._explore > 0:
+            random = np.flatnonzero(self._rng.random(len(before)) < self._explore)
+            self._choice[random] = self._rng.integers(0, len(self._templates), len(random))
+        if self._collect:
+            reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
+            for name, row in (("x", x), ("action", self._choice), ("reward", reward)):
+                self._rows[name].append(row)
+        changed = np.flatnonzero(self._choice != before)
+        if not len(changed):
+            return NoAction()
+        return self._templates.settings(changed, self._choice[changed])
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say which checkpoint it was."""
+        return {"checkpoint": self._checkpoint.path.name}
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return states (decisions, agents, features), actions and rewards (decisions, agents)."""
+        if not self._collect or not self._rows["x"]:
+            return {}
+        return {
+            "x": np.stack(self._rows["x"]),
+            "action": np.stack(self._rows["action"]).astype(np.int16),
+            "reward": np.stack(self._rows["reward"]).astype(np.float32),
+        }
+
+
+class GraphccLearner:
+    """Double Q-learning with prioritised replay on samples of the whole fabric (section 3.3)."""
+
+    def __init__(
+        self,
+        seed: int,
+        testbed: Testbed,
+        settings: GraphccSettings = GraphccSettings(),
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._graph = graph(testbed)
+        start = dict(parameters) if parameters is not None else _fresh(seed, settings)
+        self._net = TrainedNet(start, settings.learning_rate)
+        self._target = dict(start)
+        self._memory = PrioritisedReplay(settings.capacity, settings.priority_alpha)
+        self._updates = self._decisions = 0
+
+    def parameters(self) -> Arrays:
+        """Return the evaluation network."""
+        return self._net.arrays()
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what a checkpoint of this learner is."""
+        return architecture(self._settings)
+
+    def acting(self) -> dict[str, Scalar]:
+        """Exploration decays exponentially."""
+        s = self._settings
+        decay = float(np.exp(-self._decisions / s.explore_decay))
+        return {"explore": s.explore_end + (s.explore_start - s.explore_end) * decay}
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode, and make an update for each of its decisions."""
+        x, action, reward = trace["x"], trace["action"], trace["reward"]
+        steps = len(x) - 1
+        if steps < 1:
+            return {}
+        explore = float(self.acting()["explore"])
+        self._memory.add(
+            {
+                "x": x[:-1].astype(np.float32),
+                "action": action[:-1].astype(np.int64),
+                "reward": reward[1:].astype(np.float32),
+                "next_x": x[1:].astype(np.float32),
+            }
+        )
+        self._decisions += steps
+        count = max(1, round(steps * self._settings.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(reward.mean()),
+            "explore": explore,
+        }
+
+    def update(self) -> float:
+        """Draw a batch, move the network towards the double-Q target; return the loss."""
+        import torch
+
+        settings = self._settings
+        rng = np.random.default_rng([self._seed, 2, self._updates])
+        places, importance = self._memory.draw(rng, settings.batch, settings.priority_beta)
+        batch = self._memory.take(places)
+        rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
+        online = self._net.tensors
+        target = {name: torch.from_numpy(values) for name, values in self._target.items()}
+        fabric, present = self._graph, torch.from_numpy(self._graph.present[..., None])
+        with torch.no_grad():
+            y = ddqn_target(
+                rows["reward"],
+                q_values(online, rows["next_x"], fabric, present),
+                q_values(target, rows["next_x"], fabric, present),
+                settings.discount,
+            )
+        values = q_values(online, rows["x"], fabric, present)
+        error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
+        weights = torch.from_numpy(importance.astype(np.float32))
+        loss = self._net.step((weights * (error**2).mean(dim=-1)).mean(), max_norm=10.0)
+        # a sample's priority is the mean error of its agents
+        self._memory.update(places, error.detach().abs().mean(dim=-1).numpy())
+        self._updates += 1
+        if self._updates % settings.target_every == 0:
+            self._target = self._net.arrays()
+        return loss
+
+    def state(self) -> State:
+        """Return networks, optimiser, memory and counters."""
+        return (
+            named("online", self._net.state())
+            | named("target", self._target)
+            | named("memory", self._memory.state())
+            | {"counters": np.array([self._updates, self._decisions])}
+        )
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `state`."""
+        self._net.load(part("online", state))
+        self._target = part("target", state)
+        self._memory.load(part("memory", state))
+        self._updates, self._decisions = (int(value) for value in state["counters"])

@@ -1,0 +1,394 @@
+"""PET: independent PPO agents, one a switch, that set the ECN thresholds of the switch's queues.
+
+Cheng et al., "PET: Multi-agent Independent PPO-based Automatic ECN Tuning for High-Speed Data
+Center Networks": equations 2 to 13, algorithm 1, section 4.5.2 for several queues a port. A state
+is the last k readings of six factors, an action the three numbers n(kmin), n(kmax) of E(n) and
+pmax, each from a head of its own. What the paper leaves open stands in `PetSettings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, NoAction, Observation, SetThresholds
+from orchestration.model.trial import Scalar
+from tuners.base import EcnTuner
+from tuners.checkpoint import load_for
+from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.rewards import pet_reward
+from tuners.ecn.switches import own_parameters, switch_of
+from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
+from tuners.learning import State, TrainedNet, named, part
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, softmax
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+HISTORY = 3  # k of equation 3; the paper names no number
+HEADS = (PET_LEVELS, PET_LEVELS, len(PET_PMAX))  # n of kmin, n of kmax, pmax
+START_HEADS = (0, 3, 0)  # 20 KB, 160 KB, 5 %: the nearest to SECN1
+FEATURES = {"six": PET_FEATURES, "four": ACC_FEATURES}
+
+
+@dataclass(frozen=True)
+class PetSettings:
+    """What learning takes; the first group as section 5.2 gives it."""
+
+    actor_rate: float = 4e-4
+    critic_rate: float = 1e-3
+    gae_lambda: float = 0.01
+    clip: float = 0.2
+    decay_rate: float = 0.99
+    decay_steps: float = 50.0
+    # not in the paper
+    states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
+    hidden: tuple[int, ...] = (64, 64)
+    discount: float = 0.2  # as ACC's and GraphCC's here
+    epochs: int = 10
+    minibatch: int = 2_048
+    max_norm: float = 0.5
+    rollout: int = 50  # decisions between two updates online
+
+
+def architecture(settings: PetSettings) -> dict[str, Any]:
+    """Return what a checkpoint of PET must be."""
+    return {
+        "network": "actor and critic mlp",
+        "features": list(FEATURES[settings.states]),
+        "history": HISTORY,
+        "hidden": list(settings.hidden),
+        "heads": list(HEADS),
+    }
+
+
+def _fresh(seed: int, settings: PetSettings) -> Arrays:
+    rng = np.random.default_rng([seed, 0])
+    width = HISTORY * len(FEATURES[settings.states])
+    return init_mlp(rng, "actor", [width, *settings.hidden, sum(HEADS)], 1) | init_mlp(
+        rng, "critic", [width, *settings.hidden, 1], 1
+    )
+
+
+class Pet(EcnTuner):
+    """Acts by a trained policy, its likeliest action; with `online`, goes on learning.
+
+    `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
+    WebSearch, 0.7 and 0.3 for DataMining): they matter to learning only. `explore` is the share of
+    uniform choices in the policy; above 0, or with `collect`, actions are drawn from the policy.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str = "pet",
+        explore: float = 0.0,
+        beta_1: float = 0.3,
+        beta_2: float = 0.7,
+        *,
+        online: bool = False,
+        collect: bool = False,
+    ) -> None:
+        self._settings = PetSettings(states=states_of(checkpoint))
+        shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
+        self._checkpoint = load_for(checkpoint, "pet", architecture(self._settings), shapes)
+        self.observes_flows = self._settings.states == "six"
+        self._explore = explore
+        self._betas = (beta_1, beta_2)
+        self._online = online
+        self._collect = collect
+
+    def check_testbed(self, testbed: Testbed) -> None:
+        """Refuse a testbed that has other switches than the checkpoint has networks for."""
+        own_parameters(self._checkpoint, testbed)
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Start near SECN1, with the checkpoint's policy."""
+        queues = testbed.queues
+        self._rng = np.random.default_rng([seed, 1])
+        self._window = FeatureWindow(testbed, HISTORY, FEATURES[self._settings.states])
+        self._switch = switch_of(testbed)
+        self._port = port_of(testbed)
+        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._all = np.arange(len(queues), dtype=np.int64)
+        self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
+        self._rows: dict[str, list[NDArray[Any]]] = {
+            name: [] for name in ("x", "heads", "log_probability", "reward")
+        }
+        self._learner: PetLearner | None = None
+        if self._online:
+            own = own_parameters(self._checkpoint, testbed, per_switch=True)
+            self._learner = PetLearner(seed, testbed, self._settings, own)
+            self._parameters = own
+        return thresholds(self._all, self._heads)
+
+    def act(self, observation: Observation) -> Action:
+        """Choose kmin, kmax and pmax of every queue."""
+        x = self._window.push(observation)
+        mean = observation.qlen_mean_bytes
+        length = self._window.queue_bytes if mean is None else mean
+        own = pet_reward(length, self._window.utilisation, *self._betas)
+        # section 4.5.2: rows of the port's matrix share what all of its queues earn
+        reward = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
+        explore = self._explore
+        if self._learner is not None:
+            explore = float(self._learner.acting()["explore"])
+        logits = mlp_by_group(self._parameters, "actor", x, self._switch)
+        before = thresholds(self._all, self._heads)
+        draws = self._collect or explore > 0
+        self._heads, log_probability = choose(logits, explore, self._rng if draws else None)
+        if self._collect or self._online:
+            kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
+            for name, row in zip(self._rows, kept, strict=True):
+                self._rows[name].append(row)
+            self._learn_online()
+        after = thresholds(self._all, self._heads)
+        changed = np.flatnonzero(
+            (after.kmin_bytes != before.kmin_bytes)
+            | (after.kmax_bytes != before.kmax_bytes)
+            | (after.pmax != before.pmax)
+        )
+        if not len(changed):
+            return NoAction()
+        return thresholds(changed, self._heads[changed])
+
+    def _learn_online(self) -> None:
+        if self._learner is None or len(self._rows["x"]) <= self._settings.rollout:
+            return
+        self._learner.learn(self._stacked())
+        self._parameters = self._learner.parameters()
+        for rows in self._rows.values():
+            del rows[:-1]  # the next rollout starts from the last state
+
+    def _stacked(self) -> dict[str, NDArray[Any]]:
+        return {name: np.stack(rows) for name, rows in self._rows.items()}
+
+    def facts(self) -> Mapping[str, Any]:
+        """Say which checkpoint it was."""
+        return {"checkpoint": self._checkpoint.path.name}
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return states (decisions, queues, features), heads (…, 3), log probabilities, rewards."""
+        if not self._collect or not self._rows["x"]:
+            return {}
+        rows = self._stacked()
+        return rows | {"heads": rows["heads"].astype(np.int16)}
+
+
+def states_of(checkpoint: str) -> str:
+    """Return which states a checkpoint was trained with. Raises CheckpointError."""
+    from tuners.checkpoint import CheckpointError, load
+
+    found = load(checkpoint).card.get("architecture", {}).get("features")
+    for name, features in FEATURES.items():
+        if found == list(features):
+            return name
+    raise CheckpointError(f"{checkpoint} was trained with features {found}: PET has six or four")
+
+
+def port_of(testbed: Testbed) -> NDArray[np.int64]:
+    """Return a number for each queue's port: queues of one port have the same."""
+    places: dict[tuple[str, str], int] = {}
+    return np.array(
+        [places.setdefault((q.device, q.name), len(places)) for q in testbed.queues],
+        dtype=np.int64,
+    )
+
+
+def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> SetThresholds:
+    """Return heads (n, 3) as thresholds: kmin and kmax in order, and never equal (equation 5)."""
+    edges = np.array([*exponential_bytes(PET_ALPHA_KB, PET_LEVELS + 1)], dtype=np.int64)
+    low = np.minimum(heads[:, 0], heads[:, 1])
+    high = np.maximum(heads[:, 0], heads[:, 1])
+    low = np.where((low == high) & (low > 0), low - 1, low)
+    high = np.where(low == high, high + 1, high)
+    return SetThresholds(queues, edges[low], edges[high], np.array(PET_PMAX)[heads[:, 2]])
+
+
+def choose(
+    logits: NDArray[Any], explore: float, rng: np.random.Generator | None
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return heads (n, 3) and their log probabilities (n,): drawn, or the likeliest without `rng`.
+
+    A share `explore` of the policy is uniform, so that a random action has an exact probability.
+    """
+    heads, total = [], np.zeros(len(logits))
+    for part_logits, size in zip(_split(logits), HEADS, strict=True):
+        share = (1 - explore) * softmax(part_logits) + explore / size
+        if rng is None:
+            head = share.argmax(axis=1)
+        else:
+            edges = share.cumsum(axis=1)
+            head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
+        head = np.minimum(head, size - 1)
+        heads.append(head)
+        total += np.log(share[np.arange(len(share)), head])
+    return np.stack(heads, axis=1), total
+
+
+def _split(logits: Any) -> list[Any]:
+    first, second = HEADS[0], HEADS[0] + HEADS[1]
+    return [logits[..., :first], logits[..., first:second], logits[..., second:]]
+
+
+def exploration(settings: PetSettings, step: int) -> float:
+    """Equation 13: decay_rate^(t/T) * epsilon once t > T, epsilon until then."""
+    if step <= settings.decay_steps:
+        return settings.clip
+    return float(settings.decay_rate ** (step / settings.decay_steps) * settings.clip)
+
+
+def advantages(
+    reward: NDArray[Any], value: NDArray[Any], discount: float, gae_lambda: float
+) -> NDArray[np.float64]:
+    """Equations 9 and 10 over the first axis.
+
+    `reward[t]` is what the action at t earned, shape (T, …); `value` has T + 1 rows.
+    """
+    delta = reward + discount * value[1:] - value[:-1]
+    result = np.zeros_like(delta, dtype=np.float64)
+    running: NDArray[Any] = np.zeros_like(delta[0], dtype=np.float64)
+    for t in range(len(delta) - 1, -1, -1):
+        running = delta[t] + discount * gae_lambda * running
+        result[t] = running
+    return result
+
+
+def rewards_to_go(
+    reward: NDArray[Any], last_value: NDArray[Any], discount: float
+) -> NDArray[np.float64]:
+    """R of equation 12: the discounted rewards from t on, then the value where the episode ends."""
+    result = np.zeros_like(reward, dtype=np.float64)
+    running = last_value.astype(np.float64)
+    for t in range(len(reward) - 1, -1, -1):
+        running = reward[t] + discount * running
+        result[t] = running
+    return result
+
+
+def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
+    """Equation 11, as a loss: minus the mean of min(ratio * A, clip(ratio) * A); tensors."""
+    bounded = ratio.clip(1 - clip, 1 + clip)
+    return -(ratio * advantage).minimum(bounded * advantage).mean()
+
+
+class PetLearner:
+    """Algorithm 1. One policy for all switches (offline), or one a switch (online): see `Acc`."""
+
+    def __init__(
+        self,
+        seed: int,
+        testbed: Testbed,
+        settings: PetSettings = PetSettings(),
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._seed = seed
+        self._switch = switch_of(testbed)
+        start = dict(parameters) if parameters is not None else _fresh(seed, settings)
+        self._copies = len(start["actor.0.weight"])
+        rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
+        self._nets = {
+            name: TrainedNet({k: v for k, v in start.items() if k.startswith(name)}, rate)
+            for name, rate in rates.items()
+        }
+        self._steps = 0
+
+    def parameters(self) -> Arrays:
+        """Return actor and critic."""
+        return self._nets["actor"].arrays() | self._nets["critic"].arrays()
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what a checkpoint of this learner is."""
+        return architecture(self._settings)
+
+    def acting(self) -> dict[str, Scalar]:
+        """Return epsilon of equation 13: the share of exploring actions, and the clip range."""
+        return {"explore": exploration(self._settings, self._steps)}
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Make N epochs over an episode, or a part of one (algorithm 1, lines 5 to 12)."""
+        import torch
+
+        settings = self._settings
+        steps = len(trace["x"]) - 1
+        if steps < 1:
+            return {}
+        explore = float(self.acting()["explore"])
+        x = trace["x"].astype(np.float32)
+        critic = {name: t.detach().numpy() for name, t in self._nets["critic"].tensors.items()}
+        value = np.stack([mlp_by_group(critic, "critic", row, self._switch)[:, 0] for row in x])
+        reward = trace["reward"][1:]
+        advantage = advantages(reward, value, settings.discount, settings.gae_lambda)
+        scale = advantage.std()
+        advantage = (advantage - advantage.mean()) / (scale + 1e-8)
+        arrays = {
+            "x": x[:-1],
+            "heads": trace["heads"][:-1].astype(np.int64),
+            "old": trace["log_probability"][:-1].astype(np.float32),
+            "advantage": advantage.astype(np.float32),
+            "target": rewards_to_go(reward, value[-1], settings.discount).astype(np.float32),
+        }
+        rows: dict[str, Any] = {
+            name: torch.from_numpy(self._by_agent(values)) for name, values in arrays.items()
+        }
+        losses: list[tuple[float, float]] = []
+        count = rows["x"].shape[1]
+        for epoch in range(settings.epochs):
+            rng = np.random.default_rng([self._seed, 2, self._steps, epoch])
+            order = rng.permutation(count)
+            for first in range(0, count, settings.minibatch):
+                batch = torch.from_numpy(order[first : first + settings.minibatch])
+                losses.append(self._minibatch({n: p[:, batch] for n, p in rows.items()}, explore))
+        self._steps += 1
+        actor, value_loss = np.mean(losses, axis=0)
+        return {
+            "loss": float(actor),
+            "value_loss": float(value_loss),
+            "reward": float(trace["reward"].mean()),
+            "explore": explore,
+        }
+
+    def _by_agent(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return (steps, queues, …) as (copies, samples, …), each copy with its own switch's.
+
+        A switch with fewer queues than another repeats some of its samples.
+        """
+        if self._copies == 1:
+            return values.reshape(1, -1, *values.shape[2:])
+        own = [
+            values[:, self._switch == switch].reshape(-1, *values.shape[2:])
+            for switch in range(self._copies)
+        ]
+        most = max(len(rows) for rows in own)
+        return np.stack([rows[np.arange(most) % len(rows)] for rows in own])
+
+    def _minibatch(self, rows: Mapping[str, Any], explore: float) -> tuple[float, float]:
+        actor, critic = self._nets["actor"], self._nets["critic"]
+        total: Any = 0.0
+        for place, logits in enumerate(_split(mlp(actor.tensors, "actor", rows["x"]))):
+            share = (1 - explore) * softmax(logits) + explore / HEADS[place]
+            total = (
+                total + share.gather(-1, rows["heads"][..., place : place + 1]).squeeze(-1).log()
+            )
+        ratio = (total - rows["old"]).exp()
+        norm = self._settings.max_norm
+        loss = actor.step(clipped_loss(ratio, rows["advantage"], explore), norm)
+        value = mlp(critic.tensors, "critic", rows["x"]).squeeze(-1)
+        return loss, critic.step(((value - rows["target"]) ** 2).mean(), norm)  # equation 12
+
+    def state(self) -> State:
+        """Return networks, optimisers and the count of updates."""
+        result: State = {"steps": np.array([self._steps])}
+        for name, net in self._nets.items():
+            result |= named(name, net.state())
+        return result
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `state`."""
+        for name, net in self._nets.items():
+            net.load(part(name, state))
+        self._steps = int(state["steps"][0])

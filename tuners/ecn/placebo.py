@@ -1,0 +1,41 @@
+"""The placebo: what a learned tuner does, without what it has learned.
+
+Same loop, same decisions, same action space; every choice is drawn at random. What a learned tuner
+gains over it, it gains by its choices, not by changing thresholds often.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestration.model.records import Action, Observation
+from tuners.base import EcnTuner
+from tuners.ecn.templates import Templates, acc_templates, graphcc_templates, pet_templates
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
+
+
+class RandomEcn(EcnTuner):
+    """At each decision every queue gets one of the templates, each as likely as any other."""
+
+    def __init__(self, templates: Templates) -> None:
+        self._templates = templates
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Start the draws anew from `seed`, and return the first."""
+        self._draws = np.random.default_rng(seed)
+        self._queues = np.arange(len(testbed.queues), dtype=np.int64)
+        return self._draw()
+
+    def act(self, observation: Observation) -> Action:
+        """Draw a template for every queue."""
+        return self._draw()
+
+    def _draw(self) -> Action:
+        choice = self._draws.integers(len(self._templates), size=len(self._queues))
+        return self._templates.settings(self._queues, choice)

@@ -1,0 +1,56 @@
+"""QAECN: each queue's marking threshold follows that queue's own length.
+
+Kang et al., "QAECN: Dynamically tuning ECN threshold with micro-burst in multi-queue data centers",
+IEEE CSCWD 2019.
+
+From the paper (its title, section 2.2 of the PET paper, and the abstract of the authors' later
+MBECN+): every queue of a port has a threshold of its own, set by its instantaneous length alone, so
+that a micro-burst that passes does not draw marks that signal no congestion.
+
+The paper's text was not at hand, so the law is chosen here: the threshold is a share of the queue
+as just read, within bounds. Below 1 that share keeps a standing queue above its threshold, hence
+marked, until it is short; a burst that drains is no longer marked once it has shrunk to that share
+of what was read, where a threshold at the lower bound would mark it to its end. The bounds are
+those of the static settings that the ACC paper compares with (DCQCN's kmin, HPCC's kmax), and grow
+with the rate.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestration.model.records import Action, Floats, Ints, NoAction, Observation
+from tuners.base import EcnTuner
+from tuners.ecn.scale import Bounds, marking_at
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+class QueueAwareEcn(EcnTuner):
+    """Queue-driven marking thresholds; the bounds are meant at 25 Gbit/s.
+
+    `share` is the threshold over the queue's length. A change of less than a full packet is not
+    made: it would mark the same packets.
+    """
+
+    def __init__(self, least_bytes: int, most_bytes: int, share: float) -> None:
+        self._limits = (least_bytes, most_bytes)
+        self._share = share
+
+    def reset(self, testbed: Testbed, seed: int) -> Action:
+        """Return the threshold of an empty queue."""
+        self._bounds = Bounds(testbed, *self._limits)
+        self._packet_bytes = testbed.mtu_bytes
+        self._set: Ints = np.rint(self._bounds.least).astype(np.int64)
+        return marking_at(np.arange(len(self._set), dtype=np.int64), self._set.copy())
+
+    def act(self, observation: Observation) -> Action:
+        """Return the queues whose length asks for another threshold."""
+        length: Floats = observation.qlen_bytes.astype(np.float64)
+        wanted: Ints = np.rint(self._bounds.clip(self._share * length)).astype(np.int64)
+        changed: Ints = np.flatnonzero(np.abs(wanted - self._set) >= self._packet_bytes)
+        self._set[changed] = wanted[changed]
+        return marking_at(changed, wanted[changed]) if len(changed) else NoAction()

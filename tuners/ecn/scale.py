@@ -1,0 +1,38 @@
+"""What rules with one marking threshold a queue share: bounds that grow with the port's rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestration.model.records import Floats, Ints, SetThresholds
+from tuners.ecn.static import REFERENCE_RATE_BPS
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+class Bounds:
+    """Least and most threshold of every queue; `scale` is its rate over 25 Gbit/s.
+
+    No bound is below two full packets, where DCTCP would stop sending, nor above the buffer.
+    """
+
+    def __init__(self, testbed: Testbed, least_bytes: int, most_bytes: int) -> None:
+        rates = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
+        buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
+        self.scale: Floats = rates / REFERENCE_RATE_BPS
+        floor = np.minimum(2.0 * testbed.mtu_bytes, buffers)
+        self.least: Floats = np.clip(least_bytes * self.scale, floor, buffers)
+        self.most: Floats = np.clip(most_bytes * self.scale, floor, buffers)
+
+    def clip(self, threshold_bytes: Floats) -> Floats:
+        """Bring a threshold of every queue within its bounds."""
+        clipped: Floats = np.clip(threshold_bytes, self.least, self.most)
+        return clipped
+
+
+def marking_at(queues: Ints, threshold_bytes: Ints) -> SetThresholds:
+    """Return the action by which `queues` mark every packet above their threshold, and no other."""
+    return SetThresholds(queues, threshold_bytes, threshold_bytes.copy(), np.ones(len(queues)))

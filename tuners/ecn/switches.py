@@ -1,0 +1,43 @@
+"""Agents by switch: which switch a queue belongs to, and which copy of a network that one has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from orchestration.model.records import Ints
+from tuners.checkpoint import Checkpoint, CheckpointError
+from tuners.nets import Arrays
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+def switch_of(testbed: Testbed) -> Ints:
+    """Return each queue's switch, as its place in `Testbed.switches`."""
+    place = {name: index for index, name in enumerate(testbed.switches)}
+    return np.array([place[queue.device] for queue in testbed.queues], dtype=np.int64)
+
+
+def own_parameters(checkpoint: Checkpoint, testbed: Testbed, *, per_switch: bool = False) -> Arrays:
+    """Return a checkpoint's parameters for `testbed`.
+
+    A first axis of 1 is a network that all switches share; `per_switch` gives each a copy of it.
+    Raises CheckpointError if each switch has its own already, and they are other switches.
+    """
+    arrays = checkpoint.arrays
+    copies = len(next(iter(arrays.values())))
+    count = len(testbed.switches)
+    if copies == 1:
+        if not per_switch:
+            return arrays
+        return {name: np.repeat(values, count, axis=0) for name, values in arrays.items()}
+    switches = tuple(checkpoint.card.get("switches", ()))
+    if switches != testbed.switches:
+        raise CheckpointError(
+            f"{checkpoint.path} has a network for each of {copies} switches "
+            f"({', '.join(switches[:3])}…), which are not those of testbed {testbed.name!r}: "
+            "run it there, or train one that all switches share"
+        )
+    return arrays

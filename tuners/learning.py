@@ -1,0 +1,108 @@
+"""What learners share: their protocol, a net that torch trains, and the refusal of NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.trial import Scalar
+from tuners.nets import Arrays
+
+State = dict[str, NDArray[Any]]
+
+
+class NotANumberError(ArithmeticError):
+    """A loss, an observation or a parameter is NaN or infinite: training must stop."""
+
+
+class Learner(Protocol):
+    """Learns from what acting tuners kept. Everything follows from the seed and the traces."""
+
+    def parameters(self) -> Arrays:
+        """Return what a checkpoint holds."""
+
+    def architecture(self) -> dict[str, Any]:
+        """Return what must agree between a checkpoint and the tuner that loads it."""
+
+    def acting(self) -> dict[str, Scalar]:
+        """Return the tuner's parameters for the next episode: how much to explore."""
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Learn from one episode; return figures for the curve. Raises NotANumberError."""
+
+    def state(self) -> State:
+        """Return everything that goes on learning needs."""
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+
+
+class TrainedNet:
+    """Named parameters as torch tensors, with the Adam optimiser that changes them."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], learning_rate: float) -> None:
+        import torch
+
+        self._torch = torch
+        self.tensors = {
+            name: torch.tensor(np.asarray(values), requires_grad=True)
+            for name, values in sorted(arrays.items())
+        }
+        self._adam = torch.optim.Adam(list(self.tensors.values()), lr=learning_rate)
+
+    def step(self, loss: Any, max_norm: float | None = None) -> float:
+        """Move the parameters down the gradient of `loss`, and return it as a number.
+
+        Raises NotANumberError, with the parameters as they were, if it is none.
+        """
+        value = float(loss.detach())
+        if not np.isfinite(value):
+            raise NotANumberError(f"the loss is {value}")
+        self._adam.zero_grad()
+        loss.backward()
+        if max_norm is not None:
+            self._torch.nn.utils.clip_grad_norm_(list(self.tensors.values()), max_norm)
+        self._adam.step()
+        return value
+
+    def arrays(self) -> Arrays:
+        """Return copies of the parameters."""
+        return {name: tensor.detach().numpy().copy() for name, tensor in self.tensors.items()}
+
+    def state(self) -> State:
+        """Return parameters and the optimiser's moments."""
+        result: State = {f"net.{name}": values for name, values in self.arrays().items()}
+        for name, tensor in self.tensors.items():
+            for key, value in self._adam.state.get(tensor, {}).items():
+                result[f"adam.{key}.{name}"] = np.atleast_1d(value.numpy().copy())
+        return result
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from `state`."""
+        torch = self._torch
+        with torch.no_grad():
+            for name, tensor in self.tensors.items():
+                tensor.copy_(torch.tensor(state[f"net.{name}"]))
+        for name, tensor in self.tensors.items():
+            moments = {
+                key: torch.tensor(state[f"adam.{key}.{name}"])
+                for key in ("step", "exp_avg", "exp_avg_sq")
+                if f"adam.{key}.{name}" in state
+            }
+            if moments:
+                moments["step"] = moments["step"][0]
+                self._adam.state[tensor] = moments
+
+
+def named(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Return `state` with `prefix.` before every name."""
+    return {f"{prefix}.{name}": values for name, values in state.items()}
+
+
+def part(prefix: str, state: Mapping[str, NDArray[Any]]) -> State:
+    """Undo `named`: the entries of one prefix, without it."""
+    start = prefix + "."
+    return {name[len(start) :]: value for name, value in state.items() if name.startswith(start)}
