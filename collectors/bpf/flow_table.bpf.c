@@ -40,9 +40,8 @@ struct entry {
 	u64 key;   /* of the flow at its queue: a hash, and the interface in the upper half */
 	u64 ends;  /* source and destination address, in network order */
 	u64 bytes; /* payload so far */
-	u32 slot;  /* of the last packet */
-	u16 headers;
-	u16 klass; /* traffic class */
+	u32 headers;
+	u32 klass; /* traffic class */
 };
 
 struct table {
@@ -53,11 +52,12 @@ struct table {
 	u64 taken_over;  /* expired entries that a new flow replaced */
 	u64 not_counted; /* packets of flows that found no place */
 	u64 pad[4];
+	u32 slots[1 << ENTRY_BITS]; /* of each entry's last packet: by themselves, they are scanned */
 	struct entry entries[1 << ENTRY_BITS];
 };
 
 _Static_assert(sizeof(struct entry) == 32, "ENTRY_BYTES in collectors/readers/flows.py");
-_Static_assert(__builtin_offsetof(struct table, entries) == 64, "HEAD_BYTES there");
+_Static_assert(__builtin_offsetof(struct table, slots) == 64, "HEAD_BYTES there");
 
 struct table table;
 
@@ -73,10 +73,11 @@ int flow_table(struct __sk_buff *skb)
 	/* A packet carries the hash of its sender's socket: most end here. */
 	u32 hash = skb->hash;
 	u64 queue = (u64)skb->ifindex << 32;
-	struct entry *entry = table.entries + (hash & MASK);
+	u32 home = hash & MASK;
+	struct entry *entry = table.entries + home;
 	if (entry->key == (queue | hash)) {
 		entry->bytes += len - entry->headers;
-		entry->slot = table.slot;
+		table.slots[home] = table.slot;
 		return TC_ACT_OK;
 	}
 
@@ -110,26 +111,28 @@ int flow_table(struct __sk_buff *skb)
 
 #pragma GCC unroll 4
 	for (u32 way = 0; way < WAYS; way++) {
-		entry = table.entries + ((hash ^ way) & MASK);
+		u32 place = (hash ^ way) & MASK;
+		entry = table.entries + place;
 		if (entry->key == key) {
 			entry->bytes += len - headers;
-			entry->slot = slot;
+			table.slots[place] = slot;
 			return TC_ACT_OK;
 		}
 	}
 #pragma GCC unroll 4
 	for (u32 way = 0; way < WAYS; way++) {
-		entry = table.entries + ((hash ^ way) & MASK);
+		u32 place = (hash ^ way) & MASK;
+		entry = table.entries + place;
 		if (!entry->key)
 			table.used++;
-		else if (slot - entry->slot >= window)
+		else if (slot - table.slots[place] >= window)
 			table.taken_over++;
 		else
 			continue;
 		entry->key = key;
 		entry->ends = ends;
 		entry->bytes = len - headers;
-		entry->slot = slot;
+		table.slots[place] = slot;
 		entry->headers = headers;
 		entry->klass = (data[15] & TOS_CLASS) >> 3;
 		return TC_ACT_OK;

@@ -30,12 +30,13 @@ CLEANUP_EVERY_SLOTS = 10
 THRESHOLD_SHARE = 0.75
 REMOVED_SHARE = 0.5
 
-HEAD_BYTES, ENTRY_BYTES = 64, 32
+# A table is its head, a slot of 4 bytes for each entry, and the entries.
+HEAD_BYTES, SLOT_BYTES, ENTRY_BYTES = 64, 4, 32
 _ENTRY_WORDS = ENTRY_BYTES // 8
 _CLASSES = 4
-# Words of an entry: key (hash, interface), addresses, bytes, then slot, header length, class.
+# Words of an entry: key (hash, interface), addresses, bytes, then header length and class.
 _KEY, _ENDS, _BYTES, _LAST = 0, 1, 2, 3
-_SLOT_HALF, _CLASS_SHIFT = 6, 48
+_CLASS_SHIFT = 32
 # Words of 32 bits in the head, then of 64.
 _SLOT, _WINDOW, _USED = 0, 1, 2
 _TAKEN_OVER, _NOT_COUNTED = 2, 3
@@ -155,7 +156,7 @@ class FlowTables:
         return {
             "window_slots": self._window,
             "entries_per_switch": entries,
-            "bytes_per_switch": HEAD_BYTES + ENTRY_BYTES * entries,
+            "bytes_per_switch": HEAD_BYTES + (SLOT_BYTES + ENTRY_BYTES) * entries,
             "most_entries_used": self._most_used,
             "scheduled_cleanups": self._scheduled.runs,
             "removed_on_schedule": self._scheduled.removed,
@@ -185,16 +186,15 @@ class _Table:
     """Views of one switch's memory."""
 
     def __init__(self, memory: Any) -> None:
-        count, rest = divmod(len(memory) - HEAD_BYTES, ENTRY_BYTES)
+        count, rest = divmod(len(memory) - HEAD_BYTES, SLOT_BYTES + ENTRY_BYTES)
         if rest:
             raise ValueError(f"a flow table of {len(memory)} bytes has another layout")
         self.head = np.frombuffer(memory, dtype=np.uint32, count=HEAD_BYTES // 4)
         self.totals = np.frombuffer(memory, dtype=np.uint64, count=HEAD_BYTES // 8)
-        words = np.frombuffer(
-            memory, dtype=np.uint64, count=count * _ENTRY_WORDS, offset=HEAD_BYTES
-        )
+        self.slots = np.frombuffer(memory, dtype=np.uint32, count=count, offset=HEAD_BYTES)
+        start = HEAD_BYTES + SLOT_BYTES * count
+        words = np.frombuffer(memory, dtype=np.uint64, count=count * _ENTRY_WORDS, offset=start)
         self.entries = words.reshape(count, _ENTRY_WORDS)
-        self.slots = self.entries.view(np.uint32)[:, _SLOT_HALF]
 
     def since(self, before: int) -> NDArray[np.uint64]:
         """Return the entries whose flow was seen after slot `before`."""
@@ -209,5 +209,6 @@ class _Table:
             oldest = np.argsort(self.slots[expired], kind="stable")
             gone = expired[oldest[: math.ceil(share * len(expired))]]
         self.entries[gone] = 0
+        self.slots[gone] = 0
         self.head[_USED] -= len(gone)
         return len(gone)

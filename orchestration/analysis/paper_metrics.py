@@ -104,9 +104,9 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         PaperMetric("receiver_queue_std", "its deviation", "bytes"),
         PaperMetric("throughput", "throughput, all hosts", "bps", "higher"),
         PaperMetric("receiver_throughput", "throughput, receiver", "bps", "higher"),
-        PaperMetric("class_share", "first class's share", "share", "higher"),
-        PaperMetric("class_shortfall", "first class below its weight", "share"),
-        PaperMetric("class_unfairness", "first class off its weight", "share"),
+        PaperMetric("class_share", "RDMA's share", "share", "higher"),
+        PaperMetric("class_shortfall", "RDMA below its weight", "share"),
+        PaperMetric("class_unfairness", "RDMA off its weight", "share"),
     )
 }
 
@@ -129,8 +129,8 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
 
     Throughput is payload: bytes sent less the headers of every packet, so that acknowledgements are
     nothing. The receiver is the host that is sent the most bytes. The share of the first traffic
-    class is of what the ports to the receiver sent; the shortfall is 1 - share / (the class's part
-    of the weights), and unfairness its size.
+    class (RDMA in ACC's figure 8) is of what the ports to the receiver sent; the shortfall is
+    1 - share / (the class's part of the weights), and unfairness its size.
     """
     testbed, ports = result.testbed, result.ports
     upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))

@@ -24,7 +24,7 @@ from orchestration.model.trial import BackendName, TrialSpec
 Features = NDArray[np.float32]
 
 
-class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] (untyped)
+class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc]  # untyped
     """Every switch queue is an agent, named by its label, and chooses its ECN setting.
 
     An observation is the queue's features, shape (history x features,), the newest first; an action

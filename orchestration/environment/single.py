@@ -70,7 +70,7 @@ class FabricEnv(gymnasium.Env[Features, Any]):
         self.observation_space = Box(0.0, FEATURE_LIMIT, shape, np.float32)
         self.spec = EnvSpec(
             "closloop/Fabric-v0",
-            entry_point=FabricEnv,
+            entry_point="orchestration.environment:FabricEnv",
             nondeterministic=not self._episodes.deterministic,
             kwargs={
                 "source": source,

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.papers.claims import ClaimsFile, Section
-from orchestration.papers.results import ClaimResult, Condition, SectionResult
+from orchestration.papers.results import Condition, SectionResult
+from orchestration.papers.verdicts import ClaimResult
 from orchestration.papers.words import (
     against_yardsticks,
     amount,
@@ -130,7 +131,8 @@ def _standing(result: SectionResult) -> str:
 
 def _table(result: SectionResult, condition: Condition) -> Iterator[str]:
     section = result.section
-    seeds = f"{condition.seeds} seeds" if condition.seeds else "not run"
+    count = condition.seeds
+    seeds = f"{count} seed{'s' if count > 1 else ''}" if count else "not run"
     yield f"### {condition.label} ({seeds})\n"
     labels = [PAPER_METRICS[key].label for key in section.metrics]
     yield f"| | {' | '.join(labels)} |"

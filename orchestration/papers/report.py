@@ -7,7 +7,8 @@ from pathlib import Path
 
 from orchestration.papers.claims import ClaimsFile
 from orchestration.papers.page import build_page
-from orchestration.papers.results import evaluate_claim, evaluate_section, measure_campaign
+from orchestration.papers.results import evaluate_section, measure_campaign
+from orchestration.papers.verdicts import evaluate_claim
 
 
 def results_page(

@@ -1,4 +1,4 @@
-"""The papers' campaigns as they ran: figures of each tuner, paired differences, verdicts on claims.
+"""The papers' campaigns as they ran: figures of each tuner under each condition.
 
 A repeat gives one value; tuners are compared over the seeds that both have valid trials of.
 Intervals are 95 %, Student's, and not corrected for the number of comparisons on the page.
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from orchestration.analysis.paper_metrics import (
     PAPER_METRICS,
@@ -25,11 +24,8 @@ from orchestration.analysis.statistics import (
 )
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.trial import Scalar
-from orchestration.papers.claims import Claim, Section, When
+from orchestration.papers.claims import Section, When
 
-Verdict = Literal["reproduced", "partly", "not reproduced", "no data"]
-# Of a claim under one condition: as the paper says, in its direction only, or not.
-Finding = Literal["as claimed", "direction only", "no"]
 # tuner -> seed -> metric -> value
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
@@ -84,9 +80,6 @@ class Condition:
         )
 
 
-Row = tuple[Condition, PairedDifference | None, Finding]
-
-
 @dataclass(frozen=True)
 class SectionResult:
     """A section as it ran. `arms` are the tuners to show, those that did not run included."""
@@ -102,15 +95,6 @@ class SectionResult:
     def ran(self) -> bool:
         """Whether there is anything measured."""
         return self.trials > self.invalid
-
-
-@dataclass(frozen=True)
-class ClaimResult:
-    """A claim, its verdict, and by condition the difference (None for a value) and the finding."""
-
-    claim: Claim
-    verdict: Verdict
-    findings: tuple[Row, ...]
 
 
 def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
@@ -141,7 +125,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
 
 def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
     """Return a section's figures from its campaign's trials."""
-    mine = [trial for trial in trials if _fits(trial.factors, section.only)]
+    mine = [trial for trial in trials if fits(trial.factors, section.only)]
     if section.arms:
         mine = [trial for trial in mine if trial.arm in section.arms]
     conditions: list[When] = []
@@ -154,7 +138,7 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
         found, key=lambda item: (_numbers(item[1]), _place(item[1], conditions), item[0])
     )
     shown = [factors for _, factors in ordered]
-    shown += [when for when in conditions if not any(_fits(f, when) for f in shown)]
+    shown += [when for when in conditions if not any(fits(f, when) for f in shown)]
     return SectionResult(
         section=section,
         arms=_arms(section, mine),
@@ -163,73 +147,6 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
         invalid=sum(not trial.valid for trial in mine),
         backends=tuple(sorted({trial.backend for trial in mine})),
     )
-
-
-def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
-    """Return what the measurements say of a claim.
-
-    Under one condition a comparison is `as claimed` if its 95 % interval excludes 0 in the claimed
-    direction and reaches the least change that the paper claims, and `direction only` if it
-    excludes 0 but stays below. The claim is reproduced if every condition is as claimed and, where
-    the paper says `up to`, one of them reaches half of that; not reproduced if none shows the
-    direction.
-    """
-    rows: list[Row] = []
-    for condition in result.conditions:
-        if not _fits(condition.factors, claim.when):
-            continue
-        if claim.direction == "value":
-            estimate = condition.estimate(claim.arm, claim.metric)
-            if estimate.n >= 2:
-                rows.append((condition, None, _value_finding(claim, estimate)))
-            continue
-        difference = condition.difference(claim.arm, claim.against, claim.metric)
-        if difference.n >= 2:
-            rows.append((condition, difference, _finding(claim, difference)))
-    return ClaimResult(claim, _verdict(claim, rows), tuple(rows))
-
-
-def toward(claim: Claim, difference: PairedDifference) -> float:
-    """Return how large the change may be in the claimed direction: the far end of its interval."""
-    if claim.direction == "lower":
-        return -difference.relative_low
-    return difference.relative_high
-
-
-def _finding(claim: Claim, difference: PairedDifference) -> Finding:
-    if claim.direction == "same":
-        inside = (
-            difference.relative_low >= -claim.within and difference.relative_high <= claim.within
-        )
-        if inside:
-            return "as claimed"
-        return "direction only" if abs(difference.relative) <= claim.within else "no"
-    real = difference.high < 0 if claim.direction == "lower" else difference.low > 0
-    if not real:
-        return "no"
-    return "as claimed" if toward(claim, difference) >= claim.least else "direction only"
-
-
-def _value_finding(claim: Claim, estimate: Estimate) -> Finding:
-    low, high = claim.low or 0.0, claim.high or 0.0
-    if low <= estimate.mean <= high:
-        return "as claimed"
-    return "direction only" if estimate.low <= high and estimate.high >= low else "no"
-
-
-def _verdict(claim: Claim, rows: list[Row]) -> Verdict:
-    if not rows:
-        return "no data"
-    findings = [finding for _, _, finding in rows]
-    if all(finding == "no" for finding in findings):
-        return "not reproduced"
-    if any(finding != "as claimed" for finding in findings):
-        return "partly"
-    if claim.best is not None:
-        largest = max(toward(claim, diff) for _, diff, _ in rows if diff is not None)
-        if not largest >= claim.best / 2:
-            return "partly"
-    return "reproduced"
 
 
 def _arms(section: Section, trials: list[Measured]) -> tuple[str, ...]:
@@ -259,13 +176,14 @@ def _values(section: Section, trials: list[Measured], factors: When) -> Values:
     return values
 
 
-def _fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
+def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
+    """Say whether a condition's factors have the levels of `when`."""
     return all(factors.get(name) == level for name, level in when.items())
 
 
 def _place(factors: When, conditions: list[When]) -> int:
     return next(
-        (place for place, when in enumerate(conditions) if _fits(factors, when)), len(conditions)
+        (place for place, when in enumerate(conditions) if fits(factors, when)), len(conditions)
     )
 
 

@@ -15,16 +15,20 @@ from orchestration.papers.claims import Claim
 from orchestration.papers.results import (
     BEST_STATIC,
     PLACEBO,
-    ClaimResult,
     Condition,
     SectionResult,
 )
+from orchestration.papers.verdicts import ClaimResult
 
+# A share nearer to 0 than this is shown as 0, without a sign.
+_NOTHING_SHARE = 5e-5
 _RIVALS = {BEST_STATIC: "the best static setting", PLACEBO: "the placebo"}
 
 
 def amount(value: float, unit: PaperUnit) -> str:
     """Return a value with its unit, three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
+    if unit == "share":
+        return quantity(value if abs(value) >= _NOTHING_SHARE else 0.0, unit)
     if unit != "bps":
         return quantity(value, unit)
     if not math.isfinite(value):
@@ -42,26 +46,31 @@ def estimate_text(estimate: Estimate, unit: PaperUnit) -> str:
 
 def relative(share: float) -> str:
     """Return `-12.6%`."""
-    return f"{100 * share:+.1f}%"
+    text = f"{100 * share:+.1f}%"
+    return "0.0%" if text in ("+0.0%", "-0.0%") else text
 
 
 def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
-    """Return `-12.6% [-15.0% to -9.8%]`.
+    """Return `-12.6% [-15.0% to -9.8%]`; of shares the difference in points.
 
     The interval is in the metric's unit where one of shares does not exist: where the other's mean
     cannot be told from 0.
     """
     if not difference.n or not math.isfinite(difference.mean):
         return NOTHING
+    if unit == "share":
+        points = [100 * x for x in (difference.mean, difference.low, difference.high)]
+        bounds = f" [{points[1]:+.2f} to {points[2]:+.2f}]" if math.isfinite(points[1]) else ""
+        return f"{points[0]:+.2f}{bounds} points"
     if math.isfinite(difference.relative_low):
         bounds = f"{relative(difference.relative_low)} to {relative(difference.relative_high)}"
         return f"{relative(difference.relative)} [{bounds}]"
-    sign = "+" if difference.mean > 0 else ""
-    text = f"{sign}{amount(difference.mean, unit)}"
+    text = relative(difference.relative) if math.isfinite(difference.relative) else ""
+    if math.isfinite(difference.low) or not text:
+        sign = "+" if difference.mean > 0 else ""
+        text = f"{text}, {sign}{amount(difference.mean, unit)}".removeprefix(", ")
     if math.isfinite(difference.low):
         text += f" [{amount(difference.low, unit)} to {amount(difference.high, unit)}]"
-    if math.isfinite(difference.relative):
-        return f"{relative(difference.relative)}: {text}"
     return text
 
 

@@ -127,7 +127,7 @@ def test_rewards_by_hand():
     np.testing.assert_allclose(
         queue_utilisation_reward(np.array([2_000.0]), np.array([0.5])), 0.7 * 0.9 + 0.3 * 0.5
     )
-    got = pet_reward(np.array([0.0, 4_000.0]), np.array([0.5, 1.0]), 0.3, 0.7)
+    got = pet_reward(np.array([0.0, 80_000.0]), np.array([0.5, 1.0]), 0.3, 0.7)
     np.testing.assert_allclose(got, [0.3 * 0.5 + 0.7, 0.3 * 1.0 + 0.7 / 4])
 
 

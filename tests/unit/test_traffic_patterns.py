@@ -266,3 +266,14 @@ def test_incast_senders_are_distinct_and_never_the_receiver(seed, hosts, data):
         assert len(set(senders.tolist())) == fan_in
         assert len(set(receivers.tolist())) == 1
         assert receivers[0] not in senders
+
+
+@pytest.mark.parametrize("receiver", ["h0", "h7"])
+def test_a_message_mix_with_a_receiver_offers_its_load_to_it_alone(receiver):
+    spec = MessageMixSpec((1_000, 10_000, 100_000), 0.6, 0, 200 * MS, receiver=receiver)
+    flows = flows_of(spec)
+    assert set(flows.dst.tolist()) == {EIGHT.hosts.index(receiver)}
+    assert len(set(flows.src.tolist())) == len(EIGHT.hosts) - 1
+    assert not np.any(flows.src == flows.dst)
+    assert flows.size_bytes.sum() == pytest.approx(0.6 * 25e9 / 8 * 0.2, rel=0.05)
+    assert "no host 'h9'" in check_pattern(dataclasses.replace(spec, receiver="h9"), EIGHT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from orchestration.model.records import Floats
-from tuners.ecn.templates import KB
+from tuners.ecn.templates import KB, PET_ALPHA_KB
 
 REWARD_LEVELS = 10
 
@@ -38,8 +38,9 @@ def pet_reward(
 ) -> Floats:
     """PET, equations 6 to 8: beta_1 * T + beta_2 / (average queue length), any one shape.
 
-    The paper gives no unit and no value for an empty queue: in KB here, and 1 up to 1 KB.
+    The paper gives no unit and no value for an empty queue. Here the unit is E(0), the lowest
+    threshold that PET can set, and a queue below it counts as one.
     """
-    delay = 1.0 / np.maximum(qlen_mean_bytes / KB, 1.0)
+    delay = 1.0 / np.maximum(qlen_mean_bytes / (PET_ALPHA_KB * KB), 1.0)
     reward: Floats = beta_1 * utilisation + beta_2 * delay
     return reward

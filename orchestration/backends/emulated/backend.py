@@ -87,12 +87,14 @@ class EmulatedBackend:
         kernel = require_kernel()
         plan = plan_fabric(testbed, trial.host, trial.seed)
         steps = fault_steps(trial, testbed, plan)
-        of_host = {"observes_flows": tuner.observes_flows} if tuner else None
+        of_host = {"observes_flows": tuner.observes_flows} if tuner is not None else None
         watches = self._flow_table or (tuner or create(trial.tuner)).observes_flows
         table = str(flow_table_object()) if watches else ""
         write_job(folder, trial, testbed, plan, steps, schedule, None, of_host, table)
         stages = StageClock()
-        answering = AnsweringTuner(folder, tuner, testbed, trial.seed) if tuner else None
+        answering = (
+            AnsweringTuner(folder, tuner, testbed, trial.seed) if tuner is not None else None
+        )
 
         def listen(message: dict[str, Any]) -> None:
             stages.note(message)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, NoAction, Observation, SetThresholds, TrialRecord
+from tuners.base import EcnTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -89,8 +90,11 @@ def unpack_action(data: bytes) -> Action:
     return SetThresholds(**values) if values else NoAction()
 
 
-class AskingTuner:
-    """Stands for the host's tuner in the guest. `tell` sends the host a message."""
+class AskingTuner(EcnTuner):
+    """Stands for the host's tuner in the guest. `tell` sends the host a message.
+
+    It has no facts and no trace: the host's has them.
+    """
 
     def __init__(self, folder: Path, observes_flows: bool, tell: Callable[..., None]) -> None:
         self.observes_flows = observes_flows
@@ -105,14 +109,6 @@ class AskingTuner:
     def act(self, observation: Observation) -> Action:
         """Ask the host what to change."""
         return self._ask("act", pack_observation(observation))
-
-    def facts(self) -> Mapping[str, Any]:
-        """Return nothing: the host has them."""
-        return {}
-
-    def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return nothing: the host has it."""
-        return {}
 
     def _ask(self, kind: str, data: bytes) -> Action:
         self._asked += 1

@@ -1,0 +1,130 @@
+"""A tuner given to `Backend.run` decides in this process, in place of the trial's own."""
+
+import dataclasses
+import os
+import time
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration import wiring
+from orchestration.model.records import ActionRecords, NoAction
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
+from tuners import registry
+from tuners.base import EcnTuner
+
+MS = 1_000_000
+TESTBED = load_testbed("rlcc-7")
+# Reads the clock once in a while: a nanosecond each 64 times (docs/kernel.md).
+CLOCK_NS = 10
+
+
+class Watched(EcnTuner):
+    """Lets another tuner decide, takes its time, and keeps what it saw."""
+
+    def __init__(self, name="random", wall_s=0.0, fail_at=None):
+        self.tuner = registry.create(TunerSpec(name))
+        self.wall_s, self.fail_at = wall_s, fail_at
+        self.seen = []
+
+    def reset(self, testbed, seed):
+        self.told = testbed, seed, os.getpid()
+        return self.tuner.reset(testbed, seed)
+
+    def act(self, observation):
+        self.seen.append(observation)
+        if len(self.seen) == self.fail_at:
+            raise ZeroDivisionError("of the tuner's own")
+        time.sleep(self.wall_s)
+        return self.tuner.act(observation)
+
+    def facts(self):
+        return {"seen": len(self.seen)}
+
+    def trace(self):
+        return {"t_ns": np.array([reading.t_ns for reading in self.seen])}
+
+
+@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+def run(request, tmp_path):
+    backend = wiring.backend(request.param)
+
+    def run_trial(tuner, name="secn1"):
+        trial = TrialSpec(
+            campaign="contract",
+            testbed="rlcc-7",
+            backend=request.param,
+            tuner=TunerSpec(name),
+            traffic=(IncastSpec(6, 2_000_000, MS, 0, MS, receiver="h1"),),
+            seed=3,
+            repeat=1,
+            duration_ns=2 * MS,
+            drain_ns=20 * MS,
+            action_period_ns=200_000,
+            decision_latency_ns=50_000,
+        )
+        schedule = make_schedule(trial, TESTBED)
+        work = tmp_path / str(len(list(tmp_path.iterdir())))
+        work.mkdir()
+        return backend.run(trial, TESTBED, schedule, work, lambda *_: None, tuner)
+
+    return run_trial
+
+
+def test_it_decides_in_this_process_with_the_trials_seed(run):
+    tuner = Watched()
+    record = run(tuner)
+    assert tuner.told == (TESTBED, 3, os.getpid())
+    assert record.facts["decisions"] == len(tuner.seen) > 3
+    assert record.facts["tuner"] == {"seen": len(tuner.seen)}
+    np.testing.assert_array_equal(record.trace["t_ns"], [r.t_ns for r in tuner.seen])
+
+
+def test_it_sees_what_the_record_says(run):
+    tuner = Watched()
+    record = run(tuner)
+    for reading in tuner.seen:
+        (sample,) = np.flatnonzero(record.ports.t_ns == reading.t_ns)
+        for name in ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets"):
+            np.testing.assert_array_equal(
+                getattr(reading, name), getattr(record.ports, name)[sample]
+            )
+        both = record.ports.qlen_bytes[sample - 1 : sample + 1]
+        np.testing.assert_allclose(reading.qlen_mean_bytes, both.mean(axis=0))
+    # what it set is what it reads back at the next decision
+    first = record.actions.observed_ns == tuner.seen[0].t_ns
+    np.testing.assert_array_equal(tuner.seen[1].kmin_bytes, record.actions.kmin_bytes[first])
+
+
+def test_time_stands_still_while_it_thinks(run):
+    """The same draws, here and in the trial's own tuner, quick and slow: the same changes."""
+    own = run(None, "random").actions
+    for wall_s in (0.0, 0.02):
+        host = run(Watched(wall_s=wall_s)).actions
+        first = min(len(own.queue), len(host.queue))
+        for field in dataclasses.fields(ActionRecords):
+            timed = field.name.endswith("_ns")
+            # The first setting is made before time 0, which differs by what was imported.
+            rows = slice(len(TESTBED.queues) if timed else 0, first)
+            before, after = getattr(own, field.name)[rows], getattr(host, field.name)[rows]
+            tolerance = CLOCK_NS if timed else 0
+            np.testing.assert_allclose(after, before, atol=tolerance, rtol=1e-12)
+
+
+def test_one_that_does_nothing_leaves_the_setting(run):
+    class Idle(Watched):
+        def act(self, observation):
+            self.seen.append(observation)
+            return NoAction()
+
+    tuner = Idle("secn1")
+    record = run(tuner)
+    assert set(record.actions.observed_ns) == {0}
+    assert set(tuner.seen[-1].kmax_bytes) == {200_000}
+
+
+def test_its_errors_come_out_as_they_are(run):
+    with pytest.raises(ZeroDivisionError, match="of the tuner's own"):
+        run(Watched(fail_at=2))

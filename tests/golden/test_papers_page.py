@@ -1,0 +1,76 @@
+"""The results page of a small campaign on the fake backend, word for word.
+
+`python tests/golden/test_papers_page.py` writes the expected page anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestration.cli.papers import app
+from orchestration.model.errors import InputError
+
+FOLDER = Path(__file__).parent / "papers"
+CAMPAIGNS = FOLDER / "campaigns"
+EXPECTED = FOLDER / "results.md"
+
+
+def papers(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def make_page(folder: Path) -> str:
+    """Run the campaign into `folder`, and return the page of it."""
+    runs, page = folder / "runs", folder / "results.md"
+    done = papers("run", "demo", "--campaigns", CAMPAIGNS, "--runs", runs, "--jobs", 1)
+    assert done.exit_code == 0, done.output
+    done = papers("results", "--runs", runs, "--claims", FOLDER / "claims.yml", "-o", page)
+    assert done.exit_code == 0, done.output
+    return page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("papers")
+    return folder, make_page(folder)
+
+
+def test_the_page_is_as_expected(ran: tuple[Path, str]) -> None:
+    assert ran[1] == EXPECTED.read_text(encoding="utf-8")
+
+
+def test_the_same_run_folders_give_the_same_page(ran: tuple[Path, str]) -> None:
+    assert make_page(ran[0]) == ran[1]
+
+
+def test_a_grid_prints_the_setting_to_copy_and_the_runner_up(tmp_path: Path) -> None:
+    done = papers("grid", "--campaigns", CAMPAIGNS, "--runs", tmp_path, "--jobs", 1)
+    assert done.exit_code == 0, done.output
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines[0].startswith("grid-demo: mean slowdown ")
+    entry = "{name: static, label: best-static, kmin_bytes: 5KB, kmax_bytes: 100KB, pmax: 1.0}"
+    assert lines[1] == entry
+    assert lines[2].startswith("runner-up of 1: ")
+    assert "kmin_bytes: 90KB" in lines[3]
+
+
+def test_the_list_counts_what_is_finished(ran: tuple[Path, str]) -> None:
+    done = papers("list", "--campaigns", CAMPAIGNS, "--runs", ran[0] / "runs", "--jobs", 1)
+    assert done.exit_code == 0, done.output
+    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("demo"))
+    assert row[1:3] == ["16", "16"]
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    done = papers("run", "deno", "--campaigns", CAMPAIGNS)
+    assert isinstance(done.exception, InputError)
+    assert "did you mean 'demo'?" in str(done.exception)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        EXPECTED.write_text(make_page(Path(scratch)), encoding="utf-8")

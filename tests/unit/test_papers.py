@@ -1,0 +1,257 @@
+"""Figures, verdicts and campaign files of the papers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
+from orchestration.analysis.paper_metrics import PAPER_METRICS, done_flows, port_figures
+from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.campaign.expand import Campaign, load_campaign
+from orchestration.campaign.plan import make_plan
+from orchestration.model.errors import InputError
+from orchestration.papers.catalogue import load_campaigns
+from orchestration.papers.claims import Claim, Section, load_claims
+from orchestration.papers.results import Condition, SectionResult
+from orchestration.papers.stale import put_aside
+from orchestration.papers.verdicts import evaluate_claim
+from orchestration.papers.words import against_yardsticks, amount
+
+FOLDER = Path(__file__).parents[2] / "examples" / "papers"
+FILES = sorted(path.stem for path in FOLDER.glob("*.yml"))
+CLAIMS = load_claims()
+
+
+def loaded(name: str) -> Campaign:
+    """Return a campaign; skip where only its networks are missing, which training makes."""
+    try:
+        return load_campaign(FOLDER / f"{name}.yml")
+    except InputError as error:
+        if all("no checkpoint" in problem.what for problem in error.problems):
+            pytest.skip("its networks are not trained yet")
+        raise
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_campaign_can_be_planned_and_is_named_as_its_file(name: str, tmp_path: Path) -> None:
+    campaign = loaded(name)
+    assert campaign.name == name
+    plan = make_plan(campaign, 2, tmp_path)
+    assert all(trial.flows for trial in plan.trials)
+    assert plan.wall_s < 15 * 60
+
+
+@pytest.mark.parametrize("name", sorted({section.campaign for section in CLAIMS.sections}))
+def test_claims_speak_of_the_campaigns_tuners_and_levels(name: str) -> None:
+    cells = loaded(name).cells
+    arms = {str(cell["tuner"]) for cell in cells}
+    assert {"placebo", "best-static"} <= arms
+    for section in (section for section in CLAIMS.sections if section.campaign == name):
+        claims = [claim for claim in CLAIMS.claims if claim.section == section.id]
+        named = {section.reference, *section.learned, *section.arms}
+        named |= {arm for item in section.printed for arm in item.arms}
+        named |= {arm for claim in claims for arm in (claim.arm, claim.against) if arm}
+        assert named <= arms
+        for when in (*(i.when for i in section.printed), *(c.when for c in claims), section.only):
+            assert any(when.items() <= cell.items() for cell in cells), when
+
+
+def test_every_campaign_of_a_paper_has_a_section() -> None:
+    papers = {name for name in FILES if not name.startswith("grid-")}
+    assert papers == {section.campaign for section in CLAIMS.sections}
+
+
+def test_figures_of_a_trial_by_hand(campaign: Path) -> None:
+    result = read_trial(finished_trials(campaign)[0])
+    flows, schedule = done_flows(result), result.table("schedule")
+    mice = schedule["bytes"] <= 100_000
+    fct = result.table("flows")["fct_ns"]
+    of_flows = PAPER_METRICS["mice_mean"].of_flows
+    assert of_flows is not None
+    assert of_flows(flows) == pytest.approx(fct[mice].mean())
+    early = flows.within(0, 1_000_000)
+    assert len(early.start_ns) == np.count_nonzero(schedule["start_ns"] < 1_000_000)
+
+    figures = port_figures(result)
+    window = result.ports.qlen_bytes[result.ports.t_ns <= result.spec.duration_ns]
+    assert figures["queue_mean"] == pytest.approx(window.mean())
+    assert figures["queue_std"] == pytest.approx(window.std())
+    assert 0.1 * 24 * 25e9 < figures["throughput"] < 0.6 * 24 * 25e9
+    assert 0 < figures["receiver_throughput"] < 25e9
+    assert math.isnan(figures["class_share"])
+
+
+class SharedPort:
+    """A trial on one switch: 80 of 100 bytes to h1 are of the first class, whose weight is 70."""
+
+    testbed = Testbed.build(
+        "two",
+        [Device("h1", "host", 0), Device("h2", "host", 0), Device("s", "switch", 1)],
+        [LinkSpec("h1", "s", 10**9, 100), LinkSpec("h2", "s", 10**9, 100)],
+        mtu_bytes=1500,
+        buffer_bytes=10**6,
+        classes=[TrafficClass("rdma", 70), TrafficClass("tcp", 30)],
+    )
+
+    class spec:  # noqa: N801
+        duration_ns = 1000
+
+    class ports:  # noqa: N801
+        t_ns = np.array([0, 1000])
+        tx_bytes = np.array([[0, 0, 0, 0], [80_000, 20_000, 5_000, 5_000]])
+        tx_packets = np.array([[0, 0, 0, 0], [60, 15, 60, 15]])
+        qlen_bytes = np.array([[4, 2, 0, 0], [4, 2, 0, 0]])
+
+    def table(self, name: str) -> dict[str, np.ndarray]:
+        return {"dst": np.array(["h1", "h2"], dtype=object), "bytes": np.array([10, 1])}
+
+
+def test_classes_at_the_receivers_port() -> None:
+    figures = port_figures(SharedPort())  # type: ignore[arg-type]
+    assert figures["class_share"] == pytest.approx(0.8)
+    assert figures["class_shortfall"] == pytest.approx(1 - 0.8 / 0.7)
+    assert figures["class_unfairness"] == pytest.approx(0.8 / 0.7 - 1)
+    assert figures["receiver_queue_mean"] == 3
+    assert figures["receiver_throughput"] == pytest.approx((100_000 - 66 * 75) * 8e9 / 1000)
+
+
+SECTION = Section(
+    id="s",
+    paper="P",
+    title="t",
+    campaign="c",
+    setting="",
+    reference="old",
+    learned=("new",),
+    metrics=("slowdown_mean",),
+)
+
+
+def result_of(*conditions: dict[str, list[float]]) -> SectionResult:
+    """Return a section with these slowdowns by tuner, one a seed."""
+    made = tuple(
+        Condition(
+            {"load": number},
+            {
+                arm: {seed: {"slowdown_mean": value} for seed, value in enumerate(values)}
+                for arm, values in arms.items()
+            },
+        )
+        for number, arms in enumerate(conditions)
+    )
+    return SectionResult(SECTION, ("old", "new"), made, 10, 0, ("fake",))
+
+
+def claim(direction: str, **more: object) -> Claim:
+    fields = {"against": "old", **more}
+    return Claim.model_validate(
+        {
+            "section": "s",
+            "text": "t",
+            "says": "s",
+            "metric": "slowdown_mean",
+            "arm": "new",
+            "direction": direction,
+            **fields,
+        }
+    )
+
+
+OLD = [4.0, 5.0, 6.0]
+HALF = {"old": OLD, "new": [2.0, 2.6, 3.0]}  # a half, give or take
+SLIGHT = {"old": OLD, "new": [3.9, 4.88, 5.9]}  # some 2 % lower, for certain
+NOISE = {"old": OLD, "new": [5.0, 4.0, 6.1]}
+
+
+@pytest.mark.parametrize(
+    ("made", "conditions", "verdict"),
+    [
+        (claim("lower", least=0.4), [HALF], "reproduced"),
+        (claim("lower", least=0.4), [HALF, SLIGHT], "partly"),
+        (claim("lower", least=0.4), [SLIGHT], "partly"),
+        (claim("lower"), [SLIGHT, NOISE], "partly"),
+        (claim("lower"), [NOISE], "not reproduced"),
+        (claim("higher"), [HALF], "not reproduced"),
+        (claim("lower", best=0.03), [SLIGHT], "reproduced"),
+        (claim("lower", best=0.5), [SLIGHT], "partly"),
+        (claim("same", within=0.05), [SLIGHT], "reproduced"),
+        (claim("same", within=0.05), [NOISE], "partly"),
+        (claim("same", within=0.05), [HALF], "not reproduced"),
+        (claim("value", low=2.0, high=3.0), [HALF], "reproduced"),
+        (claim("value", low=7.0, high=9.0), [HALF], "not reproduced"),
+        (claim("lower"), [{"old": [4.0], "new": [2.0]}], "no data"),
+        (claim("lower"), [{"old": OLD}], "no data"),
+        (claim("lower", when={"load": 1}), [NOISE, HALF], "reproduced"),
+    ],
+)
+def test_verdicts(made: Claim, conditions: list[dict[str, list[float]]], verdict: str) -> None:
+    assert evaluate_claim(made, result_of(*conditions)).verdict == verdict
+
+
+def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None:
+    better = {"best-static": OLD, "new": HALF["new"]}
+    even = {"best-static": OLD, "new": NOISE["new"]}
+    worse = {"best-static": HALF["new"], "new": OLD}
+    (said,) = against_yardsticks([result_of(better, even, worse)])
+    assert said == (
+        "`new` beats the best static setting in mean FCT slowdown in 1 of 3 conditions "
+        "(worse in 1, not to be told from it in 1)."
+    )
+    (said,) = against_yardsticks([result_of(even, worse)])
+    assert said.startswith("**`new` does not beat the best static setting**")
+    assert against_yardsticks([result_of({"best-static": OLD})]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (398e9, "bps", "398Gbps"),
+        (94.24e9, "bps", "94.2Gbps"),
+        (1.5e9, "bps", "1.5Gbps"),
+        (0.0, "bps", "0bps"),
+        (math.nan, "bps", "–"),
+        (-1e-9, "share", "0.00%"),
+        (12_600, "bytes", "12.6KB"),
+    ],
+)
+def test_amounts(value: float, unit: str, text: str) -> None:
+    assert amount(value, unit) == text  # type: ignore[arg-type]
+
+
+def test_only_trials_that_are_not_described_any_more_are_put_aside(tmp_path: Path) -> None:
+    campaign = loaded("grid-pet")
+    folder = tmp_path / campaign.name
+    for name in (campaign.trials[0].id, "old-1", "old-2"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "trial.json").write_text("{}")
+    assert put_aside(campaign, tmp_path) == 2
+    assert [path.name for path in finished_trials(folder)] == [campaign.trials[0].id]
+    (folder / "old-1").mkdir()
+    (folder / "old-1" / "trial.json").write_text("{}")
+    assert put_aside(campaign, tmp_path) == 1
+    kept = {path.name for path in (tmp_path / f"{campaign.name}.stale").iterdir()}
+    assert kept == {"old-1", "old-1.1", "old-2"}
+
+
+def test_a_folder_without_campaigns_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--campaigns"):
+        load_campaigns(tmp_path, [])
+
+
+def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yml"
+    path.write_text(
+        "sections: []\n"
+        "claims:\n"
+        "  - {section: no, text: t, says: s, metric: queue_men, arm: a, direction: value}\n",
+        encoding="utf-8",
+    )
+    with pytest.raises(InputError) as caught:
+        load_claims(path)
+    said = str(caught.value)
+    for what in ("no section 'no'", "did you mean 'queue_mean'?", "a value without its range"):
+        assert what in said
