@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestration.bench import decision, flow_table, physics, program, red, speed
+from orchestration.bench import decision, flow_table, learned, physics, program, red, speed
 from orchestration.bench.outcome import Outcome
 from orchestration.model.errors import InputError
 
@@ -19,6 +19,8 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "build": speed.build_speed,
     "flow-table": flow_table.flow_table_cost,
     "decision": decision.decision_time,
+    "training": learned.training_cost,
+    "idle-rule": learned.idle_rule,
     "program": program.start_up,
 }
 

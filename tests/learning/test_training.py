@@ -62,7 +62,7 @@ def test_a_killed_training_goes_on(scenario, tmp_path):
     folder = tmp_path / "killed"
     command = [
         *(sys.executable, "-c", "from orchestration.cli.main import main; main()", "train", "acc"),
-        *("--scenario", scenario, "--on", "fake", "--episodes", "40", "--out", str(folder)),
+        *("--scenario", scenario, "--on", "fake", "--episodes", "16", "--out", str(folder)),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
@@ -72,8 +72,8 @@ def test_a_killed_training_goes_on(scenario, tmp_path):
     time.sleep(0.5)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    resumed = run(scenario, folder, episodes=40)
-    assert resumed.read_bytes() == run(scenario, tmp_path / "whole", episodes=40).read_bytes()
+    resumed = run(scenario, folder, episodes=16)
+    assert resumed.read_bytes() == run(scenario, tmp_path / "whole", episodes=16).read_bytes()
 
 
 def test_networks_per_switch_are_apart(scenario, tmp_path):
