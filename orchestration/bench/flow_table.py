@@ -19,7 +19,6 @@ def flow_table_cost() -> Outcome:
     cpu_without_s, cpu_with_s = _medians([[timed.cpu_s for timed in pair] for pair in pairs])
     facts = pairs[0][1].run.record.facts
     table, ratio = facts["flow_table"], with_s / without_s
-    cost_ns = (with_s - without_s) / facts["packet_hops"] * 1e9
     return Outcome(
         "Flow tables: graphcc, WebSearch at 60 %, 20 ms of arrivals",
         (
@@ -27,7 +26,6 @@ def flow_table_cost() -> Outcome:
             Figure("wall time with, taken in turn", f"{with_s:.2f} s"),
             Figure("ratio", f"{ratio:.3f}", "1.10", ratio <= 1.10),
             Figure("ratio of CPU times", f"{cpu_with_s / cpu_without_s:.3f}"),
-            Figure("wall time for a packet-hop", f"{cost_ns:.0f} ns"),
             Figure("memory for a switch", f"{table['bytes_per_switch'] // 1024} KiB"),
             Figure("entries in use at most", f"{table['most_entries_used']}"),
             Figure(

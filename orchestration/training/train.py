@@ -30,6 +30,7 @@ import numpy as np
 from orchestration.artifacts.provenance import versions
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.ports import Backend
+from orchestration.model.trial import TrialSpec
 from orchestration.runner.worker import Job
 from orchestration.training.episodes import Players, Trace
 from orchestration.training.learners import make_learner
@@ -81,6 +82,7 @@ def train(
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, episodes, folder)
+    backend.check(episodes.testbed, jobs, [training.episode(0).tuner])
     players = Players(backend, jobs)
     with _signals(players) as signals:
         try:
@@ -181,13 +183,15 @@ class _Training:
         self._save()
         return round_
 
+    def episode(self, number: int) -> TrialSpec:
+        """Return an episode as it is played with the network so far."""
+        acting = self._learner.acting()
+        return with_tuner(self._episodes[number], self._request, self.checkpoint, acting)
+
     def _job(self, number: int) -> Job:
-        episode = with_tuner(
-            self._episodes[number], self._request, self.checkpoint, self._learner.acting()
-        )
         work = self._folder / "work" / str(number)
         shutil.rmtree(work, ignore_errors=True)
-        return Job(episode, self._episodes.testbed, work, work)
+        return Job(self.episode(number), self._episodes.testbed, work, work)
 
     def _learn(self, traces: list[Trace]) -> tuple[float, float, float]:
         rows = []
