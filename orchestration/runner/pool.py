@@ -119,9 +119,7 @@ class Pool:
         self._workers.remove(worker)
 
 
-def _be_worker(
-    do: Work, job: Job, backend: Backend, pipe: Connection, parent: int
-) -> NoReturn:
+def _be_worker(do: Work, job: Job, backend: Backend, pipe: Connection, parent: int) -> NoReturn:
     """Do the work in the forked process, and never return into the copy of the caller."""
     code = 1
     try:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from inventory.files import load_testbed
@@ -26,6 +23,7 @@ from orchestration.model.units import format_size
 from orchestration.runner import journal as log
 from orchestration.runner.folder import RunFolder
 from orchestration.runner.pool import Pool
+from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Failed, Finished, Job, Progressed
 
 # How often the listener is told that time passes, and signals are looked at.
@@ -154,7 +152,7 @@ class _Run:
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
         journal.add(log.RUN_STARTED, **about, versions=versions())
         self._listener.planned(summary.trials, summary.skipped, jobs)
-        with _signals(self._pool) as signals:
+        with noted_signals(self._pool.kill) as signals:
             try:
                 while (self._todo or len(self._pool)) and not signals:
                     self._turn(jobs)
@@ -215,24 +213,6 @@ class _Run:
     def _clear(self, trial: TrialSpec) -> None:
         self._running.discard(trial.id)
         self._folder.discard(trial.id)
-
-
-@contextmanager
-def _signals(pool: Pool) -> Iterator[list[signal.Signals]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second one kills the workers."""
-    seen: list[signal.Signals] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(signal.Signals(number))
-        if len(seen) > 1:
-            pool.kill()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:

@@ -16,13 +16,10 @@ import json
 import os
 import platform
 import shutil
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -31,6 +28,7 @@ from orchestration.artifacts.provenance import versions
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
+from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Job
 from orchestration.training.episodes import Players, Trace
 from orchestration.training.learners import make_learner
@@ -84,7 +82,7 @@ def train(
     training = _Training(request, episodes, folder)
     backend.check(episodes.testbed, jobs, [training.episode(0).tuner])
     players = Players(backend, jobs)
-    with _signals(players) as signals:
+    with noted_signals(players.kill) as signals:
         try:
             training.run(players, listener, lambda: not signals)
         finally:
@@ -268,21 +266,3 @@ def publish(checkpoint: Path, name: str) -> Path:
     card = {key: value for key, value in found.card.items() if key != "format"}
     files.save(path, found.arrays, card)
     return path
-
-
-@contextmanager
-def _signals(players: Players) -> Iterator[list[signal.Signals]]:
-    """Collect SIGINT and SIGTERM; a second one kills the players."""
-    seen: list[signal.Signals] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(signal.Signals(number))
-        if len(seen) > 1:
-            players.kill()
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield seen
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

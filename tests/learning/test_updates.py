@@ -6,10 +6,10 @@ import torch
 
 from inventory.files import load_testbed
 from tuners.ecn import pet
-from tuners.ecn.acc import ddqn_target
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.graphcc import HIDDEN, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
+from tuners.q_learning import ddqn_target
 
 
 def test_double_q_target_chooses_by_one_network_and_values_by_the_other():

@@ -25,6 +25,7 @@ from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
+from tuners.q_learning import Kept, ddqn_target, exploration, explore, transitions
 from tuners.replay import Replay, draw
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Acc(EcnTuner):
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
         self._idle = np.zeros(len(queues), dtype=bool)
         self._rewards = np.zeros((0, len(queues)))
-        self._rows: dict[str, list[NDArray[Any]]] = {"x": [], "action": [], "reward": []}
+        self._kept = Kept()
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None
         if self._online:
@@ -126,10 +127,10 @@ class Acc(EcnTuner):
         x = self._window.push(observation)
         reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
         self._rewards = np.vstack([self._rewards[-IDLE_SLOTS:], reward])
-        explore = self._explore
+        share = self._explore
         if self._learner is not None:
             self._learn_online(self._learner, x, reward)
-            explore = float(self._learner.acting()["explore"])
+            share = float(self._learner.acting()["explore"])
         busy = self._all if not self._idle_rule else self._busy(observation)
         self._inferences += len(busy)
         self._skipped += len(self._all) - len(busy)
@@ -137,11 +138,9 @@ class Acc(EcnTuner):
         if len(busy):
             values = mlp_by_group(self._parameters, "q", x[busy], self._switch[busy])
             self._choice[busy] = values.argmax(axis=1)
-            random = busy[self._rng.random(len(busy)) < explore]
-            self._choice[random] = self._rng.integers(0, len(self._templates), len(random))
+            explore(self._rng, self._choice, busy, share, len(self._templates))
         if self._collect or self._online:
-            for name, row in (("x", x), ("action", self._choice.copy()), ("reward", reward)):
-                self._rows[name].append(row)
+            self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
             return NoAction()
@@ -161,12 +160,13 @@ class Acc(EcnTuner):
     def _learn_online(
         self, learner: AccLearner, x: NDArray[np.float32], reward: NDArray[np.float64]
     ) -> None:
-        if self._rows["x"]:
-            learner.add(
-                self._rows["x"][-1][None], self._rows["action"][-1][None], reward[None], x[None]
-            )
-            learner.update()
-            self._parameters = learner.parameters()
+        last = self._kept.last()
+        if last is None:
+            return
+        before = {"x": last[0], "action": last[1], "reward": reward, "next_x": x}
+        learner.add({name: row[None] for name, row in before.items()})
+        learner.update()
+        self._parameters = learner.parameters()
 
     def facts(self) -> Mapping[str, Any]:
         """Say how many inferences were made, and how many the idle rule saved."""
@@ -178,26 +178,11 @@ class Acc(EcnTuner):
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return states (decisions, queues, features), actions and rewards (decisions, queues)."""
-        if not self._collect or not self._rows["x"]:
-            return {}
-        return {
-            "x": np.stack(self._rows["x"]),
-            "action": np.stack(self._rows["action"]).astype(np.int16),
-            "reward": np.stack(self._rows["reward"]).astype(np.float32),
-        }
+        return self._kept.trace() if self._collect else {}
 
 
 def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) -> Arrays:
     return init_mlp(np.random.default_rng([seed, 0]), "q", _widths(settings), copies)
-
-
-def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
-    """Equation 3: y = r + discount * Q(s', argmax_a Q(s', a; theta); theta').
-
-    `reward` has shape (…), the networks' values of the next state (…, actions); torch tensors.
-    """
-    best = next_online.argmax(dim=-1, keepdim=True)
-    return reward + discount * next_target.gather(-1, best).squeeze(-1)
 
 
 class AccLearner:
@@ -236,40 +221,34 @@ class AccLearner:
     def acting(self) -> dict[str, Scalar]:
         """Exploration decays exponentially (section 4.3)."""
         s = self._settings
-        decay = float(np.exp(-self._decisions / s.explore_decay))
-        return {"explore": s.explore_end + (s.explore_start - s.explore_end) * decay}
+        share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
+        return {"explore": share}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode's transitions and make an update for each of its decisions."""
-        x, action, reward = trace["x"], trace["action"], trace["reward"]
-        steps = len(x) - 1
+        """Store an episode's transitions and make updates for each of its decisions."""
+        steps = len(trace["x"]) - 1
         if steps < 1:
             return {}
-        self.add(x[:-1], action[:-1], reward[1:], x[1:])
+        explored = float(self.acting()["explore"])
+        self.add(transitions(trace))
         count = max(1, round(steps * self._settings.updates_per_decision))
         losses = [self.update() for _ in range(count)]
-        return {"loss": float(np.mean(losses)), **self._figures(reward)}
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(trace["reward"].mean()),
+            "explore": explored,
+        }
 
-    def _figures(self, reward: NDArray[Any]) -> dict[str, float]:
-        return {"reward": float(reward.mean()), "explore": float(self.acting()["explore"])}
-
-    def add(
-        self,
-        x: NDArray[Any],
-        action: NDArray[Any],
-        reward: NDArray[Any],
-        next_x: NDArray[Any],
-    ) -> None:
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
-        self._decisions += len(x)
+        self._decisions += len(rows["x"])
+        kinds = {"x": np.float32, "action": np.int64, "reward": np.float32, "next_x": np.float32}
         for switch, memory in enumerate(self._local):
             own = self._switch == switch
             memory.add(
                 {
-                    "x": x[:, own].reshape(-1, x.shape[-1]).astype(np.float32),
-                    "action": action[:, own].reshape(-1).astype(np.int64),
-                    "reward": reward[:, own].reshape(-1).astype(np.float32),
-                    "next_x": next_x[:, own].reshape(-1, x.shape[-1]).astype(np.float32),
+                    name: rows[name][:, own].reshape(-1, *rows[name].shape[2:]).astype(kind)
+                    for name, kind in kinds.items()
                 }
             )
 

@@ -19,13 +19,13 @@ from orchestration.model.records import Action, NoAction, Observation
 from orchestration.model.trial import Scalar
 from tuners.base import EcnTuner
 from tuners.checkpoint import load_for
-from tuners.ecn.acc import ddqn_target
 from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
+from tuners.q_learning import Kept, ddqn_target, exploration, explore, transitions
 from tuners.replay import PrioritisedReplay
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Graphcc(EcnTuner):
         self._present = self._graph.present[..., None]
         self._all = np.arange(count, dtype=np.int64)
         self._choice = np.full(count, self._templates.nearest(*START))
-        self._rows: dict[str, list[NDArray[Any]]] = {"x": [], "action": [], "reward": []}
+        self._kept = Kept()
         return self._templates.settings(self._all, self._choice)
 
     def act(self, observation: Observation) -> Action:
@@ -152,12 +152,10 @@ class Graphcc(EcnTuner):
         values = q_values(self._checkpoint.arrays, x, self._graph, self._present)
         self._choice = values.argmax(axis=1)
         if self._explore > 0:
-            random = np.flatnonzero(self._rng.random(len(before)) < self._explore)
-            self._choice[random] = self._rng.integers(0, len(self._templates), len(random))
+            explore(self._rng, self._choice, self._all, self._explore, len(self._templates))
         if self._collect:
             reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
-            for name, row in (("x", x), ("action", self._choice), ("reward", reward)):
-                self._rows[name].append(row)
+            self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
             return NoAction()
@@ -169,13 +167,7 @@ class Graphcc(EcnTuner):
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return states (decisions, agents, features), actions and rewards (decisions, agents)."""
-        if not self._collect or not self._rows["x"]:
-            return {}
-        return {
-            "x": np.stack(self._rows["x"]),
-            "action": np.stack(self._rows["action"]).astype(np.int16),
-            "reward": np.stack(self._rows["reward"]).astype(np.float32),
-        }
+        return self._kept.trace()
 
 
 class GraphccLearner:
@@ -208,31 +200,23 @@ class GraphccLearner:
     def acting(self) -> dict[str, Scalar]:
         """Exploration decays exponentially."""
         s = self._settings
-        decay = float(np.exp(-self._decisions / s.explore_decay))
-        return {"explore": s.explore_end + (s.explore_start - s.explore_end) * decay}
+        share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
+        return {"explore": share}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Store an episode, and make an update for each of its decisions."""
-        x, action, reward = trace["x"], trace["action"], trace["reward"]
-        steps = len(x) - 1
+        steps = len(trace["x"]) - 1
         if steps < 1:
             return {}
-        explore = float(self.acting()["explore"])
-        self._memory.add(
-            {
-                "x": x[:-1].astype(np.float32),
-                "action": action[:-1].astype(np.int64),
-                "reward": reward[1:].astype(np.float32),
-                "next_x": x[1:].astype(np.float32),
-            }
-        )
+        explored = float(self.acting()["explore"])
+        self._memory.add(transitions(trace))
         self._decisions += steps
         count = max(1, round(steps * self._settings.updates_per_decision))
         losses = [self.update() for _ in range(count)]
         return {
             "loss": float(np.mean(losses)),
-            "reward": float(reward.mean()),
-            "explore": explore,
+            "reward": float(trace["reward"].mean()),
+            "explore": explored,
         }
 
     def update(self) -> float:

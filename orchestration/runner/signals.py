@@ -1,0 +1,26 @@
+"""Ctrl-C and SIGTERM while workers run: noted first, so that the work can be put in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
+    """Collect SIGINT and SIGTERM instead of dying of them; a second one calls `kill`."""
+    seen: list[signal.Signals] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(signal.Signals(number))
+        if len(seen) > 1:
+            kill()
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield seen
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
