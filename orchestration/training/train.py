@@ -257,12 +257,3 @@ class _Training:
                 for item in self._rounds
             ],
         }
-
-
-def publish(checkpoint: Path, name: str) -> Path:
-    """Put a checkpoint among the pretrained ones of the package, and return its path there."""
-    found = files.load(str(checkpoint))
-    path = files.PRETRAINED / f"{name}.safetensors"
-    card = {key: value for key, value in found.card.items() if key != "format"}
-    files.save(path, found.arrays, card)
-    return path
