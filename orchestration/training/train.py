@@ -105,6 +105,7 @@ class _Training:
         self._folder = folder
         self._rounds: list[Round] = []
         self._saved_s = 0.0
+        self._parent: dict[str, Any] = {}
         self.done = 0
         self.checkpoint = folder / "checkpoint.safetensors"
         self._learner = self._make()
@@ -115,7 +116,9 @@ class _Training:
 
         torch.set_num_threads(1)  # nets this small are no faster on more, and never the same
         request, testbed = self._request, self._episodes.testbed
-        parameters = files.load(request.init).arrays if request.init else None
+        parent = files.load(request.init) if request.init else None
+        parameters = parent.arrays if parent else None
+        self._parent = parent.card if parent else {}
         learner = make_learner(request.tuner, request.seed, testbed, request.settings, parameters)
         if request.per_switch:
             count = len(testbed.switches)
@@ -243,6 +246,7 @@ class _Training:
             "architecture": self._learner.architecture(),
             "switches": list(self._episodes.testbed.switches) if request.per_switch else [],
             "request": {**request.to_json(), "scenario": Path(request.scenario).name},
+            "parent": {key: value for key, value in self._parent.items() if key != "curve"},
             "scenario": self._episodes.source,
             "backend": self._episodes.backend,
             "seeds": "stream 'training' of the request's seed, one an episode from 0 on",

@@ -59,6 +59,9 @@ def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:
             kmin_bytes=zeros if thresholds is None else thresholds.kmin_bytes,
             kmax_bytes=zeros if thresholds is None else thresholds.kmax_bytes,
             pmax=np.zeros(queues) if thresholds is None else thresholds.pmax,
+            incast_degree=rng.integers(0, 20, queues),
+            mice_flows=rng.integers(0, 50, queues),
+            elephant_flows=rng.integers(0, 5, queues),
         )
         for n in range(count)
     ]
