@@ -1,0 +1,157 @@
+"""What learned tuners do with readings: idle rule, several queues a port, online learning."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.model.records import NoAction, Observation
+from tuners import checkpoint
+from tuners.ecn.acc import Acc, AccLearner
+from tuners.ecn.features import FeatureWindow
+from tuners.ecn.pet import Pet, PetLearner
+
+
+def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:
+    queues = testbed.queues
+    rate = np.array([queue.rate_bps for queue in queues])
+    zeros = np.zeros(len(queues), dtype=np.int64)
+    t_ns = 100_000 * number
+    length = np.broadcast_to(np.asarray(qlen_bytes, dtype=np.int64), len(queues)).copy()
+    return Observation(
+        t_ns=t_ns,
+        age_ns=zeros,
+        qlen_bytes=length,
+        tx_bytes=(rate * tx_share * t_ns / 8e9).astype(np.int64),
+        tx_packets=zeros,
+        marked_packets=zeros,
+        dropped_packets=zeros,
+        kmin_bytes=zeros + 5_000,
+        kmax_bytes=zeros + 200_000,
+        pmax=np.full(len(queues), 0.01),
+        qlen_mean_bytes=length.astype(np.float64),
+        incast_degree=zeros + 4,
+        mice_flows=zeros + 3,
+        elephant_flows=zeros + 1,
+    )
+
+
+@pytest.fixture
+def write(tmp_path):
+    def save(tuner, learner):
+        path = tmp_path / f"{tuner}.safetensors"
+        card = {"tuner": tuner, "architecture": learner.architecture()}
+        checkpoint.save(path, learner.parameters(), card)
+        return str(path)
+
+    return save
+
+
+def test_idle_queues_get_no_inference(write):
+    testbed = load_testbed("graphcc")
+    tuner = Acc(write("acc", AccLearner(1, testbed)))
+    tuner.reset(testbed, 1)
+    count = len(testbed.queues)
+    lengths = np.zeros(count, dtype=np.int64)
+    lengths[:3] = 50_000  # above the kmin of 5 KB that the readings have
+    tuner.act(reading(testbed, 1, lengths))
+    assert (tuner.facts()["inferences"], tuner.facts()["inferences_skipped"]) == (3, count - 3)
+    tuner.act(reading(testbed, 2, 0))
+    assert tuner.facts()["inferences"] == 3
+    # an idle queue is busy again once it exceeds its kmin
+    tuner.act(reading(testbed, 3, 6_000))
+    assert tuner.facts()["inferences"] == 3 + count
+
+
+def test_without_the_rule_every_queue_gets_one(write):
+    testbed = load_testbed("rlcc-7")
+    tuner = Acc(write("acc", AccLearner(1, testbed)), idle_rule=False)
+    tuner.reset(testbed, 1)
+    tuner.act(reading(testbed, 1, 0))
+    assert tuner.facts()["inferences"] == len(testbed.queues)
+
+
+def test_online_learning_gives_each_switch_a_network_of_its_own(write):
+    testbed = load_testbed("graphcc")
+    path = write("acc", AccLearner(1, testbed))
+    tuner = Acc(path, online=True)
+    tuner.reset(testbed, 1)
+    offline = checkpoint.load(path).arrays["q.0.weight"][0]
+    for number in range(1, 8):
+        tuner.act(reading(testbed, number, 40_000 * (number % 3)))
+    own = tuner._parameters["q.0.weight"]
+    assert len(own) == len(testbed.switches)
+    assert all(np.abs(copy - offline).max() > 0 for copy in own)
+    assert np.abs(own[0] - own[-1]).max() > 0
+    # a reset goes back to the checkpoint
+    tuner.reset(testbed, 1)
+    np.testing.assert_array_equal(tuner._parameters["q.0.weight"][0], offline)
+
+
+def test_pet_learns_online_after_a_rollout(write):
+    testbed = load_testbed("rlcc-7")
+    tuner = Pet(write("pet", PetLearner(1, testbed)), online=True)
+    tuner.reset(testbed, 1)
+    before = tuner._parameters["actor.0.weight"].copy()
+    for number in range(1, 51):
+        tuner.act(reading(testbed, number, 30_000 * (number % 5)))
+    np.testing.assert_array_equal(tuner._parameters["actor.0.weight"], before)
+    tuner.act(reading(testbed, 51, 0))
+    assert np.abs(tuner._parameters["actor.0.weight"] - before).max() > 0
+
+
+def test_queues_of_one_port_share_what_the_port_earns(write):
+    testbed = load_testbed("acc-fig8")
+    assert len(testbed.queues) == 2 * 8
+    tuner = Pet(write("pet", PetLearner(1, testbed)), collect=True)
+    start = tuner.reset(testbed, 1)
+    assert len(start.queues) == 16  # a setting for each row of each port's matrix
+    lengths = np.zeros(16, dtype=np.int64)
+    lengths[0] = 400_000  # one class of the first port is congested
+    tuner.act(reading(testbed, 1, lengths))
+    earned = tuner.trace()["reward"][0].reshape(8, 2)
+    np.testing.assert_array_equal(earned[:, 0], earned[:, 1])
+    assert earned[0, 0] < earned[1, 0]
+
+
+def test_history_is_newest_first_and_starts_empty():
+    testbed = load_testbed("rlcc-7")
+    window = FeatureWindow(testbed, 3, ("queue", "utilisation"))
+    first = window.push(reading(testbed, 1, 1_000))
+    second = window.push(reading(testbed, 2, 3_000))
+    np.testing.assert_allclose(first[0], [0.1, 0.5, 0, 0, 0, 0], atol=1e-3)
+    np.testing.assert_allclose(second[0], [0.2, 0.5, 0.1, 0.5, 0, 0], atol=1e-3)
+
+
+def test_a_reading_that_is_no_number_is_refused():
+    testbed = load_testbed("rlcc-7")
+    window = FeatureWindow(testbed, 1)
+    bad = dataclasses.replace(reading(testbed, 1, 0), pmax=np.full(len(testbed.queues), np.nan))
+    with pytest.raises(ValueError, match="no number for 'pmax' of queue 0"):
+        window.push(bad)
+
+
+def test_flow_features_need_a_flow_table():
+    testbed = load_testbed("rlcc-7")
+    window = FeatureWindow(testbed, 1, ("incast",))
+    blind = dataclasses.replace(reading(testbed, 1, 0), incast_degree=None)
+    with pytest.raises(ValueError, match="needs the flow table"):
+        window.push(blind)
+
+
+@pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
+def test_a_shipped_network_marks_early_at_a_congested_queue(name):
+    from orchestration.model.trial import TunerSpec
+    from tuners.registry import create
+
+    testbed = load_testbed("graphcc")
+    tuner = create(TunerSpec(name))
+    setting = tuner.reset(testbed, 1)
+    kmax = setting.kmax_bytes.copy()
+    for number in range(1, 6):
+        action = tuner.act(reading(testbed, number, 300_000, tx_share=0.95))
+        if not isinstance(action, NoAction):
+            kmax[action.queues] = action.kmax_bytes
+    to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
+    assert np.median(kmax[to_hosts]) <= 64_000
