@@ -106,11 +106,14 @@ class Summary:
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
+FIXED_TUNERS = ("secn1", "secn2", "static")
+
+
 def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
     """Read the finished trials of a campaign's folder and return what they show.
 
-    `baseline` names the tuner that the others are compared with, the first by name if "". Raises
-    InputError if there are no finished trials, a file cannot be read, or no tuner has that name.
+    `baseline` names the tuner that the others are compared with; if "", the first by name of those
+    with fixed settings, or else of all. Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that name.
     """
     folders = finished_trials(campaign_folder)
     if not folders:
@@ -121,7 +124,8 @@ def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
         raise InputError.single(
             "--baseline", f"no tuner {baseline!r} here", f"use one of: {', '.join(known)}"
         )
-    baseline = baseline or known[0]
+    fixed = {trial.tuner for trial in trials if trial.spec.tuner.name in FIXED_TUNERS}
+    baseline = baseline or (sorted(fixed) or known)[0]
     return Summary(
         campaign=trials[0].spec.campaign,
         baseline=baseline,
@@ -186,6 +190,7 @@ def _condition_key(spec: TrialSpec) -> str:
     """Return what trials must share to be compared: how often a tuner acts is its own affair."""
     own = ("tuner", "seed", "repeat", "action_period_ns", "cell")
     shared = {key: value for key, value in spec.to_json().items() if key not in own}
+    shared["files"] = spec.traffic_files
     return json.dumps([_factors(spec), shared], sort_keys=True)
 
 

@@ -19,6 +19,7 @@ from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import TUNER, choose, read_factors
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
+    CHECKPOINT,
     AllToAllSpec,
     FaultSpec,
     HostSpec,
@@ -206,7 +207,7 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
     name = checkpoint_of(tuner, params)
     if name is None:
         return {}
-    called = name if schema.is_path(name) else f"checkpoint {name}"
+    called = name if schema.is_path(name) else f"{CHECKPOINT}{name}"
     return {called: _digest(str(find_checkpoint(name)))}
 
 

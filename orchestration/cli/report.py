@@ -14,7 +14,7 @@ REPORT_FILE = "report.html"
 def report(
     run_folder: Annotated[Path, typer.Argument(help="A campaign's folder: runs/<campaign>.")],
     baseline: Annotated[
-        str, typer.Option(help="Compare the other tuners with this one (default: first by name).")
+        str, typer.Option(help="Compare the others with this tuner (default: a fixed setting).")
     ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of tables, for a program.")

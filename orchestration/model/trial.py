@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+# How `TrialSpec.files` names a checkpoint that comes with the package.
+CHECKPOINT = "checkpoint "
 BackendName = Literal["emulated", "fake", "hardware", "simulated"]
 Scalar = str | int | float | bool
 
@@ -161,6 +163,15 @@ class TrialSpec:
         )
         values["host"] = HostSpec(**data["host"])
         return cls(**values)
+
+    @property
+    def traffic_files(self) -> dict[str, str]:
+        """Return `files` without the checkpoints, which are the tuner's own affair."""
+        return {
+            name: digest
+            for name, digest in self.files.items()
+            if not name.startswith(CHECKPOINT) and not name.endswith(".safetensors")
+        }
 
     @property
     def id(self) -> str:

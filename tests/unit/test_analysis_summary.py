@@ -91,6 +91,16 @@ def test_trials_of_an_edited_campaign_are_kept_apart(tmp_path, cases):
     assert labels == ["load 0.6", "load 0.6 (variant 2)"]
 
 
+def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_path, cases):
+    networks = {"checkpoint acc": "0" * 64, "mine.safetensors": "1" * 64}
+    write(tmp_path, cases("acc", 1, 1_000_000), files=networks)
+    write(tmp_path, cases("secn1", 1, 1_000_000))
+    summary = summarise(tmp_path)
+    assert summary.baseline == "secn1"
+    (condition,) = summary.conditions
+    assert [arm.tuner for arm in condition.arms] == ["secn1", "acc"]
+
+
 def test_parameters_tell_tuners_of_one_name_apart():
     assert tuner_label(TunerSpec("secn1")) == "secn1"
     assert tuner_label(TunerSpec("static", {"pmax": 0.1, "kmin_bytes": 5})) == (
