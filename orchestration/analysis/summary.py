@@ -113,7 +113,8 @@ def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
     """Read the finished trials of a campaign's folder and return what they show.
 
     `baseline` names the tuner that the others are compared with; if "", the first by name of those
-    with fixed settings, or else of all. Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that name.
+    with fixed settings, or else of all. Raises InputError if there are no finished trials, a file
+    cannot be read, or no tuner has that name.
     """
     folders = finished_trials(campaign_folder)
     if not folders:

@@ -93,7 +93,7 @@ def test_trials_of_an_edited_campaign_are_kept_apart(tmp_path, cases):
 
 def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_path, cases):
     networks = {"checkpoint acc": "0" * 64, "mine.safetensors": "1" * 64}
-    write(tmp_path, cases("acc", 1, 1_000_000), files=networks)
+    write(tmp_path, cases("secn2", 1, 1_000_000), tuner=TunerSpec("acc"), files=networks)
     write(tmp_path, cases("secn1", 1, 1_000_000))
     summary = summarise(tmp_path)
     assert summary.baseline == "secn1"
