@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 
 class EcnTuner:
-    """A tuner that watches no flows, keeps nothing to learn from, and has nothing to tell."""
+    """A tuner that watches no flows, keeps nothing to learn from, and has nothing to tell.
+
+    A subclass adds `reset(testbed, seed)`, which returns the setting to start from: see
+    `orchestration.model.ports.Tuner`.
+    """
 
     observes_flows = False
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Accept every testbed. A tuner that does not raises CheckpointError."""
-
-    def reset(self, testbed: Testbed, seed: int) -> Action:
-        """Forget everything, and return the setting to start from."""
-        raise NotImplementedError
 
     def act(self, observation: Observation) -> Action:
         """Leave the setting as it is."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Ints
+from orchestration.model.trial import Scalar
+from tuners.learning import TrainedNet
+from tuners.nets import Arrays
 
 
 def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
@@ -67,3 +71,72 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         "reward": trace["reward"][1:].astype(np.float32),
         "next_x": x[1:],
     }
+
+
+class QSettings(Protocol):
+    """What all Q-learners are set to; `explore_decay` is a time constant in decisions."""
+
+    @property
+    def explore_start(self) -> float:
+        """Probability of a random action at first."""
+
+    @property
+    def explore_end(self) -> float:
+        """And in the end."""
+
+    @property
+    def explore_decay(self) -> float:
+        """How many decisions it takes to fall to a third."""
+
+    @property
+    def updates_per_decision(self) -> float:
+        """How many steps of gradient descent follow each decision."""
+
+
+class QLearner(ABC):
+    """The part of a learner that does not depend on its network and its memory."""
+
+    def __init__(self, settings: QSettings, net: TrainedNet, start: Arrays) -> None:
+        self._exploring = settings
+        self._net = net
+        self._target = start
+        self._updates = self._decisions = 0
+
+    @abstractmethod
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store transitions (see `transitions`)."""
+
+    @abstractmethod
+    def update(self) -> float:
+        """Draw a batch, move the network towards its target, and return the loss."""
+
+    def parameters(self) -> Arrays:
+        """Return the evaluation network."""
+        return self._net.arrays()
+
+    def acting(self) -> dict[str, Scalar]:
+        """Exploration decays exponentially."""
+        s = self._exploring
+        share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
+        return {"explore": share}
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode, and make updates for each of its decisions."""
+        steps = len(trace["x"]) - 1
+        if steps < 1:
+            return {}
+        explored = float(self.acting()["explore"])
+        self.add(transitions(trace))
+        count = max(1, round(steps * self._exploring.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(trace["reward"].mean()),
+            "explore": explored,
+        }
+
+    def _updated(self, target_every: int) -> None:
+        """Count an update, and renew the target network after each `target_every` of them."""
+        self._updates += 1
+        if self._updates % target_every == 0:
+            self._target = self._net.arrays()

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, NoAction, Observation
-from orchestration.model.trial import Scalar
 from tuners.base import EcnTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow
@@ -25,7 +24,7 @@ from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
-from tuners.q_learning import Kept, ddqn_target, exploration, explore, transitions
+from tuners.q_learning import Kept, QLearner, ddqn_target, explore
 from tuners.replay import Replay, draw
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) ->
     return init_mlp(np.random.default_rng([seed, 0]), "q", _widths(settings), copies)
 
 
-class AccLearner:
+class AccLearner(QLearner):
     """Algorithm 1 with the exchange between local and global replay memories of section 3.
 
     A parameter has one copy that all switches share (offline training: "the same offline training
@@ -204,40 +203,13 @@ class AccLearner:
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         self._copies = len(start["q.0.weight"])
-        self._net = TrainedNet(start, settings.learning_rate)
-        self._target = dict(start)
+        super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
         self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
         self._global = Replay(settings.global_capacity)
-        self._updates = self._decisions = 0
-
-    def parameters(self) -> Arrays:
-        """Return the evaluation network."""
-        return self._net.arrays()
 
     def architecture(self) -> dict[str, Any]:
         """Return what a checkpoint of this learner is."""
         return architecture(self._settings)
-
-    def acting(self) -> dict[str, Scalar]:
-        """Exploration decays exponentially (section 4.3)."""
-        s = self._settings
-        share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
-        return {"explore": share}
-
-    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode's transitions and make updates for each of its decisions."""
-        steps = len(trace["x"]) - 1
-        if steps < 1:
-            return {}
-        explored = float(self.acting()["explore"])
-        self.add(transitions(trace))
-        count = max(1, round(steps * self._settings.updates_per_decision))
-        losses = [self.update() for _ in range(count)]
-        return {
-            "loss": float(np.mean(losses)),
-            "reward": float(trace["reward"].mean()),
-            "explore": explored,
-        }
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
@@ -277,9 +249,7 @@ class AccLearner:
             )
         value = mlp(online, "q", rows["x"]).gather(-1, rows["action"][..., None]).squeeze(-1)
         loss = self._net.step(((y - value) ** 2).mean(), max_norm=10.0)  # equation 4
-        self._updates += 1
-        if self._updates % settings.target_every == 0:
-            self._target = self._net.arrays()
+        self._updated(settings.target_every)
         if self._updates % settings.exchange_every == 0:
             self._exchange(rng)
         return loss

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, NoAction, Observation
-from orchestration.model.trial import Scalar
 from tuners.base import EcnTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, FeatureWindow
@@ -25,7 +24,7 @@ from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
-from tuners.q_learning import Kept, ddqn_target, exploration, explore, transitions
+from tuners.q_learning import Kept, QLearner, ddqn_target, explore
 from tuners.replay import PrioritisedReplay
 
 if TYPE_CHECKING:
@@ -170,7 +169,7 @@ class Graphcc(EcnTuner):
         return self._kept.trace()
 
 
-class GraphccLearner:
+class GraphccLearner(QLearner):
     """Double Q-learning with prioritised replay on samples of the whole fabric (section 3.3)."""
 
     def __init__(
@@ -184,40 +183,17 @@ class GraphccLearner:
         self._seed = seed
         self._graph = graph(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        self._net = TrainedNet(start, settings.learning_rate)
-        self._target = dict(start)
+        super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
         self._memory = PrioritisedReplay(settings.capacity, settings.priority_alpha)
-        self._updates = self._decisions = 0
-
-    def parameters(self) -> Arrays:
-        """Return the evaluation network."""
-        return self._net.arrays()
 
     def architecture(self) -> dict[str, Any]:
         """Return what a checkpoint of this learner is."""
         return architecture(self._settings)
 
-    def acting(self) -> dict[str, Scalar]:
-        """Exploration decays exponentially."""
-        s = self._settings
-        share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
-        return {"explore": share}
-
-    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode, and make an update for each of its decisions."""
-        steps = len(trace["x"]) - 1
-        if steps < 1:
-            return {}
-        explored = float(self.acting()["explore"])
-        self._memory.add(transitions(trace))
-        self._decisions += steps
-        count = max(1, round(steps * self._settings.updates_per_decision))
-        losses = [self.update() for _ in range(count)]
-        return {
-            "loss": float(np.mean(losses)),
-            "reward": float(trace["reward"].mean()),
-            "explore": explored,
-        }
+    def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
+        self._decisions += len(rows["x"])
+        self._memory.add(rows)
 
     def update(self) -> float:
         """Draw a batch, move the network towards the double-Q target; return the loss."""
@@ -244,9 +220,7 @@ class GraphccLearner:
         loss = self._net.step((weights * (error**2).mean(dim=-1)).mean(), max_norm=10.0)
         # a sample's priority is the mean error of its agents
         self._memory.update(places, error.detach().abs().mean(dim=-1).numpy())
-        self._updates += 1
-        if self._updates % settings.target_every == 0:
-            self._target = self._net.arrays()
+        self._updated(settings.target_every)
         return loss
 
     def state(self) -> State:
