@@ -42,11 +42,11 @@ class AccSettings:
     hidden: tuple[int, ...] = (64, 64)
     # What a template does is over after a few round trips, long before the next decision.
     discount: float = 0.2
-    learning_rate: float = 3e-4
+    learning_rate: float = 2e-4
     batch: int = 48  # of each switch
     target_every: int = 200
-    local_capacity: int = 4_000
-    global_capacity: int = 40_000
+    local_capacity: int = 60_000  # of each switch: some fifty episodes of 15 ms
+    global_capacity: int = 200_000
     exchange_every: int = 250
     exchange: int = 200  # transitions each way, of each switch
     explore_start: float = 1.0
