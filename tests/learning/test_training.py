@@ -134,3 +134,19 @@ def test_the_card_says_how_to_make_the_network_again(scenario, tmp_path):
     assert card["scenario"] == SCENARIO
     assert card["request"]["seed"] == 1
     assert [row[0] for row in card["curve"]] == [2]
+
+
+@pytest.mark.parametrize("tuner", ["acc", "pet", "graphcc"])
+def test_packaged_scenarios_have_episodes(tuner):
+    from orchestration.training.request import find_scenario
+
+    episodes = Episodes(TrainRequest(tuner, find_scenario(tuner)))
+    assert episodes.backend == "emulated"
+    assert episodes[0].seed != episodes[1].seed
+
+
+def test_the_example_that_asks_why_is_a_campaign():
+    from orchestration.campaign.expand import load_campaign
+
+    campaign = load_campaign(Path(__file__).parents[2] / "examples" / "why-graphcc.yml")
+    assert len(campaign.trials) == 60
