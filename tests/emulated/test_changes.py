@@ -19,7 +19,8 @@ from pathlib import Path
 import numpy as np
 from orchestration.backends.emulated import tc
 from orchestration.backends.emulated.changes import ThresholdChanges
-from orchestration.backends.emulated.guest import power_off, prepare_process, say
+from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.guest import power_off, prepare_process
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import NetlinkError
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.backends.emulated.guest import say
+from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric
 from orchestration.model.ports import Tuner

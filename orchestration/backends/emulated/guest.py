@@ -1,13 +1,12 @@
 """The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
 
 Started by the kernel as init, with the job's folder in CLOSLOOP_JOB. It talks to the host through
-its console: lines that begin with `@closloop ` and hold JSON. Everything else there is for humans.
+its console (see `console`). Everything else there is for humans.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 import os
 import resource
@@ -17,15 +16,10 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from orchestration.backends.emulated.console import say
 from orchestration.model.errors import ClosloopError
 
 _libc = ctypes.CDLL(None, use_errno=True)
-CONSOLE_MARK = "@closloop "
-
-
-def say(**message: Any) -> None:
-    """Tell the host something."""
-    os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())
 
 
 def mount(kind: str, target: str) -> None:

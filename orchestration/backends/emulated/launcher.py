@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from orchestration.backends.emulated.guest import CONSOLE_MARK
+from orchestration.backends.emulated.console import CONSOLE_MARK
 from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel
 from orchestration.backends.emulated.remote import ASKS
