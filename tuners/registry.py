@@ -132,7 +132,7 @@ def parameters(name: str) -> tuple[str, ...]:
 
 def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
-    faults = check(spec.name, spec.params)
+    faults = _check_params(spec.name, spec.params)
     if faults:
         raise ValueError("; ".join(faults))
     return TUNERS[spec.name](**spec.params)
@@ -149,10 +149,17 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
 
     With `testbed`, also what keeps the tuner from running there.
     """
+    faults = _check_params(name, params)
+    if not faults and checkpoint_of(name, params) is not None:
+        faults = _check_checkpoint(name, params, testbed)
+    return tuple(faults)
+
+
+def _check_params(name: str, params: dict[str, Scalar]) -> list[str]:
     if name not in TUNERS:
         near = get_close_matches(name, TUNERS, n=1)
         guess = f"did you mean {near[0]!r}? " if near else ""
-        return (f"unknown tuner {name!r}: {guess}known are {', '.join(names())}",)
+        return [f"unknown tuner {name!r}: {guess}known are {', '.join(names())}"]
     signature = inspect.signature(TUNERS[name], eval_str=True)
     accepted = {key: p for key, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
     takes = ", ".join(accepted) if accepted else "no parameters"
@@ -172,10 +179,7 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
         if key in params and not _fits(params[key], p.annotation)
     ]
     defaults = {key: p.default for key, p in accepted.items() if p.default is not p.empty}
-    faults += [*_check_thresholds(params), *_check_rules({**defaults, **params})]
-    if not faults and "checkpoint" in accepted:
-        faults += _check_checkpoint(name, params, testbed)
-    return tuple(faults)
+    return [*faults, *_check_thresholds(params), *_check_rules({**defaults, **params})]
 
 
 def _check_checkpoint(name: str, params: dict[str, Scalar], testbed: Testbed | None) -> list[str]:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
-IDLE_SLOTS = 3  # section 4.2
 START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until something has been seen
 
 
@@ -74,8 +73,8 @@ class Acc(EcnTuner):
     """Acts by a trained network; with `online`, goes on learning from what it sees.
 
     `explore` is the probability of a random template. `idle_rule` is section 4.2's: a queue below
-    its kmin, or whose reward has not changed for three slots, is idle, and gets no inference until
-    it exceeds its kmin. With `collect` everything is kept for a learner, and no queue is idle.
+    its kmin is idle, and gets no inference until it exceeds it. With `collect` everything is kept
+    for a learner, and no queue is idle.
     """
 
     def __init__(
@@ -109,7 +108,6 @@ class Acc(EcnTuner):
         self._all = np.arange(len(queues), dtype=np.int64)
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
         self._idle = np.zeros(len(queues), dtype=bool)
-        self._rewards = np.zeros((0, len(queues)))
         self._kept = Kept()
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None
@@ -125,7 +123,6 @@ class Acc(EcnTuner):
         """Choose each busy queue's template: the best by its network, or a random one."""
         x = self._window.push(observation)
         reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
-        self._rewards = np.vstack([self._rewards[-IDLE_SLOTS:], reward])
         share = self._explore
         if self._learner is not None:
             self._learn_online(self._learner, x, reward)
@@ -146,14 +143,14 @@ class Acc(EcnTuner):
         return self._templates.settings(changed, self._choice[changed])
 
     def _busy(self, observation: Observation) -> NDArray[np.int64]:
-        """Return the queues that get an inference (section 4.2)."""
-        above = observation.qlen_bytes > observation.kmin_bytes
-        steady = np.zeros(len(above), dtype=bool)
-        if len(self._rewards) > IDLE_SLOTS:
-            steady = (np.ptp(self._rewards[-IDLE_SLOTS - 1 :], axis=0) < 1e-9) & ~above
-        # below kmin: idle; above it: busy again
-        self._idle = self._idle | (observation.qlen_bytes < observation.kmin_bytes) | steady
-        self._idle &= ~above
+        """Return the queues that get an inference (section 4.2).
+
+        The paper also calls a queue idle whose reward has not changed for three slots, and any idle
+        queue busy once it exceeds its kmin. Above kmin the second undoes the first at once, below
+        it a queue is idle anyway: so the reward does not enter.
+        """
+        self._idle |= observation.qlen_bytes < observation.kmin_bytes
+        self._idle &= observation.qlen_bytes <= observation.kmin_bytes
         return np.flatnonzero(~self._idle)
 
     def _learn_online(
