@@ -5,6 +5,9 @@ set -eu
 
 packages="make gcc gcc-bpf libc6-dev flex bison bc xz-utils tar util-linux ca-certificates"
 packages="$packages python3-venv debian-archive-keyring"
+# The virtual rack's devices: SSH, cabling, SONiC's database, RDMA, generators of traffic.
+packages="$packages iproute2 openssh-server openssh-client sudo lldpd redis-server"
+packages="$packages ibverbs-providers perftest iperf3 fio"
 
 missing=""
 for package in $packages; do

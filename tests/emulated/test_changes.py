@@ -17,7 +17,7 @@ PROGRAM = """
 import os, traceback
 from pathlib import Path
 import numpy as np
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import power_off, prepare_process
@@ -70,10 +70,10 @@ def main():
     sockets = [fabric.sockets[place] for place in switches[:2]]
     ifindex = [index for place, index in job.queue_places if place == switches[0]]
     other = [index for place, index in job.queue_places if place == switches[1]]
-    leaf, parent = tc.leaf_handle(0), tc.leaf_parent(0, 1)
+    leaf, parent = qdiscs.leaf_handle(0), qdiscs.leaf_parent(0, 1)
 
     def requests(*places):
-        return [(at, tc.red_change(index, leaf, parent, 0, 0, 0.0)) for at, index in places]
+        return [(at, qdiscs.red_change(index, leaf, parent, 0, 0, 0)) for at, index in places]
 
     changes = ThresholdChanges(
         sockets, requests((0, ifindex[0]), (0, 9_999), (0, ifindex[1]), (1, other[0]), (1, 9_998))

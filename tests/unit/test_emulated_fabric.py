@@ -7,16 +7,16 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from inventory.addressing import nic_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.backend import fault_steps
 from orchestration.backends.emulated.fabric import (
     check_supported,
     delay_before_queue_ns,
     ifindex,
-    nic_addresses,
     plan_fabric,
     plan_routes,
 )
@@ -125,17 +125,17 @@ def test_a_failed_link_leaves_one_way_and_no_way_becomes_a_blackhole():
 
 
 def test_rates_above_34_gbit_are_sent_in_64_bits():
-    request = tc.tbf(5, tc.TBF_HANDLE, tc.TC_H_ROOT, 100_000_000_000, 1614, 24)
+    request = qdiscs.tbf(5, qdiscs.TBF_HANDLE, qdiscs.TC_H_ROOT, 100_000_000_000, 1614, 24)
     rate64 = struct.pack("=HHQ", 12, 4, 12_500_000_000)
     assert rate64 in request
-    small = tc.tbf(5, tc.TBF_HANDLE, tc.TC_H_ROOT, 25_000_000_000, 1614, 24)
+    small = qdiscs.tbf(5, qdiscs.TBF_HANDLE, qdiscs.TC_H_ROOT, 25_000_000_000, 1614, 24)
     assert struct.pack("=HHQ", 12, 4, 3_125_000_000) not in small
     assert struct.pack("=I", 3_125_000_000) in small
 
 
 def test_red_marks_on_the_instantaneous_queue_and_a_change_keeps_what_is_queued():
-    made = tc.red(5, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, 5_000, 200_000, 0.01, 16_000_000)
-    changed = tc.red_change(5, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1, 5_000, 200_000, 0.01)
+    made = qdiscs.red(5, qdiscs.LEAF_HANDLE, qdiscs.TBF_HANDLE + 1, 5_000, 200_000, 77, 16_000_000)
+    changed = qdiscs.red_change(5, qdiscs.LEAF_HANDLE, qdiscs.TBF_HANDLE + 1, 5_000, 200_000, 77)
     # limit, min, max, Wlog
     assert struct.pack("=IIIB", 16_000_000, 5_000, 200_000, 0) in made
     assert struct.pack("=IIIB", 0, 5_000, 200_000, 0) in changed
@@ -177,8 +177,8 @@ def test_a_fault_cuts_both_ends_then_routes_follow():
         (4 * MS + 500_000, "routes"),
     ]
     kinds = [[kind_of(r) for _, batch in step.requests for r in batch] for step in steps]
-    assert kinds[0] == [tc.RTM_NEWQDISC, tc.RTM_NEWTFILTER] * 2
-    assert kinds[2] == [tc.RTM_DELTFILTER] * 2
+    assert kinds[0] == [qdiscs.RTM_NEWQDISC, qdiscs.RTM_NEWTFILTER] * 2
+    assert kinds[2] == [qdiscs.RTM_DELTFILTER] * 2
 
 
 def test_a_job_comes_back_as_it_was_written(tmp_path):

@@ -17,9 +17,9 @@ from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import read_table
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.fabric import ifindex, plan_fabric
-from orchestration.backends.emulated.services import services
+from orchestration.backends.services import services
 from orchestration.model.errors import NotReadyError
 from orchestration.model.records import (
     ActionRecords,
@@ -52,7 +52,7 @@ def attribute(kind, payload):
 
 def test_weights_are_quanta_of_at_least_a_frame_and_every_class_has_a_priority():
     nested = 0x8000
-    request = tc.ets(5, tc.ETS_HANDLE, tc.TBF_HANDLE + 1, [70, 30], 1514)
+    request = qdiscs.ets(5, qdiscs.ETS_HANDLE, qdiscs.TBF_HANDLE + 1, [70, 30], 1514)
     quanta = b"".join(attribute(4, struct.pack("=I", quantum)) for quantum in (51 * 70, 51 * 30))
     bands = [0, 0, 1] + [0] * 13  # of priorities 0..15
     priomap = b"".join(attribute(6, bytes([band])) for band in bands)
@@ -64,7 +64,7 @@ def test_weights_are_quanta_of_at_least_a_frame_and_every_class_has_a_priority()
 def test_type_of_service_leaves_the_ecn_bits_alone():
     """include/net/route.h: the priority is looked up by bits 1 to 4; ECN has bits 0 and 1."""
     linux_priority = [0] * 4 + [2] * 4 + [6] * 4 + [4] * 4
-    for tos, priority in zip(tc.CLASS_TOS, tc.CLASS_PRIORITIES, strict=True):
+    for tos, priority in zip(qdiscs.CLASS_TOS, qdiscs.CLASS_PRIORITIES, strict=True):
         assert tos & 3 == 0
         for ecn in range(4):
             assert linux_priority[((tos | ecn) & 0x1E) >> 1] == priority
@@ -80,14 +80,14 @@ def test_a_port_with_classes_has_a_scheduler_and_a_red_each():
             struct.unpack_from("=H", request, 4)[0],
             *struct.unpack_from("=iII", request, 20),
         )
-        if kind == tc.RTM_NEWQDISC and place == index:
+        if kind == qdiscs.RTM_NEWQDISC and place == index:
             made.append((handle >> 16, parent))
-    shaper, scheduler = tc.TBF_HANDLE + 1, tc.ETS_HANDLE
+    shaper, scheduler = qdiscs.TBF_HANDLE + 1, qdiscs.ETS_HANDLE
     assert made[-3:] == [(8, shaper), (3, scheduler + 1), (4, scheduler + 2)]
     queues = TESTBED.queues[:2]
-    assert [tc.leaf_handle(q.klass) >> 16 for q in queues] == [3, 4]
-    assert [tc.leaf_parent(q.klass, 2) for q in queues] == [scheduler + 1, scheduler + 2]
-    assert tc.leaf_parent(0, 1) == shaper
+    assert [qdiscs.leaf_handle(q.klass) >> 16 for q in queues] == [3, 4]
+    assert [qdiscs.leaf_parent(q.klass, 2) for q in queues] == [scheduler + 1, scheduler + 2]
+    assert qdiscs.leaf_parent(0, 1) == shaper
     assert plan.queue_places[RDMA] == plan.queue_places[TCP]
 
 

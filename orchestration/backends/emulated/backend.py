@@ -12,7 +12,7 @@ import numpy as np
 
 from collectors.bpf.compile import flow_table_object
 from inventory.topology import Testbed
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -180,8 +180,8 @@ def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[S
                     batch = requests.setdefault(number[port.device], [])
                     if end not in hooked:
                         hooked.add(end)
-                        batch.append(tc.clsact(ifindex(port)))
-                    change = tc.drop_arrivals if index in fault.down else tc.accept_arrivals
+                        batch.append(qdiscs.clsact(ifindex(port)))
+                    change = qdiscs.drop_arrivals if index in fault.down else qdiscs.accept_arrivals
                     batch.append(change(ifindex(port)))
             cut = fault.down
         steps.append(

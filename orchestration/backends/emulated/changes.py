@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from collectors.readers.ring import RECEIVE, SEND, Ring
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.namespaces import await_answer
 from orchestration.model.records import Ints
 
@@ -24,7 +24,7 @@ class ThresholdChanges:
     """Sends changes to the RED queues of several namespaces.
 
     `requests` has for each queue the socket of its namespace (index into `sockets`) and the
-    `tc.red_change` for it, of which only the numbers are written anew each time.
+    `qdiscs.red_change` for it, of which only the numbers are written anew each time.
     """
 
     def __init__(
@@ -45,7 +45,9 @@ class ThresholdChanges:
         order = np.argsort(self._socket_of[queues], kind="stable")
         places = self._socket_of[queues[order]]
         messages = self._requests[queues[order]]
-        for word, values in zip(tc.RED_CHANGE_WORDS, (kmin_bytes, kmax_bytes, max_p), strict=True):
+        for word, values in zip(
+            qdiscs.RED_CHANGE_WORDS, (kmin_bytes, kmax_bytes, max_p), strict=True
+        ):
             messages[:, word] = values[order]
         used, first = np.unique(places, return_index=True)
         end = np.append(first[1:], len(places))

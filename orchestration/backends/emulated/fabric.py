@@ -1,8 +1,8 @@
 """A testbed as network namespaces: pure, from `Testbed` to the netlink requests that build it.
 
-Every device is a namespace, every link a veth pair. Addresses: NIC n of leaf number t is
-10.t.(n/256).(n%256); routers need none, because every link end has a permanent neighbour entry
-for the gateway 169.254.0.1 that names the other end's MAC.
+Every device is a namespace, every link a veth pair. Addresses are those of `inventory.addressing`;
+routers need none, because every link end has a permanent neighbour entry for the gateway that names
+the other end's MAC.
 
     host NIC             tbf (line rate) > fq (round robin between flows)
     switch port, up      netem (delay) > tbf (line rate) > red
@@ -26,27 +26,22 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from inventory.addressing import GATEWAY, attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
+from orchestration.backends.sysctls import host_sysctls, switch_sysctls
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
 # Namespaces are handed over as file descriptors at fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
 FIRST_IFINDEX = 10
-GATEWAY = "169.254.0.1"
 LISTEN_PORT = 5000
 FIRST_SOURCE_PORT = 6000
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
-# Source and destination address, protocol, source and destination port.
-_FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 _BUCKET_SPARE_BYTES = 100
-
-# A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
-# default of 4 MB would let an elephant fill the NIC's queue with a millisecond of data.
-TSQ_LIMIT_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ class FabricPlan:
     links: tuple[bytes, ...]
     host_addresses: dict[str, tuple[str, ...]]
     # Per entry of Testbed.queues: (namespace number, ifindex) of its port; which of the port's
-    # queues it is follows from its class (tc.leaf_handle).
+    # queues it is follows from its class (qdiscs.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -114,34 +109,12 @@ def check_supported(testbed: Testbed) -> None:
                 f"links between tier {low} and {high} have different delays: {sorted(values)} ns",
                 "the emulated backend needs one propagation delay per tier",
             )
-    if len(_attachments(testbed)) > MAX_ATTACHMENTS:
+    if len(attachments(testbed)) > MAX_ATTACHMENTS:
         raise InputError.single(
             testbed.name,
             f"more than {MAX_ATTACHMENTS} switches with hosts",
             "use a smaller testbed: addresses hold one octet for the switch",
         )
-
-
-def _attachments(testbed: Testbed) -> dict[str, int]:
-    """Switches that hosts are attached to, numbered as in their addresses."""
-    owners = [
-        testbed.ports[port.peer].device for host in testbed.hosts for port in testbed.ports_of[host]
-    ]
-    return {name: number for number, name in enumerate(dict.fromkeys(owners))}
-
-
-def nic_addresses(testbed: Testbed) -> dict[int, str]:
-    """Address of every host port, by port index."""
-    attachments = _attachments(testbed)
-    count = dict.fromkeys(attachments, 0)
-    result = {}
-    for host in testbed.hosts:
-        for port in testbed.ports_of[host]:
-            leaf = testbed.ports[port.peer].device
-            count[leaf] += 1
-            high, low = divmod(count[leaf], 256)
-            result[port.index] = f"10.{attachments[leaf]}.{high}.{low}"
-    return result
 
 
 def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
@@ -166,9 +139,9 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
                 requests += _switch_port(testbed, port)
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
-            sysctls = _host_sysctls(host)
+            sysctls = host_sysctls(host)
         else:
-            sysctls = _switch_sysctls(seed, number[device.name])
+            sysctls = switch_sysctls(seed, number[device.name])
         requests += routes.get(device.name, ())
         namespaces.append(
             NamespacePlan(
@@ -188,7 +161,7 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
         },
         queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
-            "sysctls": {"host": _host_sysctls(host), "switch": _switch_sysctls(seed, 0)},
+            "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
                 "host": "tbf > fq",
                 "switch_up": f"netem > tbf > {_leaf_words(testbed)}",
@@ -201,13 +174,13 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
 
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
     """Return each switch's routes over the links that are up, as requests that replace."""
-    attachments = _attachments(testbed)
+    numbers = attachments(testbed)
     addresses = nic_addresses(testbed)
     hops = next_hops(testbed, down_links)
     result: dict[str, tuple[bytes, ...]] = {}
     for name in testbed.switches:
         requests = []
-        for target, number in attachments.items():
+        for target, number in numbers.items():
             ports = hops[name].get(target)
             if ports:
                 requests.append(_route(f"10.{number}.0.0", 16, ports, replace=True))
@@ -230,64 +203,41 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
     return requests
 
 
-def _host_sysctls(host: HostSpec) -> dict[str, str]:
-    return {
-        "net/ipv4/tcp_congestion_control": host.congestion_control,
-        "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
-        "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
-        # a flow must not inherit what an earlier one learned about the path
-        "net/ipv4/tcp_no_metrics_save": "1",
-        # a flow keeps its socket's hash after a timeout, too: the flow table knows it by that
-        "net/core/txrehash": "0",
-    }
-
-
-def _switch_sysctls(seed: int, number: int) -> dict[str, str]:
-    salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
-    return {
-        "net/ipv4/ip_forward": "1",
-        # 3 and not 1, which takes the sender's random socket hash where a packet still carries it
-        "net/ipv4/fib_multipath_hash_policy": "3",
-        "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
-        "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
-    }
-
-
 def _shaper(testbed: Testbed, port: Port, parent: int) -> bytes:
     """A bucket of one frame, so that nothing bursts, and a little more: a shaper that wakes up a
     nanosecond late then catches up instead of losing that nanosecond of its rate.
     """
     bucket = testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
     framing = testbed.framing_bytes
-    return tc.tbf(ifindex(port), tc.TBF_HANDLE, parent, port.rate_bps, bucket, framing)
+    return qdiscs.tbf(ifindex(port), qdiscs.TBF_HANDLE, parent, port.rate_bps, bucket, framing)
 
 
 def _nic(testbed: Testbed, port: Port) -> list[bytes]:
     index = ifindex(port)
     return [
-        _shaper(testbed, port, tc.TC_H_ROOT),
-        tc.fair_queue(index, tc.LEAF_HANDLE, tc.TBF_HANDLE + 1),
+        _shaper(testbed, port, qdiscs.TC_H_ROOT),
+        qdiscs.fair_queue(index, qdiscs.LEAF_HANDLE, qdiscs.TBF_HANDLE + 1),
     ]
 
 
 def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
     index = ifindex(port)
-    parent = tc.TC_H_ROOT
+    parent = qdiscs.TC_H_ROOT
     requests = []
     delay_ns = delay_before_queue_ns(testbed, port)
     if delay_ns:
-        requests.append(tc.netem(index, tc.NETEM_HANDLE, parent, delay_ns))
-        parent = tc.NETEM_HANDLE + 1
+        requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
+        parent = qdiscs.NETEM_HANDLE + 1
     requests.append(_shaper(testbed, port, parent))
     if testbed.classes:
         weights = [klass.weight for klass in testbed.classes]
         frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-        requests.append(tc.ets(index, tc.ETS_HANDLE, tc.TBF_HANDLE + 1, weights, frame))
+        requests.append(qdiscs.ets(index, qdiscs.ETS_HANDLE, qdiscs.TBF_HANDLE + 1, weights, frame))
     for queue in testbed.queues_at(port):
-        handle = tc.leaf_handle(queue.klass)
-        above = tc.leaf_parent(queue.klass, testbed.queues_per_port)
+        handle = qdiscs.leaf_handle(queue.klass)
+        above = qdiscs.leaf_parent(queue.klass, testbed.queues_per_port)
         never = limit = queue.buffer_bytes
-        requests.append(tc.red(index, handle, above, never, never, 1.0, limit))
+        requests.append(qdiscs.red(index, handle, above, never, never, qdiscs.ALWAYS, limit))
     return requests
 
 

@@ -48,7 +48,7 @@ class Driver:
 
     def __init__(self, job: Any, fabric: Any) -> None:
         from orchestration.backends.emulated.fabric import FIRST_SOURCE_PORT, LISTEN_PORT
-        from orchestration.backends.emulated.services import services
+        from orchestration.backends.services import services
         from traffic.drivers.sockets import Board, Endpoints, SocketDriver
 
         self._flows = len(job.schedule)

@@ -13,7 +13,7 @@ import numpy as np
 from collectors.readers.flows import FlowTables
 from collectors.readers.netlink import RingExchange
 from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
-from orchestration.backends.emulated import tc
+from orchestration.backends import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -149,15 +149,15 @@ class EmulatedRig:
         self._exchange = RingExchange(sockets, DUMP_QDISCS)
         self._reader = RedReader(
             self._exchange,
-            [(place, ifindex, tc.leaf_handle(klass)) for place, ifindex, klass in leaves],
+            [(place, ifindex, qdiscs.leaf_handle(klass)) for place, ifindex, klass in leaves],
         )
         self._known: QueueReading | None = None
         self._changes = ThresholdChanges(
             sockets,
             [
-                (place, tc.red_change(ifindex, tc.leaf_handle(klass), parent, 0, 0, 0.0))
+                (place, qdiscs.red_change(ifindex, qdiscs.leaf_handle(klass), parent, 0, 0, 0))
                 for place, ifindex, klass in leaves
-                for parent in [tc.leaf_parent(klass, job.testbed.queues_per_port)]
+                for parent in [qdiscs.leaf_parent(klass, job.testbed.queues_per_port)]
             ],
         )
         self._hosts = HostCounters(fabric, job.testbed.hosts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inventory.topology import Testbed
-from orchestration.backends.emulated.tc import CLASS_TOS
+from orchestration.backends.qdiscs import CLASS_TOS
 from orchestration.model.trial import PatternSpec
 from traffic.drivers.sockets import Service
 

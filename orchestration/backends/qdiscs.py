@@ -1,15 +1,15 @@
 """Netlink requests for queueing disciplines, as bytes.
 
 pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so the qdisc requests are built here
-(struct layouts: linux/pkt_sched.h). The guest builds its threshold changes with the same functions.
+(struct layouts: linux/pkt_sched.h). Guests build their threshold changes with the same functions,
+and so do agents on a rack's switches and Ansible's modules: standard library only, and nothing else
+of this project.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-
-from orchestration.model.red_law import red_max_p
 
 RTM_NEWQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 44, 45
 NLM_F_REQUEST = 0x1
@@ -31,6 +31,8 @@ _PRIORITIES = 16
 
 _TCA_KIND, _TCA_OPTIONS = 1, 2
 _NLA_F_NESTED = 0x8000
+# RED's largest probability: 2^32 would overflow.
+ALWAYS = 2**32 - 1
 _RED_ECN, _RED_NODROP = 1, 8
 
 # The idle table: 31 shifts any old average down to 0, so that a queue found idle counts as empty.
@@ -141,15 +143,17 @@ def red(
     parent: int,
     kmin_bytes: int,
     kmax_bytes: int,
-    pmax: float,
+    max_p: int,
     limit_bytes: int,
 ) -> bytes:
     """Add RED that marks on the instantaneous queue (EWMA weight 1); drop only above the limit.
 
+    `max_p` is the kernel's 32-bit probability (`orchestration.model.red_law.red_max_p`).
+
     `nodrop`: a packet that cannot carry a mark is queued, whatever the thresholds say (red_enqueue,
     net/sched/sch_red.c), and neither marked nor dropped below the limit.
     """
-    options = _red_options(kmin_bytes, kmax_bytes, pmax, limit_bytes)
+    options = _red_options(kmin_bytes, kmax_bytes, max_p, limit_bytes)
     return _qdisc(ifindex, handle, parent, "red", options)
 
 
@@ -158,28 +162,23 @@ RED_CHANGE_WORDS = (14, 15, 83)
 
 
 def red_change(
-    ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, pmax: float
+    ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, max_p: int
 ) -> bytes:
     """Change thresholds and keep everything queued.
 
     A limit of 0 tells the kernel to leave the inner queue alone; any other value makes it purge
     what is queued (__red_change, net/sched/sch_red.c). The byte limit stays the inner queue's.
     """
-    options = _red_options(kmin_bytes, kmax_bytes, pmax, 0)
+    options = _red_options(kmin_bytes, kmax_bytes, max_p, 0)
     attributes = _nla(_TCA_KIND, b"red\0") + _nla(_TCA_OPTIONS, options)
     return _request(RTM_NEWQDISC, NLM_F_REQUEST, ifindex, handle, parent, 0, attributes)
 
 
-def _red_options(kmin_bytes: int, kmax_bytes: int, pmax: float, limit_bytes: int) -> bytes:
+def _red_options(kmin_bytes: int, kmax_bytes: int, max_p: int, limit_bytes: int) -> bytes:
     wlog = 0  # weight 2^-0: the average is the backlog itself
     qopt = struct.pack("=IIIBBBB", limit_bytes, kmin_bytes, kmax_bytes, wlog, 0, 0, 0)
     flags = struct.pack("=II", _RED_ECN | _RED_NODROP, _RED_ECN | _RED_NODROP)
-    return (
-        _nla(1, qopt)
-        + _nla(2, _RED_STAB)
-        + _nla(3, struct.pack("=I", red_max_p(pmax)))
-        + _nla(4, flags)
-    )
+    return _nla(1, qopt) + _nla(2, _RED_STAB) + _nla(3, struct.pack("=I", max_p)) + _nla(4, flags)
 
 
 def clsact(ifindex: int) -> bytes:

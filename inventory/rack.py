@@ -1,0 +1,92 @@
+"""Rack: a testbed's devices as they are reached and wired, from an Ansible inventory.
+
+A testbed says what there is; a rack says where it is: addresses and users of the devices, the names
+that their operating systems give to the ports, and how far a run may go on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from inventory.topology import Port, Testbed
+
+Platform = Literal["linux", "sonic"]
+NicKind = Literal["plain", "roce"]
+
+# The queue that SONiC's stock configuration makes lossless and ECN-capable first.
+SONIC_QUEUE = 3
+
+
+@dataclass(frozen=True)
+class Access:
+    """One device: how to log in, and what is special about it.
+
+    `interfaces` are the operating system's names of its ports, in the order of the testbed's ports
+    of this device. With `shape`, its ports are shaped to their rates, for links that have none of
+    their own. `queues` are a SONiC switch's queue numbers, one for each of the testbed's traffic
+    classes.
+    """
+
+    device: str
+    address: str
+    port: int = 22
+    user: str = "root"
+    key_file: str = ""
+    become: bool = False
+    platform: Platform = "linux"
+    nic: NicKind = "plain"
+    rdma_device: str = ""
+    shape: bool = False
+    interfaces: tuple[str, ...] = ()
+    queues: tuple[int, ...] = (SONIC_QUEUE,)
+
+
+@dataclass(frozen=True)
+class Corridor:
+    """Bounds that a trial must keep to; the circuit breaker trips outside them.
+
+    Shares are of one `window_s`: packets dropped of packets sent, time paused by PFC, and bytes
+    sent of what the busiest window so far sent. 1 (or 0 for throughput) never trips.
+    """
+
+    window_s: float = 1.0
+    max_drop_share: float = 0.05
+    max_pause_share: float = 0.5
+    min_throughput_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Safety:
+    """How far a run may go.
+
+    After `deadman_s` without a word from the controller a device restores itself; a lease that is
+    not renewed for `lease_s` is free. A queue's thresholds change at most every
+    `min_change_interval_ns`.
+    """
+
+    deadman_s: float = 30.0
+    lease_s: float = 60.0
+    min_change_interval_ns: int = 0
+    corridor: Corridor = field(default_factory=Corridor)
+
+
+@dataclass(frozen=True)
+class Rack:
+    """A testbed that can be logged in to. `access` has every device of `testbed`.
+
+    `known_hosts_file` is looked at besides the user's own; host keys are never accepted unseen.
+    """
+
+    name: str
+    testbed: Testbed
+    access: Mapping[str, Access]
+    collector: Access | None = None
+    known_hosts_file: str = ""
+    safety: Safety = field(default_factory=Safety)
+
+    def interface(self, port: Port) -> str:
+        """Return the operating system's name of a port."""
+        place = self.testbed.ports_of[port.device].index(port)
+        return self.access[port.device].interfaces[place]

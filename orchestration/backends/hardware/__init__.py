@@ -1,0 +1,1 @@
+"""The hardware backend: a rack of switches and hosts, reached over SSH."""
