@@ -13,12 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.model.status import DONE, FAILED, STATUS_NAMES, UNFINISHED
+
+__all__ = [
+    "DONE",
+    "FAILED",
+    "STATUS_NAMES",
+    "UNFINISHED",
+]
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-# flows.status
-DONE, UNFINISHED, FAILED = 0, 1, 2
-STATUS_NAMES = ("done", "unfinished", "failed")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sends a schedule with TCP sockets: one process, one epoll loop for all hosts.
+"""Sends a schedule with TCP sockets: one process, one epoll loop for all hosts that are here.
 
 Each flow is a connection of its own, made before the trial's time 0 so that the handshake is not
 part of its time. At its start the sender hands over its bytes and closes its direction; the
@@ -13,6 +13,8 @@ same for every tuner.
 With traffic classes, both ends of a flow are set to its class (see `Service`). The receiver's end
 inherits from the socket that listened: so acknowledgements travel in the flow's class, and each
 class has a port to listen at.
+
+Standard library only, and Python 3.9: on a rack each host runs it with its own flows.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from orchestration.model.status import DONE, FAILED, UNFINISHED
 
-from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
+if TYPE_CHECKING:
+    from orchestration.model.records import Schedule
 
 READ_LOW_WATER_BYTES = 4_000_000
 _DISCARD_BYTES = 1 << 24
@@ -37,8 +41,10 @@ _DISCARD_BYTES = 1 << 24
 _SEND_BYTES = 1 << 19
 _UNTIL_SENT = select.EPOLLRDHUP | select.EPOLLOUT
 _TCP_INFO_BYTES = 104  # up to and with tcpi_total_retrans
+LISTEN_PORT, FIRST_SOURCE_PORT = 5000, 6000
 _SOURCE_PORT_LIMIT = 65_000
 _BACKLOG = 65_535
+_COLUMNS = 5
 
 
 @dataclass(frozen=True)
@@ -64,42 +70,114 @@ class Service:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the hosts are: per host (in the schedule's order) its namespace and NIC addresses.
+    """Where the hosts are: per host (in the schedule's order) the addresses of its NICs.
 
     Class number n listens at `listen_port` + n.
     """
 
-    namespaces: Sequence[int]
     addresses: Sequence[Sequence[str]]
-    listen_port: int
-    first_source_port: int
+    listen_port: int = LISTEN_PORT
+    first_source_port: int = FIRST_SOURCE_PORT
+
+
+@dataclass(frozen=True)
+class Flows:
+    """The flows of a schedule with the ends of their connections, an entry of each list a flow.
+
+    `near` is the sender's address and port, `far` the receiver's and the port it listens at.
+    """
+
+    start_ns: list[int]
+    size_bytes: list[int]
+    src: list[int]
+    dst: list[int]
+    near: list[tuple[str, int]]
+    far: list[tuple[str, int]]
+    service: list[Service]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @classmethod
+    def of(cls, schedule: Schedule, ends: Endpoints, services: Sequence[Service] = ()) -> Flows:
+        """Return the flows of `schedule`.
+
+        `services` has one entry for each of its patterns (`Schedule.klass`); without any, sockets
+        are as the hosts have them. Raises OSError if a host starts more flows than it has ports.
+        """
+        src, dst = schedule.src.tolist(), schedule.dst.tolist()
+        if services:
+            service = [services[pattern] for pattern in schedule.klass.tolist()]
+        else:
+            service = [Service()] * len(schedule)
+        next_port: dict[int, int] = {}
+        near, far = [], []
+        for flow, (sender, receiver) in enumerate(zip(src, dst, strict=True)):
+            port = next_port.get(sender, ends.first_source_port)
+            next_port[sender] = port + 1
+            if port > _SOURCE_PORT_LIMIT:
+                most = _SOURCE_PORT_LIMIT + 1 - ends.first_source_port
+                raise OSError(f"host {sender} starts more than {most} flows: shorten the trial")
+            own, other = ends.addresses[sender], ends.addresses[receiver]
+            near.append((own[flow % len(own)], port))
+            far.append((other[flow % len(other)], ends.listen_port + service[flow].number))
+        return cls(
+            schedule.start_ns.tolist(), schedule.size_bytes.tolist(), src, dst, near, far, service
+        )
+
+    def touching(self, host: int) -> list[int]:
+        """Return the numbers of the flows that a host sends or receives."""
+        return [flow for flow in range(len(self)) if host in (self.src[flow], self.dst[flow])]
+
+    def to_json(self, flows: Sequence[int]) -> dict[str, Any]:
+        """Return some of the flows, by number, as JSON-ready data."""
+        data: dict[str, Any] = {
+            name: [getattr(self, name)[flow] for flow in flows]
+            for name in ("start_ns", "size_bytes", "src", "dst", "near", "far")
+        }
+        data["service"] = [
+            [item.number, item.tos, item.congestion_control]
+            for item in (self.service[flow] for flow in flows)
+        ]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Flows:
+        """Rebuild flows from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        near, far = ([(str(ip), int(port)) for ip, port in data[name]] for name in ("near", "far"))
+        service = [Service(*item) for item in data["service"]]
+        start_ns, size_bytes, src, dst = (
+            list(data[name]) for name in ("start_ns", "size_bytes", "src", "dst")
+        )
+        return cls(start_ns, size_bytes, src, dst, near, far, service)
 
 
 class Board:
     """Flow results in memory shared between the driver's process and its parent.
 
-    `done` counts the flows that have ended; reading it costs no system call.
+    Every list has an entry a flow; `received_bytes` is what its receiver has read, if that is here.
+    `done` counts the flows sent from here that have ended; reading it costs no system call.
     """
 
-    def __init__(self, flows: int, buffer: memoryview | bytearray) -> None:
-        words = np.frombuffer(buffer, dtype=np.int64, count=self.words(flows))
+    def __init__(self, flows: int, buffer: memoryview) -> None:
+        words = buffer.cast("q")
         self._head = words[:2]
-        self.sent_ns, self.end_ns, self.retransmits, self.status = (
-            words[2 + i * flows : 2 + (i + 1) * flows] for i in range(4)
+        self.sent_ns, self.end_ns, self.retransmits, self.status, self.received_bytes = (
+            words[2 + i * flows : 2 + (i + 1) * flows] for i in range(_COLUMNS)
         )
-        self.sent_ns[:] = -1
-        self.end_ns[:] = -1
-        self.status[:] = UNFINISHED
+        for flow in range(flows):
+            self.sent_ns[flow] = self.end_ns[flow] = -1
+            self.status[flow] = UNFINISHED
 
     @staticmethod
-    def words(flows: int) -> int:
-        """Size of the shared memory in 8-byte words."""
-        return 2 + 4 * flows
+    def size_bytes(flows: int) -> int:
+        """Size of the shared memory."""
+        return 8 * (2 + _COLUMNS * flows)
 
     @property
     def done(self) -> int:
         """Flows that ended, well or badly."""
-        return int(self._head[0])
+        return self._head[0]
 
     @done.setter
     def done(self, value: int) -> None:
@@ -108,51 +186,39 @@ class Board:
     @property
     def t0_ns(self) -> int:
         """CLOCK_MONOTONIC at the trial's time 0."""
-        return int(self._head[1])
+        return self._head[1]
 
     @t0_ns.setter
     def t0_ns(self, value: int) -> None:
         self._head[1] = value
 
-    def records(self) -> FlowRecords:
-        """Return a copy of the results."""
-        return FlowRecords(
-            sent_ns=self.sent_ns.copy(),
-            end_ns=self.end_ns.copy(),
-            retransmits=self.retransmits.copy(),
-            status=self.status.copy(),
-        )
-
 
 class SocketDriver:
-    """Sends one schedule. `prepare` opens sockets, `run` is the loop.
+    """Sends the flows between hosts. `prepare` opens sockets, `run` is the loop.
 
-    `services` has one entry for each of the schedule's patterns (`Schedule.klass`); without any,
-    sockets are as the hosts have them.
+    `enter` is called with a host's number before a socket of that host is opened. With `here`, only
+    these hosts' ends are opened: the others' are somebody else's affair, and `listen`, `connect`
+    and `accept` are called one after the other once all drivers have done the one before.
     """
 
     def __init__(
         self,
-        schedule: Schedule,
-        endpoints: Endpoints,
-        enter_namespace: Callable[[int], None],
+        flows: Flows,
+        enter: Callable[[int], None],
         board: Board,
-        services: Sequence[Service] = (),
+        here: Collection[int] | None = None,
     ) -> None:
-        self._ends = endpoints
-        self._enter = enter_namespace
+        self._flows = flows
+        self._enter = enter
         self._board = board
-        self._start = schedule.start_ns.tolist()
-        self._src = schedule.src.tolist()
-        self._dst = schedule.dst.tolist()
-        self._size = schedule.size_bytes.tolist()
-        if services:
-            self._service = [services[pattern] for pattern in schedule.klass.tolist()]
-        else:
-            self._service = [Service()] * len(schedule)
+        everywhere = range(len(flows))
+        self._outgoing = [f for f in everywhere if here is None or flows.src[f] in here]
+        self._incoming = [f for f in everywhere if here is None or flows.dst[f] in here]
+        self._judged = set(self._incoming)
+        self._size = flows.size_bytes
         self._left = list(self._size)
-        self._received = [0] * len(self._start)
-        self._senders: list[socket.socket | None] = [None] * len(self._start)
+        self._senders: list[socket.socket | None] = [None] * len(flows)
+        self._listeners: dict[tuple[int, Service], socket.socket] = {}
         self._sending: dict[int, int] = {}
         self._receiving: dict[int, tuple[socket.socket, int]] = {}
         self._zeros = memoryview(bytes(_SEND_BYTES))
@@ -163,66 +229,72 @@ class SocketDriver:
 
     def prepare(self) -> None:
         """Connect every flow. Takes virtual time: a round trip a flow."""
-        flows_from: dict[int, list[int]] = {}
+        self.listen()
+        self.connect()
+        self.accept()
+
+    def listen(self) -> None:
+        """Open the sockets that flows are accepted at."""
+        for flow in self._incoming:
+            end = (self._flows.dst[flow], self._flows.service[flow])
+            if end not in self._listeners:
+                self._listeners[end] = self._listener(*end, self._flows.far[flow][1])
+
+    def connect(self) -> None:
+        """Connect the flows that are sent from here, host by host."""
+        by_host: dict[int, list[int]] = {}
+        for flow in self._outgoing:
+            by_host.setdefault(self._flows.src[flow], []).append(flow)
+        for host, flows in by_host.items():
+            self._enter(host)
+            for flow in flows:
+                sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                sender.bind(self._flows.near[flow])
+                self._flows.service[flow].apply(sender)
+                sender.connect(self._flows.far[flow])
+                self._senders[flow] = sender
+
+    def accept(self) -> None:
+        """Accept the flows that are received here."""
+        flow_of_peer = {self._flows.near[flow]: flow for flow in self._incoming}
         arrivals: dict[tuple[int, Service], int] = {}
-        for flow, (src, dst) in enumerate(zip(self._src, self._dst, strict=True)):
-            flows_from.setdefault(src, []).append(flow)
-            end = (dst, self._service[flow])
+        for flow in self._incoming:
+            end = (self._flows.dst[flow], self._flows.service[flow])
             arrivals[end] = arrivals.get(end, 0) + 1
-        listeners = {end: self._listener(*end) for end in arrivals}
-        flow_of_peer: dict[tuple[str, int], int] = {}
-        for host, flows in flows_from.items():
-            self._enter(self._ends.namespaces[host])
-            for order, flow in enumerate(flows):
-                flow_of_peer[self._connect(host, flow, order)] = flow
-        for end, listener in listeners.items():
+        for end, listener in self._listeners.items():
             for _ in range(arrivals[end]):
                 connection, peer = listener.accept()
                 self._receiving[connection.fileno()] = (connection, flow_of_peer[peer])
                 self._epoll.register(connection.fileno(), select.EPOLLIN | select.EPOLLRDHUP)
             listener.close()
 
-    def _listener(self, host: int, service: Service) -> socket.socket:
-        self._enter(self._ends.namespaces[host])
+    def _listener(self, host: int, service: Service, port: int) -> socket.socket:
+        self._enter(host)
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, READ_LOW_WATER_BYTES)
         service.apply(listener)
-        listener.bind(("0.0.0.0", self._ends.listen_port + service.number))
+        listener.bind(("0.0.0.0", port))
         listener.listen(_BACKLOG)
         return listener
 
-    def _connect(self, host: int, flow: int, order: int) -> tuple[str, int]:
-        """Connect a flow from its NIC to the other host's; return its source address."""
-        port = self._ends.first_source_port + order
-        if port > _SOURCE_PORT_LIMIT:
-            raise OSError(f"host {host} starts more than {order} flows: shorten the trial")
-        near, far = (self._ends.addresses[end] for end in (host, self._dst[flow]))
-        address = (near[flow % len(near)], port)
-        sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        sender.bind(address)
-        service = self._service[flow]
-        service.apply(sender)
-        sender.connect((far[flow % len(far)], self._ends.listen_port + service.number))
-        self._senders[flow] = sender
-        return address
-
     def run(self, t0_ns: int, end_ns: int) -> None:
-        """Send everything; return when all flows ended or at `end_ns` after `t0_ns`.
+        """Send everything; return when all flows here ended or at `end_ns` after `t0_ns`.
 
         `t0_ns` is the CLOCK_MONOTONIC time of the trial's time 0.
         """
-        flows, starts, timer = len(self._start), self._start, self._timer
+        outgoing, timer = self._outgoing, self._timer
+        starts, flows = [self._flows.start_ns[flow] for flow in outgoing], len(outgoing)
         self._epoll.register(timer.fd, select.EPOLLIN)
         next_start, due_ns = 0, (starts[0] if flows else end_ns)
         timer.arm(t0_ns + due_ns)
-        while self._done < flows:
+        while self._done < flows or self._receiving:
             events = self._epoll.poll()
             now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - t0_ns
             if now_ns >= due_ns:
                 if now_ns >= end_ns:
                     break
                 while next_start < flows and starts[next_start] <= now_ns:
-                    self._begin(next_start, now_ns)
+                    self._begin(outgoing[next_start], now_ns)
                     next_start += 1
                 due_ns = min(end_ns, starts[next_start]) if next_start < flows else end_ns
                 timer.arm(t0_ns + due_ns)
@@ -262,7 +334,9 @@ class SocketDriver:
         if sender is None:
             return
         if mask & (select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR):
-            good = not self._left[flow] and self._received[flow] == self._size[flow]
+            good = not self._left[flow]
+            if flow in self._judged:
+                good = good and self._board.received_bytes[flow] == self._size[flow]
             self._end(flow, DONE if good else FAILED, now_ns if good else -1)
         elif self._left[flow]:
             self._push(flow, sender, now_ns)
@@ -289,12 +363,12 @@ class SocketDriver:
         try:
             got = connection.recv_into(self._sink, _DISCARD_BYTES, flags)
             ended = got == 0
-            self._received[flow] += got
+            self._board.received_bytes[flow] += got
         except BlockingIOError:
             return
         except OSError:
             ended = True
-        if ended or self._received[flow] >= self._size[flow]:
+        if ended or self._board.received_bytes[flow] >= self._size[flow]:
             del self._receiving[fd]
             connection.close()
 

@@ -37,8 +37,6 @@ from orchestration.model.trial import HostSpec
 # Namespaces are handed over as file descriptors at fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
 FIRST_IFINDEX = 10
-LISTEN_PORT = 5000
-FIRST_SOURCE_PORT = 6000
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
 _BUCKET_SPARE_BYTES = 100

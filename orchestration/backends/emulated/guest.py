@@ -47,29 +47,25 @@ class Driver:
     """The traffic driver in a process of its own, which ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
-        from orchestration.backends.emulated.fabric import FIRST_SOURCE_PORT, LISTEN_PORT
         from orchestration.backends.services import services
-        from traffic.drivers.sockets import Board, Endpoints, SocketDriver
+        from traffic.drivers.sockets import Board, Endpoints, Flows, SocketDriver
 
         self._flows = len(job.schedule)
-        memory = mmap.mmap(-1, 8 * Board.words(self._flows))
+        memory = mmap.mmap(-1, Board.size_bytes(self._flows))
         self.board = Board(self._flows, memoryview(memory))
         self._child_ended = False
         self._status: int | None = None
         hosts = job.testbed.hosts
-        endpoints = Endpoints(
-            namespaces=[fabric.number[name] for name in hosts],
-            addresses=[job.host_addresses[name] for name in hosts],
-            listen_port=LISTEN_PORT,
-            first_source_port=FIRST_SOURCE_PORT,
-        )
+        endpoints = Endpoints([job.host_addresses[name] for name in hosts])
         self._end_ns = job.trial.duration_ns + job.trial.drain_ns
         go, self._go = os.pipe()
         ready, told = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             of_pattern = services(job.testbed, job.trial.traffic)
-            driver = SocketDriver(job.schedule, endpoints, fabric.enter, self.board, of_pattern)
+            flows = Flows.of(job.schedule, endpoints, of_pattern)
+            places = [fabric.number[name] for name in hosts]
+            driver = SocketDriver(flows, lambda host: fabric.enter(places[host]), self.board)
             self._child(driver, go, told)
         os.close(told)
         signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
@@ -119,6 +115,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.loop import run_loop
     from orchestration.model.records import TrialRecord
+    from traffic.drivers.results import flow_records
     from tuners.registry import create
 
     job = read_job(folder)
@@ -151,7 +148,7 @@ def run_job(folder: Path) -> None:
     driver.wait()
     say(stage="write", t_ns=rig.now_ns())
     record = TrialRecord(
-        flows=driver.board.records(),
+        flows=flow_records(driver.board),
         ports=recorder.ports(len(job.queue_places)),
         actions=recorder.actions(),
         hosts=rig.hosts(),

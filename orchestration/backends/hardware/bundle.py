@@ -13,7 +13,11 @@ from pathlib import Path
 
 _AGENT = "orchestration.backends.hardware.agent"
 # Modules outside the agent's folder that it may import: standard library only, like it.
-SHARED = ("orchestration.backends.qdiscs",)
+SHARED = (
+    "orchestration.backends.qdiscs",
+    "orchestration.model.status",
+    "traffic.drivers.sockets",
+)
 _ALWAYS = ("frames", "main")
 
 # All that stands on the device's command line.
