@@ -2,8 +2,39 @@
 
 from __future__ import annotations
 
-from orchestration.model.errors import InputError
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
+
+
+@dataclass(frozen=True)
+class RackAccess:
+    """Which rack to run on: its inventory, and passwords where keys do not do."""
+
+    inventory: Path
+    login_password: str = field(default="", repr=False)
+    become_password: str = field(default="", repr=False)
+
+
+def _on_rack(rack: RackAccess | None) -> Backend:
+    if rack is None:
+        raise InputError.single(
+            "--on hardware",
+            "no inventory is given",
+            "name the rack's Ansible inventory with --inventory, or in CLOSLOOP_INVENTORY; "
+            "`closloop rack up` makes a virtual one",
+        )
+    try:
+        from orchestration.backends.hardware.backend import HardwareBackend
+        from orchestration.backends.hardware.ssh import Secrets
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            f"the hardware backend needs {error.name}, which is not installed",
+            "pip install 'closloop[hardware]'",
+        ) from error
+    return HardwareBackend(rack.inventory, Secrets(rack.login_password, rack.become_password))
 
 
 def _fake() -> Backend:
@@ -19,11 +50,17 @@ def _emulated() -> Backend:
 
 
 _BACKENDS = {"emulated": _emulated, "fake": _fake}
+_HARDWARE = "hardware"
 
 
-def backend(name: str) -> Backend:
-    """Return a new backend. Raises InputError, naming the known ones, for any other name."""
+def backend(name: str, rack: RackAccess | None = None) -> Backend:
+    """Return a new backend. Raises InputError, naming the known ones, for any other name.
+
+    The hardware backend needs a `rack`; the others have no use for one.
+    """
+    if name == _HARDWARE:
+        return _on_rack(rack)
     if name not in _BACKENDS:
-        known = ", ".join(sorted(_BACKENDS))
+        known = ", ".join(sorted([*_BACKENDS, _HARDWARE]))
         raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")
     return _BACKENDS[name]()

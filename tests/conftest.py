@@ -1,18 +1,96 @@
-"""Tests marked `kernel` need the virtual-time kernel: skipped without it, but in CI they fail."""
+"""Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
+kernel: the virtual-time kernel. ssh: OpenSSH's server. redis: redis-server.
+"""
+
+import getpass
 import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-NO_KERNEL = "no virtual-time kernel: build it with `closloop kernel build`"
+SYSTEM_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+
+
+def _no_kernel() -> str:
+    from orchestration.backends.emulated.kernel import find_kernel
+
+    return "" if find_kernel() else "no virtual-time kernel: build it with `closloop kernel build`"
+
+
+def _no_program(name: str) -> str:
+    found = shutil.which(name, path=SYSTEM_PATH)
+    return "" if found else f"no {name}: install it with scripts/system-packages.sh"
+
+
+NEEDS = {
+    "kernel": _no_kernel,
+    "ssh": lambda: _no_program("sshd"),
+    "redis": lambda: _no_program("redis-server"),
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("kernel") is None:
-        return
-    from orchestration.backends.emulated.kernel import find_kernel
+    for marker, why_not in NEEDS.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        if reason := why_not():
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
 
-    if find_kernel() is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(NO_KERNEL)
-        pytest.skip(NO_KERNEL)
+
+@dataclass(frozen=True)
+class Loopback:
+    """A running SSH server of this user's on 127.0.0.1."""
+
+    port: int
+    user: str
+    key_file: Path
+    host_key: Path
+    known_hosts: Path
+    pid: int
+
+
+@pytest.fixture(scope="session")
+def loopback(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sshd")
+    for name in ("host", "id"):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
+        subprocess.run(command, check=True)
+    if os.getuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            shutil.which("sshd", path=SYSTEM_PATH), "-D", "-e", "-f", "/dev/null", "-p", str(port),
+            *(word for option in (
+                f"HostKey={folder / 'host'}", f"AuthorizedKeysFile={folder / 'id.pub'}",
+                "ListenAddress=127.0.0.1", "UsePAM=no", "StrictModes=no", "PidFile=none",
+            ) for word in ("-o", option)),
+        ],
+        stderr=(folder / "log").open("wb"),
+    )  # fmt: skip
+    key = " ".join((folder / "host.pub").read_text().split()[:2])
+    (folder / "known").write_text(f"[127.0.0.1]:{port} {key}\n")
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            break
+        except OSError:
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.05)
+    yield Loopback(
+        port, getpass.getuser(), folder / "id", folder / "host.pub", folder / "known", server.pid
+    )
+    server.send_signal(signal.SIGTERM)
+    server.wait()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -13,14 +13,19 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
+# What a queue tells of itself, and a tuner may decide by.
+QUEUE_COUNTERS = ("qlen_bytes", "tx_bytes", "marked_packets")
+
+
 class EcnTuner:
-    """A tuner that watches no flows, keeps nothing to learn from, and has nothing to tell.
+    """A tuner that decides by queues alone, keeps nothing to learn from, and has nothing to tell.
 
     A subclass adds `reset(testbed, seed)`, which returns the setting to start from: see
     `orchestration.model.ports.Tuner`.
     """
 
     observes_flows = False
+    observes: Sequence[str] = QUEUE_COUNTERS
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Accept every testbed. A tuner that does not raises CheckpointError."""

@@ -63,7 +63,7 @@ class RedReader:
         self._words: dict[str, Ints] | None = None
         self._ifindexes = np.array([place[1] for place in places], dtype=np.uint32)
         self._handles = np.array([place[2] for place in places], dtype=np.uint32)
-        self._wraps = _Unwrapped()
+        self._wraps = Unwrapped()
 
     def read(self) -> QueueReading:
         """Read all queues once. Raises ReaderError if a queue is missing."""
@@ -151,7 +151,7 @@ def _attributes(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, in
     return result
 
 
-class _Unwrapped:
+class Unwrapped:
     """Extends the kernel's 32-bit counters to 64 bits, reading by reading."""
 
     def __init__(self) -> None:

@@ -34,7 +34,11 @@ class Pace:
 
 
 # Measured on the quickstart's fabric, all queues sampled every 100 us.
-PACES = {"emulated": Pace(0.8, 450_000), "fake": Pace(0.05, 8_000_000)}
+PACES = {
+    "emulated": Pace(0.8, 450_000),
+    "fake": Pace(0.05, 8_000_000),
+    "hardware": Pace(15.0, 50_000_000),
+}
 
 # Bytes in the run folder, measured: a sample of a queue and of a host, a flow, and the rest.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def plan(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Plan for this backend: emulated or fake.")
+        str | None, typer.Option("--on", help="Plan for this backend: emulated, fake or hardware.")
     ] = None,
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryOption,
+    enter_virtual_rack,
+    rack_access,
+)
+
 if TYPE_CHECKING:
     from orchestration.runner.run import Summary
 
@@ -16,7 +24,7 @@ if TYPE_CHECKING:
 def run(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Run on this backend: emulated or fake.")
+        str | None, typer.Option("--on", help="Run on this backend: emulated, fake or hardware.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
@@ -27,6 +35,9 @@ def run(
             "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
         ),
     ] = 0,
+    inventory: InventoryOption = None,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
     ] = None,
@@ -44,7 +55,9 @@ def run(
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
 
-    Example: closloop run examples/quickstart.yml --on fake
+    Examples: closloop run examples/quickstart.yml --on fake
+
+    closloop run examples/quickstart.yml --on hardware --inventory rack.yml
     """
     # Trials run side by side, a core each: NumPy's own threads would only be in the way.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -55,7 +68,11 @@ def run(
     from orchestration.runner.run import default_jobs, run_campaign
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
-    engine = wiring.backend(campaign.trials[0].backend)
+    rack = None
+    if campaign.trials[0].backend == "hardware" and inventory is not None:
+        enter_virtual_rack(inventory)
+        rack = rack_access(inventory, ask_pass, ask_become_pass)
+    engine = wiring.backend(campaign.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(campaign, engine)
     with open_display(f"{campaign.name} on {engine.name}") as display:
         summary = run_campaign(campaign, engine, out, side_by_side, display, fresh=fresh)

@@ -44,9 +44,12 @@ class Tuner(Protocol):
     """Decides. The same instance lives for one trial. `tuners.base.EcnTuner` has the defaults.
 
     `observes_flows` asks the backend to keep a flow table: see `Observation.incast_degree`.
+    `observes` names the fields of an Observation that it decides by: a backend that cannot offer
+    one of them refuses the tuner.
     """
 
     observes_flows: bool
+    observes: Sequence[str]
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""

@@ -2,6 +2,7 @@
 
 Per-queue arrays have one entry per switch port, in the order of `Testbed.queues`. Counters are
 cumulative from the start of the fabric. Times are ns of the rig's clock since the trial's start.
+A count or a size that a device does not offer is `MISSING`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ __all__ = [
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+MISSING = -1
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ class AmtEcn(EcnTuner):
     the threshold grows by in a decision, `cut` the share that it shrinks by.
     """
 
+    observes = ("tx_bytes",)
+
     def __init__(
         self,
         start_bytes: int,

@@ -23,6 +23,8 @@ TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_temp
 class RandomEcn(EcnTuner):
     """At each decision every queue gets one of the templates, each as likely as any other."""
 
+    observes = ()
+
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
 

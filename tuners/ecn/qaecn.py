@@ -36,6 +36,8 @@ class QueueAwareEcn(EcnTuner):
     made: it would mark the same packets.
     """
 
+    observes = ("qlen_bytes",)
+
     def __init__(self, least_bytes: int, most_bytes: int, share: float) -> None:
         self._limits = (least_bytes, most_bytes)
         self._share = share

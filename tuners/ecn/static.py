@@ -21,6 +21,8 @@ class StaticEcn(EcnTuner):
     With `per_25g`, kmin and kmax are meant at 25 Gbit/s and grow in proportion to the rate.
     """
 
+    observes = ()
+
     def __init__(
         self, kmin_bytes: int, kmax_bytes: int, pmax: float, *, per_25g: bool = False
     ) -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class StepEcn(EcnTuner):
     """Holds `before` until an observation at or after `at_ns`, then sets `after`, once."""
 
+    observes = ()
+
     def __init__(self, at_ns: int, before: StaticEcn, after: StaticEcn) -> None:
         self._at_ns = at_ns
         self._before = before

@@ -6,19 +6,14 @@ and then the program from standard input, and goes on reading requests. Nothing 
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 _AGENT = "orchestration.backends.hardware.agent"
-# Modules outside the agent's folder that it may import: standard library only, like it.
-SHARED = (
-    "orchestration.backends.qdiscs",
-    "orchestration.model.status",
-    "traffic.drivers.sockets",
-)
-_ALWAYS = ("frames", "main")
+_OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
 
 # All that stands on the device's command line.
 STARTER = (
@@ -45,10 +40,39 @@ main()
 
 def program(services: Iterable[str]) -> bytes:
     """Return what to send to `STARTER`: the agent with `services`, modules of its folder."""
-    names = [f"{_AGENT}.{name}" for name in (*_ALWAYS, *services)] + list(SHARED)
-    sources = {name: _source(name) for name in dict.fromkeys(names)}
+    sources = sources_of(f"{_AGENT}.{name}" for name in ("main", *services))
     text = _LOADER.format(sources=_literal(sources), agent=_AGENT).encode()
     return f"{len(text)}\n".encode() + text
+
+
+def sources_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return the sources of modules, and of all modules of this project that they import."""
+    wanted = list(modules)
+    sources: dict[str, str] = {}
+    while wanted:
+        name = wanted.pop()
+        if name not in sources:
+            sources[name] = _source(name)
+            wanted += _imports(sources[name])
+    return dict(sorted(sources.items()))
+
+
+def _imports(source: str) -> Iterator[str]:
+    # what stands at the top of a module, not what only type checkers or the controller import
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module:
+            if statement.module.partition(".")[0] not in _OURS:
+                continue
+            for alias in statement.names:
+                inner = f"{statement.module}.{alias.name}"
+                yield inner if _is_module(inner) else statement.module
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _literal(sources: dict[str, str]) -> str:

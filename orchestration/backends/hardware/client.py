@@ -28,6 +28,7 @@ ANSWER_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 60.0
 _READ_BYTES = 1 << 20
 _AT_ONCE = 16
+SUDO = "sudo"
 
 
 class AgentClient:
@@ -59,9 +60,9 @@ class AgentClient:
         lines = b""
         if self.access.become:
             if secrets is not None and secrets.become:
-                command, lines = f"sudo -S -p '' -- {command}", secrets.become.encode() + b"\n"
+                command, lines = f"{SUDO} -S -p '' -- {command}", secrets.become.encode() + b"\n"
             else:
-                command = f"sudo -n -- {command}"
+                command = f"{SUDO} -n -- {command}"
         self._channel.exec_command(command)
         self._send(lines + program(services))
         deadline = time.monotonic() + _START_TIMEOUT_S

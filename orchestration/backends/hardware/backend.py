@@ -1,0 +1,278 @@
+"""The hardware backend: one trial on a rack, under guard from its first change to the last restore."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.recorder import Recorder
+from inventory.ansible import load_rack
+from inventory.rack import Access, Rack
+from inventory.topology import Testbed
+from orchestration.backends.hardware.client import open_agents
+from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
+from orchestration.backends.hardware.fleet import Clock, Fleet
+from orchestration.backends.hardware.flows import RackFlows
+from orchestration.backends.hardware.readiness import (
+    check_leases,
+    check_queues,
+    check_same_fabric,
+    check_sources,
+    raise_unreachable,
+)
+from orchestration.backends.hardware.rig import HardwareRig
+from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
+from orchestration.backends.hardware.safety.ledger import Ledger
+from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.ssh import Secrets
+from orchestration.backends.hardware.switches import Switch, make_switch
+from orchestration.backends.hardware.watch import CorridorWatch, HeldBack
+from orchestration.loop import run_loop
+from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.model.ports import Progress, Tuner
+from orchestration.model.records import Event, Schedule, TrialRecord
+from orchestration.model.trial import TrialSpec, TunerSpec
+from tuners.registry import create
+
+_ALWAYS = ("state", "deadman", "lease")
+_HOST_SERVICES = ("sender", "kernel", *_ALWAYS)
+# A trial whose controller slept, or lost devices that came back, is run again, this often.
+_ATTEMPTS = 3
+_PATIENCE_S = 600.0
+_RETRY_EVERY_S = 5.0
+
+
+class HardwareBackend:
+    """Runs trials on the rack of an Ansible inventory, one at a time."""
+
+    name = "hardware"
+
+    def __init__(self, inventory: Path, secrets: Secrets | None = None) -> None:
+        self._inventory = inventory
+        self._secrets = secrets
+        self._rack = load_rack(inventory)
+
+    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+        """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
+
+        A tuner that decides by what a switch does not offer is refused too.
+        """
+        if jobs > 1:
+            raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
+        rack = self._rack
+        check_same_fabric(rack, testbed)
+        with self._open() as fleet:
+            switches = _switches(rack)
+            check_queues(fleet, switches)
+            check_sources(switches, tuners)
+            check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
+
+    def run(
+        self,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        folder: Path,
+        progress: Progress,
+        tuner: Tuner | None = None,
+    ) -> TrialRecord:
+        """Run one trial; whatever happens, every device that can be reached is restored.
+
+        A trial during which this machine slept, or devices were out of reach for a while, is run
+        again from its start: nothing of the first attempt is kept. Raises TrialError.
+        """
+        if trial.faults:
+            raise TrialError(
+                "the hardware backend cuts no links",
+                "run campaigns with faults on the emulated backend",
+            )
+        notes: list[str] = []
+        for _ in range(_ATTEMPTS):
+            try:
+                record = self._attempt(trial, testbed, schedule, progress, tuner)
+            except (DeviceGone, ControllerSlept) as error:
+                notes.append(f"{error.message}; the trial was run again")
+                self._await_devices(error)
+            except DeviceError as error:
+                raise TrialError(error.message, error.remedy) from error
+            else:
+                events = tuple(Event(0, "warning", note) for note in notes)
+                return _with_events(record, events)
+        raise TrialError(
+            f"{_ATTEMPTS} attempts came to nothing: {'; '.join(notes)}",
+            "see what interrupts the connections; `closloop restore` puts back what is left",
+        )
+
+    def _attempt(
+        self,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        progress: Progress,
+        tuner: Tuner | None,
+    ) -> TrialRecord:
+        rack = self._rack
+        decides = tuner or create(trial.tuner)
+        recorder = Recorder()
+        settings = Settings(rack, trial)
+        with (
+            self._open() as fleet,
+            Guard(
+                rack,
+                fleet.agents,
+                Ledger.of(rack.name, self._inventory),
+                holder_of(trial),
+                sysctls=settings.names(),
+            ) as guard,
+        ):
+            absent = settings.write(fleet)
+            clocks = fleet.clocks()
+            flows = RackFlows(trial, testbed, schedule, fleet)
+            flows.connect(clocks)
+            switches = _switches(rack)
+            limiter = HeldBack(rack.safety.min_change_interval_ns)
+            corridor = CorridorWatch(testbed, rack.safety.corridor)
+            rig = HardwareRig(
+                rack, fleet, switches, clocks, flows, (guard, corridor), limiter.hold_back
+            )
+            check_sources(switches, [trial.tuner] if tuner is None else [])
+            try:
+                said = run_loop(rig, decides, testbed, trial, recorder, progress)
+                rig.finish()
+                records = flows.records()
+            finally:
+                flows.stop()
+            facts = {
+                **said,
+                **_facts(rack, fleet, clocks, rig, switches),
+                **limiter.facts(),
+                "settings_absent": absent,
+            }
+        findings = [*settings.findings(absent), *_source_findings(switches, trial)]
+        findings += guard.findings()
+        return TrialRecord(
+            flows=records,
+            ports=recorder.ports(len(testbed.queues)),
+            actions=recorder.actions(),
+            hosts=rig.hosts(),
+            events=tuple(rig.events),
+            facts={**facts, **guard.facts(), "findings": findings},
+            trace=decides.trace(),
+        )
+
+    def _open(self) -> Fleet:
+        """Start agents on all devices. Raises NotReadyError naming each that cannot be used."""
+        rack = self._rack
+        services = {device: services_of(rack, device) for device in rack.access}
+        agents, problems = open_agents(
+            rack.access.values(), rack.known_hosts_file, services, self._secrets
+        )
+        fleet = Fleet(agents)
+        if problems:
+            fleet.close()
+            gone = [error for error in problems if isinstance(error, DeviceGone)]
+            if gone and len(gone) == len(problems):
+                raise gone[0]
+            raise_unreachable(problems)
+        return fleet
+
+    def _await_devices(self, error: DeviceGone | ControllerSlept) -> None:
+        """Wait until all devices answer again. Raises TrialError when patience ends."""
+        until_s = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                self._open().close()
+            except (DeviceError, NotReadyError) as again:
+                if isinstance(again, LoginRefused | NotReadyError) or time.monotonic() > until_s:
+                    raise TrialError(
+                        f"{error.message}; later: {again.message}",
+                        "the dead-man's timers restore what was changed; `closloop restore` says so",
+                    ) from again
+            else:
+                return
+            time.sleep(_RETRY_EVERY_S)
+
+
+def holder_of(trial: TrialSpec) -> str:
+    """Return who holds a rack during a trial: the same for all trials of one run."""
+    return (
+        f"{getpass.getuser()}@{socket.gethostname()} campaign {trial.campaign} pid {os.getppid()}"
+    )
+
+
+def services_of(rack: Rack, device: str) -> tuple[str, ...]:
+    """Return the agent's services that a device needs."""
+    if rack.testbed.device[device].kind == "host":
+        return _HOST_SERVICES
+    access: Access = rack.access[device]
+    return (*make_switch(rack, device).services, *_ALWAYS, *_platform(access))
+
+
+def _platform(access: Access) -> tuple[str, ...]:
+    return ("kernel",) if access.platform == "linux" else ()
+
+
+def _switches(rack: Rack) -> list[Switch]:
+    return [make_switch(rack, device) for device in rack.testbed.switches]
+
+
+def _facts(
+    rack: Rack,
+    fleet: Fleet,
+    clocks: Mapping[str, Clock],
+    rig: HardwareRig,
+    switches: Sequence[Switch],
+) -> dict[str, Any]:
+    interfaces = {
+        device: list(access.interfaces)
+        for device, access in rack.access.items()
+        if access.platform == "linux"
+    }
+    asked = {device: {"interfaces": names} for device, names in interfaces.items()}
+    offloads = fleet.ask("offloads.read", asked)
+    return {
+        "clock": "real",
+        "rack": rack.name,
+        "kernel": {device: agent.about.get("kernel") for device, agent in fleet.agents.items()},
+        "offloads_on": [f"{device} {what}" for device, found in offloads.items() for what in found],
+        "offloads_checked": sum(len(names) for names in interfaces.values()),
+        "end_ns": rig.now_ns(),
+        "clock_error_ns": {device: clock.error_ns for device, clock in clocks.items()},
+        "read_latency_us": distribution_us(rig.read_latency_ns),
+        "set_latency_us": distribution_us(rig.set_latency_ns),
+        "sources": {switch.device: dict(switch.sources()) for switch in switches},
+    }
+
+
+def distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
+    """Return a latency's distribution: how many, and quantiles in microseconds."""
+    if not latencies_ns:
+        return {"count": 0}
+    us = np.array(latencies_ns) / 1e3
+    quantiles = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    found = {name: round(float(np.quantile(us, q)), 1) for name, q in quantiles.items()}
+    return {"count": len(us), **found}
+
+
+def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[str, str]]:
+    """Say which numbers a switch lacks, or has less often than they are sampled."""
+    found = []
+    for switch in switches:
+        for text in switch.shortcomings(trial.sample_period_ns):
+            found.append(
+                {"code": "sources", "severity": "warning", "text": f"{switch.device}: {text}"}
+            )
+    return found
+
+
+def _with_events(record: TrialRecord, events: tuple[Event, ...]) -> TrialRecord:
+    from dataclasses import replace
+
+    return replace(record, events=(*events, *record.events)) if events else record

@@ -1,0 +1,117 @@
+"""Is a rack ready for a testbed's trials? Every problem is found before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from inventory.rack import Rack
+from inventory.topology import Testbed
+from orchestration.backends.hardware.errors import DeviceError
+from orchestration.backends.hardware.fleet import Fleet
+from orchestration.backends.hardware.switches import Switch
+from orchestration.model.errors import NotReadyError
+from orchestration.model.trial import TunerSpec
+from tuners.registry import create
+
+_SHOWN = 12
+
+
+def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
+    """Raise NotReadyError where the rack is wired otherwise than the campaign's testbed."""
+    problems = []
+    have, want = rack.testbed, testbed
+    for name in sorted(set(want.device) - set(have.device)):
+        problems.append(f"{name}: the inventory has no such device")
+    for name in sorted(set(have.device) - set(want.device)):
+        problems.append(f"{name}: testbed {want.name} has no such device")
+    for name in sorted(set(have.device) & set(want.device)):
+        ours = [(have.peer_device(p).name, p.rate_bps) for p in have.ports_of[name]]
+        theirs = [(want.peer_device(p).name, p.rate_bps) for p in want.ports_of[name]]
+        for number, pair in enumerate(theirs):
+            if number >= len(ours) or ours[number] != pair:
+                found = f"{ours[number][0]} at {ours[number][1]}" if number < len(ours) else "none"
+                problems.append(
+                    f"{name}: link {number} goes to {pair[0]} at {pair[1]} bit/s in testbed "
+                    f"{want.name}, and to {found} in the inventory"
+                )
+        if len(ours) > len(theirs):
+            problems.append(f"{name}: has {len(ours)} links, {len(theirs)} in {want.name}")
+    if have.classes != want.classes:
+        problems.append(f"the traffic classes of {have.name} are not those of {want.name}")
+    _raise(
+        f"rack {rack.name} is not wired like testbed {want.name}",
+        problems,
+        "correct closloop_links in the inventory, or name the testbed that the rack has",
+    )
+
+
+def check_sources(
+    switches: Iterable[Switch], tuners: Iterable[TunerSpec], sample_period_ns: int | None = None
+) -> None:
+    """Raise NotReadyError if a tuner looks at a number that a switch does not offer.
+
+    Call it after the first reading.
+    """
+    wanted: dict[str, list[str]] = {}
+    for spec in tuners:
+        for name in create(spec).observes:
+            users = wanted.setdefault(name, [])
+            if spec.name not in users:
+                users.append(spec.name)
+    problems = []
+    for switch in switches:
+        sources = switch.sources()
+        for name, users in wanted.items():
+            if name not in sources:
+                problems.append(
+                    f"{switch.device}: offers no {name}, which {', '.join(users)} looks at"
+                )
+    _raise(
+        "a tuner would act on numbers that the switches do not have",
+        problems,
+        "run static tuners on this rack, or turn the counters on where the switch has them: "
+        "`closloop provision` does that, docs/sonic.md says which release offers what",
+    )
+
+
+def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
+    """Raise NotReadyError, naming every switch, if queues cannot be read."""
+    asked: dict[str, tuple[Switch, int]] = {}
+    problems = []
+    for switch in switches:
+        op, arguments = switch.open_request()
+        asked[switch.device] = (switch, fleet.agents[switch.device].post(op, **arguments))
+    for switch, number in asked.values():
+        try:
+            switch.reading(fleet.agents[switch.device].result(number))
+        except DeviceError as error:
+            problems.append(_words(error))
+    _raise("switches are not ready", problems, "run `closloop provision` on the inventory")
+
+
+def raise_unreachable(problems: Iterable[DeviceError]) -> None:
+    """Raise NotReadyError for devices whose agent could not be started."""
+    lines = [_words(error) for error in problems]
+    _raise("devices cannot be used", lines, "`closloop inventory check` looks at all of them")
+
+
+def leases_of_others(answers: Mapping[str, object]) -> list[str]:
+    """Return `device: holder` for the leases that somebody holds (answers to lease.show)."""
+    return [
+        f"{device}: held by {answer.get('holder', 'somebody')}"
+        for device, answer in answers.items()
+        if isinstance(answer, dict) and answer.get("holder")
+    ]
+
+
+def _words(error: DeviceError) -> str:
+    return f"{error.message}" + (f" ({error.remedy})" if error.remedy else "")
+
+
+def _raise(what: str, problems: list[str], remedy: str) -> None:
+    if not problems:
+        return
+    shown = problems[:_SHOWN]
+    if len(problems) > _SHOWN:
+        shown.append(f"and {len(problems) - _SHOWN} more")
+    raise NotReadyError(f"{what}:\n  " + "\n  ".join(shown), remedy)

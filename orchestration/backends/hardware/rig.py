@@ -1,0 +1,231 @@
+"""The rack under the loop: reads its queues, changes its thresholds, starts the traffic, over SSH.
+
+The clock is the controller's. A device's times are brought to it by the offset measured before the
+start (`fleet.Clock`), which is at most half a round trip wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from inventory.rack import Rack
+from orchestration.backends.hardware.errors import DeviceError
+from orchestration.backends.hardware.fleet import Clock, Fleet
+from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
+from orchestration.model.bounds import check_thresholds
+from orchestration.model.records import (
+    MISSING,
+    Action,
+    Applied,
+    Event,
+    HostRecords,
+    Ints,
+    NoAction,
+    Observation,
+)
+
+# Traffic starts so long after the order has gone out to all hosts.
+HEAD_START_NS = 100_000_000
+# Hosts' TCP counters are read this often, besides at the start and the end.
+_HOSTS_EVERY_NS = 1_000_000_000
+_HOST_COUNTERS = 4
+
+
+class Watcher(Protocol):
+    """Is asked at every tick whether the trial may go on; raises if it may not."""
+
+    def tick(self, t_ns: int, reading: Observation | None) -> None:
+        """Take note of the time, and of a reading if one has just been made."""
+
+
+class Traffic(Protocol):
+    """What sends the trial's flows, on all hosts."""
+
+    def start(self, t0_ns: int) -> None:
+        """Have all begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
+
+    def all_done(self) -> bool:
+        """Say whether every flow has ended. Raises TrialError if a driver failed."""
+
+
+class HardwareRig:
+    """Rig protocol over a rack's agents. `switches` are in the order of the testbed's."""
+
+    def __init__(
+        self,
+        rack: Rack,
+        fleet: Fleet,
+        switches: Sequence[Switch],
+        clocks: Mapping[str, Clock],
+        traffic: Traffic,
+        watchers: Sequence[Watcher] = (),
+        hold_back: Callable[[int, Action], Action] = lambda _, action: action,
+    ) -> None:
+        self._fleet = fleet
+        self._switches = switches
+        self._clocks = clocks
+        self._traffic = traffic
+        self._watchers = watchers
+        self._hold_back = hold_back
+        self._queues = len(rack.testbed.queues)
+        self._hosts = rack.testbed.hosts
+        counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
+        self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._asked = np.full((3, self._queues), np.nan)
+        self._t0_ns = time.monotonic_ns()
+        self._host_times: list[int] = []
+        self._host_rows: list[list[list[int]]] = []
+        self._known: dict[int, SwitchReading] = {}
+        self._read_all("open")
+        self.read_latency_ns: list[int] = []
+        self.set_latency_ns: list[int] = []
+        self.events: list[Event] = []
+
+    def start(self) -> None:
+        """Start the traffic; return at time 0."""
+        self._t0_ns = time.monotonic_ns() + HEAD_START_NS
+        self._traffic.start(self._t0_ns)
+        self._sample_hosts()
+        self._sleep_until(self._t0_ns)
+        if self.now_ns() > HEAD_START_NS:
+            self.events.append(Event(0, "warning", "the start was late: the orders took long"))
+
+    def now_ns(self) -> int:
+        """Ns of the controller's clock since time 0."""
+        return time.monotonic_ns() - self._t0_ns
+
+    def wait_until(self, t_ns: int) -> bool:
+        """Sleep until `t_ns`; return False once every flow has ended."""
+        self._sleep_until(self._t0_ns + t_ns)
+        for watcher in self._watchers:
+            watcher.tick(self.now_ns(), None)
+        return not self._traffic.all_done()
+
+    def observe(self) -> Observation:
+        """Read all queues: a request to each switch, then an answer of each."""
+        begin_ns = self.now_ns()
+        self._read_all("read")
+        end_ns = self.now_ns()
+        self.read_latency_ns.append(end_ns - begin_ns)
+        if not self._host_times or end_ns - self._host_times[-1] >= _HOSTS_EVERY_NS:
+            self._sample_hosts()
+        taken_ns = self._joined("t_ns") - self._offsets() - self._t0_ns
+        observation = Observation(
+            t_ns=begin_ns,
+            age_ns=np.maximum(0, end_ns - taken_ns),
+            qlen_bytes=self._joined("qlen_bytes"),
+            tx_bytes=self._joined("tx_bytes"),
+            tx_packets=self._joined("tx_packets"),
+            marked_packets=self._joined("marked_packets"),
+            dropped_packets=self._joined("dropped_packets"),
+            kmin_bytes=self._joined("kmin_bytes"),
+            kmax_bytes=self._joined("kmax_bytes"),
+            pmax=self._joined("pmax"),
+        )
+        for watcher in self._watchers:
+            watcher.tick(end_ns, observation)
+        return observation
+
+    def apply(self, action: Action) -> Applied:
+        """Change thresholds and return what the switches report afterwards.
+
+        Queues that are set to what they have are left alone. What may not change yet is held back
+        (see `hold_back`), and then the report says what is still there.
+        """
+        if isinstance(action, NoAction):
+            empty = np.zeros(0, dtype=np.int64)
+            return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
+        check_thresholds(action, self._queues)
+        asked = action.queues
+        action = self._hold_back(self.now_ns(), action)
+        begin_ns = self.now_ns()
+        if not isinstance(action, NoAction) and self._set(action):
+            self.set_latency_ns.append(self.now_ns() - begin_ns)
+        return Applied(
+            t_ns=self.now_ns(),
+            queues=asked,
+            kmin_bytes=self._joined("kmin_bytes")[asked],
+            kmax_bytes=self._joined("kmax_bytes")[asked],
+            pmax=self._joined("pmax")[asked],
+        )
+
+    def finish(self) -> None:
+        """Read the hosts' counters for the last time."""
+        self._sample_hosts()
+
+    def hosts(self) -> HostRecords:
+        """TCP counters of all hosts so far."""
+        shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
+        values = np.array(self._host_rows, dtype=np.int64).reshape(shape)
+        retransmits, timeouts, out_of_order, sent = np.moveaxis(values, 2, 0)
+        t_ns = np.array(self._host_times, dtype=np.int64)
+        return HostRecords(t_ns, retransmits, timeouts, out_of_order, sent)
+
+    def _set(self, action: Any) -> bool:
+        """Send what differs from what was asked for last; return whether anything did."""
+        wanted = np.stack([action.kmin_bytes, action.kmax_bytes, action.pmax])
+        same = (self._asked[:, action.queues] == wanted).all(axis=0)
+        self._asked[:, action.queues] = wanted
+        queues = action.queues[~same]
+        owner = np.searchsorted(self._first, queues, side="right") - 1
+        requests: dict[int, Request] = {}
+        for place in np.unique(owner).tolist():
+            mine = np.flatnonzero(~same)[owner == place]
+            requests[place] = self._switches[place].set_request(
+                action.queues[mine] - self._first[place],
+                action.kmin_bytes[mine],
+                action.kmax_bytes[mine],
+                action.pmax[mine],
+            )
+        self._take(requests)
+        return bool(requests)
+
+    def _read_all(self, what: str) -> None:
+        ask = {
+            place: switch.open_request() if what == "open" else switch.read_request()
+            for place, switch in enumerate(self._switches)
+        }
+        self._take(ask)
+
+    def _take(self, requests: Mapping[int, Request]) -> None:
+        """Post requests to switches, then take in every answer. Raises the first DeviceError."""
+        agents = self._fleet.agents
+        posted = [
+            (place, agents[self._switches[place].device].post(op, **arguments))
+            for place, (op, arguments) in requests.items()
+        ]
+        failed: DeviceError | None = None
+        for place, number in posted:
+            switch = self._switches[place]
+            try:
+                self._known[place] = switch.reading(agents[switch.device].result(number))
+            except DeviceError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _joined(self, name: str) -> Any:
+        return np.concatenate([getattr(self._known[at], name) for at in range(len(self._switches))])
+
+    def _offsets(self) -> Ints:
+        counts = np.diff(self._first)
+        offsets = [self._clocks[switch.device].offset_ns for switch in self._switches]
+        return np.repeat(np.array(offsets, dtype=np.int64), counts)
+
+    def _sample_hosts(self) -> None:
+        answers = self._fleet.ask("tcp.counters", {host: {} for host in self._hosts})
+        self._host_times.append(max(0, self.now_ns()))
+        self._host_rows.append([list(map(int, answers[host])) for host in self._hosts])
+
+    def _sleep_until(self, at_ns: int) -> None:
+        while (left_ns := at_ns - time.monotonic_ns()) > 0:
+            time.sleep(left_ns / 1e9)
+
+
+def offered(values: Ints) -> bool:
+    """Say whether a device offers all of these numbers."""
+    return not bool(np.any(values == MISSING))

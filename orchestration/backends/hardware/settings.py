@@ -1,0 +1,46 @@
+"""Kernel settings that a trial asks of a rack's Linux devices: the same as in the emulation."""
+
+from __future__ import annotations
+
+from inventory.rack import Rack
+from orchestration.backends.hardware.fleet import Fleet
+from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.model.trial import TrialSpec
+
+
+class Settings:
+    """The settings of one trial, by device. SONiC switches have none: their ASIC forwards."""
+
+    def __init__(self, rack: Rack, trial: TrialSpec) -> None:
+        self._values: dict[str, dict[str, str]] = {}
+        for number, device in enumerate(rack.testbed.devices):
+            if device.kind == "host":
+                self._values[device.name] = host_sysctls(trial.host)
+            elif rack.access[device.name].platform == "linux":
+                self._values[device.name] = switch_sysctls(trial.seed, number)
+
+    def names(self) -> dict[str, list[str]]:
+        """Return which settings are written, by device: what a snapshot must hold."""
+        return {device: sorted(values) for device, values in self._values.items()}
+
+    def write(self, fleet: Fleet) -> dict[str, list[str]]:
+        """Write them; return the names that a device's kernel does not have, by device."""
+        asked = {device: {"values": values} for device, values in self._values.items()}
+        answers = fleet.ask("sysctl.write", asked)
+        return {device: list(map(str, names)) for device, names in answers.items() if names}
+
+    def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
+        """Return what to say of the trial where settings are absent."""
+        by_name: dict[str, list[str]] = {}
+        for device, names in absent.items():
+            for name in names:
+                by_name.setdefault(name, []).append(device)
+        return [
+            {
+                "code": "settings-absent",
+                "severity": "warning",
+                "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
+                f"it stays as it is there",
+            }
+            for name, devices in sorted(by_name.items())
+        ]

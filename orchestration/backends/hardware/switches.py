@@ -1,0 +1,133 @@
+"""A switch as the rig sees it: which requests read and set its queues, and what the answers mean.
+
+One class a platform, over the operations of the agent's services. All arrays have an entry for each
+of the switch's queues, in the order of `Testbed.queues`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from collectors.readers.tc import Unwrapped
+from inventory.rack import Rack
+from inventory.topology import Queue
+from orchestration.backends import qdiscs
+from orchestration.backends.hardware.errors import DeviceError
+from orchestration.model.records import MISSING, Floats, Ints
+from orchestration.model.red_law import read_back_pmax, red_max_p
+
+Request = tuple[str, dict[str, Any]]
+_ROW = 8
+
+
+@dataclass(frozen=True)
+class SwitchReading:
+    """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
+
+    `t_ns` is when each queue's numbers were true, on the device's clock.
+    """
+
+    t_ns: Ints
+    qlen_bytes: Ints
+    tx_bytes: Ints
+    tx_packets: Ints
+    marked_packets: Ints
+    dropped_packets: Ints
+    kmin_bytes: Ints
+    kmax_bytes: Ints
+    pmax: Floats
+
+
+class Switch(Protocol):
+    """One switch of a rack."""
+
+    device: str
+    services: Sequence[str]
+
+    def open_request(self) -> Request:
+        """Return the request that makes the queues known to the agent, and reads them."""
+
+    def read_request(self) -> Request:
+        """Return the request that reads the queues."""
+
+    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
+        """Return the request that sets some queues (by their place here) and reads all."""
+
+    def reading(self, answer: Any) -> SwitchReading:
+        """Turn the answer to any of these requests into numbers. Raises DeviceError."""
+
+    def sources(self) -> Mapping[str, str]:
+        """Say what each number is taken from; call it after the first reading."""
+
+
+class LinuxSwitch:
+    """A switch whose queues are Linux' RED: every number is exact, and of the moment it is read."""
+
+    services = ("redq",)
+
+    def __init__(self, rack: Rack, device: str) -> None:
+        self.device = device
+        self._queues = queues_of(rack, device)
+        self._interfaces = [
+            rack.interface(rack.testbed.ports[queue.index]) for queue in self._queues
+        ]
+        self._unwrapped = Unwrapped()
+
+    def open_request(self) -> Request:
+        """Return the request that opens the queues."""
+        places = [
+            [interface, qdiscs.leaf_handle(queue.klass)]
+            for interface, queue in zip(self._interfaces, self._queues, strict=True)
+        ]
+        return "red.open", {"queues": places}
+
+    def read_request(self) -> Request:
+        """Return the request that reads the queues."""
+        return "red.read", {}
+
+    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
+        """Return the request that sets some queues."""
+        max_p = [red_max_p(float(p)) for p in pmax]
+        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), max_p)
+        return "red.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+
+    def reading(self, answer: Any) -> SwitchReading:
+        """Turn an answer into numbers."""
+        try:
+            rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._queues), _ROW)
+            t_ns = int(answer["t_ns"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
+        qlen, sent, packets, marked, dropped, kmin, kmax, max_p = rows.T
+        return SwitchReading(
+            t_ns=np.full(len(rows), t_ns, dtype=np.int64),
+            qlen_bytes=qlen,
+            tx_bytes=sent,
+            tx_packets=self._unwrapped("packets", packets),
+            marked_packets=self._unwrapped("marked", marked),
+            dropped_packets=self._unwrapped("dropped", dropped),
+            kmin_bytes=kmin,
+            kmax_bytes=kmax,
+            pmax=read_back_pmax(max_p.astype(np.float64)),
+        )
+
+    def sources(self) -> Mapping[str, str]:
+        """Everything comes from the queue itself."""
+        return dict.fromkeys(
+            ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets", "thresholds"),
+            "Linux RED, at the moment of reading",
+        )
+
+
+def queues_of(rack: Rack, device: str) -> list[Queue]:
+    """Return a switch's queues, in the order of all per-queue arrays."""
+    return [queue for queue in rack.testbed.queues if queue.device == device]
+
+
+def missing(count: int) -> Ints:
+    """Return numbers that a switch does not offer."""
+    return np.full(count, MISSING, dtype=np.int64)
