@@ -57,6 +57,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
+            yield from _check_driver(loc, pattern, whole)
             if "workload" in pattern:
                 yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
             if testbed is not None:
@@ -90,6 +91,16 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
     field = model.model_fields[name]
     annotated: Any = field.rebuild_annotation()
     return TypeAdapter(annotated)
+
+
+def _check_driver(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
+    driver, backend = pattern.get("driver"), whole.get("backend")
+    if driver is not None and driver.name != "sockets" and backend not in (None, "hardware"):
+        yield Finding(
+            (*loc, "driver"),
+            f"driver {driver.name!r} sends from a rack's hosts only, and the backend is {backend}",
+            "leave it out, which leaves the flows to sockets, or run with --on hardware",
+        )
 
 
 def _items(data: Fields, name: str) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import assert_never
@@ -21,6 +21,7 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
     CHECKPOINT,
     AllToAllSpec,
+    DriverSpec,
     FaultSpec,
     HostSpec,
     IncastSpec,
@@ -221,6 +222,11 @@ def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
 
 
 def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
+    driver = DriverSpec(item.driver.name, tuple(item.driver.options.items()))
+    return replace(_flows_spec(item, duration_ns, folder), driver=driver)
+
+
+def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
     klass = item.queue_class
     match item:
         case schema.SingleFlow():

@@ -122,10 +122,26 @@ NotNegative = Annotated[int, AfterValidator(_not_negative)]
 Load = Annotated[float, AfterValidator(_load)]
 
 
+class Driver(StrictModel):
+    """What sends a pattern's flows. A program's options, its own, stand beside its name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Literal["sockets", "perftest", "iperf3", "fio", "scapy"] = Field(
+        description="the driver's name, like perftest"
+    )
+
+    @property
+    def options(self) -> dict[str, Scalar]:
+        """The options in base units. Raises ValueError for one that cannot be read."""
+        return {key: read_param(key, value) for key, value in (self.model_extra or {}).items()}
+
+
 class Classed(StrictModel):
     """A pattern in one of the testbed's traffic classes, by default the first."""
 
     queue_class: str = Field(default="", alias="class")
+    driver: Annotated[Driver, BeforeValidator(_named)] = Driver(name="sockets")
 
 
 class Windowed(Classed):

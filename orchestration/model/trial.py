@@ -22,8 +22,18 @@ class TunerSpec:
     params: dict[str, Scalar] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class DriverSpec:
+    """What sends a pattern's flows: the socket driver, or a program, with its (name, value)s."""
+
+    name: str = "sockets"
+    options: tuple[tuple[str, Scalar], ...] = ()
+
+
+SOCKETS = DriverSpec()
+
 # Every pattern's `queue_class` names one of the testbed's traffic classes; "" is the first of them,
-# or the one queue of a port where there are none.
+# or the one queue of a port where there are none. A `driver` other than sockets runs on racks only.
 
 
 @dataclass(frozen=True)
@@ -35,6 +45,7 @@ class PoissonSpec:
     start_ns: int
     stop_ns: int
     queue_class: str = ""
+    driver: DriverSpec = SOCKETS
     kind: Literal["poisson"] = "poisson"
 
 
@@ -52,6 +63,7 @@ class IncastSpec:
     stop_ns: int
     receiver: str = ""
     queue_class: str = ""
+    driver: DriverSpec = SOCKETS
     kind: Literal["incast"] = "incast"
 
 
@@ -64,6 +76,7 @@ class AllToAllSpec:
     start_ns: int
     stop_ns: int
     queue_class: str = ""
+    driver: DriverSpec = SOCKETS
     kind: Literal["all-to-all"] = "all-to-all"
 
 
@@ -80,6 +93,7 @@ class MessageMixSpec:
     stop_ns: int
     receiver: str = ""
     queue_class: str = ""
+    driver: DriverSpec = SOCKETS
     kind: Literal["message-mix"] = "message-mix"
 
 
@@ -92,6 +106,7 @@ class SingleFlowSpec:
     size_bytes: int
     start_ns: int
     queue_class: str = ""
+    driver: DriverSpec = SOCKETS
     kind: Literal["flow"] = "flow"
 
 
@@ -149,8 +164,12 @@ class TrialSpec:
     files: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON-ready data."""
-        return dataclasses.asdict(self)
+        """Return the spec as JSON-ready data. Flows that sockets send have no `driver` in it."""
+        data = dataclasses.asdict(self)
+        for pattern in data["traffic"]:
+            if pattern["driver"] == dataclasses.asdict(SOCKETS):
+                del pattern["driver"]
+        return data
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> TrialSpec:
@@ -192,4 +211,7 @@ def _pattern(data: dict[str, Any]) -> PatternSpec:
     values = dict(data)
     if "sizes_bytes" in values:
         values["sizes_bytes"] = tuple(values["sizes_bytes"])
+    if "driver" in values:
+        options = tuple((name, value) for name, value in values["driver"]["options"])
+        values["driver"] = DriverSpec(values["driver"]["name"], options)
     return _PATTERNS[data["kind"]](**values)
