@@ -1,13 +1,24 @@
 """Addresses of a fabric's hosts: NIC n of leaf number t is 10.t.(n/256).(n%256), a /32.
 
-Routes lead to each leaf's 10.t.0.0/16 over unnumbered links: every router answers for `GATEWAY`.
+Links are unnumbered: switch number s has 169.254.(1 + s/250).(1 + s%250), a /32 on its loopback
+interface that it answers for at every port, and routes lead to each leaf's 10.t.0.0/16 through the
+neighbours' addresses.
 """
 
 from __future__ import annotations
 
 from inventory.topology import Testbed
 
-GATEWAY = "169.254.0.1"
+_ROUTERS_PER_OCTET = 250
+
+
+def router_addresses(testbed: Testbed) -> dict[str, str]:
+    """Address of every switch, by name. Neighbours differ: none is the other's own address."""
+    result = {}
+    for number, name in enumerate(testbed.switches):
+        high, low = divmod(number, _ROUTERS_PER_OCTET)
+        result[name] = f"169.254.{1 + high}.{1 + low}"
+    return result
 
 
 def attachments(testbed: Testbed) -> dict[str, int]:

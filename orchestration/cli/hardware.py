@@ -56,6 +56,6 @@ def enter_virtual_rack(inventory: Path | None) -> None:
         return
     from orchestration.rack.control import run_inside
 
-    code = run_inside(inventory, [sys.executable, "-m", "orchestration.cli", *sys.argv[1:]])
+    code = run_inside(inventory, sys.argv[1:])
     if code is not None:
         raise typer.Exit(code)

@@ -1,17 +1,26 @@
-"""`closloop inventory`: what testbeds there are and what one looks like."""
+"""`closloop inventory`: what testbeds there are, and inventories of racks."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryArgument,
+    enter_virtual_rack,
+    rack_access,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from inventory.topology import Testbed
 
-app = typer.Typer(no_args_is_help=True, help="Show the testbeds that experiments run on.")
+app = typer.Typer(no_args_is_help=True, help="Testbeds, and inventories of racks.")
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -74,6 +83,83 @@ def show_testbed(
         _print_json(summary)
     else:
         _print_testbed(found, summary)
+
+
+@app.command("write")
+def write_inventory(
+    testbed: Annotated[
+        str,
+        typer.Argument(
+            help="A name from `closloop inventory list`, or the path of a testbed file.",
+            autocompletion=_complete,
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file, which must be new.")
+    ] = None,
+) -> None:
+    """Write an Ansible inventory for a rack wired as a testbed, to be edited.
+
+    Example: closloop inventory write graphcc -o rack.yml
+    """
+    from inventory.ansible_skeleton import skeleton
+    from inventory.files import load_testbed
+    from orchestration.model.errors import InputError
+
+    found = load_testbed(testbed)
+    is_path = "/" in testbed or testbed.endswith((".yml", ".yaml"))
+    text = skeleton(found, _seen_from(Path(testbed), out) if is_path else testbed)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise InputError.single(
+            str(out), "this file exists", "write to another one, or remove it first"
+        ) from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError.single(
+            str(out), f"cannot be written: {reason}", "check the path"
+        ) from error
+    typer.echo(f"{out} has placeholders: edit it, then run `closloop inventory check {out}`")
+
+
+def _seen_from(testbed: Path, inventory: Path | None) -> str:
+    """Return a testbed file's path as an inventory says it: relative to the inventory's folder."""
+    import os
+
+    folder = inventory.parent if inventory is not None else Path()
+    return os.path.relpath(testbed, folder)
+
+
+@app.command("check")
+def check_inventory(
+    inventory: InventoryArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
+) -> None:
+    """Prove a rack: reachability, login, cabling by LLDP, rates, MTU, tools and rights.
+
+    Changes nothing. Exit code: 0 all proven, 2 the inventory is wrong, 3 something of the rack is.
+
+    Example: closloop inventory check rack.yml
+    """
+    enter_virtual_rack(inventory)
+    from orchestration.cli import inventory_check
+
+    checked = inventory_check.check_rack(
+        inventory, rack_access(inventory, ask_pass, ask_become_pass)
+    )
+    if as_json:
+        _print_json(inventory_check.as_json(checked))
+    else:
+        inventory_check.print_checked(checked)
+    if checked.findings:
+        raise typer.Exit(inventory_check.NOT_READY)
 
 
 def _print_testbed(testbed: Testbed, summary: dict[str, Any]) -> None:

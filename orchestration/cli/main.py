@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestration.cli import bench, inventory, kernel, papers, traffic
+from orchestration.cli import bench, inventory, kernel, papers, rack, traffic
 from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
@@ -33,6 +33,7 @@ app.command()(report)
 app.command()(train)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(traffic.app, name="traffic")
+app.add_typer(rack.app, name="rack")
 app.add_typer(kernel.app, name="kernel")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.add_typer(bench.app, name="bench")

@@ -49,7 +49,10 @@ class Tuner(Protocol):
     """
 
     observes_flows: bool
-    observes: Sequence[str]
+
+    @property
+    def observes(self) -> Sequence[str]:
+        """Fields of an Observation, by name."""
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""

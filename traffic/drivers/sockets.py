@@ -248,7 +248,7 @@ class SocketDriver:
         for host, flows in by_host.items():
             self._enter(host)
             for flow in flows:
-                sender = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+                sender = _stream_socket()
                 sender.bind(self._flows.near[flow])
                 self._flows.service[flow].apply(sender)
                 sender.connect(self._flows.far[flow])
@@ -270,7 +270,7 @@ class SocketDriver:
 
     def _listener(self, host: int, service: Service, port: int) -> socket.socket:
         self._enter(host)
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener = _stream_socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, READ_LOW_WATER_BYTES)
         service.apply(listener)
         listener.bind(("0.0.0.0", port))
@@ -377,6 +377,13 @@ class SocketDriver:
             if sender is not None:
                 self._board.retransmits[flow] = _retransmits(sender)
                 sender.close()
+
+
+def _stream_socket() -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # an earlier trial's connections may linger on these ports
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return made
 
 
 def _retransmits(sender: socket.socket) -> int:

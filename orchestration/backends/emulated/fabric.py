@@ -26,7 +26,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.addressing import GATEWAY, attachments, nic_addresses
+from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends import qdiscs
@@ -37,6 +37,7 @@ from orchestration.model.trial import HostSpec
 # Namespaces are handed over as file descriptors at fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
 FIRST_IFINDEX = 10
+GATEWAY = "169.254.0.1"
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
 _BUCKET_SPARE_BYTES = 100

@@ -20,7 +20,8 @@ import numpy as np
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Ticker
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.ticker import Ticker
 from orchestration.model.records import SetThresholds
 
 _UDP_IP_BYTES = 8 + 20

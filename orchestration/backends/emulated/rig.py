@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import time
@@ -25,6 +24,7 @@ from orchestration.backends.emulated.namespaces import (
     route_socket,
     send_requests,
 )
+from orchestration.backends.ticker import Ticker
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (
     Action,
@@ -97,23 +97,6 @@ class Fabric:
     def enter(self, place: int) -> None:
         """Move this process into a device's namespace."""
         enter_namespace(FIRST_NAMESPACE_FD + place)
-
-
-class Ticker:
-    """Sleeps until absolute times, exactly: no timer slack."""
-
-    def __init__(self) -> None:
-        pr_set_timerslack = 29
-        ctypes.CDLL(None).prctl(pr_set_timerslack, 1, 0, 0, 0)
-
-    def sleep_until(self, at_ns: int) -> None:
-        """Return at CLOCK_MONOTONIC `at_ns`, at once if that has passed."""
-        left = at_ns - time.monotonic_ns()
-        if left > 0:
-            time.sleep(left / 1e9)
-            # a float of seconds may fall short of the last nanoseconds
-            while time.monotonic_ns() < at_ns:
-                time.sleep(1e-9)
 
 
 class EmulatedRig:

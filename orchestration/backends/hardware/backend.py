@@ -1,4 +1,4 @@
-"""The hardware backend: one trial on a rack, under guard from its first change to the last restore."""
+"""The hardware backend: one trial on a rack, guarded from its first change to its restore."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from collectors.recorder import Recorder
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.client import open_agents
+from orchestration.backends.hardware.client import AgentClient, open_agents
+from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.flows import RackFlows
@@ -30,10 +31,10 @@ from orchestration.backends.hardware.readiness import (
 from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
+from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.ssh import Secrets
 from orchestration.backends.hardware.switches import Switch, make_switch
-from orchestration.backends.hardware.watch import CorridorWatch, HeldBack
 from orchestration.loop import run_loop
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Progress, Tuner
@@ -130,6 +131,8 @@ class HardwareBackend:
                 Ledger.of(rack.name, self._inventory),
                 holder_of(trial),
                 sysctls=settings.names(),
+                note=trial.id,
+                reopen=self._reopen,
             ) as guard,
         ):
             absent = settings.write(fleet)
@@ -137,11 +140,9 @@ class HardwareBackend:
             flows = RackFlows(trial, testbed, schedule, fleet)
             flows.connect(clocks)
             switches = _switches(rack)
-            limiter = HeldBack(rack.safety.min_change_interval_ns)
+            limiter = ChangeLimiter(len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
-            rig = HardwareRig(
-                rack, fleet, switches, clocks, flows, (guard, corridor), limiter.hold_back
-            )
+            rig = HardwareRig(rack, fleet, switches, clocks, flows, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
                 said = run_loop(rig, decides, testbed, trial, recorder, progress)
@@ -152,7 +153,8 @@ class HardwareBackend:
             facts = {
                 **said,
                 **_facts(rack, fleet, clocks, rig, switches),
-                **limiter.facts(),
+                "changes_held_back": limiter.held_back,
+                "changes_superseded": limiter.superseded,
                 "settings_absent": absent,
             }
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
@@ -183,6 +185,11 @@ class HardwareBackend:
             raise_unreachable(problems)
         return fleet
 
+    def _reopen(self, device: str) -> AgentClient:
+        rack = self._rack
+        services = services_of(rack, device)
+        return AgentClient(rack.access[device], rack.known_hosts_file, services, self._secrets)
+
     def _await_devices(self, error: DeviceGone | ControllerSlept) -> None:
         """Wait until all devices answer again. Raises TrialError when patience ends."""
         until_s = time.monotonic() + _PATIENCE_S
@@ -193,7 +200,7 @@ class HardwareBackend:
                 if isinstance(again, LoginRefused | NotReadyError) or time.monotonic() > until_s:
                     raise TrialError(
                         f"{error.message}; later: {again.message}",
-                        "the dead-man's timers restore what was changed; `closloop restore` says so",
+                        "the dead-man's timers put back what was changed: `closloop restore` tells",
                     ) from again
             else:
                 return

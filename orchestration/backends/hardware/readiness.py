@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from inventory.rack import Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.errors import DeviceError
+from orchestration.backends.hardware.errors import DeviceError, printable
 from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.hardware.switches import Switch
 from orchestration.model.errors import NotReadyError
@@ -45,9 +46,7 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
     )
 
 
-def check_sources(
-    switches: Iterable[Switch], tuners: Iterable[TunerSpec], sample_period_ns: int | None = None
-) -> None:
+def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> None:
     """Raise NotReadyError if a tuner looks at a number that a switch does not offer.
 
     Call it after the first reading.
@@ -95,13 +94,18 @@ def raise_unreachable(problems: Iterable[DeviceError]) -> None:
     _raise("devices cannot be used", lines, "`closloop inventory check` looks at all of them")
 
 
-def leases_of_others(answers: Mapping[str, object]) -> list[str]:
-    """Return `device: holder` for the leases that somebody holds (answers to lease.show)."""
-    return [
-        f"{device}: held by {answer.get('holder', 'somebody')}"
-        for device, answer in answers.items()
-        if isinstance(answer, dict) and answer.get("holder")
+def check_leases(answers: Mapping[str, Any]) -> None:
+    """Raise NotReadyError if somebody holds a device; `answers` are those to `lease.show`."""
+    held = [
+        f"{device}: held by {printable(lease['holder'])} since {printable(lease['since'])}"
+        for device, lease in answers.items()
+        if lease
     ]
+    _raise(
+        "the rack is in use",
+        held,
+        "wait for that run's end; a lease that nobody renews ends by itself",
+    )
 
 
 def _words(error: DeviceError) -> str:

@@ -7,7 +7,7 @@ start (`fleet.Clock`), which is at most half a round trip wrong.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
+from orchestration.backends.ticker import Ticker
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (
     MISSING,
@@ -26,6 +27,7 @@ from orchestration.model.records import (
     Ints,
     NoAction,
     Observation,
+    SetThresholds,
 )
 
 # Traffic starts so long after the order has gone out to all hosts.
@@ -33,13 +35,31 @@ HEAD_START_NS = 100_000_000
 # Hosts' TCP counters are read this often, besides at the start and the end.
 _HOSTS_EVERY_NS = 1_000_000_000
 _HOST_COUNTERS = 4
+_CUMULATIVE = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 
 
-class Watcher(Protocol):
-    """Is asked at every tick whether the trial may go on; raises if it may not."""
+class Guard(Protocol):
+    """Keeps the devices' dead-man's timers fed."""
 
-    def tick(self, t_ns: int, reading: Observation | None) -> None:
-        """Take note of the time, and of a reading if one has just been made."""
+    def tick(self) -> None:
+        """Feed them if it is time. Raises if the trial must be given up."""
+
+
+class Corridor(Protocol):
+    """Ends the trial when the fabric leaves its bounds."""
+
+    def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
+        """Take a reading. Raises TrialError outside the corridor."""
+
+
+class Limiter(Protocol):
+    """Holds changes back that come too soon after the queue's last one."""
+
+    def submit(self, action: SetThresholds, now_ns: int) -> SetThresholds:
+        """Return what may be set now."""
+
+    def due(self, now_ns: int) -> SetThresholds:
+        """Return what was held back and may be set now."""
 
 
 class Traffic(Protocol):
@@ -62,19 +82,23 @@ class HardwareRig:
         switches: Sequence[Switch],
         clocks: Mapping[str, Clock],
         traffic: Traffic,
-        watchers: Sequence[Watcher] = (),
-        hold_back: Callable[[int, Action], Action] = lambda _, action: action,
+        guard: Guard,
+        corridor: Corridor,
+        limiter: Limiter,
     ) -> None:
         self._fleet = fleet
         self._switches = switches
         self._clocks = clocks
         self._traffic = traffic
-        self._watchers = watchers
-        self._hold_back = hold_back
+        self._guard = guard
+        self._corridor = corridor
+        self._limiter = limiter
+        self._ticker = Ticker()
         self._queues = len(rack.testbed.queues)
         self._hosts = rack.testbed.hosts
         counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._base: dict[str, Ints] = {}
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._host_times: list[int] = []
@@ -89,8 +113,10 @@ class HardwareRig:
         """Start the traffic; return at time 0."""
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
         self._traffic.start(self._t0_ns)
+        self._read_all("read")
+        self._base = {name: self._joined(name) for name in _CUMULATIVE}
         self._sample_hosts()
-        self._sleep_until(self._t0_ns)
+        self._ticker.sleep_until(self._t0_ns)
         if self.now_ns() > HEAD_START_NS:
             self.events.append(Event(0, "warning", "the start was late: the orders took long"))
 
@@ -100,9 +126,9 @@ class HardwareRig:
 
     def wait_until(self, t_ns: int) -> bool:
         """Sleep until `t_ns`; return False once every flow has ended."""
-        self._sleep_until(self._t0_ns + t_ns)
-        for watcher in self._watchers:
-            watcher.tick(self.now_ns(), None)
+        self._ticker.sleep_until(self._t0_ns + t_ns)
+        self._guard.tick()
+        self._set(self._limiter.due(self.now_ns()))
         return not self._traffic.all_done()
 
     def observe(self) -> Observation:
@@ -118,33 +144,27 @@ class HardwareRig:
             t_ns=begin_ns,
             age_ns=np.maximum(0, end_ns - taken_ns),
             qlen_bytes=self._joined("qlen_bytes"),
-            tx_bytes=self._joined("tx_bytes"),
-            tx_packets=self._joined("tx_packets"),
-            marked_packets=self._joined("marked_packets"),
-            dropped_packets=self._joined("dropped_packets"),
+            **{name: self._since_start(name) for name in _CUMULATIVE},
             kmin_bytes=self._joined("kmin_bytes"),
             kmax_bytes=self._joined("kmax_bytes"),
             pmax=self._joined("pmax"),
         )
-        for watcher in self._watchers:
-            watcher.tick(end_ns, observation)
+        offered = not self._traffic.all_done()
+        self._corridor.feed(end_ns, observation, self._paused_ns(), offered)
         return observation
 
     def apply(self, action: Action) -> Applied:
         """Change thresholds and return what the switches report afterwards.
 
-        Queues that are set to what they have are left alone. What may not change yet is held back
-        (see `hold_back`), and then the report says what is still there.
+        Queues that are set to what they have are left alone. What may not change yet is held back,
+        and then the report says what is still there.
         """
         if isinstance(action, NoAction):
             empty = np.zeros(0, dtype=np.int64)
             return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
         check_thresholds(action, self._queues)
         asked = action.queues
-        action = self._hold_back(self.now_ns(), action)
-        begin_ns = self.now_ns()
-        if not isinstance(action, NoAction) and self._set(action):
-            self.set_latency_ns.append(self.now_ns() - begin_ns)
+        self._set(self._limiter.submit(action, self.now_ns()))
         return Applied(
             t_ns=self.now_ns(),
             queues=asked,
@@ -161,12 +181,16 @@ class HardwareRig:
         """TCP counters of all hosts so far."""
         shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
         values = np.array(self._host_rows, dtype=np.int64).reshape(shape)
+        values -= values[:1]
         retransmits, timeouts, out_of_order, sent = np.moveaxis(values, 2, 0)
         t_ns = np.array(self._host_times, dtype=np.int64)
         return HostRecords(t_ns, retransmits, timeouts, out_of_order, sent)
 
-    def _set(self, action: Any) -> bool:
-        """Send what differs from what was asked for last; return whether anything did."""
+    def _set(self, action: SetThresholds) -> None:
+        """Send what differs from what was asked for last, and take in what is there then."""
+        if not len(action.queues):
+            return
+        begin_ns = self.now_ns()
         wanted = np.stack([action.kmin_bytes, action.kmax_bytes, action.pmax])
         same = (self._asked[:, action.queues] == wanted).all(axis=0)
         self._asked[:, action.queues] = wanted
@@ -182,7 +206,8 @@ class HardwareRig:
                 action.pmax[mine],
             )
         self._take(requests)
-        return bool(requests)
+        if requests:
+            self.set_latency_ns.append(self.now_ns() - begin_ns)
 
     def _read_all(self, what: str) -> None:
         ask = {
@@ -211,6 +236,21 @@ class HardwareRig:
     def _joined(self, name: str) -> Any:
         return np.concatenate([getattr(self._known[at], name) for at in range(len(self._switches))])
 
+    def _paused_ns(self) -> Ints:
+        parts = [self._known[place].paused_ns for place in range(len(self._switches))]
+        counts = np.diff(self._first).tolist()
+        return np.concatenate(
+            [
+                np.zeros(count, dtype=np.int64) if part is None else part
+                for part, count in zip(parts, counts, strict=True)
+            ]
+        )
+
+    def _since_start(self, name: str) -> Ints:
+        now: Ints = self._joined(name)
+        base = self._base.get(name, np.zeros_like(now))
+        return np.where((now == MISSING) | (base == MISSING), MISSING, now - base)
+
     def _offsets(self) -> Ints:
         counts = np.diff(self._first)
         offsets = [self._clocks[switch.device].offset_ns for switch in self._switches]
@@ -220,12 +260,3 @@ class HardwareRig:
         answers = self._fleet.ask("tcp.counters", {host: {} for host in self._hosts})
         self._host_times.append(max(0, self.now_ns()))
         self._host_rows.append([list(map(int, answers[host])) for host in self._hosts])
-
-    def _sleep_until(self, at_ns: int) -> None:
-        while (left_ns := at_ns - time.monotonic_ns()) > 0:
-            time.sleep(left_ns / 1e9)
-
-
-def offered(values: Ints) -> bool:
-    """Say whether a device offers all of these numbers."""
-    return not bool(np.any(values == MISSING))

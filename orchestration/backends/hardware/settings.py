@@ -1,4 +1,4 @@
-"""Kernel settings that a trial asks of a rack's Linux devices: the same as in the emulation."""
+"""Kernel settings that a trial asks of a rack's Linux devices: those of the emulation, and more."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.sysctls import host_sysctls, switch_sysctls
 from orchestration.model.trial import TrialSpec
+
+# The next trial's flows have the same ports, whose connections must not linger till then.
+_NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 
 
 class Settings:
@@ -15,7 +18,7 @@ class Settings:
         self._values: dict[str, dict[str, str]] = {}
         for number, device in enumerate(rack.testbed.devices):
             if device.kind == "host":
-                self._values[device.name] = host_sysctls(trial.host)
+                self._values[device.name] = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
             elif rack.access[device.name].platform == "linux":
                 self._values[device.name] = switch_sysctls(trial.seed, number)
 

@@ -17,7 +17,7 @@ from inventory.rack import Rack
 from inventory.topology import Queue
 from orchestration.backends import qdiscs
 from orchestration.backends.hardware.errors import DeviceError
-from orchestration.model.records import MISSING, Floats, Ints
+from orchestration.model.records import Floats, Ints
 from orchestration.model.red_law import read_back_pmax, red_max_p
 
 Request = tuple[str, dict[str, Any]]
@@ -28,7 +28,8 @@ _ROW = 8
 class SwitchReading:
     """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
 
-    `t_ns` is when each queue's numbers were true, on the device's clock.
+    `t_ns` is when each queue's numbers were true, on the device's clock. `paused_ns` is how long
+    pause frames have kept its port from sending in all, at most; None where no switch is paused.
     """
 
     t_ns: Ints
@@ -40,13 +41,17 @@ class SwitchReading:
     kmin_bytes: Ints
     kmax_bytes: Ints
     pmax: Floats
+    paused_ns: Ints | None = None
 
 
 class Switch(Protocol):
     """One switch of a rack."""
 
     device: str
-    services: Sequence[str]
+
+    @property
+    def services(self) -> Sequence[str]:
+        """The agent's services that it needs."""
 
     def open_request(self) -> Request:
         """Return the request that makes the queues known to the agent, and reads them."""
@@ -61,7 +66,19 @@ class Switch(Protocol):
         """Turn the answer to any of these requests into numbers. Raises DeviceError."""
 
     def sources(self) -> Mapping[str, str]:
-        """Say what each number is taken from; call it after the first reading."""
+        """Say what each number is taken from, of those there are; call it after a reading."""
+
+    def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
+        """Say what is missing, or older than it is sampled; call it after a reading."""
+
+
+def make_switch(rack: Rack, device: str) -> Switch:
+    """Return a switch of the rack, by its platform."""
+    if rack.access[device].platform == "sonic":
+        from orchestration.backends.hardware.sonic.switch import SonicSwitch
+
+        return SonicSwitch(rack, device)
+    return LinuxSwitch(rack, device)
 
 
 class LinuxSwitch:
@@ -122,12 +139,11 @@ class LinuxSwitch:
             "Linux RED, at the moment of reading",
         )
 
+    def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
+        """Nothing is missing."""
+        return ()
+
 
 def queues_of(rack: Rack, device: str) -> list[Queue]:
     """Return a switch's queues, in the order of all per-queue arrays."""
     return [queue for queue in rack.testbed.queues if queue.device == device]
-
-
-def missing(count: int) -> Ints:
-    """Return numbers that a switch does not offer."""
-    return np.full(count, MISSING, dtype=np.int64)

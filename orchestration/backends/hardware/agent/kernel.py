@@ -75,8 +75,9 @@ def offloads_on(request: dict[str, Any]) -> list[str]:
                 try:
                     fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
                 except OSError as error:
+                    why = os.strerror(error.errno or 0)
                     raise OperationError(
-                        f"the offloads of {interface} cannot be read: {os.strerror(error.errno or 0)}",
+                        f"the offloads of {interface} cannot be read: {why}",
                         "see whether the inventory has the interface's right name",
                     ) from error
                 if struct.unpack("=II", data.raw[:8])[1]:

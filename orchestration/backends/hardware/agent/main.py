@@ -18,7 +18,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from collections.abc import Callable
 from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any

@@ -1,0 +1,289 @@
+"""A rack from a standard Ansible YAML inventory.
+
+Groups `hosts`, `leaves`, `spines` and `cores` hold the devices of tiers 0 to 3, `collector` the
+machine that keeps the live copy. Variables named `closloop_*` are ours, the rest is Ansible's.
+`write_rack` writes such a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from inventory.ansible_groups import ALL, Groups
+from inventory.ansible_links import (
+    Listed,
+    agreement_problems,
+    link_specs,
+    reach_problems,
+    testbed_problems,
+)
+from inventory.ansible_refused import refusals
+from inventory.ansible_schema import (
+    COLLECTOR,
+    DEVICE_NAMES,
+    FABRIC_NAMES,
+    GROUPS,
+    PREFIX,
+    DeviceVariables,
+    FabricVariables,
+    RackVariables,
+    names_of,
+)
+from inventory.ansible_text import write_rack
+from inventory.files import load_testbed
+from inventory.rack import Access, Rack
+from inventory.schema import MAX_CLASSES
+from inventory.strictyaml import Document, Loc, in_order, read, suggest
+from inventory.topology import ETHERNET_HEADER_BYTES, Device, Testbed
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.units import format_size
+
+__all__ = ["load_rack", "write_rack"]
+
+
+def load_rack(path: Path) -> Rack:
+    """Return the rack of an inventory file.
+
+    Raises InputError for a bad file, with every problem that can be told at once.
+    """
+    path = Path(path)
+    groups = Groups(read(path))
+    _raise_any(refusals(groups, path))
+    tiers, problems = _tiers(groups)
+    _raise_any(problems)
+
+    document = _rack_document(groups, names_of(RackVariables))
+    about, problems = document.check(RackVariables)
+    names = list(dict.fromkeys((*tiers, *groups.hosts_of(COLLECTOR))))
+    documents = {name: _device_document(groups, name) for name in names}
+    devices: dict[str, DeviceVariables] = {}
+    for name in names:
+        variables, found = documents[name].check(DeviceVariables)
+        problems += found
+        if variables is not None:
+            devices[name] = variables
+            problems += _device_problems(name, tiers.get(name), variables, documents[name])
+    problems += _address_problems(devices, documents)
+    _raise_any(problems)
+    assert about is not None  # check gave none, and the problems above
+
+    name = about.closloop_name or path.stem
+    listed = {
+        device: Listed(device, tier, devices[device].closloop_links, documents[device])
+        for device, tier in tiers.items()
+    }
+    if about.closloop_testbed is not None:
+        testbed = _named_testbed(about.closloop_testbed, path, document)
+        _raise_any(_match_problems(groups, listed, testbed))
+        interfaces = {n: tuple(k.interface for k in item.links) for n, item in listed.items()}
+    else:
+        testbed, interfaces = _built_testbed(name, _rack_document(groups, FABRIC_NAMES), listed)
+    _raise_any(list(_queue_problems(devices, documents, testbed)))
+    access = {n: _access(n, devices[n], interfaces.get(n, ())) for n in names}
+    collector = next(iter(groups.hosts_of(COLLECTOR)), None)
+    return Rack(
+        name=name,
+        testbed=testbed,
+        access={device: access[device] for device in tiers},
+        collector=access[collector] if collector else None,
+        known_hosts_file=_beside(path, about.closloop_known_hosts),
+        safety=about.closloop_safety.safety(),
+    )
+
+
+def _raise_any(problems: list[Problem]) -> None:
+    if problems:
+        raise InputError(in_order(problems))
+
+
+def _beside(path: Path, file: str) -> str:
+    """Return a file's path, which may be relative to the inventory's folder."""
+    return file if not file or file.startswith("~") else str(path.parent / file)
+
+
+def _tiers(groups: Groups) -> tuple[dict[str, int], list[Problem]]:
+    """Return the fabric's devices in order, with their tiers; and what is wrong with the groups."""
+    document = groups.document
+    result: dict[str, int] = {}
+    problems = []
+    for tier, group in enumerate(GROUPS):
+        for name, loc in groups.hosts_of(group).items():
+            if name in result:
+                what = f"{name} is in group {GROUPS[result[name]]!r} and in {group!r}"
+                problems.append(document.problem(loc, what, "take it out of one of the two"))
+            result.setdefault(name, tier)
+    for kind, found in (("switch", any(result.values())), ("host", 0 in result.values())):
+        if not found:
+            hints = [suggest(name, GROUPS) for name in groups.group_names if name not in GROUPS]
+            remedy = f"{''.join(hints)}list the devices in groups {', '.join(GROUPS[:4])}"
+            problems.append(document.problem((), f"no {kind} in the groups", remedy))
+    for name, loc in list(groups.hosts_of(COLLECTOR).items())[1:]:
+        problems.append(document.problem(loc, f"{name} is a second collector", "keep one"))
+    for name in groups.hosts:
+        if name not in result and "closloop_links" in groups.own(name):
+            what = f"{name} has links, but is in none of the groups {', '.join(GROUPS[:4])}"
+            loc = groups.own(name)["closloop_links"]
+            problems.append(document.problem(loc, what, "put it in the group of its tier"))
+    return result, problems
+
+
+def _rack_document(groups: Groups, names: tuple[str, ...]) -> Document:
+    variables = groups.group_variables(ALL)
+    here: Loc = (ALL, "vars") if (ALL, "vars") in groups.document.lines else ()
+    return groups.view({n: variables[n] for n in names if n in variables}, here)
+
+
+def _device_document(groups: Groups, name: str) -> Document:
+    merged = groups.merged(name)
+    return groups.view({n: merged[n] for n in DEVICE_NAMES if n in merged}, groups.place(name))
+
+
+def _device_problems(
+    name: str, tier: int | None, variables: DeviceVariables, document: Document
+) -> Iterator[Problem]:
+    """Yield what does not fit a device of that tier (None for a collector outside the fabric)."""
+    if tier != 0 and variables.closloop_nic == "roce":
+        yield document.problem(
+            ("closloop_nic",), f"{name} is no host, but has a RoCE NIC", "remove closloop_nic"
+        )
+    if not tier and variables.closloop_platform == "sonic":
+        remedy = "remove closloop_platform, or move the device to the group of its tier"
+        yield document.problem(
+            ("closloop_platform",), f"{name} is no switch, but runs SONiC", remedy
+        )
+    if variables.closloop_nic == "roce" and not variables.closloop_rdma_device:
+        remedy = "add closloop_rdma_device, its name in `rdma link`, like mlx5_0"
+        yield document.problem(("closloop_nic",), f"{name}: which RDMA device is not said", remedy)
+    if len(set(variables.closloop_queues)) < len(variables.closloop_queues):
+        what = f"{name}: a queue is named twice"
+        yield document.problem(("closloop_queues",), what, "give each class a queue of its own")
+
+
+def _address_problems(
+    devices: Mapping[str, DeviceVariables], documents: Mapping[str, Document]
+) -> Iterator[Problem]:
+    seen: dict[tuple[str, int], str] = {}
+    for name, variables in devices.items():
+        key = (variables.ansible_host or name, variables.ansible_port)
+        if key in seen:
+            what = f"{name} has the address of {seen[key]}, {key[0]} port {key[1]}"
+            yield documents[name].problem(("ansible_host",), what, "correct one of the two")
+        seen.setdefault(key, name)
+
+
+def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
+    is_path = "/" in named or named.endswith((".yml", ".yaml"))
+    file = path.parent / named if is_path else None
+    try:
+        # A path without a folder is still one: `load_testbed` knows it by its ending.
+        return load_testbed(str(file) if file else named)
+    except InputError as error:
+        if file is not None and file.is_file():
+            raise
+        problem = error.problems[0]
+        what = f"no testbed file {file}" if file else problem.what
+        remedy = "correct the path, relative to the inventory's folder" if file else problem.remedy
+        raise InputError([document.problem(("closloop_testbed",), what, remedy)]) from None
+
+
+def _match_problems(
+    groups: Groups, listed: Mapping[str, Listed], testbed: Testbed
+) -> list[Problem]:
+    """Return where the inventory is not of `testbed`: variables, then devices, then links."""
+    document = _rack_document(groups, FABRIC_NAMES)
+    problems = [
+        document.problem((name,), f"{name} is given by testbed {testbed.name}", "remove it")
+        for name in document.data
+    ]
+    named = _rack_document(groups, ("closloop_testbed",))
+    for device in testbed.devices:
+        if device.name not in listed:
+            what = f"{device.name} of testbed {testbed.name} is not in the inventory"
+            remedy = f"add it to group {GROUPS[device.tier]}"
+            problems.append(named.problem(("closloop_testbed",), what, remedy))
+    for item in listed.values():
+        device_there = testbed.device.get(item.device)
+        if device_there is None:
+            what = f"testbed {testbed.name} has no device {item.device!r}"
+            remedy = f"{suggest(item.device, testbed.device)}use the testbed's names"
+            problems.append(item.document.problem((), what, remedy))
+        elif device_there.tier != item.tier:
+            what = f"{item.device} is in group {GROUPS[item.tier]!r}"
+            remedy = f"move it to {GROUPS[device_there.tier]!r}, its tier in {testbed.name}"
+            problems.append(item.document.problem((), what, remedy))
+    problems = problems or list(agreement_problems(listed, need_figures=False))
+    return problems or list(testbed_problems(listed, testbed))
+
+
+def _built_testbed(
+    name: str, document: Document, listed: Mapping[str, Listed]
+) -> tuple[Testbed, dict[str, tuple[str, ...]]]:
+    """Return the testbed that the links make, and its devices' interfaces. Raises InputError."""
+    named = Document(
+        document.name, {**document.data, f"{PREFIX}name": name}, document.lines, document.faults
+    )
+    file, problems = named.check(FabricVariables)
+    if file is not None:
+        problems += _fabric_problems(file, document)
+    problems += agreement_problems(listed, need_figures=True)
+    _raise_any(problems or list(reach_problems(listed)))
+    assert file is not None  # check gave none, and the problems above
+    links, interfaces = link_specs(listed)
+    testbed = Testbed.build(
+        name,
+        [Device(n, "switch" if item.tier else "host", item.tier) for n, item in listed.items()],
+        links,
+        mtu_bytes=file.mtu,
+        buffer_bytes=file.buffer,
+        description=file.description,
+        source=file.source,
+        classes=file.traffic_classes(),
+    )
+    return testbed, interfaces
+
+
+def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Problem]:
+    names = [item.name for item in file.classes]
+    if "classes" in file.model_fields_set and not 2 <= len(names) <= MAX_CLASSES:
+        remedy = f"list 2 to {MAX_CLASSES}, or leave closloop_classes out"
+        what = f"{len(names)} traffic classes"
+        yield document.problem(("closloop_classes",), what, remedy)
+    if len(set(names)) < len(names):
+        what = "two traffic classes have one name"
+        yield document.problem(("closloop_classes",), what, "rename one of the two")
+    weights = [item.weight for item in file.classes] or [1]
+    least = 2 * (file.mtu + ETHERNET_HEADER_BYTES)
+    if file.buffer * min(weights) // sum(weights) < least:
+        what = f"of a buffer of {format_size(file.buffer)}, a queue holds less than two packets"
+        remedy = f"use {-(-least * sum(weights) // min(weights))}B or more"
+        yield document.problem(("closloop_buffer",), what, remedy)
+
+
+def _queue_problems(
+    devices: Mapping[str, DeviceVariables], documents: Mapping[str, Document], testbed: Testbed
+) -> Iterator[Problem]:
+    """Yield SONiC switches that have not one queue for each traffic class."""
+    for name, variables in devices.items():
+        found, wanted = len(variables.closloop_queues), testbed.queues_per_port
+        if variables.closloop_platform == "sonic" and found != wanted:
+            what = f"{name} has {found} in closloop_queues, for {wanted} queues a port"
+            remedy = "list the switch's queue number of each traffic class, like [3, 4]"
+            yield documents[name].problem(("closloop_queues",), what, remedy)
+
+
+def _access(name: str, variables: DeviceVariables, interfaces: tuple[str, ...]) -> Access:
+    return Access(
+        device=name,
+        address=variables.ansible_host or name,
+        port=variables.ansible_port,
+        user=variables.ansible_user,
+        key_file=variables.ansible_ssh_private_key_file,
+        become=variables.ansible_become,
+        platform=variables.closloop_platform,
+        nic=variables.closloop_nic,
+        rdma_device=variables.closloop_rdma_device,
+        shape=variables.closloop_shape,
+        interfaces=interfaces,
+        queues=variables.closloop_queues,
+    )

@@ -1,0 +1,185 @@
+"""Ansible's view of an inventory file: its groups, its hosts, and each host's variables, merged.
+
+Merged as Ansible does: variables of `all`, then of groups from the outermost in (equally deep ones
+by `ansible_group_priority`, then by name), then the host's own; the last one counts, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from inventory.strictyaml import Document, Loc, suggest
+from orchestration.model.errors import Problem
+
+ALL = "all"
+_PARTS = ("vars", "hosts", "children")
+# `where` of a variable: its path in the file.
+Variables = dict[str, Loc]
+
+
+@dataclass
+class _Group:
+    name: str
+    loc: Loc
+    variables: Variables = field(default_factory=dict)
+    parents: dict[str, None] = field(default_factory=dict)
+    hosts: dict[str, Loc] = field(default_factory=dict)
+
+
+class Groups:
+    """Groups and hosts of an inventory file. `problems` are what its structure is refused for."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.problems: list[Problem] = []
+        self._groups: dict[str, _Group] = {ALL: _Group(ALL, ())}
+        self._host_variables: dict[str, Variables] = {}
+        self._places: dict[str, Loc] = {}
+        for name, body in document.data.items():
+            self._group(name, body, (name,), ALL if name != ALL else "")
+        self.problems += self._loops()
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Every group's name, in the file's order."""
+        return tuple(self._groups)
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Every host's name, in the file's order."""
+        return tuple(self._host_variables)
+
+    def hosts_of(self, name: str) -> dict[str, Loc]:
+        """Hosts of a group and of the groups in it, and where each is named first."""
+        result: dict[str, Loc] = {}
+        for group in self._groups.values():
+            if group.name == name or name in self._ancestors(group.name):
+                for host, loc in group.hosts.items():
+                    result.setdefault(host, loc)
+        return result
+
+    def place(self, host: str) -> Loc:
+        """Return where a host is named first."""
+        return self._places[host]
+
+    def own(self, host: str) -> Variables:
+        """Variables that are written at the host itself."""
+        return self._host_variables[host]
+
+    def group_variables(self, name: str) -> Variables:
+        """Variables that are written at the group itself."""
+        return self._groups[name].variables if name in self._groups else {}
+
+    def merged(self, host: str) -> Variables:
+        """Every variable of a host, each with the place that counts."""
+        member = {ALL: None}
+        for group in self._groups.values():
+            if host in group.hosts:
+                member[group.name] = None
+                member.update(self._ancestors(group.name))
+        result: Variables = {}
+        for name in sorted(member, key=self._rank):
+            result.update(self._groups[name].variables)
+        result.update(self._host_variables[host])
+        return result
+
+    def every_variable(self) -> Iterator[tuple[str, Loc]]:
+        """Yield every variable of the file and its place, also those that another one hides."""
+        for group in self._groups.values():
+            yield from group.variables.items()
+        for variables in self._host_variables.values():
+            yield from variables.items()
+
+    def value(self, loc: Loc) -> Any:
+        """Return what is at a path of the file."""
+        here: Any = self.document.data
+        for part in loc:
+            here = here[part]
+        return here
+
+    def view(self, variables: Variables, fallback: Loc) -> Document:
+        """Return variables as a document of their own, whose problems are told at their places.
+
+        What concerns none of them is told at `fallback`.
+        """
+        lines: dict[Loc, int] = {(): self.document.lines[fallback]}
+        for name, loc in variables.items():
+            for path in self._paths_below.get(loc, ()):
+                lines[(name, *path[len(loc) :])] = self.document.lines[path]
+        data = {name: self.value(loc) for name, loc in variables.items()}
+        return Document(self.document.name, data, lines)
+
+    @cached_property
+    def _paths_below(self) -> dict[Loc, list[Loc]]:
+        """Every path of the file by the variable that it is in."""
+        result: dict[Loc, list[Loc]] = {loc: [] for _, loc in self.every_variable()}
+        for path in self.document.lines:
+            for length in range(1, len(path) + 1):
+                if path[:length] in result:
+                    result[path[:length]].append(path)
+                    break
+        return result
+
+    def _group(self, name: str, body: Any, loc: Loc, parent: str) -> None:
+        group = self._groups.setdefault(name, _Group(name, loc))
+        if parent and name != ALL:
+            group.parents[parent] = None
+        for part in self._mapping(body, loc, f"group {name!r}"):
+            if part not in _PARTS:
+                remedy = f"{suggest(part, _PARTS)}use {', '.join(_PARTS)}"
+                what = f"group {name!r} has an unknown part {part!r}"
+                self.problems.append(self.document.problem((*loc, part), what, remedy))
+        parts = body if isinstance(body, dict) else {}
+        for variable in self._mapping(parts.get("vars"), (*loc, "vars"), "'vars'"):
+            group.variables[variable] = (*loc, "vars", variable)
+        for host, variables in self._mapping(
+            parts.get("hosts"), (*loc, "hosts"), "'hosts'"
+        ).items():
+            at = (*loc, "hosts", host)
+            group.hosts.setdefault(host, at)
+            self._places.setdefault(host, at)
+            known = self._host_variables.setdefault(host, {})
+            for variable in self._mapping(variables, at, f"host {host!r}"):
+                known[variable] = (*at, variable)
+        for child, inner in self._mapping(
+            parts.get("children"), (*loc, "children"), "'children'"
+        ).items():
+            self._group(child, inner, (*loc, "children", child), name)
+
+    def _mapping(self, value: Any, loc: Loc, name: str) -> dict[str, Any]:
+        """Return a mapping that may be left empty; report anything else."""
+        if isinstance(value, dict):
+            return value
+        if value is not None:
+            remedy = "write `name:` lines below it, as in a standard Ansible YAML inventory"
+            self.problems.append(self.document.problem(loc, f"{name} is not a mapping", remedy))
+        return {}
+
+    def _ancestors(self, name: str) -> dict[str, None]:
+        result: dict[str, None] = {}
+        todo = list(self._groups[name].parents)
+        while todo:
+            parent = todo.pop()
+            if parent not in result:
+                result[parent] = None
+                todo += self._groups[parent].parents
+        return result
+
+    def _loops(self) -> Iterator[Problem]:
+        for group in self._groups.values():
+            if group.name in self._ancestors(group.name):
+                what = f"group {group.name!r} is inside itself"
+                yield self.document.problem(group.loc, what, "take it out of its own children")
+                # Depths are asked for afterwards: they need an end.
+                group.parents = {ALL: None}
+
+    def _rank(self, name: str) -> tuple[int, int, str]:
+        priority = self._groups[name].variables.get("ansible_group_priority")
+        value = self.value(priority) if priority else 1
+        return self._depth(name), value if isinstance(value, int) else 1, name
+
+    def _depth(self, name: str) -> int:
+        return max((self._depth(parent) + 1 for parent in self._groups[name].parents), default=0)

@@ -1,0 +1,197 @@
+"""The links that an inventory's devices state: both ends agree, and they are the testbed's.
+
+Without a testbed file they are the testbed: `link_specs` puts them in an order in which every
+device's ports come as it lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from inventory.ansible_schema import LinkVariable
+from inventory.strictyaml import Document, suggest
+from inventory.topology import LinkSpec, Port, Testbed
+from orchestration.model.errors import Problem
+from orchestration.model.units import format_duration, format_rate
+
+# The two ends of a link: device and interface.
+_Cable = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A device's links as listed, its tier, and the document that its problems are told in."""
+
+    device: str
+    tier: int
+    links: tuple[LinkVariable, ...]
+    document: Document
+
+    def problem(self, number: int, field: str, what: str, remedy: str) -> Problem:
+        """Return a problem with a link, or with all of them if `number` is -1."""
+        loc = ("closloop_links",) if number < 0 else ("closloop_links", number, field)
+        return self.document.problem(loc, f"{self.device}: {what}", remedy)
+
+
+def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> Iterator[Problem]:
+    """Yield where the two ends of a link do not say the same.
+
+    With `need_figures`, every link must state rate and delay: no testbed does.
+    """
+    by_port = {
+        (item.device, link.interface): link for item in listed.values() for link in item.links
+    }
+    for item in listed.values():
+        if not item.links:
+            remedy = "list its ports in closloop_links, each with what it is wired to"
+            yield item.problem(-1, "", "no links", remedy)
+        seen: set[str] = set()
+        for number, link in enumerate(item.links):
+            if link.interface in seen:
+                what = f"a second link at {link.interface}"
+                yield item.problem(number, "interface", what, "a port has one cable: correct one")
+            seen.add(link.interface)
+            for field in ("rate", "delay"):
+                if need_figures and getattr(link, field) is None:
+                    what = f"the link at {link.interface} has no {field}"
+                    remedy = f"add `{field}`, or name the testbed that has it: closloop_testbed"
+                    yield item.problem(number, field, what, remedy)
+            yield from _end_problems(item, number, link, listed, by_port)
+
+
+def _end_problems(
+    item: Listed,
+    number: int,
+    link: LinkVariable,
+    listed: Mapping[str, Listed],
+    by_port: Mapping[tuple[str, str], LinkVariable],
+) -> Iterator[Problem]:
+    peer = listed.get(link.peer)
+    if peer is None:
+        remedy = f"{suggest(link.peer, listed)}put the device in its group, or correct the name"
+        yield item.problem(number, "peer", f"no device {link.peer!r} in the groups", remedy)
+        return
+    if peer.tier == item.tier:
+        same = "itself" if peer is item else f"{link.peer}, of the same tier"
+        yield item.problem(
+            number, "peer", f"{link.interface} is linked to {same}", "link devices of two tiers"
+        )
+        return
+    back = by_port.get((link.peer, link.peer_interface))
+    at = f"{link.peer}:{link.peer_interface}"
+    if back is None:
+        remedy = (
+            f"list the link at {link.peer} too, as {{interface: {link.peer_interface}, "
+            f"peer: {item.device}, peer_interface: {link.interface}, …}}"
+        )
+        what = f"{link.interface} is linked to {at}, which {link.peer} does not list"
+        yield item.problem(number, "peer_interface", what, remedy)
+        return
+    if (back.peer, back.peer_interface) != (item.device, link.interface):
+        what = (
+            f"{link.interface} is linked to {at}, but that port says it is linked to "
+            f"{back.peer}:{back.peer_interface}"
+        )
+        yield item.problem(number, "peer_interface", what, "correct the wrong one of the two")
+        return
+    for field, shown in (("rate", format_rate), ("delay", format_duration)):
+        here, there = getattr(link, field), getattr(back, field)
+        if here is not None and there is not None and here != there:
+            what = (
+                f"the link at {link.interface} has a {field} of {shown(here)}, but {shown(there)} "
+                f"at {at}"
+            )
+            yield item.problem(number, field, what, "write the same at both ends")
+
+
+def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator[Problem]:
+    """Yield where the links are not those of `testbed`, port by port. The ends agree already."""
+    for name, item in listed.items():
+        ports = testbed.ports_of[name]
+        if len(item.links) != len(ports):
+            what = f"{len(item.links)} links, but {len(ports)} in testbed {testbed.name}"
+            remedy = f"list them in the order of `closloop inventory show {testbed.name}`"
+            yield item.problem(-1, "", what, remedy)
+            continue
+        for number, (link, port) in enumerate(zip(item.links, ports, strict=True)):
+            yield from _port_problems(item, number, link, port, listed, testbed)
+
+
+def _port_problems(
+    item: Listed,
+    number: int,
+    link: LinkVariable,
+    port: Port,
+    listed: Mapping[str, Listed],
+    testbed: Testbed,
+) -> Iterator[Problem]:
+    far = testbed.ports[port.peer]
+    says = f"{port.label} of testbed {testbed.name}"
+    if link.peer != far.device:
+        what = f"link {number + 1} goes to {link.peer}, but {says} to {far.device}"
+        yield item.problem(number, "peer", what, "list the links in the testbed's order of ports")
+        return
+    place = testbed.ports_of[far.device].index(far)
+    there = listed[far.device].links
+    if place < len(there) and there[place].interface != link.peer_interface:
+        what = (
+            f"link {number + 1} goes to {link.peer}:{link.peer_interface}, but {says} to port "
+            f"{place + 1} of {far.device}, listed as {there[place].interface}"
+        )
+        yield item.problem(
+            number, "peer_interface", what, "list parallel links in the same order at both ends"
+        )
+    for field, value, shown in (
+        ("rate", port.rate_bps, format_rate),
+        ("delay", port.delay_ns, format_duration),
+    ):
+        stated = getattr(link, field)
+        if stated is not None and stated != value:
+            what = f"a {field} of {shown(stated)}, but {says} has {shown(value)}"
+            remedy = f"correct it, or leave {field} out: the testbed has it"
+            yield item.problem(number, field, what, remedy)
+
+
+def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
+    """Yield the devices that the first switch does not reach through switches."""
+    start = next((name for name, item in listed.items() if item.tier), None)
+    if start is None:
+        return
+    reached: set[str] = set()
+    todo = [start]
+    while todo:
+        name = todo.pop()
+        if name not in reached:
+            reached.add(name)
+            todo += [link.peer for link in listed[name].links] if listed[name].tier else []
+    for name, item in listed.items():
+        if name not in reached:
+            what = f"it is not connected to {start} (hosts do not forward)"
+            yield item.problem(-1, "", what, "add the missing links")
+
+
+def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
+    """Return each link once, from the hosts up, and each device's interfaces in that order.
+
+    A device's links come in the order in which it lists them; where two devices' orders cannot both
+    be kept, in that of the lower one.
+    """
+    left: dict[_Cable, LinkSpec] = {}
+    turn: dict[str, list[_Cable]] = {name: [] for name in listed}
+    for name, item in sorted(listed.items(), key=lambda pair: pair[1].tier):
+        for link in item.links:
+            here, there = (name, link.interface), (link.peer, link.peer_interface)
+            cable = frozenset((here, there))
+            turn[name].append(cable)
+            left.setdefault(cable, LinkSpec(name, link.peer, link.rate or 0, link.delay or 0))
+    interfaces: dict[str, tuple[str, ...]] = dict.fromkeys(listed, ())
+    specs = []
+    while left:
+        fit = (c for c in left if all(turn[device][0] == c for device, _ in c))
+        cable = next(fit, next(iter(left)))
+        specs.append(left.pop(cable))
+        for device, interface in cable:
+            turn[device].remove(cable)
+            interfaces[device] = (*interfaces[device], interface)
+    return specs, interfaces

@@ -1,0 +1,211 @@
+"""Schema of the variables that closloop reads from an Ansible inventory.
+
+Those named `closloop_*` are its own; of Ansible's it reads the ones that say how to log in.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+
+from inventory.rack import SONIC_QUEUE, Corridor, NicKind, Platform, Safety
+from inventory.schema import AnyFile, DeviceName
+from inventory.strictyaml import Duration, Rate, StrictModel
+
+PREFIX = "closloop_"
+# Groups by tier. Those above have their number in their name.
+GROUPS = ("hosts", "leaves", "spines", "cores", "tier4", "tier5", "tier6", "tier7", "tier8")
+COLLECTOR = "collector"
+
+PASSWORDS = (
+    "ansible_password",
+    "ansible_ssh_pass",
+    "ansible_ssh_password",
+    "ansible_become_pass",
+    "ansible_become_password",
+    "ansible_sudo_pass",
+    "ansible_sudo_password",
+)
+# What would make Ansible log in otherwise than closloop does, and what to write instead.
+REFUSED = {
+    "ansible_ssh_common_args": "write jump hosts and the like in ~/.ssh/config, which both read",
+    "ansible_ssh_extra_args": "write jump hosts and the like in ~/.ssh/config, which both read",
+    "ansible_ssh_args": "write jump hosts and the like in ~/.ssh/config, which both read",
+    "ansible_host_key_checking": "host keys are always verified: add the key to known_hosts",
+    "ansible_ssh_host_key_checking": "host keys are always verified: add the key to known_hosts",
+    "ansible_ssh_host": "write ansible_host",
+    "ansible_ssh_port": "write ansible_port",
+    "ansible_ssh_user": "write ansible_user",
+    "ansible_private_key_file": "write ansible_ssh_private_key_file",
+    "ansible_sudo": "write ansible_become",
+}
+_TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
+
+
+def _truth(value: object) -> object:
+    """Take Ansible's words for true and false, which YAML 1.2 leaves as text."""
+    text = str(value).lower()
+    return True if text in _TRUE else False if text in _FALSE else value
+
+
+def _number(value: object) -> object:
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else value
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, str) and "{{" in value:
+        raise ValueError("templates are not evaluated here: write the value itself")
+    return value
+
+
+def _address(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", value):
+        raise ValueError(f"{value!r} is no address: write an IP address or a host name")
+    return value
+
+
+def _user(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", value):
+        raise ValueError(f"{value!r} is no user name: write the name that logs in")
+    return value
+
+
+def _key_file(value: str) -> str:
+    if value and not value.startswith(("/", "~/")):
+        raise ValueError(
+            f"{value!r} is relative, to no fixed folder: write a path that begins with / or ~/"
+        )
+    return value
+
+
+def _interface(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}", value):
+        raise ValueError(
+            f"{value!r} is no interface: write the operating system's name of the port, like eth0"
+        )
+    return value
+
+
+def _rdma_device(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}", value):
+        raise ValueError(f"{value!r} is no RDMA device: write its name in `rdma link`, like mlx5_0")
+    return value
+
+
+def _positive(value: int) -> int:
+    if value <= 0:
+        raise ValueError("it is zero: use more")
+    return value
+
+
+def _share(value: float) -> float:
+    if not 0.0 <= value <= 1.0:
+        raise ValueError(f"{value} is no share: use 0 to 1")
+    return value
+
+
+Plain = BeforeValidator(_plain)
+Truth = Annotated[bool, BeforeValidator(_truth)]
+Interface = Annotated[str, AfterValidator(_interface)]
+Positive = Annotated[Duration, AfterValidator(_positive)]
+Share = Annotated[float, AfterValidator(_share)]
+
+
+class LinkVariable(StrictModel):
+    """One item of `closloop_links`: a port, and what it is wired to."""
+
+    interface: Interface = Field(description="this device's name of the port, like eth0")
+    peer: DeviceName = Field(description="the device at the other end")
+    peer_interface: Interface = Field(description="its name of the port there")
+    rate: Annotated[Rate, AfterValidator(_positive)] | None = Field(
+        default=None, description="like 25Gbps"
+    )
+    delay: Positive | None = Field(default=None, description="one-way delay, like 1us")
+
+
+class DeviceVariables(StrictModel):
+    """What is read of one device."""
+
+    ansible_host: Annotated[str, AfterValidator(_address), Plain] | None = None
+    ansible_port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(_number), Plain] = 22
+    ansible_user: Annotated[str, AfterValidator(_user), Plain] = Field(
+        description="who logs in, like root or admin"
+    )
+    ansible_ssh_private_key_file: Annotated[str, AfterValidator(_key_file), Plain] = ""
+    ansible_become: Annotated[Truth, Plain] = False
+    ansible_become_method: Annotated[Literal["sudo"], Plain] = "sudo"
+    ansible_become_user: Annotated[Literal["root"], Plain] = "root"
+    ansible_connection: Annotated[Literal["ssh", "smart", "paramiko", "paramiko_ssh"], Plain] = (
+        "ssh"
+    )
+    closloop_platform: Platform = "linux"
+    closloop_nic: NicKind = "plain"
+    closloop_rdma_device: Annotated[str, AfterValidator(_rdma_device)] = ""
+    closloop_shape: Truth = False
+    closloop_queues: Annotated[
+        tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(min_length=1)
+    ] = (SONIC_QUEUE,)
+    closloop_links: tuple[LinkVariable, ...] = ()
+
+
+class CorridorVariable(StrictModel):
+    """`corridor` of `closloop_safety`; see `rack.Corridor`."""
+
+    window: Positive = 10**9
+    max_drop_share: Share = Corridor.max_drop_share
+    max_pause_share: Share = Corridor.max_pause_share
+    min_throughput_share: Share = Corridor.min_throughput_share
+
+
+class SafetyVariable(StrictModel):
+    """`closloop_safety`; see `rack.Safety`."""
+
+    deadman: Positive = 30 * 10**9
+    lease: Positive = 60 * 10**9
+    min_change_interval: Duration = 0
+    corridor: CorridorVariable = CorridorVariable()
+
+    def safety(self) -> Safety:
+        """Return it in the rack's units."""
+        corridor = self.corridor
+        return Safety(
+            deadman_s=self.deadman / 1e9,
+            lease_s=self.lease / 1e9,
+            min_change_interval_ns=self.min_change_interval,
+            corridor=Corridor(
+                window_s=corridor.window / 1e9,
+                max_drop_share=corridor.max_drop_share,
+                max_pause_share=corridor.max_pause_share,
+                min_throughput_share=corridor.min_throughput_share,
+            ),
+        )
+
+
+class RackVariables(StrictModel):
+    """What the rack as a whole is told, in `vars` of `all`."""
+
+    closloop_name: str | None = None
+    closloop_testbed: str | None = Field(default=None, min_length=1)
+    closloop_known_hosts: Annotated[str, Plain] = ""
+    closloop_safety: SafetyVariable = SafetyVariable()
+
+
+class FabricVariables(AnyFile):
+    """What a testbed file would say besides devices and links, as `closloop_mtu` and so on."""
+
+    model_config = ConfigDict(alias_generator=lambda name: f"{PREFIX}{name}")
+
+
+def names_of(*models: type[StrictModel]) -> tuple[str, ...]:
+    """Return the variables that models read."""
+    fields: dict[str, Any] = {}
+    for model in models:
+        fields |= {field.alias or name: None for name, field in model.model_fields.items()}
+    return tuple(fields)
+
+
+DEVICE_NAMES = names_of(DeviceVariables)
+RACK_NAMES = names_of(RackVariables, FabricVariables)
+FABRIC_NAMES = tuple(name for name in names_of(FabricVariables) if name != f"{PREFIX}name")

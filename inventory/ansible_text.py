@@ -1,0 +1,248 @@
+"""A rack as the text of an Ansible YAML inventory, which `inventory.ansible` reads back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inventory.ansible_links import Listed, link_specs
+from inventory.ansible_schema import COLLECTOR, GROUPS, LinkVariable
+from inventory.files import known_testbeds, load_testbed
+from inventory.rack import Access, Rack, Safety
+from inventory.strictyaml import Document
+from inventory.topology import Testbed
+from orchestration.model.errors import InputError
+from orchestration.model.units import format_duration, format_rate, format_size
+
+# Enough digits for any whole number of the base unit.
+_DIGITS = 12
+_PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./~@-]*")
+_NOT_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
+# Variables that devices often share, and are then written once.
+_SHARED = (
+    "ansible_user",
+    "ansible_port",
+    "ansible_ssh_private_key_file",
+    "ansible_become",
+    "closloop_shape",
+)
+
+
+def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
+    """Write a rack's inventory. `load_rack` gives the same rack.
+
+    `testbed` names the rack's testbed as `closloop_testbed` does: a path is relative to the
+    inventory's folder. Without it, a testbed of the package is named and any other one is written
+    as its links. Raises InputError if the links alone do not make it again.
+    """
+    Path(path).write_text(inventory_text(rack, testbed), encoding="utf-8")
+
+
+def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | None = None) -> str:
+    """Return a rack's inventory; see `write_rack`.
+
+    `comments` are written above the variables and groups that they are for, and first of all the
+    one for "".
+    """
+    about = _Comments(comments or {})
+    named = testbed or _packaged(rack.testbed)
+    if not named:
+        _check_links(rack)
+    shared = _shared(rack.access.values())
+    lines = [*about.lines("", 0), "all:", "  vars:"]
+    for name, value in {**_rack_variables(rack, named), **shared}.items():
+        lines += [*about.lines(name, 4), f"    {name}: {_flow(value)}"]
+    lines.append("  children:")
+    for tier, group in enumerate(GROUPS):
+        members = [device.name for device in rack.testbed.devices if device.tier == tier]
+        if members:
+            lines += [*about.lines(group, 4), f"    {group}:", "      hosts:"]
+        for name in members:
+            lines += _device_lines(rack.access[name], shared, _links(rack, name))
+    if rack.collector is not None:
+        name = rack.collector.device
+        lines += [*about.lines(COLLECTOR, 4), f"    {COLLECTOR}:", "      hosts:"]
+        if name in rack.access:
+            lines.append(f"        {name}:")
+        else:
+            lines += _device_lines(rack.collector, shared, [])
+    return "\n".join(lines) + "\n"
+
+
+class _Comments:
+    def __init__(self, by_name: Mapping[str, str]) -> None:
+        self._by_name = by_name
+
+    def lines(self, name: str, indent: int) -> list[str]:
+        text = self._by_name.get(name, "")
+        return [f"{' ' * indent}# {line}".rstrip() for line in text.splitlines()]
+
+
+def _packaged(testbed: Testbed) -> str:
+    """Return the name of the package's testbed that this one is, "" if it is none of them."""
+    known = testbed.name in known_testbeds() and load_testbed(testbed.name) == testbed
+    return testbed.name if known else ""
+
+
+def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
+    testbed = rack.testbed
+    result: dict[str, Any] = {"closloop_name": rack.name}
+    if named:
+        result["closloop_testbed"] = named
+    else:
+        if testbed.description:
+            result["closloop_description"] = testbed.description
+        if testbed.source:
+            result["closloop_source"] = testbed.source
+        result["closloop_mtu"] = f"{testbed.mtu_bytes}B"
+        result["closloop_buffer"] = format_size(_buffer_bytes(testbed), _DIGITS)
+        if testbed.classes:
+            result["closloop_classes"] = [
+                {name: value for name, value in dataclasses.asdict(item).items() if value}
+                for item in testbed.classes
+            ]
+    if rack.known_hosts_file:
+        result["closloop_known_hosts"] = rack.known_hosts_file
+    if rack.safety != Safety():
+        result["closloop_safety"] = _safety(rack.safety)
+    return result
+
+
+def _safety(safety: Safety) -> dict[str, Any]:
+    corridor = safety.corridor
+    return {
+        "deadman": _seconds(safety.deadman_s),
+        "lease": _seconds(safety.lease_s),
+        "min_change_interval": format_duration(safety.min_change_interval_ns, _DIGITS),
+        "corridor": {
+            "window": _seconds(corridor.window_s),
+            "max_drop_share": corridor.max_drop_share,
+            "max_pause_share": corridor.max_pause_share,
+            "min_throughput_share": corridor.min_throughput_share,
+        },
+    }
+
+
+def _seconds(value: float) -> str:
+    return format_duration(round(value * 1e9), _DIGITS)
+
+
+def _variables(access: Access) -> dict[str, Any]:
+    """Return a device's variables but for its address and links."""
+    return {
+        "ansible_user": access.user,
+        "ansible_port": access.port,
+        "ansible_ssh_private_key_file": access.key_file,
+        "ansible_become": access.become,
+        "closloop_platform": access.platform,
+        "closloop_nic": access.nic,
+        "closloop_rdma_device": access.rdma_device,
+        "closloop_shape": access.shape,
+        "closloop_queues": list(access.queues),
+    }
+
+
+# What need not be written; `ansible_user` always is.
+_USUAL = {**_variables(Access("", "")), "ansible_user": ""}
+
+
+def _shared(accesses: Collection[Access]) -> dict[str, Any]:
+    """Return the variables that are written once: all of the fabric's devices have them alike."""
+    alike = {}
+    for name in _SHARED:
+        values = [_variables(access)[name] for access in accesses]
+        if values.count(values[0]) == len(values) and values[0] != _USUAL[name]:
+            alike[name] = values[0]
+    return alike
+
+
+def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
+    result = []
+    for port in rack.testbed.ports_of[name]:
+        far = rack.testbed.ports[port.peer]
+        result.append(
+            {
+                "interface": rack.interface(port),
+                "peer": far.device,
+                "peer_interface": rack.interface(far),
+                "rate": format_rate(port.rate_bps, _DIGITS),
+                "delay": format_duration(port.delay_ns, _DIGITS),
+            }
+        )
+    return result
+
+
+def _device_lines(
+    access: Access, shared: Mapping[str, Any], links: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    lines = [f"        {access.device}:", f"          ansible_host: {_flow(access.address)}"]
+    for name, value in _variables(access).items():
+        if value != shared.get(name, _USUAL[name]):
+            lines.append(f"          {name}: {_flow(value)}")
+    if links:
+        lines.append("          closloop_links:")
+        lines += [f"            - {_flow(link)}" for link in links]
+    return lines
+
+
+def _flow(value: Any) -> str:
+    """Return a value as one line of YAML."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
+        quantity = re.fullmatch(r"[0-9.]+[A-Za-z]+", value)
+        address = re.fullmatch(r"[0-9]+(\.[0-9]+){3}", value)
+        # A JSON string is also one of YAML.
+        return value if plain or quantity or address else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value)
+
+
+def _buffer_bytes(testbed: Testbed) -> int:
+    return next(port.buffer_bytes for port in testbed.switch_ports)
+
+
+def _check_links(rack: Rack) -> None:
+    """Raise InputError unless the links alone make the rack's testbed again."""
+    testbed = rack.testbed
+    nowhere = Document("", {}, {(): 0})
+    listed = {
+        device.name: Listed(
+            device.name, device.tier, tuple(_listed_links(rack, device.name)), nowhere
+        )
+        for device in sorted(testbed.devices, key=lambda device: device.tier)
+    }
+    again = Testbed.build(
+        rack.name,
+        sorted(testbed.devices, key=lambda device: device.tier),
+        link_specs(listed)[0],
+        mtu_bytes=testbed.mtu_bytes,
+        buffer_bytes=_buffer_bytes(testbed),
+        description=testbed.description,
+        source=testbed.source,
+        classes=testbed.classes,
+    )
+    if again != testbed:
+        raise InputError.single(
+            f"testbed {testbed.name}",
+            "its name or the order of its links cannot be told by an inventory alone",
+            "write it to a file, and name that with closloop_testbed",
+        )
+
+
+def _listed_links(rack: Rack, name: str) -> Iterable[LinkVariable]:
+    for port in rack.testbed.ports_of[name]:
+        far = rack.testbed.ports[port.peer]
+        yield LinkVariable.model_construct(
+            interface=rack.interface(port),
+            peer=far.device,
+            peer_interface=rack.interface(far),
+            rate=port.rate_bps,
+            delay=port.delay_ns,
+        )

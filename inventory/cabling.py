@@ -1,0 +1,264 @@
+"""Judging a rack by its devices' surveys: cables, rates, MTU, tools and rights. Pure.
+
+A cable is proven by LLDP at both of its ends: each device must hear, at the right interface, the
+right interface of the right device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from inventory.rack import Access, Rack
+from inventory.survey import Finding, Neighbour, Severity, Survey
+from inventory.topology import Port
+from orchestration.model.units import format_rate
+
+# Programs that a device needs, and the package that has them on Debian.
+_PACKAGES = {
+    "tc": "iproute2",
+    "ip": "iproute2",
+    "rdma": "iproute2",
+    "ib_write_bw": "perftest",
+}
+_NO_MAC = "00:00:00:00:00:00"
+# A veth has no rate of its own: what its driver says means nothing.
+_RATELESS = frozenset(("veth",))
+_LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow LLDP on the port"
+
+
+def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
+    """Return what is wrong with the rack, or unproven, device by device.
+
+    A device without a survey is not judged, but what is wired to it is.
+    """
+    heard = _Heard(rack, surveys)
+    findings: list[Finding] = []
+    for name in rack.access:
+        survey = surveys.get(name)
+        if survey is None:
+            continue
+        access = rack.access[name]
+        findings += _cabling(rack, survey, heard)
+        findings += _rates(rack, access, survey)
+        findings += _mtus(rack, survey)
+        findings += _tools(rack, access, survey)
+        findings += _rights(access, survey)
+    return findings
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A neighbour by the rack's names; `interfaces` are what its port may be called."""
+
+    device: str
+    interfaces: tuple[str, ...]
+
+    def is_at(self, device: str, interface: str) -> bool:
+        return self.device == device and interface in self.interfaces
+
+    def __str__(self) -> str:
+        return f"{self.device or 'an unknown device'}:{self.interfaces[0] or '?'}"
+
+
+class _Heard:
+    """Whom devices hear, by the rack's names."""
+
+    def __init__(self, rack: Rack, surveys: Mapping[str, Survey]) -> None:
+        self._surveys = surveys
+        self._of_mac: dict[str, set[tuple[str, str]]] = {}
+        self._of_name: dict[str, set[str]] = {}
+        for name in rack.access:
+            survey = surveys.get(name)
+            for said in (name, survey.hostname if survey else ""):
+                for form in (said, said.partition(".")[0]):
+                    self._of_name.setdefault(form.lower(), set()).add(name)
+            for interface, mac in survey.macs.items() if survey else ():
+                if mac and mac != _NO_MAC:
+                    self._of_mac.setdefault(mac.lower(), set()).add((name, interface))
+        self._of_name.pop("", None)
+
+    def at(self, device: str, interface: str) -> list[_Seen]:
+        """Return whom a device hears at an interface."""
+        neighbours = self._surveys[device].neighbours or ()
+        return [self._seen(item) for item in neighbours if item.interface == interface]
+
+    def _seen(self, neighbour: Neighbour) -> _Seen:
+        port = self._of_mac.get(neighbour.port.lower(), set())
+        if len(port) == 1:
+            ((device, interface),) = port
+            return _Seen(device, (interface,))
+        names = (neighbour.port, neighbour.description)
+        if neighbour.port_type == "mac":
+            # The description is then the interface's name, as lldpd announces it.
+            names = (neighbour.description, neighbour.port)
+        return _Seen(
+            self._device(neighbour) or neighbour.system,
+            tuple(dict.fromkeys(filter(None, names))) or ("",),
+        )
+
+    def _device(self, neighbour: Neighbour) -> str:
+        """Return whose announcement it is: by its chassis, or by a name that no other has."""
+        owners = {device for device, _ in self._of_mac.get(neighbour.chassis.lower(), ())}
+        if len(owners) == 1:
+            return owners.pop()
+        said = neighbour.system.lower()
+        for form in (said, said.partition(".")[0]):
+            named = self._of_name.get(form, set())
+            if len(named) == 1:
+                return next(iter(named))
+        return ""
+
+
+def _cabling(rack: Rack, survey: Survey, heard: _Heard) -> Iterator[Finding]:
+    def finding(severity: Severity, what: str, remedy: str) -> Finding:
+        return Finding(survey.device, "cabling", severity, what, remedy)
+
+    ports = rack.testbed.ports_of[survey.device]
+    to_hear: list[Port] = []
+    for port in ports:
+        name = rack.interface(port)
+        state = survey.interfaces.get(name)
+        if state is None or not state.exists:
+            others = ", ".join(sorted(set(survey.macs) - {"lo"})) or "none"
+            remedy = f"correct closloop_links; its interfaces are {others}"
+            yield finding("wrong", f"has no interface {name}", remedy)
+        elif state.operstate not in ("up", "unknown"):
+            what = f"the link at {name}, to {_end(rack, port)}, is {state.operstate or 'not up'}"
+            remedy = f"check cable and modules, and: ip link set {name} up"
+            yield finding("wrong", what, remedy)
+        else:
+            to_hear.append(port)
+    if survey.neighbours is None:
+        what = f"its cables are not proven: no LLDP ({survey.lldp_problem or 'no reason given'})"
+        yield finding("unproven", what, _LLDP_REMEDY)
+        return
+    strays: dict[str, tuple[Port, _Seen]] = {}
+    for port in to_hear:
+        name, far = rack.interface(port), rack.testbed.ports[port.peer]
+        seen = heard.at(survey.device, name)
+        if not seen:
+            what = f"{name} hears nobody: that it is wired to {_end(rack, port)} is not proven"
+            yield finding("unproven", what, f"see that {far.device} runs lldpd; check the cable")
+        elif not any(item.is_at(far.device, rack.interface(far)) for item in seen):
+            strays[name] = (port, seen[0])
+    yield from _strays(rack, survey.device, strays)
+
+
+def _strays(rack: Rack, device: str, strays: Mapping[str, tuple[Port, _Seen]]) -> Iterator[Finding]:
+    """Yield the ports that hear somebody else; two that hear each other's neighbour together."""
+    told: set[str] = set()
+    for name, (port, seen) in strays.items():
+        if name in told:
+            continue
+        other = next(
+            (
+                other
+                for other, (port_there, seen_there) in strays.items()
+                if other != name
+                and _hears(rack, port_there, seen)
+                and _hears(rack, port, seen_there)
+            ),
+            None,
+        )
+        severity: Severity = "wrong"
+        if seen.device not in rack.access:
+            severity = "unproven"
+            what = f"{name} hears {seen}, no device of the inventory, not {_end(rack, port)}"
+            remedy = "give devices their names in the inventory (hostnamectl), or move the cable"
+        elif other is not None:
+            told.add(other)
+            there = strays[other][1]
+            what = f"{name} and {other} are swapped: {name} is wired to {seen}, {other} to {there}"
+            remedy = "swap the two cables, or the interfaces in closloop_links"
+        else:
+            what = f"{name} is wired to {seen}, not to {_end(rack, port)}"
+            remedy = "move the cable, or correct closloop_links at both ends"
+        yield Finding(device, "cabling", severity, what, remedy)
+
+
+def _hears(rack: Rack, port: Port, seen: _Seen) -> bool:
+    far = rack.testbed.ports[port.peer]
+    return seen.is_at(far.device, rack.interface(far))
+
+
+def _end(rack: Rack, port: Port) -> str:
+    """Return what a port should be wired to, by its operating system's name."""
+    far = rack.testbed.ports[port.peer]
+    return f"{far.device}:{rack.interface(far)}"
+
+
+def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
+    for port in rack.testbed.ports_of[survey.device]:
+        name = rack.interface(port)
+        state = survey.interfaces.get(name)
+        if state is None or not state.exists or state.operstate == "down":
+            continue
+        wanted = format_rate(port.rate_bps)
+        if state.speed_bps < 0 or state.driver in _RATELESS:
+            # A link that is shaped has the rate it is shaped to.
+            if not access.shape:
+                what = f"that {name} runs at {wanted} is not proven: it tells no rate"
+                remedy = "compare with `ethtool`; closloop_shape: true shapes links without a rate"
+                yield Finding(survey.device, "rates", "unproven", what, remedy)
+        elif state.speed_bps < port.rate_bps or (
+            state.speed_bps != port.rate_bps and not access.shape
+        ):
+            what = f"{name} runs at {format_rate(state.speed_bps)}, not at {wanted}"
+            remedy = "set the rate at both ends, or correct closloop_links"
+            if state.speed_bps > port.rate_bps:
+                remedy += "; closloop_shape: true shapes it down"
+            yield Finding(survey.device, "rates", "wrong", what, remedy)
+
+
+def _mtus(rack: Rack, survey: Survey) -> Iterator[Finding]:
+    """A switch must take the testbed's packets; a host must send them at that size."""
+    wanted = rack.testbed.mtu_bytes
+    is_switch = rack.testbed.device[survey.device].kind == "switch"
+    for port in rack.testbed.ports_of[survey.device]:
+        name = rack.interface(port)
+        state = survey.interfaces.get(name)
+        if state is None or not state.exists:
+            continue
+        if state.mtu_bytes < wanted or (state.mtu_bytes != wanted and not is_switch):
+            what = f"{name} has an MTU of {state.mtu_bytes}B, not {wanted}B"
+            remedy = f"`closloop provision` sets it; or: ip link set {name} mtu {wanted}"
+            yield Finding(survey.device, "MTU", "wrong", what, remedy)
+
+
+def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
+    def missing(names: str, package: str) -> Finding:
+        remedy = f"install {package} there"
+        return Finding(survey.device, "tools", "wrong", f"has no {names}", remedy)
+
+    is_switch = rack.testbed.device[survey.device].kind == "switch"
+    if access.platform == "sonic":
+        if not survey.system.get("sonic"):
+            what = "is no SONiC switch: it has no /etc/sonic/sonic_version.yml"
+            yield Finding(
+                survey.device, "tools", "wrong", what, "correct closloop_platform, or the address"
+            )
+        if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
+            yield missing("redis-cli or sonic-db-cli", "SONiC's database tools")
+        return
+    wanted = ["ip", "tc"] if is_switch else ["ip"]
+    if access.nic == "roce":
+        wanted += ["rdma", "ib_write_bw"]
+        if access.rdma_device not in survey.rdma_devices:
+            found = ", ".join(survey.rdma_devices) or "none"
+            what = f"has no RDMA device {access.rdma_device}"
+            remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
+            yield Finding(survey.device, "tools", "wrong", what, remedy)
+    for name in wanted:
+        if name not in survey.programs:
+            yield missing(name, _PACKAGES[name])
+
+
+def _rights(access: Access, survey: Survey) -> Iterator[Finding]:
+    enough = survey.is_root if access.platform == "sonic" else survey.may_change_qdiscs
+    if not enough:
+        what = f"{access.user} may not change its settings there"
+        if access.become:
+            what = f"{access.user} with sudo may not change its settings there"
+        remedy = "log in as root, or set ansible_become: true for a user with sudo"
+        yield Finding(survey.device, "rights", "wrong", what, remedy)

@@ -1,0 +1,97 @@
+"""DCQCN's parameters on NVIDIA (mlx5) NICs: names, units, ranges, and where each surface has them.
+
+A NIC offers them at up to three surfaces: debugfs (the upstream kernel), sysfs (MLNX_OFED and
+DOCA-OFED), and mlxconfig, whose values count from the next reset on and are only read here. The
+names used in this project are sysfs', which are mlxconfig's in lower case.
+
+Ranges: NVIDIA's "DCQCN CC Parameters" and mlxconfig's help; where neither has one, the width of the
+register (linux/mlx5/mlx5_ifc.h). Defaults differ by firmware: read, never assumed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_U32 = 2**32 - 1
+
+
+class Parameter(NamedTuple):
+    """One parameter. With `is_rate`, nothing above the line rate makes sense.
+
+    `debugfs` and `sysfs` are file names, sysfs' below `ecn/`; "" where a surface has no such file.
+    """
+
+    name: str
+    unit: str
+    least: int
+    most: int
+    debugfs: str
+    sysfs: str
+    mlxconfig: str
+    is_rate: bool = False
+
+
+def _rp(name: str, unit: str, least: int, most: int, is_rate: bool = False) -> Parameter:
+    """Return a reaction point's parameter: debugfs calls it rp_*, without sysfs' rpg_."""
+    short = name.removeprefix("rpg_").replace("_after_time_inc", "_ati")
+    return Parameter(
+        name, unit, least, most, f"rp_{short}", f"roce_rp/{name}", name.upper(), is_rate
+    )
+
+
+# Written in this order: cnp_prio_mode after cnp_802p_prio, since writing that clears it.
+PARAMETERS = (
+    _rp("clamp_tgt_rate", "0 or 1", 0, 1),
+    _rp("clamp_tgt_rate_after_time_inc", "0 or 1", 0, 1),
+    _rp("rpg_time_reset", "us", 1, 131_071),
+    _rp("rpg_byte_reset", "bytes, 0 is off", 0, 32_767),
+    _rp("rpg_threshold", "events", 0, 31),
+    _rp("rpg_max_rate", "Mbps, 0 is line rate", 0, _U32, True),
+    _rp("rpg_ai_rate", "Mbps", 1, _U32, True),
+    _rp("rpg_hai_rate", "Mbps", 1, _U32, True),
+    _rp("rpg_gd", "log2", 0, 15),
+    _rp("rpg_min_dec_fac", "%", 1, 100),
+    _rp("rpg_min_rate", "Mbps", 1, _U32, True),
+    _rp("rate_to_set_on_first_cnp", "Mbps, 0 is line rate", 0, _U32, True),
+    # The weight of the old alpha: 1019 is the DCQCN paper's g of 5/1024.
+    _rp("dce_tcp_g", "/1024", 0, 1023),
+    _rp("dce_tcp_rtt", "us", 1, 131_071),
+    _rp("rate_reduce_monitor_period", "us", 1, _U32),
+    _rp("initial_alpha_value", "/1024", 1, 1023),
+    Parameter(
+        "min_time_between_cnps",
+        "us",
+        0,
+        _U32,
+        "np_min_time_between_cnps",
+        "roce_np/min_time_between_cnps",
+        "MIN_TIME_BETWEEN_CNPS",
+    ),
+    Parameter("cnp_dscp", "DSCP", 0, 63, "np_cnp_dscp", "roce_np/cnp_dscp", "CNP_DSCP"),
+    Parameter(
+        "cnp_802p_prio", "priority", 0, 7, "np_cnp_prio", "roce_np/cnp_802p_prio", "CNP_802P_PRIO"
+    ),
+    Parameter("cnp_prio_mode", "0 or 1", 0, 1, "np_cnp_prio_mode", "", ""),
+)
+BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+
+
+def refusal(name: str, value: object, line_rate_mbps: int = -1) -> tuple[str, str]:
+    """Return what is wrong with a value and what to do, or two empty texts.
+
+    `line_rate_mbps` of -1 is unknown.
+    """
+    parameter = BY_NAME.get(name)
+    if parameter is None:
+        return f"no DCQCN parameter {name!r}", f"use one of {', '.join(BY_NAME)}"
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"{name} is {value!r}, not a whole number", f"give it in {parameter.unit}"
+    most = parameter.most
+    if parameter.is_rate and line_rate_mbps > 0:
+        most = line_rate_mbps
+    if not parameter.least <= value <= most:
+        return (
+            f"{name} is {value}, out of range",
+            f"use {parameter.least} to {most} ({parameter.unit})",
+        )
+    return "", ""

@@ -1,0 +1,303 @@
+"""A Redis client: pipelined commands over a Unix socket, and keyspace events.
+
+Used by agents on SONiC switches, by the virtual rack's bridge and by Ansible's module, so it is
+standard library only and imports nothing of this project. A command names its database: SONiC keeps
+each of its own in one of Redis'.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Union
+
+# SONiC's numbers (database_config.json of docker-database).
+APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, FLEX_COUNTER_DB, STATE_DB = 0, 1, 2, 4, 5, 6
+SOCKET = "/var/run/redis/redis.sock"
+
+# How long a Redis that restarts may stay away.
+PATIENCE_S = 5.0
+# A Redis that takes a connection and then says nothing this long counts as gone.
+ANSWER_TIMEOUT_S = 10.0
+_RETRY_S = 0.05
+_READ_BYTES = 1 << 18
+_CRLF = b"\r\n"
+
+# Devices may run Python 3.9, which has no `|` between types at run time.
+Word = Union[str, bytes, int]  # noqa: UP007
+Command = tuple[int, Sequence[Word]]
+
+
+class RedisError(Exception):
+    """Redis refuses a command, or is not there: what is wrong, and what to do about it."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class RedisGone(RedisError):  # noqa: N818 (names what is so)
+    """Redis cannot be reached, or has not come back."""
+
+
+class _Closed(Exception):  # noqa: N818
+    """The connection has ended, or Redis still loads its data."""
+
+
+class _Refusal(str):
+    """An error reply."""
+
+
+class Redis:
+    """One connection, made when it is needed and made again when Redis has restarted.
+
+    Commands are sent again after a restart: use such as may be repeated. `restarts` counts how
+    often the connection was made anew.
+    """
+
+    def __init__(
+        self,
+        path: str = SOCKET,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
+        self.path = path
+        self.restarts = 0
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+        self._stream: _Stream | None = None
+        self._db = -1
+        self._connected_once = False
+
+    def call(self, db: int, *words: Word) -> Any:
+        """Run one command and return its reply. Raises RedisError."""
+        return self.run([(db, words)])[0]
+
+    def hash(self, db: int, key: str) -> dict[str, str]:
+        """Return a hash, empty if there is none."""
+        return pairs(self.call(db, "HGETALL", key))
+
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands together and return their replies: str, int, None or lists of them.
+
+        Raises RedisError if one is refused, RedisGone if Redis is not back in time.
+        """
+        if not commands:
+            return []
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                replies = self._exchange(commands)
+                break
+            except (OSError, _Closed) as error:
+                self.close()
+                if time.monotonic() >= deadline:
+                    raise self._gone(error) from error
+                time.sleep(_RETRY_S)
+        for (_, words), reply in zip(commands, replies):  # noqa: B905 (Python 3.9)
+            if isinstance(reply, _Refusal):
+                raise RedisError(
+                    f"Redis at {self.path} refuses {_shown(words)}: {reply}",
+                    "see whether the switch is as SONiC sets it up",
+                )
+        return replies
+
+    def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        stream = self._stream or self._connect()
+        request = bytearray()
+        extra: list[int] = []
+        for place, (db, words) in enumerate(commands):
+            if db != self._db:
+                request += encode(("SELECT", db))
+                extra.append(place + len(extra))
+                self._db = db
+            request += encode(words)
+        stream.send(bytes(request))
+        replies = [stream.reply() for _ in range(len(commands) + len(extra))]
+        for reply in replies:
+            # while it reads its file after a restart
+            if isinstance(reply, _Refusal) and reply.startswith("LOADING"):
+                raise _Closed(str(reply))
+        for place in reversed(extra):
+            chosen = replies.pop(place)
+            if isinstance(chosen, _Refusal):
+                self.close()
+                raise RedisError(
+                    f"Redis at {self.path} has not SONiC's databases: {chosen}",
+                    "see whether the device is a SONiC switch",
+                )
+        return replies
+
+    def _connect(self) -> _Stream:
+        stream = _Stream(self.path, self._timeout_s)
+        if self._connected_once:
+            self.restarts += 1
+        self._connected_once = True
+        self._stream, self._db = stream, 0
+        return stream
+
+    def _gone(self, error: Exception) -> RedisGone:
+        if isinstance(error, PermissionError):
+            return RedisGone(
+                f"Redis at {self.path} is not to be opened by this user",
+                "put the user into group redis, or use sudo",
+            )
+        return RedisGone(
+            f"Redis at {self.path} does not answer ({error or 'the connection was closed'})",
+            "see whether the switch's database runs: docker ps --filter name=database",
+        )
+
+    def close(self) -> None:
+        """Close the connection; the next command makes a new one."""
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = None
+
+
+class Events:
+    """Keyspace events of one database: which keys were written or removed.
+
+    Redis must run with notify-keyspace-events AKE, as SONiC's does. Wait for `fileno` to be
+    readable, then `take`. A lost connection raises RedisGone: make a new one and look at everything
+    again, since events were missed.
+    """
+
+    def __init__(self, path: str, db: int, pattern: str = "*") -> None:
+        self._prefix = f"__keyspace@{db}__:"
+        try:
+            self._stream = _Stream(path, ANSWER_TIMEOUT_S)
+            self._stream.send(encode(("PSUBSCRIBE", self._prefix + pattern)))
+            self._stream.reply()
+        except (OSError, _Closed) as error:
+            raise RedisGone(f"Redis at {path} does not answer ({error})") from error
+
+    def fileno(self) -> int:
+        """Return the file descriptor to wait for."""
+        return self._stream.fileno()
+
+    def take(self) -> list[str]:
+        """Return the keys of the events that are there, each once, in order; waits for none."""
+        try:
+            self._stream.fill()
+            keys = [
+                reply[2][len(self._prefix) :]
+                for reply in self._stream.ready()
+                if isinstance(reply, list) and reply[0] == "pmessage"
+            ]
+        except (OSError, _Closed) as error:
+            raise RedisGone(f"Redis has ended the connection ({error})") from error
+        return list(dict.fromkeys(keys))
+
+    def close(self) -> None:
+        """End the subscription."""
+        self._stream.close()
+
+
+class _Stream:
+    """The protocol (RESP2) on one connection."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.connect(path)
+        except OSError:
+            self._socket.close()
+            raise
+        self._pending = bytearray()
+        self._at = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def fill(self) -> None:
+        piece = self._socket.recv(_READ_BYTES)
+        if not piece:
+            raise _Closed("the connection was closed")
+        self._pending += piece
+
+    def reply(self) -> Any:
+        """Wait for the next reply."""
+        while True:
+            start = self._at
+            try:
+                value = self._parse()
+            except IndexError:
+                self._at = start
+                self.fill()
+                continue
+            self._forget()
+            return value
+
+    def ready(self) -> Iterator[Any]:
+        """Yield the replies that have arrived whole."""
+        while True:
+            start = self._at
+            try:
+                value = self._parse()
+            except IndexError:
+                self._at = start
+                self._forget()
+                return
+            yield value
+
+    def _forget(self) -> None:
+        if self._at > _READ_BYTES or self._at == len(self._pending):
+            del self._pending[: self._at]
+            self._at = 0
+
+    def _parse(self) -> Any:
+        """Take one reply from what has arrived; IndexError if it is not there yet."""
+        end = self._pending.find(_CRLF, self._at)
+        if end < 0:
+            raise IndexError
+        kind, text = self._pending[self._at], bytes(self._pending[self._at + 1 : end])
+        self._at = end + 2
+        if kind == ord("+"):
+            return text.decode(errors="replace")
+        if kind == ord("-"):
+            return _Refusal(text.decode(errors="replace"))
+        if kind == ord(":"):
+            return int(text)
+        if kind == ord("$"):
+            return self._bulk(int(text))
+        if kind == ord("*"):
+            count = int(text)
+            return None if count < 0 else [self._parse() for _ in range(count)]
+        raise _Closed(f"this is no Redis: it says {bytes([kind]) + text[:40]!r}")
+
+    def _bulk(self, length: int) -> str | None:
+        if length < 0:
+            return None
+        end = self._at + length
+        if len(self._pending) < end + 2:
+            raise IndexError
+        value = self._pending[self._at : end].decode(errors="replace")
+        self._at = end + 2
+        return value
+
+
+def encode(words: Sequence[Word]) -> bytes:
+    """Return a command as it is sent."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        data = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
+    return b"".join(parts)
+
+
+def pairs(flat: Sequence[str]) -> dict[str, str]:
+    """Return HGETALL's reply as a dict."""
+    return dict(zip(flat[::2], flat[1::2]))  # noqa: B905 (Python 3.9)
+
+
+def _shown(words: Sequence[Word]) -> str:
+    return " ".join(str(word) for word in words[:2])

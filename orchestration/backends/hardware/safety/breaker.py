@@ -1,0 +1,113 @@
+"""The circuit breaker: a trial that leaves its corridor ends, and the rack is restored."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inventory.rack import Corridor
+from orchestration.model.errors import TrialError
+from orchestration.model.records import Ints
+
+# One packet dropped of three is no finding: a window of fewer packets at a port is not judged.
+LEAST_PACKETS = 100
+
+
+class CorridorLeft(TrialError):  # noqa: N818 (names what is so)
+    """Drops, pauses or throughput are out of bounds."""
+
+
+@dataclass(frozen=True)
+class PortCounters:
+    """Cumulative counters of all switch ports at one time, shapes (ports,)."""
+
+    sent_packets: Ints
+    dropped_packets: Ints
+    sent_bytes: Ints
+    paused_ns: Ints
+
+
+class Breaker:
+    """Judges every window of `corridor.window_s` by the counters at its two ends.
+
+    A window ends with each reading, and begins with the latest one that is a whole window older, so
+    none that is bad is missed between two. A bound that is just reached is kept.
+    """
+
+    def __init__(self, corridor: Corridor, ports: Sequence[str]) -> None:
+        self._corridor = corridor
+        self._ports = tuple(ports)
+        self._window_ns = round(corridor.window_s * 1e9)
+        self._readings: deque[tuple[int, PortCounters]] = deque()
+        self._busiest_bps = 0.0
+
+    def feed(self, t_ns: int, counters: PortCounters, *, offered: bool = True) -> None:
+        """Take a reading of all ports.
+
+        `offered` says that traffic is still offered: a fabric that is idle because every flow has
+        been sent has no low throughput. Raises CorridorLeft, naming the port, the value and the
+        bound. Counters that went backwards (a port that came back) start the window anew.
+        """
+        if self._readings and _went_back(self._readings[-1][1], counters):
+            self._readings.clear()
+        self._readings.append((t_ns, counters))
+        while len(self._readings) > 1 and t_ns - self._readings[1][0] >= self._window_ns:
+            self._readings.popleft()
+        start_ns, start = self._readings[0]
+        if t_ns - start_ns < self._window_ns:
+            return
+        self._judge_drops(start, counters)
+        self._judge_pauses(start, counters, t_ns - start_ns)
+        self._judge_throughput(start, counters, t_ns - start_ns, offered)
+
+    def _judge_drops(self, start: PortCounters, end: PortCounters) -> None:
+        dropped = end.dropped_packets - start.dropped_packets
+        packets = end.sent_packets - start.sent_packets + dropped
+        share = dropped / np.maximum(packets, 1)
+        share[packets < LEAST_PACKETS] = 0.0
+        self._judge(share, self._corridor.max_drop_share, "dropped", "of its packets")
+
+    def _judge_pauses(self, start: PortCounters, end: PortCounters, elapsed_ns: int) -> None:
+        share = (end.paused_ns - start.paused_ns) / elapsed_ns
+        self._judge(share, self._corridor.max_pause_share, "was paused for", "of the time")
+
+    def _judge(self, share: np.ndarray, bound: float, verb: str, unit: str) -> None:
+        if not len(share):
+            return
+        worst = int(np.argmax(share))
+        if share[worst] > bound:
+            raise self._left(
+                f"port {self._ports[worst]} {verb} {share[worst]:.1%} {unit} within "
+                f"{self._corridor.window_s:g} s; the corridor ends at {bound:.1%}"
+            )
+
+    def _judge_throughput(
+        self, start: PortCounters, end: PortCounters, elapsed_ns: int, offered: bool
+    ) -> None:
+        rate_bps = float((end.sent_bytes - start.sent_bytes).sum()) * 8e9 / elapsed_ns
+        self._busiest_bps = max(self._busiest_bps, rate_bps)
+        bound = self._corridor.min_throughput_share
+        if offered and rate_bps < bound * self._busiest_bps:
+            raise self._left(
+                f"all ports together sent {rate_bps / 1e6:.1f} Mbit/s within "
+                f"{self._corridor.window_s:g} s, {rate_bps / self._busiest_bps:.1%} of the busiest "
+                f"window so far; the corridor ends at {bound:.1%}"
+            )
+
+    @staticmethod
+    def _left(what: str) -> CorridorLeft:
+        return CorridorLeft(
+            f"the circuit breaker ended the trial: {what}",
+            "look at the thresholds set before it in actions.parquet; the corridor is "
+            "closloop_safety in the inventory",
+        )
+
+
+def _went_back(before: PortCounters, now: PortCounters) -> bool:
+    return any(
+        bool((getattr(now, name) < getattr(before, name)).any())
+        for name in ("sent_packets", "dropped_packets", "sent_bytes", "paused_ns")
+    )

@@ -1,0 +1,306 @@
+"""The guard of a trial: nothing is changed before there is a way back, which is then taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from inventory.rack import Rack
+from orchestration.backends.hardware.agent.lease import boottime_ns
+from orchestration.backends.hardware.errors import DeviceError, DeviceGone
+from orchestration.backends.hardware.safety.ledger import Ledger
+from orchestration.backends.hardware.safety.outcome import (
+    Outcome,
+    is_foreign,
+    outcome_of,
+    said,
+)
+from orchestration.backends.hardware.safety.recovery import (
+    RESTORE_TIMEOUT_S,
+    Agent,
+    settle_dead_runs,
+)
+from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
+from orchestration.model.records import Observation
+
+_FEEDS_A_TIMEOUT = 4
+
+
+class ControllerSlept(TrialError):  # noqa: N818 (names what is so)
+    """The controller was silent for so long that the devices have restored themselves."""
+
+
+class NotRestored(TrialError):  # noqa: N818
+    """A trial is over, but a device is not as it was before."""
+
+
+class Guard:
+    """Holds a rack for one trial, as a context manager.
+
+    Entered, it has a lease on every device or none, a snapshot of each in the ledger, and a
+    dead-man's timer armed on each. Left, however that comes about, it restores every device that
+    can be reached; of the others it says so, and their timers do it. `tick` must be called more
+    often than the dead-man's time.
+
+    `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
+    `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError.
+    `outcomes` are there once it is left, `settled_before` what a dead run had left behind.
+    """
+
+    def __init__(
+        self,
+        rack: Rack,
+        agents: Mapping[str, Agent],
+        ledger: Ledger,
+        holder: str,
+        *,
+        sysctls: Mapping[str, Sequence[str]] | None = None,
+        note: str = "",
+        reopen: Callable[[str], Agent] | None = None,
+        now_ns: Callable[[], int] = boottime_ns,
+    ) -> None:
+        self._rack = rack
+        self._agents = dict(agents)
+        self._ledger = ledger
+        self._holder = holder
+        self._sysctls = sysctls or {}
+        self._note = note
+        self._reopen = reopen
+        self._now_ns = now_ns
+        self._run = ""
+        self._snapshots: dict[str, dict[str, Any]] = {}
+        self._called_ns = self._fed_ns = 0
+        self._feeds: dict[str, tuple[int, list[int]]] = {}
+        self._problems: list[str] = []
+        self.outcomes: list[Outcome] = []
+        self.settled_before: list[Outcome] = []
+
+    def __enter__(self) -> Guard:
+        safety = self._rack.safety
+        if safety.lease_s <= safety.deadman_s:
+            raise NotReadyError(
+                f"a lease of {safety.lease_s:g} s would end before the dead-man's time of "
+                f"{safety.deadman_s:g} s",
+                "make closloop_safety.lease longer than closloop_safety.deadman in the inventory",
+            )
+        self.settled_before = settle_dead_runs(self._agents, self._ledger)
+        try:
+            self._prepare()
+        except BaseException:
+            self._withdraw()
+            raise
+        return self
+
+    def _prepare(self) -> None:
+        everyone = {device: {"holder": self._holder} for device in self._agents}
+        lease = {"ttl_s": self._rack.safety.lease_s}
+        self._ask_all("lease.take", {d: {**words, **lease} for d, words in everyone.items()})
+        self._run = self._ledger.open_run(self._holder)
+        requests = {device: self._covered(device) for device in self._agents}
+        self._snapshots = self._ask_all("state.snapshot", requests)
+        for device, snapshot in self._snapshots.items():
+            self._ledger.snapshot(self._run, device, snapshot)
+        self._called_ns = self._fed_ns = self._now_ns()
+        timer = {"timeout_s": self._rack.safety.deadman_s, "note": self._note}
+        self._ask_all(
+            "deadman.arm",
+            {
+                device: {**words, **timer, "snapshot": self._snapshots[device]}
+                for device, words in everyone.items()
+            },
+        )
+        for device, request in requests.items():
+            for what in _may_change(request):
+                self._ledger.change(self._run, device, what, "as in the snapshot", "many values")
+
+    def _withdraw(self) -> None:
+        """Undo a preparation that failed: nothing was changed yet."""
+        for op in ("deadman.disarm", "lease.drop"):
+            for agent in self._agents.values():
+                # what is somebody else's is refused, and left to them
+                with suppress(DeviceError):
+                    agent.result(agent.post(op, holder=self._holder), RESTORE_TIMEOUT_S)
+        if self._run:
+            with suppress(ClosloopError):
+                self._ledger.close_run(self._run)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.restore()
+        unsettled = [outcome for outcome in self.outcomes if not outcome.settled]
+        if not unsettled and not self._problems:
+            return
+        words = "\n".join([*(outcome.text for outcome in unsettled), *self._problems])
+        settled = [outcome.device for outcome in self.outcomes if outcome.settled]
+        if settled:
+            words += f"\nrestored: {', '.join(settled)}"
+        if error is None:
+            raise NotRestored(words, "run `closloop restore` when the devices can be reached")
+        if isinstance(error, ClosloopError):
+            error.message += f"\n{words}"
+        else:
+            error.add_note(words)
+
+    def tick(self, t_ns: int = 0, reading: Observation | None = None) -> None:
+        """Say to the devices that the controller is alive, often enough but no more often.
+
+        Raises:
+            ControllerSlept: this machine was asleep, or busy, for longer than the dead-man's time.
+            DeviceError: a device refuses, because it has restored itself or another run has it.
+            DeviceGone: a device was silent for the dead-man's time.
+        """
+        now_ns = self._now_ns()
+        silent_s = (now_ns - self._called_ns) / 1e9
+        deadman_s = self._rack.safety.deadman_s
+        self._called_ns = now_ns
+        if silent_s > deadman_s:
+            raise ControllerSlept(
+                f"this machine was asleep or held up for {silent_s:.0f} s; after {deadman_s:g} s "
+                "the devices restored themselves",
+                "keep it awake, or give closloop_safety.deadman in the inventory more time",
+            )
+        if (now_ns - self._fed_ns) / 1e9 < deadman_s / _FEEDS_A_TIMEOUT:
+            return
+        self._fed_ns = now_ns
+        for device, agent in self._agents.items():
+            if not self._collect(device, agent, now_ns):
+                continue
+            words = {"holder": self._holder}
+            ttl_s = self._rack.safety.lease_s
+            numbers = [
+                agent.post("deadman.feed", **words),
+                agent.post("lease.renew", **words, ttl_s=ttl_s),
+            ]
+            self._feeds[device] = (now_ns, numbers)
+
+    def _collect(self, device: str, agent: Agent, now_ns: int) -> bool:
+        """Take the answers to the last words; return whether they are all there."""
+        posted_ns, numbers = self._feeds.get(device, (now_ns, []))
+        agent.poll()
+        while numbers:
+            try:
+                agent.result(numbers[0], 0.0)
+            except DeviceGone:
+                # the network may come back before the device's time is up
+                if (now_ns - posted_ns) / 1e9 > self._rack.safety.deadman_s:
+                    raise
+                return False
+            del numbers[0]
+        return True
+
+    def restore(self) -> list[Outcome]:
+        """Restore all devices and let go of them; return what became of each. Done once."""
+        if not self._run:
+            return self.outcomes
+        run, self._run = self._run, ""
+        requests = {d: {"snapshot": snapshot} for d, snapshot in self._snapshots.items()}
+        answers = self._gather("state.restore", requests)
+        for device, error in list(answers.items()):
+            if isinstance(error, DeviceGone) and self._reopen is not None:
+                with suppress(DeviceError):
+                    self._agents[device] = self._reopen(device)
+                    answers |= self._gather("state.restore", {device: requests[device]})
+        self.outcomes = [self._outcome(device, answers[device]) for device in answers]
+        settled = [outcome.device for outcome in self.outcomes if outcome.settled]
+        mine = {device: {"holder": self._holder} for device in settled}
+        # a device whose restore is incomplete keeps its timer: it tries again
+        self._gather("deadman.disarm", mine)
+        self._gather("deadman.clear", {device: {} for device in settled})
+        self._gather("lease.drop", mine)
+        try:
+            self._note_restored(run)
+        except ClosloopError as error:
+            self._problems.append(str(error))
+        return self.outcomes
+
+    def _note_restored(self, run: str) -> None:
+        for outcome in self.outcomes:
+            if outcome.settled:
+                self._ledger.restored(run, outcome.device, outcome.differences, outcome.how)
+        if all(outcome.settled for outcome in self.outcomes):
+            self._ledger.close_run(run)
+        else:
+            self._ledger.release(run)
+
+    def _outcome(self, device: str, answer: Any) -> Outcome:
+        promise = f"its dead-man's timer restores it within {self._rack.safety.deadman_s:g} s"
+        if isinstance(answer, DeviceGone):
+            return Outcome(device, False, f"cannot be reached ({answer.what}); {promise}")
+        if isinstance(answer, DeviceError):
+            return Outcome(device, False, f"could not be restored ({answer.what}); {promise}")
+        return outcome_of(device, answer, "was restored")
+
+    def findings(self) -> list[dict[str, str]]:
+        """Return what the trial's stamp should say of the restore, once it is done."""
+        return [
+            {
+                "code": "restored-with-differences",
+                "severity": "warning" if is_foreign(item) else "invalid",
+                "text": f"{outcome.device}: {said(item)}",
+            }
+            for outcome in self.outcomes
+            for item in outcome.differences
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the trial's record should say of the guard, JSON-ready."""
+        safety = self._rack.safety
+        restored = {outcome.device: len(outcome.changed) for outcome in self.outcomes}
+        return {
+            "holder": self._holder,
+            "deadman_s": safety.deadman_s,
+            "min_change_interval_ns": safety.min_change_interval_ns,
+            "settings_put_back": restored,
+            "settled_before": [outcome.text for outcome in self.settled_before],
+        }
+
+    def _covered(self, device: str) -> dict[str, Any]:
+        access = self._rack.access[device]
+        linux = access.platform == "linux"
+        return {
+            "interfaces": list(access.interfaces) if linux else [],
+            "sysctls": list(self._sysctls.get(device, ())),
+            "sonic": not linux,
+        }
+
+    def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Ask devices side by side. Raises the first one's DeviceError, when all have answered."""
+        answers = self._gather(op, requests)
+        for answer in answers.values():
+            if isinstance(answer, DeviceError):
+                raise answer
+        return answers
+
+    def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Ask devices side by side; return each one's answer, or its DeviceError."""
+        posted: dict[str, int] = {}
+        answers: dict[str, Any] = {}
+        for device, words in requests.items():
+            try:
+                posted[device] = self._agents[device].post(op, **words)
+            except DeviceError as error:
+                answers[device] = error
+        for device, number in posted.items():
+            try:
+                answers[device] = self._agents[device].result(number, RESTORE_TIMEOUT_S)
+            except DeviceError as error:
+                answers[device] = error
+        return {device: answers[device] for device in requests}
+
+
+def _may_change(request: Mapping[str, Any]) -> list[str]:
+    """Say what may change from now on, as often as it likes, on a device covered by `request`."""
+    what = []
+    if request["interfaces"]:
+        what.append(f"thresholds of the RED queues of {', '.join(request['interfaces'])}")
+    if request["sonic"]:
+        what.append("thresholds of the WRED profiles")
+    if request["sysctls"]:
+        what.append(f"sysctls {', '.join(request['sysctls'])}")
+    return what

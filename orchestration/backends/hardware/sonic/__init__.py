@@ -1,0 +1,1 @@
+"""SONiC switches: what their configuration may be, and what their counters say."""

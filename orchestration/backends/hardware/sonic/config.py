@@ -1,0 +1,184 @@
+"""What provisioning sets on a SONiC switch, from the rack: rows of CONFIG_DB, checked.
+
+Every tuned queue has a WRED profile of its own, so that it can be tuned alone. The queues' numbers
+are the rack's (`Access.queues`, one a traffic class), and so are their traffic classes and, up to
+7, priority groups. Queues 3 and 4 are lossless, as in SONiC's stock configuration, whose buffers
+have headroom for those two; any other number marks and drops.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from math import gcd
+
+from inventory.rack import Access, Rack
+from orchestration.backends.hardware.sonic.schema import QUEUES, Tables, check, check_classes
+from orchestration.backends.hardware.sonic.tables import COLOURS, MOST_BYTES
+from orchestration.backends.qdiscs import CLASS_TOS
+from orchestration.model.errors import InputError
+
+NAME = "CLOSLOOP"
+LOSSLESS = (3, 4)
+
+# What routing protocols and RoCE's notifications are sent with (CS6), and the queue for it.
+CONTROL_DSCP, CONTROL_QUEUE = 48, 6
+
+# Fastest polls that SONiC takes (counterpoll's and the YANG model's floor), in ms.
+POLL_MS, WATERMARK_POLL_MS = 100, 1000
+# The watchdog only reports: its use here is that it reads the queue's depth.
+_WATCHDOG = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
+
+# What provisioning writes to, and so what a snapshot of a switch holds.
+TABLES = (
+    "DSCP_TO_TC_MAP",
+    "FLEX_COUNTER_TABLE",
+    "MAP_PFC_PRIORITY_TO_QUEUE",
+    "PFC_WD",
+    "PORT_QOS_MAP",
+    "QUEUE",
+    "SCHEDULER",
+    "TC_TO_PRIORITY_GROUP_MAP",
+    "TC_TO_QUEUE_MAP",
+    "WRED_PROFILE",
+)
+
+
+def profile_name(interface: str, queue: int) -> str:
+    """Return the name of a queue's own WRED profile."""
+    return f"{NAME}_{interface}_{queue}"
+
+
+def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
+    """Return the rows that provisioning sets: table, key, field, value, all strings.
+
+    Thresholds begin at the queue's buffer, which never marks; a tuner's first action sets them.
+    With `depth`, the lossless queues are watched by the PFC watchdog, in its mode that only
+    reports: without it their current depth is in no counter.
+
+    Raises InputError for a rack that SONiC cannot be configured for.
+    """
+    access, testbed = rack.access[device], rack.testbed
+    where = f"{rack.name}: {device}"
+    ports = testbed.ports_of[device]
+    problems = check_classes(where, access.queues, testbed.queues_per_port)
+    if problems:
+        raise InputError(problems)
+    tables: Tables = {
+        **_maps(access),
+        "WRED_PROFILE": {},
+        "SCHEDULER": _schedulers([klass.weight for klass in testbed.classes], access.queues),
+        "QUEUE": {},
+        "PORT_QOS_MAP": {},
+        "FLEX_COUNTER_TABLE": _polling(),
+    }
+    lossless = _lossless(access)
+    if depth and lossless:
+        tables["PFC_WD"] = {"GLOBAL": {"POLL_INTERVAL": str(POLL_MS)}}
+    for port, interface in zip(ports, access.interfaces, strict=True):
+        tables["PORT_QOS_MAP"][interface] = _port(lossless, watched=depth)
+        if depth and lossless:
+            tables["PFC_WD"][interface] = dict(_WATCHDOG)
+        for queue, number in zip(testbed.queues_at(port), access.queues, strict=True):
+            name = profile_name(interface, number)
+            tables["WRED_PROFILE"][name] = _profile(queue.buffer_bytes)
+            row = {"wred_profile": name}
+            if testbed.classes:
+                row["scheduler"] = f"{NAME}_{number}"
+            tables["QUEUE"][f"{interface}|{number}"] = row
+    tables = {table: rows for table, rows in tables.items() if rows}
+    problems = check(tables, dict.fromkeys(access.interfaces, QUEUES), where)
+    if problems:
+        raise InputError(problems)
+    return tables
+
+
+def queue_places(rack: Rack, device: str) -> list[tuple[str, int, str]]:
+    """Return (interface, queue number, WRED profile) of a switch's queues in the testbed's order.
+
+    That is the order of `Testbed.queues` within the switch.
+    """
+    access = rack.access[device]
+    return [
+        (interface, number, profile_name(interface, number))
+        for interface in access.interfaces
+        for number in access.queues
+    ]
+
+
+def _lossless(access: Access) -> list[int]:
+    return [number for number in sorted(access.queues) if number in LOSSLESS]
+
+
+def _profile(buffer_bytes: int) -> dict[str, str]:
+    """A profile that marks whatever can be marked and starts by never doing so."""
+    never = str(min(buffer_bytes, MOST_BYTES))
+    row = {"ecn": "ecn_all"}
+    for colour in COLOURS:
+        row[f"wred_{colour}_enable"] = "true"
+        row[f"{colour}_min_threshold"] = never
+        row[f"{colour}_max_threshold"] = never
+        row[f"{colour}_drop_probability"] = "100"
+    return row
+
+
+def _schedulers(weights: list[int], queues: tuple[int, ...]) -> dict[str, dict[str, str]]:
+    """Weights as small as their ratio allows; SONiC takes 1 to 100."""
+    if not weights:
+        return {}
+    shared = reduce(gcd, weights)
+    return {
+        f"{NAME}_{number}": {"type": "DWRR", "weight": str(weight // shared)}
+        for number, weight in zip(queues, weights, strict=True)
+    }
+
+
+def _maps(access: Access) -> Tables:
+    """DSCP to queue, through traffic classes that are numbered like the queues.
+
+    What has no class of its own goes to the first, as on every backend.
+    """
+    first = access.queues[0]
+    queue_of = {str(dscp): str(first) for dscp in range(64)}
+    if CONTROL_QUEUE not in access.queues:
+        queue_of[str(CONTROL_DSCP)] = str(CONTROL_QUEUE)
+    for tos, number in zip(CLASS_TOS, access.queues):  # noqa: B905 (as many as there are classes)
+        queue_of[str(tos >> 2)] = str(number)
+    same = {str(number): str(number) for number in range(QUEUES)}
+    group = {name: name if int(name) in LOSSLESS else "0" for name in same}
+    return {
+        "DSCP_TO_TC_MAP": {NAME: queue_of},
+        "TC_TO_QUEUE_MAP": {NAME: same},
+        "TC_TO_PRIORITY_GROUP_MAP": {NAME: group},
+        "MAP_PFC_PRIORITY_TO_QUEUE": {NAME: dict(same)},
+    }
+
+
+def _port(lossless: list[int], *, watched: bool) -> dict[str, str]:
+    row = {
+        "dscp_to_tc_map": NAME,
+        "tc_to_queue_map": NAME,
+        "tc_to_pg_map": NAME,
+        "pfc_to_queue_map": NAME,
+    }
+    if lossless:
+        row["pfc_enable"] = ",".join(map(str, lossless))
+        if watched:
+            row["pfcwd_sw_enable"] = row["pfc_enable"]
+    return row
+
+
+def _polling() -> dict[str, dict[str, str]]:
+    """Every group that is read, as often as SONiC lets it be polled."""
+    groups = {
+        "PORT": POLL_MS,
+        "QUEUE": POLL_MS,
+        "WRED_ECN_QUEUE": POLL_MS,
+        "QUEUE_WATERMARK": WATERMARK_POLL_MS,
+        "PFCWD": 0,
+    }
+    rows = {}
+    for group, interval in groups.items():
+        rows[group] = {"FLEX_COUNTER_STATUS": "enable"}
+        if interval:
+            rows[group]["POLL_INTERVAL"] = str(interval)
+    return rows

@@ -1,0 +1,107 @@
+"""A SONiC switch as the rig sees it (`switches.Switch`): requests to the sonic service, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from inventory.rack import Rack
+from orchestration.backends.hardware.errors import DeviceError
+from orchestration.backends.hardware.sonic.config import queue_places
+from orchestration.backends.hardware.sonic.counters import shortcomings, sources
+from orchestration.backends.hardware.sonic.wred import shares
+from orchestration.backends.hardware.switches import Request, SwitchReading
+from orchestration.model.records import MISSING, Floats, Ints
+
+_ROW = 8
+
+
+class SonicSwitch:
+    """A switch whose queues are an ASIC's, polled by SONiC and read from its database.
+
+    After a reading, `peak_bytes` has the queues' watermarks and `pauses` the PFC frames received
+    and sent, shape (2, queues), of all priorities of the queue's port; `MISSING` where there are
+    none. `grid_bytes` is what the ASIC rounds thresholds up to, as far as that has been seen.
+    """
+
+    services = ("sonic",)
+
+    def __init__(self, rack: Rack, device: str) -> None:
+        self.device = device
+        self._places = queue_places(rack, device)
+        self._about: dict[str, Any] = {}
+        self._depth = self._marks = False
+        self.peak_bytes: Ints = np.full(len(self._places), MISSING, dtype=np.int64)
+        self.pauses: Ints = np.full((2, len(self._places)), MISSING, dtype=np.int64)
+        self.grid_bytes = 0
+        self.restarts = 0
+
+    def open_request(self) -> Request:
+        """Return the request that opens the queues."""
+        return "sonic.open", {"queues": [list(place) for place in self._places]}
+
+    def read_request(self) -> Request:
+        """Return the request that reads the queues."""
+        return "sonic.read", {}
+
+    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
+        """Return the request that sets some queues."""
+        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), pmax.tolist())
+        return "sonic.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+
+    def reading(self, answer: Any) -> SwitchReading:
+        """Turn an answer into numbers."""
+        try:
+            return self._reading(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
+
+    def _reading(self, answer: Any) -> SwitchReading:
+        rows = _numbers(answer["rows"]).reshape(len(self._places), _ROW)
+        t_ns = np.array(answer["t_ns"], dtype=np.int64).reshape(len(rows))
+        self._about = answer.get("about", self._about)
+        self.peak_bytes = _numbers(answer["peak_bytes"]).reshape(len(rows))
+        self.grid_bytes, self.restarts = int(answer["grid_bytes"]), int(answer["restarts"])
+        totals = {port: [_total(way) for way in ways] for port, ways in answer["pauses"].items()}
+        self.pauses = np.array([totals[port] for port, _, _ in self._places], dtype=np.int64).T
+        qlen, sent, packets, marked, dropped, kmin, kmax, percent = rows.T
+        self._depth, self._marks = bool((qlen >= 0).all()), bool((marked >= 0).all())
+        return SwitchReading(
+            t_ns=t_ns,
+            qlen_bytes=qlen,
+            tx_bytes=sent,
+            tx_packets=packets,
+            marked_packets=marked,
+            dropped_packets=dropped,
+            kmin_bytes=kmin,
+            kmax_bytes=kmax,
+            pmax=shares(percent),
+        )
+
+    def sources(self) -> Mapping[str, str]:
+        """Say what each number is taken from; those that the switch does not offer are not in."""
+        return sources(self._about, depth=self._depth, marks=self._marks)
+
+    def shortcomings(self, sample_period_ns: int) -> list[str]:
+        """Say what the switch lacks, or has less often than it is sampled."""
+        return shortcomings(
+            self._about, depth=self._depth, marks=self._marks, sample_period_ns=sample_period_ns
+        )
+
+
+def _numbers(values: Any) -> Ints:
+    """Numbers with `MISSING` for null."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        return MISSING if value is None else value
+
+    return np.array(filled(values), dtype=np.int64)
+
+
+def _total(counts: list[Any]) -> int:
+    known = [int(count) for count in counts if count is not None]
+    return sum(known) if known else MISSING

@@ -1,0 +1,215 @@
+"""Surveys of a rack's devices, side by side; what they say is taken as data, strictly."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from inventory.cabling import judge
+from inventory.rack import Access, Rack
+from inventory.survey import Finding, InterfaceState, Neighbour, Survey
+from orchestration.backends.hardware.client import AgentClient
+from orchestration.backends.hardware.errors import (
+    DeviceError,
+    DeviceGone,
+    LoginRefused,
+    printable,
+)
+from orchestration.backends.hardware.ssh import Secrets
+
+_AT_ONCE = 16
+_SURVEY_TIMEOUT_S = 60.0
+_MANY = 4096
+
+Told = Callable[[str], None]
+
+
+def survey_rack(
+    rack: Rack, secrets: Secrets | None = None, told: Told = lambda device: None
+) -> dict[str, Survey | DeviceError]:
+    """Survey every device of a rack, and return what each said or why it did not.
+
+    `told` is called with each device's name when it is done with.
+    """
+
+    def survey(access: Access) -> Survey | DeviceError:
+        try:
+            return survey_device(access, rack.known_hosts_file, secrets)
+        except DeviceError as error:
+            return error
+        finally:
+            told(access.device)
+
+    accesses = list(rack.access.values())
+    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(accesses)))) as pool:
+        found = pool.map(survey, accesses)
+        return dict(zip(rack.access, found, strict=True))
+
+
+def survey_device(
+    access: Access, known_hosts_file: str = "", secrets: Secrets | None = None
+) -> Survey:
+    """Log in to a device and survey it. Raises DeviceError."""
+    agent = AgentClient(access, known_hosts_file, ["survey"], secrets)
+    try:
+        facts = agent.call("survey", _SURVEY_TIMEOUT_S, interfaces=list(access.interfaces))
+    finally:
+        agent.close()
+    return survey_of(access.device, facts)
+
+
+def judge_rack(rack: Rack, found: Mapping[str, Survey | DeviceError]) -> list[Finding]:
+    """Return what is wrong with a rack, or unproven: devices that failed, then the others."""
+    failed = [
+        _failure(name, error) for name, error in found.items() if isinstance(error, DeviceError)
+    ]
+    surveys = {name: item for name, item in found.items() if isinstance(item, Survey)}
+    return failed + judge(rack, surveys)
+
+
+def _failure(device: str, error: DeviceError) -> Finding:
+    check = "tools"
+    if isinstance(error, DeviceGone):
+        check = "reachable"
+    elif isinstance(error, LoginRefused):
+        check = "login"
+    elif "sudo" in error.what:
+        check = "rights"
+    return Finding(device, check, "wrong", error.what, error.remedy)
+
+
+def survey_of(device: str, facts: Any) -> Survey:
+    """Return a device's facts, checked. Raises DeviceError if they are not such facts."""
+    try:
+        system = {key: _scalar(value) for key, value in _dict(facts["system"]).items()}
+        lldp = _dict(facts["lldp"])
+        rights = _dict(facts["rights"])
+        return Survey(
+            device=device,
+            hostname=_word(system["hostname"]),
+            interfaces={
+                _word(name): _interface(_dict(state))
+                for name, state in _dict(facts["interfaces"]).items()
+            },
+            macs={_word(name): _word(mac) for name, mac in _dict(facts["macs"]).items()},
+            neighbours=_neighbours(lldp),
+            lldp_problem=_word(lldp["problem"]),
+            programs={
+                _word(name): _word(version) for name, version in _dict(facts["programs"]).items()
+            },
+            rdma_devices=tuple(_word(name) for name in _list(facts["rdma_devices"])),
+            is_root=rights["uid"] == 0,
+            may_change_qdiscs=rights["qdisc"] is True,
+            system={**system, **_clock(facts["clock"]), "debugfs": rights["debugfs"] is True},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeviceError(
+            device,
+            f"its survey cannot be read: {printable(f'{type(error).__name__}: {error}')}",
+            "see whether something changes what its agent sends",
+        ) from error
+
+
+def _interface(state: Mapping[str, Any]) -> InterfaceState:
+    if state["exists"] is not True:
+        return InterfaceState(False)
+    offloads = state["offloads"]
+    return InterfaceState(
+        True,
+        operstate=_word(state["operstate"]),
+        speed_bps=_int(state["speed_bps"]),
+        mtu_bytes=_int(state["mtu_bytes"]),
+        mac=_word(state["mac"]),
+        driver=_word(state["driver"]),
+        offloads=None if offloads is None else tuple(_word(name) for name in _list(offloads)),
+    )
+
+
+def _neighbours(lldp: Mapping[str, Any]) -> tuple[Neighbour, ...] | None:
+    if lldp["source"] == "lldpctl":
+        return neighbours_of_lldpctl(str(lldp["text"]))
+    if lldp["source"] == "redis":
+        return tuple(
+            Neighbour(
+                interface=_word(interface),
+                system=_word(row[0]),
+                chassis=_word(row[1]),
+                port_type="mac" if re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", row[2]) else "",
+                port=_word(row[2]),
+                description=_word(row[3]),
+            )
+            for interface, row in _dict(lldp["rows"]).items()
+        )
+    return None
+
+
+def neighbours_of_lldpctl(text: str) -> tuple[Neighbour, ...]:
+    """Return the neighbours in what `lldpctl -f json` prints. Raises ValueError or TypeError.
+
+    lldpd 1.0 prints a list where there are several things of a kind, the thing itself where there
+    is one, nothing where there is none; a neighbour without a name has no level for it. Names are
+    printed as they were announced, even with characters that JSON does not allow in a string.
+    """
+    data = _dict(json.loads(text, strict=False))
+    found = []
+    for item in _several(_dict(data["lldp"]).get("interface")):
+        for interface, entries in _dict(item).items():
+            found += [_neighbour(interface, _dict(entry)) for entry in _several(entries)]
+    return tuple(found)
+
+
+def _neighbour(interface: str, entry: Mapping[str, Any]) -> Neighbour:
+    chassis = _dict(entry.get("chassis", {}))
+    system = ""
+    if "id" not in chassis and len(chassis) == 1:
+        ((system, chassis),) = chassis.items()
+        chassis = _dict(chassis)
+    port = _dict(entry.get("port", {}))
+    port_id = _dict(port.get("id", {}))
+    return Neighbour(
+        interface=_word(interface),
+        system=_word(system),
+        chassis=_word(_dict(chassis.get("id", {})).get("value", "")),
+        port_type=_word(port_id.get("type", "")),
+        port=_word(port_id.get("value", "")),
+        description=_word(port.get("descr", "")),
+    )
+
+
+def _several(value: Any) -> list[Any]:
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _clock(value: Any) -> dict[str, int]:
+    return {f"clock_{name}": _int(number) for name, number in _dict(value).items()}
+
+
+def _scalar(value: Any) -> str | int | float | bool:
+    return value if isinstance(value, (bool, int, float)) else _word(value)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return printable(value)
+
+
+def _int(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or len(value) > _MANY:
+        raise TypeError("a table is no table, or too long")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list) or len(value) > _MANY:
+        raise TypeError("a list is no list, or too long")
+    return value

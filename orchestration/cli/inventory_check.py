@@ -1,0 +1,139 @@
+"""How `closloop inventory check` shows a rack: devices down, checks across, then what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from inventory.survey import CHECKS, Finding, Survey
+from orchestration.model.errors import ClosloopError, NotReadyError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from inventory.rack import Rack
+    from orchestration.wiring import RackAccess
+
+NOT_READY = 3
+_SHOWN = {"ok": "ok", "unproven": "?", "wrong": "WRONG", "unknown": "-"}
+_STYLES = {"ok": "green", "unproven": "yellow", "wrong": "bold red", "unknown": "dim"}
+# After one of these fails nothing else is known.
+_FIRST = ("reachable", "login")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checked:
+    """A rack with what its devices said, and what is wrong or unproven."""
+
+    rack: Rack
+    found: Mapping[str, Survey | ClosloopError]
+    findings: tuple[Finding, ...]
+
+    def state(self, device: str, check: str) -> str:
+        """Return ok, unproven, wrong or unknown."""
+        own = [finding for finding in self.findings if finding.device == device]
+        severities = {finding.severity for finding in own if finding.check == check}
+        if severities:
+            return "wrong" if "wrong" in severities else "unproven"
+        if isinstance(self.found.get(device), Survey):
+            return "ok"
+        failed = {finding.check for finding in own}
+        known = CHECKS.index(check) < min((CHECKS.index(name) for name in failed), default=0)
+        return "ok" if known and check in _FIRST else "unknown"
+
+
+def check_rack(inventory: Path, access: RackAccess) -> Checked:
+    """Survey the rack and judge it. Raises InputError for the inventory, NotReadyError."""
+    from inventory.ansible import load_rack
+    from inventory.ansible_skeleton import is_example
+
+    rack = load_rack(inventory)
+    examples = [name for name, item in rack.access.items() if is_example(item.address)]
+    if examples:
+        shown = ", ".join(examples[:5]) + (", …" if len(examples) > 5 else "")
+        raise NotReadyError(
+            f"{inventory}: {len(examples)} addresses are still placeholders: {shown}",
+            "write the devices' own addresses at ansible_host",
+        )
+    try:
+        from orchestration.backends.hardware.ssh import Secrets
+        from orchestration.backends.hardware.survey import judge_rack, survey_rack
+
+        secrets = Secrets(access.login_password, access.become_password)
+        with _progress(len(rack.access)) as told:
+            found = survey_rack(rack, secrets, told)
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            f"a rack cannot be reached without {error.name}, which is not installed",
+            "pip install 'closloop[hardware]'",
+        ) from error
+    return Checked(rack, found, tuple(judge_rack(rack, found)))
+
+
+@contextmanager
+def _progress(devices: int) -> Iterator[Callable[[str], None]]:
+    """Show on standard error how many devices are done with, on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("asking the devices", total=devices)
+        yield lambda device: bar.update(task, advance=1, description=f"asked {device}")
+
+
+def print_checked(checked: Checked) -> None:
+    """Print the table, then each finding with its remedy."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("device", *CHECKS):
+        table.add_column(heading)
+    for device in checked.rack.access:
+        states = [checked.state(device, check) for check in CHECKS]
+        cells = [Text(_SHOWN[state], style=_STYLES[state]) for state in states]
+        table.add_row(Text(device, style="bold"), *cells)
+    console.print(table)
+    console.print()
+    for finding in checked.findings:
+        text = f"{finding.device}: {finding.what}"
+        style = _STYLES[finding.severity]
+        console.print(text, style=style, markup=False, soft_wrap=True)
+        if finding.remedy:
+            console.print(f"  -> {finding.remedy}", markup=False, soft_wrap=True)
+    console.print(_verdict(checked), markup=False)
+
+
+def _verdict(checked: Checked) -> str:
+    wrong = sum(finding.severity == "wrong" for finding in checked.findings)
+    unproven = len(checked.findings) - wrong
+    if not checked.findings:
+        links = len(checked.rack.testbed.links)
+        return f"{len(checked.rack.access)} devices and {links} links are as the inventory says"
+    return f"{wrong} wrong, {unproven} not proven"
+
+
+def as_json(checked: Checked) -> dict[str, Any]:
+    """Return all of it, the surveys included, for a program."""
+    return {
+        "rack": checked.rack.name,
+        "proven": not checked.findings,
+        "devices": {
+            device: {check: checked.state(device, check) for check in CHECKS}
+            for device in checked.rack.access
+        },
+        "findings": _rows(checked.findings),
+        "surveys": {
+            device: dataclasses.asdict(item)
+            for device, item in checked.found.items()
+            if isinstance(item, Survey)
+        },
+    }
+
+
+def _rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(finding) for finding in findings]

@@ -1,0 +1,148 @@
+"""`closloop rack`: a virtual rack, whose devices are reached only by SSH."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_EPILOG = (
+    "Examples:  closloop rack up graphcc --sonic spine1  |  "
+    "closloop rack exec -- ssh leaf1 tc qdisc  |  closloop rack down"
+)
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
+    epilog=_EPILOG,
+)
+WhichRack = Annotated[
+    str | None,
+    typer.Option("--rack", help="The rack's name or folder. Default: the one that is up."),
+]
+
+
+@app.command(epilog=_EPILOG)
+def up(
+    testbed: Annotated[
+        str, typer.Argument(help="What there is: a testbed's name, or its file.")
+    ] = "graphcc",
+    sonic: Annotated[
+        str | None,
+        typer.Option(
+            "--sonic", help="Switches that are SONiC-like, by commas. Default: the last spine's."
+        ),
+    ] = None,
+    no_sonic: Annotated[
+        bool, typer.Option("--no-sonic", help="All switches are Linux switches.")
+    ] = False,
+    roce: Annotated[
+        str, typer.Option("--roce", help="Hosts with RoCE NICs (Soft-RoCE), by commas, or `all`.")
+    ] = "",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", help="Where keys and inventory are put. Default: user's state."),
+    ] = None,
+) -> None:
+    """Start a rack. Its time stands still until something runs in it.
+
+    Example: closloop rack up graphcc --sonic spine1
+    """
+    from inventory.files import load_testbed
+    from orchestration.cli.phases import Phases
+    from orchestration.rack import control
+
+    what = load_testbed(testbed)
+    chosen = _names(sonic) if sonic is not None else what.switches[-1:]
+    with Phases() as phases:
+        stages: set[str] = set()
+
+        def progress(stage: str, done: int, of: int) -> None:
+            if stage not in stages:
+                stages.add(stage)
+                phases.phase(stage)
+            if of:
+                phases.step(done, of)
+
+        rack, started = control.up(
+            what,
+            sonic=() if no_sonic else chosen,
+            roce=_names(roce),
+            folder=folder,
+            progress=progress,
+        )
+    typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
+    if started:
+        typer.echo(f"  closloop inventory check {rack.inventory}")
+        typer.echo("  closloop rack exec -- ssh DEVICE")
+        typer.echo("  closloop rack down")
+
+
+@app.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+def exec(
+    command: Annotated[list[str], typer.Argument(help="A program and its arguments, after `--`.")],
+    rack: WhichRack = None,
+    let_pass: Annotated[
+        float, typer.Option("--let-pass", min=0, help="Seconds of the rack's time to let pass then.")
+    ] = 0.0,
+) -> None:
+    """Run a program in the rack, as its controller: same folder, same files, its exit code.
+
+    Example: closloop rack exec -- ssh leaf1 tc -s qdisc
+    """
+    from orchestration.rack.attach import run_attached
+    from orchestration.rack.control import find_rack
+
+    handle = find_rack(rack)
+    code = run_attached(handle, command)
+    if let_pass:
+        handle.let_pass(let_pass)
+    raise typer.Exit(code)
+
+
+@app.command()
+def wait(
+    seconds: Annotated[float, typer.Argument(min=0, help="Seconds of the rack's time.")],
+    rack: WhichRack = None,
+) -> None:
+    """Let the rack's time pass: for timers on its devices. It takes hardly any of yours."""
+    from orchestration.rack.control import find_rack
+
+    find_rack(rack).let_pass(seconds)
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say which racks are up, and what they are doing."""
+    from orchestration.rack.control import racks_up
+
+    racks = [
+        {"name": rack.name, "inventory": str(rack.inventory), **rack.status()} for rack in racks_up()
+    ]
+    if as_json:
+        typer.echo(json.dumps(racks, indent=1))
+        return
+    if not racks:
+        typer.echo("no rack is up; start one with: closloop rack up")
+    for rack in racks:
+        doing = f"{rack['busy']} running" if rack["busy"] else "stopped until something runs in it"
+        typer.echo(f"{rack['name']}: {rack['state']}, {doing}; {rack['inventory']}")
+
+
+@app.command()
+def down(rack: WhichRack = None) -> None:
+    """End a rack and remove its keys and inventory."""
+    from orchestration.rack.control import find_rack
+
+    handle = find_rack(rack)
+    handle.down()
+    typer.echo(f"the rack {handle.name} is down")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

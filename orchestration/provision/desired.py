@@ -1,0 +1,251 @@
+"""The state that each device of a rack is to be in: pure, from `Rack` to Ansible's variables.
+
+The same fabric as the emulated backend's (`emulated/fabric.py`), on real links: addresses are those
+of `inventory.addressing`; delay is the links' own.
+
+    host NIC, shaped     tbf (line rate) > fq (round robin between flows)
+    switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > red a class
+
+Hosts have routes to the fabric's prefixes only: a default route is their management's. A SONiC
+switch's ports and routes are its own affair; what is set there are the tables of
+`backends.hardware.sonic.config`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from inventory.addressing import attachments, nic_addresses, router_addresses
+from inventory.rack import SONIC_QUEUE, Access, Rack
+from inventory.routing import next_hops
+from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.backends import qdiscs
+from orchestration.backends.hardware.sonic.config import desired_tables
+from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.model.errors import InputError
+from orchestration.model.trial import HostSpec
+
+# Salts the ECMP hashes as a trial of seed 1 does, the first of a campaign.
+_ECMP_SEED = 1
+_BUCKET_SPARE_BYTES = 100
+# Rules and tables of hosts with several NICs: what has a NIC's address leaves through it.
+FIRST_NIC_TABLE = 4101
+
+ROCE_DSCP = 26
+# DSCP in the upper six bits, ECT(0) below.
+ROCE_TYPE_OF_SERVICE = ROCE_DSCP << 2 | 0b10
+
+
+@dataclass(frozen=True)
+class RoceSettings:
+    """What RoCE hosts are set to.
+
+    RoCE packets carry `dscp` and are of priority `priority`, the one that PFC protects. `dcqcn` are
+    parameters by the NIC driver's names (`rp_ai_rate`, `np_min_time_between_cnps`, …); one that is
+    not there is left as it is. `governor` is the CPU's, "" to leave it.
+    """
+
+    dscp: int = ROCE_DSCP
+    priority: int = SONIC_QUEUE
+    dcqcn: Mapping[str, int] = field(default_factory=dict)
+    governor: str = "performance"
+
+
+def desired_state(
+    rack: Rack, host: HostSpec | None = None, roce: RoceSettings | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return each device's desired state, the value of its variable `closloop_desired`.
+
+    A state is what the modules are given, by the ends of their names: `network`, `roce`, `sonic`.
+    Raises InputError for a device whose management address lies in the fabric's prefixes, or that
+    has another number of interfaces than the testbed has ports of it.
+    """
+    _check(rack)
+    host, roce = host or HostSpec(), roce or RoceSettings()
+    result: dict[str, dict[str, Any]] = {}
+    for number, device in enumerate(rack.testbed.devices):
+        access = rack.access[device.name]
+        if access.platform == "sonic":
+            result[device.name] = {"sonic": {"tables": desired_tables(rack, device.name)}}
+            continue
+        if device.kind == "switch":
+            result[device.name] = {"network": switch_network(rack, device.name, number)}
+            continue
+        state: dict[str, Any] = {"network": host_network(rack, device.name, host)}
+        if access.nic == "roce":
+            state["roce"] = roce_state(access, roce)
+        result[device.name] = state
+    return result
+
+
+def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
+    """Return a Linux switch's interfaces, routes and sysctls; `number` is its place in the testbed.
+
+    With offloads off, a packet is one mark decision: a merged one would be a single one.
+    """
+    testbed, access = rack.testbed, rack.access[name]
+    names = [rack.interface(port) for port in testbed.ports_of[name]]
+    return {
+        "sysctls": {
+            **switch_sysctls(_ECMP_SEED, number),
+            **_unfiltered(names),
+        },
+        "interfaces": [
+            {
+                "name": rack.interface(port),
+                "mtu": testbed.mtu_bytes,
+                "offloads_off": True,
+                "queues": switch_queues(testbed, port, shape=access.shape),
+            }
+            for port in testbed.ports_of[name]
+        ],
+        "loopback": [f"{router_addresses(testbed)[name]}/32"],
+        "routes": _switch_routes(rack, name),
+    }
+
+
+def switch_queues(testbed: Testbed, port: Port, *, shape: bool) -> dict[str, Any]:
+    """Return a Linux switch port's queues: RED that never marks until a tuner sets thresholds."""
+    reds = [
+        {
+            "kmin_bytes": queue.buffer_bytes,
+            "kmax_bytes": queue.buffer_bytes,
+            "max_p": qdiscs.ALWAYS,
+            "limit_bytes": queue.buffer_bytes,
+        }
+        for queue in testbed.queues_at(port)
+    ]
+    result: dict[str, Any] = {"reds": reds}
+    if shape:
+        result["shaper"] = _shaper(testbed, port)
+    if testbed.classes:
+        result["weights"] = [klass.weight for klass in testbed.classes]
+        result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    return result
+
+
+def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
+    """Return a host's interfaces, addresses, routes, rules and sysctls."""
+    testbed, access = rack.testbed, rack.access[name]
+    addresses = nic_addresses(testbed)
+    routers = router_addresses(testbed)
+    ports = testbed.ports_of[name]
+    interfaces: list[dict[str, Any]] = []
+    routes: list[dict[str, Any]] = []
+    rules: list[dict[str, Any]] = []
+    prefixes = [_prefix(number) for number in attachments(testbed).values()]
+    for place, port in enumerate(ports):
+        interface: dict[str, Any] = {
+            "name": rack.interface(port),
+            "mtu": testbed.mtu_bytes,
+            "addresses": [f"{addresses[port.index]}/32"],
+        }
+        if access.shape:
+            interface["offloads_off"] = True
+            interface["queues"] = {"shaper": _shaper(testbed, port), "fair": True}
+        interfaces.append(interface)
+        leaf = testbed.peer_device(port).name
+        via = [[routers[leaf], rack.interface(port), 1]]
+        route = {"via": via, "source": addresses[port.index]}
+        if place == 0:
+            routes += [{"to": prefix, **route} for prefix in prefixes]
+        if len(ports) > 1:
+            table = FIRST_NIC_TABLE + place
+            routes += [{"to": prefix, "table": table, **route} for prefix in prefixes]
+            rules.append({"from": f"{addresses[port.index]}/32", "priority": table, "table": table})
+    names = [rack.interface(port) for port in ports]
+    controls = [host.congestion_control, *(klass.congestion_control for klass in testbed.classes)]
+    return {
+        "sysctls": {**host_sysctls(host), **_unfiltered(names)},
+        "congestion_controls": list(dict.fromkeys(name for name in controls if name)),
+        "interfaces": interfaces,
+        "routes": routes,
+        "rules": rules,
+    }
+
+
+def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
+    """Return what module closloop_roce sets on a RoCE host."""
+    return {
+        "interfaces": list(access.interfaces),
+        "rdma_device": access.rdma_device,
+        "trust": "dscp",
+        "dscp": settings.dscp,
+        "type_of_service": settings.dscp << 2 | 0b10,
+        "priority": settings.priority,
+        "dcqcn": dict(settings.dcqcn),
+        "memlock": "unlimited",
+        "governor": settings.governor,
+    }
+
+
+def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
+    """Return routes to the other leaves' prefixes over all shortest paths, and to own hosts."""
+    testbed = rack.testbed
+    addresses = nic_addresses(testbed)
+    routers = router_addresses(testbed)
+    hops = next_hops(testbed)[name]
+    result: list[dict[str, Any]] = []
+    for target, number in attachments(testbed).items():
+        ports = hops.get(target, ())
+        if ports:
+            via = [
+                [routers[testbed.peer_device(port).name], rack.interface(port), 1] for port in ports
+            ]
+            result.append({"to": _prefix(number), "via": via})
+    for port in testbed.ports_of[name]:
+        if port.peer in addresses:
+            via = [["", rack.interface(port), 1]]
+            result.append({"to": f"{addresses[port.peer]}/32", "via": via})
+    return result
+
+
+def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
+    """A bucket of one frame and a little more, so that a shaper that wakes up late catches up."""
+    return {
+        "rate_bps": port.rate_bps,
+        "bucket_bytes": testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES,
+        "framing_bytes": testbed.framing_bytes,
+    }
+
+
+def _unfiltered(interfaces: list[str]) -> dict[str, str]:
+    """No reverse-path filter and ARP answers for every own address: links are unnumbered."""
+    names = ["all", *interfaces]
+    return {
+        **{f"net/ipv4/conf/{name}/rp_filter": "0" for name in names},
+        **{f"net/ipv4/conf/{name}/arp_ignore": "0" for name in names},
+    }
+
+
+def _prefix(attachment: int) -> str:
+    return f"10.{attachment}.0.0/16"
+
+
+def _check(rack: Rack) -> None:
+    numbers = attachments(rack.testbed)
+    fabric = [ipaddress.ip_network(_prefix(number)) for number in numbers.values()]
+    for device in rack.testbed.devices:
+        access = rack.access[device.name]
+        ports = len(rack.testbed.ports_of[device.name])
+        if len(access.interfaces) != ports:
+            raise InputError.single(
+                f"{rack.name}: {device.name}",
+                f"{len(access.interfaces)} interfaces for {ports} ports of the testbed",
+                "list them all in closloop_links, in the testbed's order",
+            )
+        try:
+            address = ipaddress.ip_address(access.address)
+        except ValueError:
+            continue
+        for prefix in fabric:
+            if address in prefix:
+                raise InputError.single(
+                    f"{rack.name}: {device.name}",
+                    f"its address {address} lies in the fabric's prefix {prefix}: routes to the "
+                    "fabric would cut off the controller",
+                    f"manage devices outside 10.0.0.0 to 10.{max(numbers.values())}.255.255",
+                )

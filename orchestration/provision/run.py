@@ -1,0 +1,216 @@
+"""Runs the playbooks on a rack through ansible-runner.
+
+Its private folder is temporary. Passwords are typed at Ansible's prompts: they are in no argument,
+no environment and no file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import orchestration
+from inventory.rack import Access, Rack
+from orchestration.backends.hardware.errors import printable
+from orchestration.backends.hardware.ssh import Secrets
+from orchestration.model.errors import InputError, Interrupted, NotReadyError
+from orchestration.model.trial import HostSpec
+from orchestration.provision.desired import RoceSettings, desired_state
+from orchestration.provision.inventory import playbook_inventory
+from orchestration.provision.outcome import ProvisionResult, Step, Tally
+
+What = Literal["provision", "verify", "undo"]
+_PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
+PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
+_LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
+# How often a wish to stop is looked at.
+_POLL_S = 1
+
+
+def provision(
+    rack: Rack,
+    what: What = "provision",
+    *,
+    limit: Collection[str] = (),
+    check: bool = False,
+    secrets: Secrets | None = None,
+    host: HostSpec | None = None,
+    roce: RoceSettings | None = None,
+    install_collector: bool = False,
+    listener: Callable[[Step], None] = lambda step: None,
+) -> ProvisionResult:
+    """Bring the rack's devices into their state, see whether they are in it, or put them back.
+
+    `limit` names devices, none for all. With `check` nothing is changed. A device that fails does
+    not stop the others: look at the result's `failed`.
+
+    Raises:
+        InputError: a device that the rack has not; see `desired_state`.
+        NotReadyError: Ansible is not installed, or could not run the playbooks at all.
+        Interrupted: Ctrl-C; what was changed so far stays until an undo.
+    """
+    accesses = _chosen(rack, limit)
+    inventory = playbook_inventory(rack, desired_state(rack, host, roce))
+    tally = Tally(accesses, listener)
+    secrets = secrets or Secrets()
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))
+    try:
+        _run_playbook(
+            folder,
+            _PLAYBOOKS[what],
+            inventory,
+            [access.device for access in accesses],
+            _options(check, secrets, install_collector),
+            secrets,
+            tally.take,
+        )
+    finally:
+        _end_connections(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+    silent = [name for name, outcome in tally.outcomes.items() if not outcome.tasks]
+    for name in silent:
+        tally.outcomes[name].failure = "Ansible did not get to it"
+        tally.outcomes[name].remedy = f"`closloop provision --limit {name}` tries it alone"
+    return ProvisionResult(what, tally.outcomes, time.monotonic() - began_s)
+
+
+def save_inventory(
+    rack: Rack, path: Path, host: HostSpec | None = None, roce: RoceSettings | None = None
+) -> None:
+    """Write the inventory that the playbooks can be run on by hand. Raises InputError."""
+    text = json.dumps(playbook_inventory(rack, desired_state(rack, host, roce)), indent=2)
+    try:
+        path.write_text(text + "\n")
+    except OSError as error:
+        raise InputError.single(
+            str(path), f"cannot be written: {error.strerror}", "choose another place"
+        ) from error
+
+
+def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
+    known = {device.name: rack.access[device.name] for device in rack.testbed.devices}
+    if rack.collector is not None:
+        known[rack.collector.device] = rack.collector
+    for name in limit:
+        if name not in known:
+            raise InputError.single(
+                "--limit", f"rack {rack.name} has no device {name!r}", f"it has {', '.join(known)}"
+            )
+    return [access for name, access in known.items() if not limit or name in limit]
+
+
+def _options(check: bool, secrets: Secrets, install_collector: bool) -> str:
+    options = ["--check"] if check else []
+    options += ["--ask-pass"] if secrets.login else []
+    options += ["--ask-become-pass"] if secrets.become else []
+    if install_collector:
+        options += ["-e", "closloop_collector_install=true"]
+    return " ".join(options)
+
+
+def _run_playbook(
+    folder: Path,
+    playbook: str,
+    inventory: Mapping[str, Any],
+    devices: list[str],
+    options: str,
+    secrets: Secrets,
+    take: Callable[[Mapping[str, Any]], None],
+) -> None:
+    try:
+        from ansible_runner import Runner, RunnerConfig
+    except ImportError as error:
+        raise NotReadyError(
+            f"provisioning needs Ansible, and {error.name} is not installed",
+            "pip install 'closloop[hardware]'",
+        ) from error
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if shutil.which("ansible-playbook", path=path) is None:
+        raise NotReadyError(
+            "provisioning needs the program ansible-playbook, which is not installed",
+            "pip install 'closloop[hardware]'",
+        )
+    hosts = folder / "inventory.json"
+    hosts.write_text(json.dumps(inventory))
+    hosts.chmod(0o600)
+    passwords = {_LOGIN_PROMPT: secrets.login, _BECOME_PROMPT: secrets.become}
+    config = RunnerConfig(
+        private_data_dir=str(folder),
+        project_dir=str(PLAYBOOKS_FOLDER),
+        playbook=playbook,
+        inventory=str(hosts),
+        limit=",".join(devices),
+        cmdline=options or None,
+        quiet=True,
+        envvars={
+            "ANSIBLE_CONFIG": str(PLAYBOOKS_FOLDER / "ansible.cfg"),
+            "ANSIBLE_FORKS": str(max(1, len(devices))),
+            # its temporary files and connections, too, go away with the folder
+            "ANSIBLE_HOME": str(folder / "ansible"),
+            "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
+            "PATH": path,
+        },
+        passwords={prompt: word for prompt, word in passwords.items() if word},
+        settings={"pexpect_timeout": _POLL_S},
+    )
+    config.prepare()
+
+    def handle(event: Mapping[str, Any]) -> bool:
+        take(event)
+        return False  # the event's file is not needed
+
+    with _stop_wished() as wished:
+        runner = Runner(config, event_handler=handle, cancel_callback=lambda: bool(wished))
+        status, code = runner.run()
+    if wished:
+        raise Interrupted(
+            "stopped; devices that were reached keep what was changed",
+            "`closloop provision INVENTORY --undo` puts back what was there",
+        )
+    # 2: a task failed, 4: a device was unreachable; those are told device by device
+    if status != "successful" and code not in (0, 2, 4):
+        end = printable("".join(runner.stdout.readlines()[-8:]))
+        raise NotReadyError(
+            f"Ansible could not run {playbook} (exit code {code}): {end}",
+            f"see whether the playbooks in {PLAYBOOKS_FOLDER} are as installed",
+        )
+
+
+@contextmanager
+def _stop_wished() -> Iterator[list[int]]:
+    """While it lasts, Ctrl-C and SIGTERM are put down in the list, not acted on."""
+    wished: list[int] = []
+    kept = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            kept[number] = signal.signal(number, lambda got, _: wished.append(got))
+    except ValueError:  # not in the main thread, which then decides
+        pass
+    try:
+        yield wished
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _end_connections(folder: Path) -> None:
+    """End the connections that ssh keeps open for the next task."""
+    for socket in (folder / "cp").glob("*"):
+        subprocess.run(
+            ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "device"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )

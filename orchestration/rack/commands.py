@@ -1,0 +1,158 @@
+"""A program that runs in the guest as the controller, for someone outside."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import pty
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NoReturn
+
+_READ_BYTES = 1 << 16
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127
+# A program's standard output and standard error, as its output's messages number them.
+STDOUT, STDERR = 1, 2
+
+Say = Callable[[dict[str, Any]], None]
+
+
+class Command:
+    """One program: its output goes to `say`, piece by piece; its input and signals come from there.
+
+    With a terminal it has a pseudo-terminal of its own, else pipes. It leads a process group, which
+    signals are sent to. `outputs` are the descriptors to watch for `read`; while `blocked`, `input`
+    is to be watched for `flush`.
+    """
+
+    def __init__(self, number: int, request: dict[str, Any], say: Say) -> None:
+        self._number, self._say = number, say
+        self._terminal = request.get("terminal")
+        self.outputs: dict[int, int] = {}
+        self.input = -1
+        self._unwritten = b""
+        self._input_ends = False
+        self.pid = self._on_terminal(request) if self._terminal else self._on_pipes(request)
+        for fd in {*self.outputs, self.input}:
+            os.set_blocking(fd, False)
+
+    def _on_terminal(self, request: dict[str, Any]) -> int:
+        pid, master = pty.fork()
+        if pid == 0:
+            _become(request)
+        # one descriptor for each direction, which are watched and closed apart
+        self.outputs, self.input = {master: STDOUT}, os.dup(master)
+        self._resize(request["terminal"])
+        return pid
+
+    def _on_pipes(self, request: dict[str, Any]) -> int:
+        (stdin, self.input), (out, stdout), (err, stderr) = (os.pipe() for _ in range(3))
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            for fd, number in ((stdin, 0), (stdout, STDOUT), (stderr, STDERR)):
+                os.dup2(fd, number, inheritable=True)
+            _become(request)
+        for fd in (stdin, stdout, stderr):
+            os.close(fd)
+        self.outputs = {out: STDOUT, err: STDERR}
+        return pid
+
+    @property
+    def blocked(self) -> bool:
+        """True while input is waiting for the program to take it."""
+        return self.input >= 0 and bool(self._unwritten)
+
+    def read(self, fd: int) -> bool:
+        """Pass on what an output has; return False if that is nothing: at its end, or for now."""
+        try:
+            piece = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        except OSError:  # how a pseudo-terminal without a program ends
+            piece = b""
+        if not piece:
+            del self.outputs[fd]
+            os.close(fd)
+            return False
+        data = base64.b64encode(piece).decode()
+        self._say({"id": self._number, "out": self.outputs[fd], "data": data})
+        return True
+
+    def control(self, message: dict[str, Any]) -> None:
+        """Do what the caller asks: a signal, input (its end if empty), another window size."""
+        if "signal" in message:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, int(message["signal"]))
+        if "terminal" in message and self._terminal:
+            self._resize(message["terminal"])
+        if "input" in message:
+            data = base64.b64decode(message["input"])
+            self._unwritten += data
+            self._input_ends = self._input_ends or not data
+            self.flush()
+
+    def flush(self) -> None:
+        """Give the program as much input as it takes."""
+        if self.input < 0:
+            return
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[os.write(self.input, self._unwritten) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it has closed its input
+            self._input_ends = True
+        # closing a terminal's input would hang up; there Ctrl-D ends it
+        if self._input_ends and not self._terminal:
+            os.close(self.input)
+            self.input = -1
+
+    def _resize(self, size: list[int]) -> None:
+        rows, columns = (max(1, min(int(n), 65_535)) for n in size)
+        packed = struct.pack("HHHH", rows, columns, 0, 0)
+        with suppress(OSError):
+            fcntl.ioctl(self.input, termios.TIOCSWINSZ, packed)
+
+    def close(self) -> None:
+        """Pass on what is left and let go; what it has left behind may still hold the other ends."""
+        for fd in tuple(self.outputs):
+            while self.read(fd):
+                pass
+        for fd in {*self.outputs, self.input} - {-1}:
+            os.close(fd)
+        self.outputs, self.input = {}, -1
+
+
+def _become(request: dict[str, Any]) -> NoReturn:
+    """In the child: become the program, or say why not."""
+    argv = request["argv"]
+    try:
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(request["cwd"])
+    except OSError as error:
+        _complain(request["cwd"], os.strerror(error.errno or 0))
+        os._exit(_NOT_EXECUTABLE)
+    try:
+        os.execvpe(argv[0], argv, request["env"])
+    except FileNotFoundError:
+        _complain(argv[0], "no such program in the rack")
+        os._exit(_NOT_FOUND)
+    except BaseException as error:
+        _complain(argv[0], str(error))
+        os._exit(_NOT_EXECUTABLE)
+
+
+def _complain(what: str, why: str) -> None:
+    os.write(STDERR, f"closloop rack: {what}: {why}\n".encode())
+
+
+def exit_code(status: int) -> int:
+    """Return what a shell would make of a wait status."""
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code

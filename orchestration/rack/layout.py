@@ -1,0 +1,141 @@
+"""What a virtual rack consists of, as pure data: from a testbed to devices, addresses and cables.
+
+Devices are namespaces of one guest. Each has the testbed's ports under the names that its operating
+system gives them, and a management port that leads to the controller, the guest's first namespace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from inventory.rack import SONIC_QUEUE, Access, NicKind, Platform, Rack
+from inventory.strictyaml import suggest
+from inventory.testbed_json import testbed_from_json, testbed_to_json
+from inventory.topology import Port, Testbed
+from orchestration.model.errors import InputError
+
+CONTROLLER_ADDRESS = "10.255.0.1"
+SONIC_USER = "admin"
+# Of lanes of 25 Gbit/s, four a port, as SONiC counts its front panel.
+_LANES_PER_PORT = 4
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A testbed, and which of its devices are SONiC-like switches and hosts with RoCE NICs."""
+
+    testbed: Testbed
+    sonic: tuple[str, ...] = ()
+    roce: tuple[str, ...] = ()
+
+    def platform(self, device: str) -> Platform:
+        """What runs on a device."""
+        return "sonic" if device in self.sonic else "linux"
+
+    def nic(self, device: str) -> NicKind:
+        """The kind of a host's NICs."""
+        return "roce" if device in self.roce else "plain"
+
+    def rdma_device(self, device: str) -> str:
+        """The name of a host's RDMA device, which the kernel wants to be unique in the rack."""
+        return f"rxe-{device}"
+
+    @cached_property
+    def address(self) -> dict[str, str]:
+        """Management address of each device."""
+        numbers = enumerate(self.testbed.devices, start=2)
+        return {device.name: f"10.255.{n >> 8}.{n & 255}" for n, device in numbers}
+
+    @cached_property
+    def _interfaces(self) -> dict[int, str]:
+        return {
+            port.index: f"Ethernet{_LANES_PER_PORT * place}" if name in self.sonic else port.name
+            for name, ports in self.testbed.ports_of.items()
+            for place, port in enumerate(ports)
+        }
+
+    def interface(self, port: Port) -> str:
+        """The name of a port on its device."""
+        return self._interfaces[port.index]
+
+    def management_interface(self, device: str) -> str:
+        """The name of a device's management port on it."""
+        return "eth0" if device in self.sonic else "mgmt"
+
+    def delay_on_arrival_ns(self, port: Port) -> int:
+        """What a packet is held up when it arrives at `port`: the propagation delay of the cable.
+
+        A tier's cables are crossed once up and once down on a path. Both crossings are spent at one
+        place, as in the emulated fabric: at the host for its cable, at the upper switch for one
+        between switches.
+        """
+        here, there = self.testbed.device[port.device], self.testbed.peer_device(port)
+        spent_here = here.kind == "host" or (there.kind == "switch" and here.tier > there.tier)
+        return 2 * port.delay_ns if spent_here else 0
+
+    def rack(self, name: str, key_file: Path, known_hosts_file: Path) -> Rack:
+        """The rack as an inventory describes it."""
+        access = {}
+        for device in self.testbed.devices:
+            sonic = device.name in self.sonic
+            ports = self.testbed.ports_of[device.name]
+            queues = range(SONIC_QUEUE, SONIC_QUEUE + self.testbed.queues_per_port)
+            access[device.name] = Access(
+                device=device.name,
+                address=self.address[device.name],
+                user=SONIC_USER if sonic else "root",
+                key_file=str(key_file),
+                become=sonic,
+                platform=self.platform(device.name),
+                nic=self.nic(device.name),
+                rdma_device=self.rdma_device(device.name) if device.name in self.roce else "",
+                # a SONiC switch's ports have their line rate, by the part that stands for its ASIC
+                shape=not sonic,
+                interfaces=tuple(self.interface(port) for port in ports),
+                queues=tuple(queues) if sonic else (SONIC_QUEUE,),
+            )
+        return Rack(name, self.testbed, access, known_hosts_file=str(known_hosts_file))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the layout as JSON-ready data."""
+        return {
+            "format": _FORMAT,
+            "testbed": testbed_to_json(self.testbed),
+            "sonic": list(self.sonic),
+            "roce": list(self.roce),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Layout:
+        """Rebuild a layout. Raises KeyError, TypeError or ValueError on foreign data."""
+        if data["format"] != _FORMAT:
+            raise ValueError(f"rack format {data['format']!r}, not {_FORMAT}")
+        testbed = testbed_from_json(data["testbed"])
+        return cls(testbed, tuple(data["sonic"]), tuple(data["roce"]))
+
+
+def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str]) -> Layout:
+    """Return the layout of a testbed. `roce` names hosts, or is `all`.
+
+    Raises InputError for names that are no switch or no host of the testbed.
+    """
+    roce = testbed.hosts if tuple(roce) == ("all",) else tuple(roce)
+    for option, names, known, kind in (
+        ("--sonic", sonic, testbed.switches, "switch"),
+        ("--roce", roce, testbed.hosts, "host"),
+    ):
+        for name in names:
+            if name not in known:
+                raise InputError.single(
+                    option,
+                    f"testbed {testbed.name} has no {kind} {name!r}",
+                    f"{suggest(name, known)}its {kind}es are {', '.join(known)}"
+                    if kind == "switch"
+                    else f"{suggest(name, known)}its hosts are {', '.join(known)}",
+                )
+    return Layout(testbed, tuple(dict.fromkeys(sonic)), tuple(dict.fromkeys(roce)))

@@ -1,0 +1,260 @@
+#!/usr/bin/python
+"""Ansible module: the network of a Linux device as one state, with the way back."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.closloop import links, queues, routes
+from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
+from ansible.module_utils.closloop.sysctls import ALLOWED, Sysctls
+from ansible.module_utils.netlink import RouteSocket
+
+DOCUMENTATION = r"""
+module: closloop_network
+short_description: Brings addresses, routes, queueing disciplines and sysctls into one state
+description:
+  - Sets interfaces (MTU, up, offloads, queueing disciplines), addresses, routes, rules and sysctls
+    of a Linux device over netlink, and reports a change only where something differed.
+  - Before the first change the former values are saved in C(/var/lib/closloop/provision); O(state)
+    C(absent) puts them back and removes the file.
+  - RED is set up to mark on the instantaneous queue, which the tc tool cannot ask for.
+options:
+  state:
+    description: What to do. C(verified) changes nothing and fails if anything differs.
+    choices: [present, verified, absent]
+    default: present
+  desired:
+    description: The state, as C(orchestration/provision/desired.py) computes it.
+    type: dict
+author: closloop
+"""
+
+EXAMPLES = r"""
+- name: Prepare the switch
+  closloop_network:
+    desired:
+      sysctls: {net/ipv4/ip_forward: "1"}
+      interfaces:
+        - name: eth0
+          mtu: 1500
+          offloads_off: true
+          addresses: [10.0.0.1/32]
+          queues:
+            shaper: {rate_bps: 25000000000, bucket_bytes: 1614, framing_bytes: 24}
+            reds: [{kmin_bytes: 20000, kmax_bytes: 80000, max_p: 42949672, limit_bytes: 1000000}]
+      routes:
+        - {to: 10.1.0.0/16, via: [[169.254.0.1, eth0, 1]]}
+"""
+
+RETURN = r"""
+skipped_steps:
+  description: Steps left out because the device does not offer them, each with its reason.
+  type: list
+  returned: success
+"""
+
+# Changes are made in this order, after all removals in the opposite one. Interfaces go up before
+# what needs them up.
+_ORDER = ("sysctl", "mtu", "offloads", "up", "queues", "address", "route", "rule")
+_LOOPBACK = "lo"
+
+
+class Network(Device):
+    """Keys: a word that says what it is (see `_ORDER`), a blank, and the part's own key."""
+
+    name = "network"
+
+    def __init__(self, controller: str) -> None:
+        super().__init__()
+        self._controller = controller
+        self._sysctls = Sysctls()
+        self._route = RouteSocket()
+        self._links = links.Links(self._route)
+        self._routing = routes.Routing(self._route, self._links)
+        self._queues = queues.Queues(self._route)
+
+    def wanted(self, desired: dict) -> dict:
+        """Return the values asked for, by key."""
+        result: dict = {}
+        for path, value in desired.get("sysctls", {}).items():
+            if self._sysctls.there(path):
+                result["sysctl " + path] = str(value)
+            else:
+                name = path.replace("/", ".")
+                self.skip(f"sysctl {name} = {value}", "this device's kernel has no such setting")
+        controls = desired.get("congestion_controls", [])
+        if controls and self._sysctls.writable(ALLOWED):
+            result["sysctl " + ALLOWED] = controls
+        elif controls:
+            self.skip("congestion controls for all users", "only the machine's first namespace may")
+        for interface in desired.get("interfaces", []):
+            name = interface["name"]
+            self._links.require(name)
+            result["mtu " + name] = int(interface["mtu"])
+            result["up " + name] = True
+            if interface.get("offloads_off"):
+                result["offloads " + name] = {"on": []}
+            if interface.get("queues"):
+                result["queues " + name] = interface["queues"]
+            for address in interface.get("addresses", []):
+                result[f"address {name} {address}"] = {}
+        for address in desired.get("loopback", []):
+            result["up " + _LOOPBACK] = True
+            result[f"address {_LOOPBACK} {address}"] = {}
+        for entry in desired.get("routes", []):
+            key = f"route {entry.get('table', routes.MAIN)} {entry['to']} 0"
+            result[key] = {"via": entry["via"], "source": entry.get("source", "")}
+        for entry in desired.get("rules", []):
+            priority, table = entry["priority"], entry["table"]
+            result[f"rule {priority} {entry['from']} {table}"] = {}
+        return result
+
+    def read(self, keys: list) -> dict:
+        """Return the present values of keys."""
+        self._links.refresh()
+        tables: dict = {}
+        kinds = {key.partition(" ")[0] for key in keys}
+        if "queues" in kinds:
+            by_index = self._queues.read()
+            tables["queues"] = {n: by_index.get(i, []) for n, i in self._links.index.items()}
+        if "address" in kinds:
+            tables["address"] = self._routing.addresses()
+        if "route" in kinds:
+            tables["route"] = self._routing.routes()
+        if "rule" in kinds:
+            tables["rule"] = self._routing.rules()
+        return {key: self._value(key, tables) for key in keys}
+
+    def _value(self, key: str, tables: dict) -> object:
+        kind, _, rest = key.partition(" ")
+        if kind == "sysctl":
+            return self._sysctls.read(rest)
+        if kind == "mtu":
+            return self._links.mtu(rest)
+        if kind == "up":
+            return self._links.up(rest)
+        if kind == "offloads":
+            return links.offloads(rest) if rest in self._links.index else None
+        return tables[kind].get(rest)
+
+    def same(self, key: str, present: object, target: object) -> bool:
+        """True if a thing is as wanted, or as it was."""
+        kind, _, rest = key.partition(" ")
+        if kind in ("mtu", "up", "offloads", "queues") and rest not in self._links.index:
+            return True  # nothing can be put back on an interface that is gone
+        if kind == "sysctl":
+            return self._sysctls.same(present, target)
+        if kind == "offloads":
+            return present["features" if "features" in target else "on"] == target.get(
+                "features", []
+            )
+        if kind == "queues":
+            return queues.same_queues(present, target)
+        if kind == "route":
+            return routes.same_route(present, target)
+        if kind in ("address", "rule"):
+            return (present is None) == (target is None)
+        return present == target
+
+    def check(self, changes: list) -> None:
+        """Refuse what could not be undone, and what would cut off the controller."""
+        for change in changes:
+            kind, _, rest = change.key.partition(" ")
+            if kind == "queues" and not change.restores:
+                self._queues.check(self._links.require(rest), rest, change.before)
+            if kind == "route" and change.after is not None and self._controller:
+                prefix = ipaddress.ip_network(rest.split(" ")[1])
+                if ipaddress.ip_address(self._controller) in prefix and not change.restores:
+                    raise Refused(
+                        f"the route to {prefix} would also lead to the controller, "
+                        f"{self._controller}, and cut it off",
+                        "log in over a network that is not one of the fabric's (10.0.0.0/16 on)",
+                    )
+
+    def apply(self, changes: list) -> None:
+        """Make the changes: removals first, from routes back to addresses."""
+        parts = [(change.key.partition(" "), change) for change in changes]
+        removals = [part for part in parts if part[1].after is None]
+        others = [part for part in parts if part[1].after is not None]
+        removals.sort(key=lambda part: -_ORDER.index(part[0][0]))
+        others.sort(key=lambda part: _ORDER.index(part[0][0]))
+        for (kind, _, rest), change in removals + others:
+            try:
+                self._apply(kind, rest, change.before, change.after)
+            except OSError as error:
+                raise Refused(
+                    f"the kernel refuses {change.key}: {error.strerror or error}",
+                    "see whether the kernel has what it needs (RED, TBF, ETS, policy routing)",
+                ) from None
+
+    def _apply(self, kind: str, rest: str, before: object, after: object) -> None:
+        if kind == "sysctl":
+            self._sysctls.apply(rest, after)
+        elif kind == "mtu":
+            self._links.set_mtu(rest, after)
+        elif kind == "up":
+            self._links.set_up(rest, after)
+        elif kind == "offloads":
+            links.set_offloads(rest, after)
+        elif kind == "queues" and isinstance(after, dict):
+            self._queues.build(self._links.require(rest), before, after)
+        elif kind == "queues":
+            self._queues.restore(self._links.require(rest), before, after)
+        elif kind == "address":
+            self._routing.set_address(rest, after)
+        elif kind == "route":
+            self._routing.set_route(rest, after)
+        else:
+            self._routing.set_rule(rest, after)
+
+    def shown(self, key: str, value: object) -> str:
+        """Return a value as people read it."""
+        kind = key.partition(" ")[0]
+        if value is None:
+            return "nothing"
+        if kind == "sysctl":
+            return self._sysctls.shown(value)
+        if kind == "queues":
+            return queues.shown_queues(value)
+        if kind == "offloads":
+            return ", ".join(value["on"]) or "off"
+        if kind == "route":
+            return ", ".join(f"via {gateway or 'link'} {name}" for gateway, name, _ in value["via"])
+        return "there" if isinstance(value, dict) else str(value)
+
+
+def controller() -> str:
+    """Return the address that the controller is logged in from, "" if it cannot be told.
+
+    sudo takes it out of the environment; a process further up has it.
+    """
+    pid = os.getpid()
+    while pid > 1:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            for entry in file.read().split(b"\0"):
+                if entry.startswith(b"SSH_CONNECTION="):
+                    return entry.split(b"=", 1)[1].split()[0].decode()
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            break
+    return ""
+
+
+def main() -> None:
+    """Be the module."""
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    try:
+        device = Network(controller())
+    except OSError as error:
+        module.fail_json(msg=f"no netlink: {error}", remedy="the device must run Linux")
+    run(module, device)
+
+
+if __name__ == "__main__":
+    main()

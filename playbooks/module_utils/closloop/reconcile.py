@@ -1,0 +1,174 @@
+"""One way for all modules: read, compare, save what was there, change, read again.
+
+A device's settings are a dict from a key to a value ready for JSON; None stands for a thing that is
+not there. To undo is to ask for nothing: whatever was saved and is not asked for goes back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ansible.module_utils.closloop.saved import Saved
+
+ARGUMENTS = {
+    "state": {"choices": ["present", "verified", "absent"], "default": "present"},
+    "desired": {"type": "dict", "default": {}},
+}
+
+
+class Refused(Exception):  # noqa: N818 (names what is so)
+    """The device cannot be brought into the state asked for: what is wrong, what to do."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.remedy = remedy
+
+
+class Change(NamedTuple):
+    """A thing that is not as it should be. `restores` says that it goes back to what was saved."""
+
+    key: str
+    before: object
+    after: object
+    restores: bool
+
+
+class Device:
+    """What a module implements: its things on this device. `skipped` gathers what is not there."""
+
+    name = ""
+
+    def __init__(self) -> None:
+        self.skipped: list = []
+
+    def skip(self, key: str, reason: str) -> None:
+        """Say that a step is left out, and why."""
+        entry = {"step": key, "reason": reason}
+        if entry not in self.skipped:
+            self.skipped.append(entry)
+
+    def wanted(self, desired: dict) -> dict:
+        """Return the values asked for, by key, of what this device offers."""
+        raise NotImplementedError
+
+    def read(self, keys: list) -> dict:
+        """Return the present values of `keys`."""
+        raise NotImplementedError
+
+    def same(self, key: str, present: object, target: object) -> bool:
+        """True if nothing has to change. `target` is a wanted value, or one that was read."""
+        return present == target
+
+    def check(self, changes: list) -> None:
+        """Raise Refused if the changes could not be undone later, or are dangerous."""
+
+    def apply(self, changes: list) -> None:
+        """Make the changes, in the order that is right."""
+        raise NotImplementedError
+
+    def shown(self, key: str, value: object) -> str:
+        """Return a value as people read it."""
+        return "nothing" if value is None else str(value)
+
+
+def plan(device: Device, wanted: dict, saved: dict) -> list:
+    """Return the changes that bring the device to `wanted`, and all else back to `saved`."""
+    targets = {key: (saved[key], True) for key in saved if key not in wanted}
+    targets.update({key: (value, False) for key, value in wanted.items()})
+    present = device.read(list(targets))
+    return [
+        Change(key, present.get(key), target, restores)
+        for key, (target, restores) in targets.items()
+        if not device.same(key, present.get(key), target)
+    ]
+
+
+def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mode: bool) -> dict:
+    """Bring the device into a state and return the module's result. Raises Refused, OSError."""
+    saved.load()
+    if state == "absent" and not saved.there:
+        return {"changed": False, "skipped_steps": [], "differences": []}
+    wanted = {} if state == "absent" else device.wanted(desired)
+    changes = plan(device, wanted, saved.values)
+    result = {
+        "changed": bool(changes) or state == "absent",
+        "differences": lines(device, changes),
+        "diff": _diff(device, changes),
+    }
+    if state == "verified":
+        return {**result, "changed": False, "skipped_steps": device.skipped}
+    if changes:
+        device.check(changes)
+    if not check_mode:
+        _make(device, wanted, saved, changes)
+        if state == "absent":
+            saved.remove()
+    return {**result, "skipped_steps": device.skipped}
+
+
+def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
+    former = {c.key: c.before for c in changes if not c.restores and c.key not in saved.values}
+    if former:
+        saved.values = {**saved.values, **former}
+        saved.store()
+    if not changes:
+        return
+    device.apply(changes)
+    left = plan(device, wanted, saved.values)
+    if left:
+        raise Refused(
+            "not everything is as it was set: " + "; ".join(lines(device, left)),
+            "see whether something else on the device changes it, then provision again",
+        )
+    kept = {key: value for key, value in saved.values.items() if key in wanted}
+    if wanted and kept != saved.values:
+        saved.values = kept
+        saved.store()
+
+
+def lines(device: Device, changes: list) -> list:
+    """Return the changes as lines for people: what, is, should be."""
+
+    def line(change: Change) -> str:
+        before, after = (device.shown(change.key, v) for v in (change.before, change.after))
+        return f"{change.key}: is {before}, should be {after}"
+
+    return [line(change) for change in changes]
+
+
+def _diff(device: Device, changes: list) -> dict:
+    def text(place: int) -> str:
+        return "".join(f"{c.key}: {device.shown(c.key, c[place])}\n" for c in changes)
+
+    return {"before": text(1), "after": text(2)}
+
+
+def run(module, device: Device) -> None:
+    """Be the module: take its parameters, answer Ansible."""
+    state = module.params["state"]
+    try:
+        result = reconcile(
+            device, module.params["desired"], Saved(device.name), state, module.check_mode
+        )
+    except Refused as error:
+        module.fail_json(msg=error.what, remedy=error.remedy, skipped_steps=device.skipped)
+    except ValueError as error:
+        module.fail_json(msg=str(error), remedy="undo with the version that provisioned the device")
+    except OSError as error:
+        module.fail_json(msg=str(error), remedy=_remedy(error))
+    if state == "verified" and result["differences"]:
+        module.fail_json(
+            msg="not as provisioned: " + "; ".join(result["differences"]),
+            remedy="closloop provision brings it into its state again",
+            **result,
+        )
+    module.exit_json(**result)
+
+
+def _remedy(error: OSError) -> str:
+    if error.errno in (1, 13):  # EPERM, EACCES
+        return "the user must become root: set ansible_become in the inventory"
+    if error.errno in (28, 122):  # ENOSPC, EDQUOT
+        return "the device's disk is full: make room below /var/lib"
+    return "see the device's log"

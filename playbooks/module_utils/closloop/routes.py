@@ -1,0 +1,239 @@
+"""IPv4 addresses, routes and rules over routing netlink: read, add, replace, delete.
+
+A route that is read carries the kernel's own message: one that had to give way comes back with all
+its attributes.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+
+from ansible.module_utils.closloop.links import Links
+from ansible.module_utils.netlink import (
+    RTM_GETADDR,
+    RTM_GETROUTE,
+    RTM_GETRULE,
+    RTM_NEWADDR,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    RouteSocket,
+    attribute,
+    attributes,
+    message,
+)
+
+_DELETE = 1  # RTM_DEL... is RTM_NEW... and one
+_CREATE_EXCL, _CREATE_REPLACE = 0x600, 0x500
+_GONE = (errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENODEV)
+
+MAIN = 254
+_STATIC = 4  # RTPROT_STATIC
+_LINK_SCOPE = 253
+_UNICAST, _ONLINK, _CLONED = 1, 4, 0x200
+_DST, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH, _TABLE = 1, 4, 5, 6, 7, 8, 9, 15
+_IFADDR, _RTMSG, _NEXTHOP = struct.Struct("=BBBBi"), struct.Struct("=8BI"), struct.Struct("=HBBi")
+_RULE = struct.Struct("=8BI")
+_FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
+_TO_TABLE = 1
+
+
+class Routing:
+    """Addresses, routes and rules of this device's network namespace.
+
+    Keys: `eth0 10.0.0.1/32` of an address, `254 10.0.0.0/16 0` of a route (table, destination,
+    metric), `4101 10.0.0.1/32 4101` of a rule (priority, source, table).
+    """
+
+    def __init__(self, route: RouteSocket, links: Links) -> None:
+        self._route = route
+        self._links = links
+
+    def addresses(self) -> dict:
+        """Return all addresses by key."""
+        result = {}
+        for kind, payload in self._route.dump(message(RTM_GETADDR, _IFADDR.pack(2, 0, 0, 0, 0))):
+            family, length, _, _, index = _IFADDR.unpack_from(payload)
+            if kind != RTM_NEWADDR or family != socket.AF_INET or index not in self._links.name:
+                continue
+            found = attributes(payload, _IFADDR.size)
+            address = socket.inet_ntoa(found.get(2) or found[1])
+            key = f"{self._links.name[index]} {address}/{length}"
+            result[key] = {}
+        return result
+
+    def routes(self) -> dict:
+        """Return the routes of all tables but `local` by key."""
+        result = {}
+        for kind, payload in self._route.dump(message(RTM_GETROUTE, _RTMSG.pack(2, *[0] * 8))):
+            family, length, _, tos, table, protocol, scope, type_, flags = _RTMSG.unpack_from(
+                payload
+            )
+            if kind != RTM_NEWROUTE or family != socket.AF_INET or flags & _CLONED:
+                continue
+            found = attributes(payload, _RTMSG.size)
+            table = _word(found, _TABLE, table)
+            if table == 255 or tos:
+                continue
+            destination = socket.inet_ntoa(found.get(_DST, bytes(4)))
+            key = f"{table} {destination}/{length} {_word(found, _PRIORITY, 0)}"
+            result.setdefault(
+                key,
+                {
+                    "via": self._via(found, flags),
+                    "source": socket.inet_ntoa(found[_PREFSRC]) if _PREFSRC in found else "",
+                    "protocol": protocol,
+                    "scope": scope,
+                    "type": type_,
+                    "metrics": found.get(_METRICS, b"").hex(),
+                    "message": _settled(payload).hex(),
+                },
+            )
+        return result
+
+    def rules(self) -> dict:
+        """Return the rules that send a source to a table, by key."""
+        result = {}
+        for kind, payload in self._route.dump(message(RTM_GETRULE, _RULE.pack(2, *[0] * 8))):
+            family, _, length, _, table, _, _, action, _ = _RULE.unpack_from(payload)
+            if kind != RTM_NEWRULE or family != socket.AF_INET or action != _TO_TABLE:
+                continue
+            found = attributes(payload, _RULE.size)
+            source = socket.inet_ntoa(found.get(_FRA_SRC, bytes(4)))
+            priority = _word(found, _FRA_PRIORITY, 0)
+            key = f"{priority} {source}/{length} {_word(found, _FRA_TABLE, table)}"
+            result[key] = {}
+        return result
+
+    def set_address(self, key: str, target: object) -> None:
+        """Add an address, or take it away."""
+        name, _, prefix = key.partition(" ")
+        address, _, length = prefix.partition("/")
+        packed = socket.inet_aton(address)
+        body = _IFADDR.pack(2, int(length), 0, 0, self._links.require(name))
+        body += attribute(2, packed) + attribute(1, packed)
+        if target is None:
+            self._delete(RTM_NEWADDR, body)
+        else:
+            self._send(RTM_NEWADDR, _CREATE_EXCL, body)
+
+    def set_route(self, key: str, target: object) -> None:
+        """Add or replace a route as wanted, put a former one back, or take it away."""
+        table, prefix, priority = key.split(" ")
+        destination, _, length = prefix.partition("/")
+        attrs = attribute(_TABLE, struct.pack("=I", int(table)))
+        if int(length):
+            attrs += attribute(_DST, socket.inet_aton(destination))
+        if int(priority):
+            attrs += attribute(_PRIORITY, struct.pack("=I", int(priority)))
+        short = int(table) if int(table) < 256 else 0
+        if target is None:
+            nowhere = 255  # RT_SCOPE_NOWHERE: of any scope
+            body = _RTMSG.pack(2, int(length), 0, 0, short, 0, nowhere, 0, 0) + attrs
+            self._delete(RTM_NEWROUTE, body)
+            return
+        body = bytes.fromhex(target["message"]) if "message" in target else b""
+        if not body:
+            via = target["via"]
+            scope = 0 if via[0][0] else _LINK_SCOPE
+            flags, more = self._nexthops(via)
+            if target.get("source"):
+                more += attribute(_PREFSRC, socket.inet_aton(target["source"]))
+            head = _RTMSG.pack(2, int(length), 0, 0, short, _STATIC, scope, _UNICAST, flags)
+            body = head + attrs + more
+        self._send(RTM_NEWROUTE, _CREATE_REPLACE, body)
+
+    def set_rule(self, key: str, target: object) -> None:
+        """Add a rule or take it away."""
+        priority, prefix, table = key.split(" ")
+        source, _, length = prefix.partition("/")
+        short = int(table) if int(table) < 256 else 0
+        body = (
+            _RULE.pack(2, 0, int(length), 0, short, 0, 0, _TO_TABLE, 0)
+            + attribute(_FRA_SRC, socket.inet_aton(source))
+            + attribute(_FRA_PRIORITY, struct.pack("=I", int(priority)))
+            + attribute(_FRA_TABLE, struct.pack("=I", int(table)))
+        )
+        if target is None:
+            self._delete(RTM_NEWRULE, body)
+        else:
+            self._send(RTM_NEWRULE, _CREATE_EXCL, body)
+
+    def _via(self, found: dict, flags: int) -> list:
+        """Return the next hops: gateway ("" for none), interface, weight."""
+        if _MULTIPATH not in found:
+            gateway = socket.inet_ntoa(found[_GATEWAY]) if _GATEWAY in found else ""
+            name = self._links.name.get(_word(found, _OIF, 0), "")
+            return [[gateway, name, 1]] if name else []
+        via, data, at = [], found[_MULTIPATH], 0
+        while at + _NEXTHOP.size <= len(data):
+            length, _, hops, index = _NEXTHOP.unpack_from(data, at)
+            inner = attributes(data[at : at + length], _NEXTHOP.size)
+            gateway = socket.inet_ntoa(inner[_GATEWAY]) if _GATEWAY in inner else ""
+            via.append([gateway, self._links.name.get(index, ""), hops + 1])
+            at += (max(length, _NEXTHOP.size) + 3) & ~3
+        return via
+
+    def _nexthops(self, via: list) -> tuple:
+        if len(via) == 1:
+            gateway, name, _ = via[0]
+            more = attribute(_OIF, struct.pack("=i", self._links.require(name)))
+            if not gateway:
+                return 0, more
+            return _ONLINK, attribute(_GATEWAY, socket.inet_aton(gateway)) + more
+        hops = b""
+        for gateway, name, weight in via:
+            inner = attribute(_GATEWAY, socket.inet_aton(gateway))
+            index = self._links.require(name)
+            hops += _NEXTHOP.pack(_NEXTHOP.size + len(inner), _ONLINK, weight - 1, index) + inner
+        return 0, attribute(_MULTIPATH, hops)
+
+    def _send(self, kind: int, flags: int, body: bytes) -> None:
+        packed = bytearray(message(kind, body))
+        struct.pack_into("=H", packed, 6, flags)
+        self._route.request([bytes(packed)])
+
+    def _delete(self, kind: int, body: bytes) -> None:
+        try:
+            self._route.request([message(kind + _DELETE, body)])
+        except OSError as error:
+            if error.errno not in _GONE:
+                raise
+
+
+def same_route(present: object, target: object) -> bool:
+    """True if a route that was read is the wanted one, or the former one."""
+    if not isinstance(present, dict) or not isinstance(target, dict):
+        return present is target
+    if "message" in target:
+        return all(present[k] == v for k, v in target.items() if k != "message")
+    return (
+        present["via"] == [list(hop) for hop in target["via"]]
+        and present["source"] == target.get("source", "")
+        and present["type"] == _UNICAST
+        and not present["metrics"]
+    )
+
+
+def _settled(payload: bytes) -> bytes:
+    """Return a route's message without the kernel's remarks on the state of its links.
+
+    A request with them is refused.
+    """
+    packed = bytearray(payload)
+    (flags,) = struct.unpack_from("=I", packed, 8)
+    struct.pack_into("=I", packed, 8, flags & _ONLINK)
+    at = _RTMSG.size
+    while at + 4 <= len(packed):
+        length, kind = struct.unpack_from("=HH", packed, at)
+        hop, end = at + 4, at + length
+        while kind & 0x3FFF == _MULTIPATH and hop + _NEXTHOP.size <= end:
+            packed[hop + 2] &= _ONLINK
+            hop += (max(struct.unpack_from("=H", packed, hop)[0], _NEXTHOP.size) + 3) & ~3
+        at += (max(length, 4) + 3) & ~3
+    return bytes(packed)
+
+
+def _word(found: dict, kind: int, otherwise: int) -> int:
+    return int(struct.unpack("=I", found[kind])[0]) if kind in found else otherwise

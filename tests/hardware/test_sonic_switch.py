@@ -1,0 +1,461 @@
+"""The sonic service against a real Redis; the virtual rack's bridge is the switch behind it."""
+
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from inventory.rack import Access, Rack
+from orchestration.backends.hardware.agent.configdb import bring, dump
+from orchestration.backends.hardware.agent.main import OperationError
+from orchestration.backends.hardware.agent.resp import (
+    APPL_DB,
+    ASIC_DB,
+    CONFIG_DB,
+    COUNTERS_DB,
+    Events,
+    Redis,
+    RedisError,
+    RedisGone,
+)
+from orchestration.backends.hardware.agent.sonic import operations
+from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
+from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.model.records import MISSING
+from orchestration.rack.layout import Layout
+from orchestration.rack.sonic_kernel import PortCounts, QueueCounts
+from orchestration.rack.sonic_model import Traits, model_of, version_file
+from orchestration.rack.sonic_orchagent import Marking
+from orchestration.rack.sonic_switch import READY, Bridge
+
+pytestmark = pytest.mark.redis
+
+LEAF = "leaf1"
+
+
+class Server:
+    """A redis-server of its own, as SONiC runs it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.path = str(folder / "redis.sock")
+        self.process = None
+
+    def start(self):
+        argv = ["redis-server", "--port", "0", "--unixsocket", self.path, "--save", ""]
+        argv += ["--notify-keyspace-events", "AKE", "--dir", str(self.folder)]
+        self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+        Redis(self.path).call(0, "PING")
+
+    def stop(self):
+        self.process.kill()
+        self.process.wait()
+
+
+class FakePlane:
+    """A forwarding plane that remembers what it was told, and counts what the test says."""
+
+    def __init__(self):
+        self.marking = {}
+        self.counts = {}
+
+    def mark(self, port, queue, marking):
+        self.marking[port, queue] = marking
+
+    def queues(self):
+        return dict(self.counts)
+
+    def ports(self):
+        return {"Ethernet0": PortCounts(tx_bytes=5)}
+
+
+class Rig:
+    """Redis, the bridge and the sonic service's operations, and the rack that they belong to."""
+
+    def __init__(self, server, traits=Traits()):  # noqa: B008 (frozen)
+        self.server = server
+        self.testbed = load_testbed("graphcc")
+        layout = Layout(self.testbed, sonic=(LEAF,))
+        self.model = model_of(layout, LEAF, traits)
+        self.rack = Rack("rack", self.testbed, {LEAF: access_of(self.model)})
+        self.plane, self.log = FakePlane(), []
+        self.redis = Redis(server.path)
+        version = server.folder / "sonic_version.yml"
+        version.write_text(version_file(self.model))
+        bridge = Bridge(self.model, self.plane, server.path, self.log.append)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=bridge.run, args=(self._over.is_set,), daemon=True)
+        self._thread.start()
+        self.await_ready()
+        self.agent = FakeAgent()
+        self._operations = operations(self.agent, server.path, str(version))
+        self.switch = SonicSwitch(self.rack, LEAF)
+
+    def await_ready(self):
+        until(lambda: self.redis.call(APPL_DB, "EXISTS", READY))
+
+    def provision(self):
+        wanted = desired_tables(self.rack, LEAF)
+        changed = bring(self.redis, wanted, exact=False)
+        port, queue, _ = self.places()[0]
+        until(lambda: self.asic(port, queue)["SAI_WRED_ATTR_GREEN_MAX_THRESHOLD"] == "16000000")
+        return changed
+
+    def places(self):
+        return [tuple(place) for place in self.switch.open_request()[1]["queues"]]
+
+    def call(self, op, **request):
+        return self._operations[op](request)
+
+    def ask(self, request):
+        return self.switch.reading(self.call(request[0], **request[1]))
+
+    def asic(self, port, queue):
+        oid = self.redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", f"{port}:{queue}")
+        row = self.redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{oid}")
+        wred = row["SAI_QUEUE_ATTR_WRED_PROFILE_ID"]
+        return self.redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{wred}")
+
+    def close(self):
+        self._over.set()
+        self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
+        self._thread.join()
+        self.agent.end()
+
+
+class FakeAgent:
+    def __init__(self):
+        self.ends = []
+
+    def at_end(self, do):
+        self.ends.append(do)
+
+    def end(self):
+        for end in self.ends:
+            end()
+
+
+def access_of(model):
+    names = tuple(port.name for port in model.ports)
+    return Access(LEAF, "10.0.0.1", platform="sonic", interfaces=names)
+
+
+def until(true):
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def server():
+    # pytest's own folders have names too long for a socket
+    folder = Path(tempfile.mkdtemp(prefix="closloop-redis-"))
+    server = Server(folder)
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def rig(server):
+    rig = Rig(server)
+    yield rig
+    rig.close()
+
+
+@pytest.fixture
+def provisioned(rig):
+    rig.provision()
+    return rig
+
+
+def set_all(rig, kmin, kmax, pmax):
+    count = len(rig.places())
+    places = np.arange(count)
+    full = np.full(count, 1)
+    return rig.ask(rig.switch.set_request(places, full * kmin, full * kmax, full * pmax))
+
+
+def test_a_change_reaches_red_and_is_read_back_from_the_asic(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    reading = rig.ask(
+        rig.switch.set_request(
+            np.array([0, 2]), np.array([5120, 25600]), np.array([51200, 51200]), np.array([0.2, 1])
+        )
+    )
+    never = rig.testbed.queues[0].buffer_bytes
+    assert reading.kmin_bytes.tolist()[:4] == [5120, never, 25600, never]
+    assert reading.kmax_bytes.tolist()[:4] == [51200, never, 51200, never]
+    assert reading.pmax.tolist()[:4] == [0.2, 1.0, 1.0, 1.0]
+    ports = [port for port, _, _ in rig.places()]
+    assert rig.plane.marking[ports[0], 3] == Marking(5120, 51200, 20)
+    assert rig.plane.marking[ports[1], 3] == Marking(never, never, 100)
+    row = rig.redis.hash(CONFIG_DB, f"WRED_PROFILE|{rig.places()[0][2]}")
+    assert row["red_max_threshold"] == "51200"
+    assert row["ecn"] == "ecn_all"
+
+
+def test_values_are_rounded_as_the_asic_does_and_the_rounded_ones_are_reported(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    reading = set_all(rig, 5000, 50_001, 0.014)
+    assert set(reading.kmin_bytes.tolist()) == {5120}
+    assert set(reading.kmax_bytes.tolist()) == {50_176}
+    assert set(reading.pmax.tolist()) == {0.01}
+    # cells are learned from what came back
+    assert rig.switch.grid_bytes in (256, 1024)
+    reading = set_all(rig, 4866, 50_001, 0.014)
+    assert set(reading.kmin_bytes.tolist()) == {5120}
+    assert set(set_all(rig, 0, 0, 0).kmax_bytes.tolist()) == {256}
+
+
+def test_every_write_of_the_asic_keeps_minimum_below_maximum(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    oid = wred_oid(rig, 0)
+    seen, over = [], threading.Event()
+    watcher = threading.Thread(target=watch, args=(rig.server.path, oid, seen, over))
+    events = Events(rig.server.path, ASIC_DB)
+    watcher.start()
+    for low, high in ((5120, 10_240), (1_024_000, 2_048_000), (256, 512), (512, 512), (256, 5120)):
+        rig.ask(
+            rig.switch.set_request(
+                np.array([0]), np.array([low]), np.array([high]), np.array([0.5])
+            )
+        )
+    over.set()
+    watcher.join()
+    assert events.take() == [oid]
+    events.close()
+    assert all(low <= high for low, high in seen)
+    assert seen[-1] == (256, 5120)
+
+
+def watch(path, key, seen, over):
+    """Read the ASIC's thresholds over and over, and once after it is over."""
+    redis = Redis(path)
+    names = [f"SAI_WRED_ATTR_GREEN_{end}_THRESHOLD" for end in ("MIN", "MAX")]
+    last = False
+    while not last:
+        last = over.is_set()
+        seen.append(tuple(map(int, redis.call(ASIC_DB, "HMGET", key, *names))))
+    redis.close()
+
+
+def wred_oid(rig, index):
+    port, queue, _ = rig.places()[index]
+    oid = rig.redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", f"{port}:{queue}")
+    row = rig.redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{oid}")
+    return f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{row['SAI_QUEUE_ATTR_WRED_PROFILE_ID']}"
+
+
+def test_counters_come_with_the_time_of_their_poll(provisioned):
+    rig = provisioned
+    port = rig.places()[1][0]
+    rig.plane.counts[port, 3] = QueueCounts(1500, 10**12, 7 * 10**9, 12, 3)
+    rig.ask(rig.switch.open_request())
+
+    def reading():
+        found = rig.ask(rig.switch.read_request())
+        return found if found.qlen_bytes[1] == 1500 and found.tx_bytes[1] else None
+
+    until(lambda: reading() is not None)
+    before_ns = time.monotonic_ns()
+    found = reading()
+    assert found.tx_bytes[1] == 10**12
+    assert found.tx_packets[1] == 7 * 10**9
+    assert found.dropped_packets[1] == 3
+    until(lambda: rig.ask(rig.switch.read_request()).marked_packets[1] == 12)
+    assert np.all(found.t_ns < before_ns + 10**9)
+    until(lambda: rig.ask(rig.switch.read_request()).t_ns.min() > before_ns)
+    assert rig.switch.pauses.tolist() == [[0] * 8, [0] * 8]
+
+
+def test_what_every_number_is_taken_from_is_said(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    assert dict(rig.switch.sources()) == {
+        "tx_bytes": "COUNTERS_DB, polled by the switch every 100 ms",
+        "tx_packets": "COUNTERS_DB, polled by the switch every 100 ms",
+        "dropped_packets": "COUNTERS_DB, polled by the switch every 100 ms",
+        "qlen_bytes": "the PFC watchdog's reading, every 100 ms",
+        "marked_packets": "COUNTERS_DB, polled by the switch every 100 ms",
+        "thresholds": "ASIC_DB, after every change",
+    }
+    assert rig.switch.shortcomings(100_000_000) == [
+        "pmax is whole percent, and the ASIC rounds thresholds: what it has is recorded"
+    ]
+    assert "polled every 100 ms and sampled every 10 ms" in rig.switch.shortcomings(10_000_000)[0]
+    about = rig.call("sonic.capabilities")
+    assert (about["release"], about["hwsku"]) == ("202505", "closloop-virtual")
+    assert about["wred_objects"] == len(rig.places()) + 1
+
+
+def test_an_old_release_has_no_marks_and_a_watermark_is_no_depth(server):
+    rig = Rig(server, replace(Traits(), release="202411"))
+    rig.provision()
+    oid = rig.redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", "Ethernet0:3")
+    depth = "SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES"
+    until(lambda: rig.redis.call(COUNTERS_DB, "HEXISTS", f"COUNTERS:{oid}", depth))
+    rig.redis.call(CONFIG_DB, "DEL", "PFC_WD|Ethernet0")
+    reading = rig.ask(rig.switch.open_request())
+    assert set(reading.marked_packets.tolist()) == {MISSING}
+    # the depth that the watchdog read last is still in the database, but it is no reading any more
+    assert reading.qlen_bytes.tolist() == [MISSING] + [0] * 7
+    assert "marked_packets" not in rig.switch.sources()
+    assert "qlen_bytes" not in rig.switch.sources()
+    said = rig.switch.shortcomings(10**9)
+    assert said[0].startswith("offers no current queue depth")
+    assert "recorded instead is the watermark, the peak of each 1000 ms" in said[0]
+    assert said[1].startswith("counts no ECN marks: release 202411")
+    rig.close()
+
+
+def test_marks_that_are_turned_off_are_not_the_last_ones_counted(provisioned):
+    rig = provisioned
+    rig.redis.call(
+        CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", "FLEX_COUNTER_STATUS", "disable"
+    )
+    assert set(rig.ask(rig.switch.open_request()).marked_packets.tolist()) == {MISSING}
+    assert "WRED_ECN_QUEUE is off" in " ".join(rig.switch.shortcomings(10**9))
+
+
+def test_before_provisioning_queues_share_a_profile_and_cannot_be_opened(rig):
+    with pytest.raises(OperationError, match="queue 3 of Ethernet0 is not bound to WRED profile"):
+        rig.call(*["sonic.open"], queues=[list(place) for place in rig.places()])
+    shared = [["Ethernet0", 3, "AZURE_LOSSLESS"]]
+    with pytest.raises(OperationError, match="is shared by 16 queues"):
+        rig.call("sonic.open", queues=shared)
+    with pytest.raises(OperationError, match="there is no port Ethernet99"):
+        rig.call("sonic.open", queues=[["Ethernet99", 3, "X"]])
+    with pytest.raises(OperationError, match="no counters for queue 9"):
+        rig.call("sonic.open", queues=[["Ethernet0", 9, "X"]])
+
+
+def test_impossible_thresholds_are_refused_before_anything_is_written(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    before = dump(rig.redis, ["WRED_PROFILE"])
+    for change in (
+        [0, 10, 5, 0.5],
+        [0, -1, 5, 0.5],
+        [0, 1, 5, 1.5],
+        [99, 1, 5, 0.5],
+        [0, 1, 2**31, 1],
+    ):
+        with pytest.raises(OperationError):
+            rig.call("sonic.set", changes=[change])
+    assert dump(rig.redis, ["WRED_PROFILE"]) == before
+
+
+def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, monkeypatch):
+    monkeypatch.setattr("orchestration.backends.hardware.agent.sonic.APPLY_TIMEOUT_S", 0.2)
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    with pytest.raises(OperationError) as error:
+        rig.call("sonic.set", changes=[[0, 5120, 2**30, 0.5]])
+    assert "the ASIC has (16000000, 16000000, 100)" in error.value.what
+    assert any("more than the buffer" in line for line in rig.log)
+
+
+def test_provisioning_twice_changes_nothing_and_undoing_leaves_no_difference(rig):
+    first = rig.call("sonic.dump", tables=TABLES)
+    stock = dict(rig.plane.marking)
+    assert rig.provision()
+    assert bring(rig.redis, desired_tables(rig.rack, LEAF), exact=False) == []
+    undone = rig.call("sonic.restore", tables=first)
+    assert "- WRED_PROFILE|CLOSLOOP_Ethernet0_3" in undone
+    assert rig.call("sonic.dump", tables=TABLES) == first
+    assert rig.call("sonic.restore", tables=first) == []
+    until(lambda: rig.plane.marking == stock)
+    # what was bound was unbound first, so that nothing waits to be removed
+    until(lambda: rig.call("sonic.capabilities")["wred_objects"] == 1)
+
+
+def test_a_redis_that_restarts_empty_gives_one_clear_error(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    rig.server.stop()
+    rig.server.start()
+    with pytest.raises(OperationError) as error:
+        rig.ask(rig.switch.read_request())
+    assert "queue 3 of Ethernet0 is not bound to WRED profile CLOSLOOP_Ethernet0_3" in str(
+        error.value
+    )
+    assert "closloop provision" in error.value.remedy
+    rig.await_ready()
+    rig.provision()
+    assert rig.ask(rig.switch.read_request()).kmax_bytes[0] == 16_000_000
+    assert rig.switch.restarts == 1
+
+
+def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    set_all(rig, 5120, 51_200, 0.2)
+    rig.redis.call(0, "SAVE")
+    rig.server.stop()
+    rig.server.start()
+    assert set(rig.ask(rig.switch.read_request()).kmax_bytes.tolist()) == {51_200}
+    assert set(set_all(rig, 5120, 10_240, 0.2).kmax_bytes.tolist()) == {10_240}
+    assert rig.switch.restarts == 1
+
+
+def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    monkeypatch.setattr("orchestration.backends.hardware.agent.resp._RETRY_S", 0.001)
+    impatient = Redis(rig.server.path, patience_s=0.01)
+    assert impatient.call(0, "PING") == "PONG"
+    rig.server.stop()
+    with pytest.raises(RedisGone, match="does not answer") as error:
+        impatient.call(0, "PING")
+    assert "docker ps" in error.value.remedy
+    rig.server.start()
+    assert impatient.call(0, "PING") == "PONG"
+    assert impatient.restarts == 1
+    rig.await_ready()
+
+
+def test_replies_of_all_kinds_are_understood(server):
+    redis = Redis(server.path)
+    big = "x" * 1_000_000
+    replies = redis.run(
+        [
+            (3, ("SET", "big", big)),
+            (4, ("EXISTS", "big")),
+            (3, ("GET", "big")),
+            (3, ("GET", "none")),
+            (3, ("KEYS", "none*")),
+            (3, ("HSET", "h", "ä", 1)),
+            (3, ("HGETALL", "h")),
+            (3, ("EVAL", "return {1, {'a', {}}}", 0)),
+        ]
+    )
+    assert replies == ["OK", 0, big, None, [], 1, ["ä", "1"], [1, ["a", []]]]
+    assert redis.hash(3, "h") == {"ä": "1"}
+    with pytest.raises(RedisError, match="refuses HGETALL big: WRONGTYPE"):
+        redis.run([(3, ("GET", "h2")), (3, ("HGETALL", "big"))])
+    with pytest.raises(RedisError, match="has not SONiC's databases"):
+        redis.call(99, "PING")
+    assert redis.call(3, "EXISTS", "big") == 1
+    redis.close()
+
+
+def test_the_events_of_one_database_are_told_once_a_key(server):
+    redis, events = Redis(server.path), Events(server.path, CONFIG_DB)
+    redis.run([(CONFIG_DB, ("HSET", "QUEUE|a", "x", n)) for n in range(3)])
+    redis.run([(ASIC_DB, ("SET", "other", 1)), (CONFIG_DB, ("DEL", "QUEUE|a"))])
+    assert events.take() == ["QUEUE|a"]
+    events.close()
+    redis.close()

@@ -1,0 +1,223 @@
+"""What a snapshot holds against what is there now: differences, and the plan to put it back."""
+
+import copy
+import random
+from typing import Any
+
+import pytest
+
+from orchestration.backends import qdiscs
+from orchestration.backends.hardware.agent import netlink
+from orchestration.backends.hardware.agent.netlink import Red
+from orchestration.backends.hardware.agent.state import differences, restore_plan
+from orchestration.backends.hardware.safety.outcome import is_foreign, outcome_of, said
+
+RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
+ROOT = 0xFFFFFFFF
+
+
+def red(handle: int = 0x30000, parent: int = 0x20001, **changed: Any) -> dict[str, Any]:
+    values = RED._replace(**changed)._asdict()
+    return {"kind": "red", "handle": handle, "parent": parent, "options": "", "red": values}
+
+
+def tbf(options: str = "aa") -> dict[str, Any]:
+    return {"kind": "tbf", "handle": 0x20000, "parent": ROOT, "options": options}
+
+
+def state(**changed: Any) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "boot": "b",
+        "interfaces": {"eth0": [tbf(), red()], "eth1": [tbf(), red()]},
+        "sysctls": {"net/ipv4/tcp_ecn": "2", "net/ipv4/absent": None},
+        "fingerprints": {"addresses": "1", "routes": "2", "rules": "3"},
+        "rows": None,
+        **changed,
+    }
+
+
+def test_the_same_state_needs_nothing() -> None:
+    assert differences(state(), state()) == []
+    plan = restore_plan(state(), state())
+    assert not any(plan)
+
+
+def test_changed_thresholds_are_put_back_at_once_and_the_limit_after_that() -> None:
+    now = state(interfaces={"eth0": [tbf(), red(kmin_bytes=1)], "eth1": [tbf(), red()]})
+    (change,) = restore_plan(now, state()).reds
+    interface, handle, parent, wanted = change
+    assert (interface, handle, parent) == ("eth0", 0x30000, 0x20001)
+    # a limit of 0 leaves the queue alone, and reads 0 afterwards
+    assert wanted == RED._replace(limit_bytes=0)
+    assert restore_plan(now, state()).limits == [("eth0", 0x30000, 0x20001, RED)]
+
+
+def test_a_limit_that_reads_0_since_a_change_is_put_back_last() -> None:
+    changed = red(limit_bytes=0, kmax_bytes=300_000)
+    now = state(interfaces={"eth0": [tbf(), changed], "eth1": [tbf(), red()]})
+    plan = restore_plan(now, state())
+    assert [item[0] for item in plan.reds] == ["eth0"]
+    assert plan.limits == [("eth0", 0x30000, 0x20001, RED)]
+
+
+def test_a_limit_is_left_alone_where_another_qdisc_is_in_the_queue() -> None:
+    inner = {"kind": "fq", "handle": 0x90000, "parent": 0x30001, "options": ""}
+    now = state(interfaces={"eth0": [tbf(), red(limit_bytes=0), inner], "eth1": [tbf(), red()]})
+    assert restore_plan(now, state()).limits == []
+
+
+def test_what_the_snapshot_does_not_name_is_not_touched() -> None:
+    wanted = state(interfaces={"eth0": [tbf(), red()]}, sysctls={})
+    now = state(
+        interfaces={"eth0": [tbf(), red()], "eth1": [tbf(), red(kmin_bytes=1)]},
+        sysctls={"net/ipv4/tcp_ecn": "1"},
+    )
+    assert not any(restore_plan(now, wanted))
+    assert differences(wanted, now) == []
+
+
+def test_a_missing_interface_or_queue_is_said_and_keeps_nothing_from_the_rest() -> None:
+    now = state(
+        interfaces={"eth0": None, "eth1": [tbf()]},
+        sysctls={"net/ipv4/tcp_ecn": "1", "net/ipv4/absent": None},
+    )
+    plan = restore_plan(now, state())
+    assert (plan.reds, plan.limits) == ([], [])
+    assert plan.sysctls == {"net/ipv4/tcp_ecn": "2"}
+    told = [(item.part, item.where) for item in differences(state(), now)]
+    assert told == [
+        ("interface", "eth0"),
+        ("qdisc", "eth1 qdisc 3: parent 0x20001"),
+        ("sysctl", "net/ipv4/tcp_ecn"),
+    ]
+
+
+def test_a_queue_of_another_kind_is_said_and_left_alone() -> None:
+    other = {"kind": "fq_codel", "handle": 0x30000, "parent": 0x20001, "options": ""}
+    now = state(interfaces={"eth0": [tbf(), other], "eth1": [tbf("bb"), red()]})
+    assert not any(restore_plan(now, state()))
+    assert [item.what for item in differences(state(), now)] == ["kind", "options"]
+
+
+def test_addresses_and_routes_that_changed_are_somebody_elses() -> None:
+    now = state(fingerprints={"addresses": "1", "routes": "x", "rules": "3"})
+    assert not any(restore_plan(now, state()))
+    (item,) = differences(state(), now)
+    assert is_foreign(item._asdict())
+    assert said(item._asdict()) == "its routes were changed meanwhile, not by this run"
+
+
+PROFILE, QUEUE = "WRED_PROFILE|LOSSLESS", "QUEUE|Ethernet0|3"
+ROWS = {
+    PROFILE: {"green_min_threshold": "1000", "green_max_threshold": "2000"},
+    QUEUE: {"wred_profile": "LOSSLESS"},
+}
+
+
+def test_a_changed_row_is_written_whole_and_profiles_before_what_refers_to_them() -> None:
+    now = {PROFILE: {"green_min_threshold": "5000", "green_max_threshold": "9000", "x": "1"}}
+    plan = restore_plan(state(rows=now), state(rows=ROWS))
+    assert list(plan.rows) == [PROFILE, QUEUE]
+    assert plan.rows[PROFILE] == ROWS[PROFILE]
+    assert plan.fields_removed == {PROFILE: ["x"]}
+
+
+def test_a_row_that_somebody_else_added_is_said_and_stays() -> None:
+    now = {**ROWS, "QUEUE|Ethernet4|3": {"wred_profile": "OTHER"}}
+    assert not any(restore_plan(state(rows=now), state(rows=ROWS)))
+    (item,) = differences(state(rows=ROWS), state(rows=now))
+    assert item.part == "other row"
+    assert is_foreign(item._asdict())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_carrying_out_the_plan_leaves_no_difference(seed: int) -> None:
+    rng = random.Random(seed)
+    wanted = state(rows=copy.deepcopy(ROWS))
+    now = copy.deepcopy(wanted)
+    for qdiscs_ in now["interfaces"].values():
+        for field in ("limit_bytes", "kmin_bytes", "kmax_bytes", "max_p", "flags", "wlog"):
+            if rng.random() < 0.5:
+                qdiscs_[1]["red"][field] = 0
+    if rng.random() < 0.5:
+        now["sysctls"]["net/ipv4/tcp_ecn"] = "0"
+    for row in now["rows"].values():
+        for field in list(row):
+            if rng.random() < 0.5:
+                row[field] = "7"
+        if rng.random() < 0.5:
+            row["extra"] = "1"
+
+    carry_out(restore_plan(now, wanted), now)
+
+    assert differences(wanted, now) == []
+    assert not any(restore_plan(now, wanted))
+
+
+def carry_out(plan: Any, now: dict[str, Any]) -> None:
+    """Do what the kernel and Redis would."""
+    for interface, _, _, wanted in plan.reds:
+        found = now["interfaces"][interface][1]["red"]
+        found.update({**wanted._asdict(), "limit_bytes": 0})
+    for interface, _, _, wanted in plan.limits:
+        now["interfaces"][interface][1]["red"].update(wanted._asdict())
+    now["sysctls"].update(plan.sysctls)
+    for key, row in plan.rows.items():
+        now["rows"].setdefault(key, {}).update(row)
+    for key, fields in plan.fields_removed.items():
+        for field in fields:
+            del now["rows"][key][field]
+
+
+def test_a_red_request_is_the_change_that_the_backends_send() -> None:
+    # the same parameters, encoded by the backends' encoder for live changes
+    ours = netlink.red_request(7, 0x30000, 0x20001, RED._replace(limit_bytes=0))
+    theirs = qdiscs.red_change(7, 0x30000, 0x20001, RED.kmin_bytes, RED.kmax_bytes, RED.max_p)
+    assert parsed(ours)[:3] == parsed(theirs)[:3]
+    assert parsed(ours)[3] == parsed(theirs)[3]._replace(known=15)
+
+
+def parsed(request: bytes) -> tuple[bytes, bytes, bytes, Red]:
+    found = netlink.attributes(request, 36)
+    options = netlink.attributes(found[2])
+    return request[16:36], found[1], options[2], netlink.red_parameters(found[2])
+
+
+@pytest.mark.parametrize(
+    "red",
+    [
+        RED,
+        Red(1000, 500, 500, 9, 21, 10, 85_899_345, 1, 15),
+        # a kernel before 5.7 has the flags in the parameters
+        Red(1000, 500, 700, 9, 21, 10, 85_899_345, 1, 0),
+    ],
+)
+def test_red_parameters_survive_encoding(red: Red) -> None:
+    found = netlink.attributes(netlink.red_request(1, 2, 3, red), 36)
+    assert netlink.red_parameters(found[2]) == red
+
+
+def test_cut_netlink_attributes_end_quietly() -> None:
+    whole = netlink.attribute(1, b"abc") + netlink.attribute(2, b"defgh")
+    assert netlink.attributes(whole) == {1: b"abc", 2: b"defgh"}
+    for length in range(len(whole)):
+        assert netlink.attributes(whole[:length]).items() <= {1: b"abc", 2: b"defgh"}.items()
+
+
+def test_an_outcome_is_read_strictly_and_shown_safely() -> None:
+    outcome = outcome_of(
+        "leaf1",
+        {
+            "changed": ["RED\x1b[2J", 5],
+            "differences": [{"part": "red", "where": "a\nb"}, "nonsense"],
+        },
+        "was restored",
+    )
+    assert outcome.changed == ("RED [2J", "5")
+    assert not outcome.settled
+    assert "\x1b" not in outcome.text
+    assert outcome.text.splitlines()[0] == (
+        "leaf1: was restored, but not entirely; 2 settings put back"
+    )
+    assert outcome_of("leaf1", {"changed": None, "differences": 3}, "x").settled

@@ -1,0 +1,281 @@
+"""The virtual rack's SONiC-like switch behaves as orchagent and syncd do."""
+
+import pytest
+
+from orchestration.rack.sonic_counters import FlexCounters
+from orchestration.rack.sonic_kernel import PortCounts, QueueCounts, read_ports
+from orchestration.rack.sonic_model import Leaf, PortModel, SwitchModel, Traits, config_rows
+from orchestration.rack.sonic_orchagent import Marking, Orchagent
+
+MS = 1_000_000
+PROFILE = {
+    "ecn": "ecn_all",
+    "wred_green_enable": "true",
+    "green_min_threshold": "5120",
+    "green_max_threshold": "51200",
+    "green_drop_probability": "20",
+}
+
+
+def make_model(**traits):
+    leaf = {3: Leaf(0x30000, 0x20001, 1_000_000)}
+    ports = tuple(PortModel(name, 10**10, leaf) for name in ("Ethernet0", "Ethernet4"))
+    return SwitchModel("leaf1", ports, traits=Traits(**traits))
+
+
+class Asic:
+    """Orchagent over a dict for ASIC_DB and one for the forwarding plane."""
+
+    def __init__(self, **traits):
+        self.rows, self.writes, self.marking, self.log = {}, [], {}, []
+        self.orchagent = Orchagent(make_model(**traits), self.write, self.mark, self.log.append)
+        self.orchagent.start()
+        self.writes.clear()
+        self.take = self.orchagent.take
+
+    def write(self, key, field, value):
+        if field is None:
+            del self.rows[key]
+        else:
+            self.rows.setdefault(key, {})[field] = value
+            self.writes.append((field.removeprefix("SAI_WRED_ATTR_"), value))
+
+    def mark(self, port, queue, marking):
+        self.marking[port, queue] = marking
+
+    def profiles(self):
+        return [row for key, row in self.rows.items() if "SAI_OBJECT_TYPE_WRED" in key]
+
+
+@pytest.fixture
+def asic():
+    asic = Asic()
+    asic.take("WRED_PROFILE|P", PROFILE)
+    asic.take("QUEUE|Ethernet0|3-4", {"wred_profile": "P"})
+    return asic
+
+
+def test_a_bound_profile_marks_and_is_the_asics(asic):
+    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
+    assert asic.marking["Ethernet4", 3] is None
+    (row,) = asic.profiles()
+    assert row["SAI_WRED_ATTR_ECN_MARK_MODE"] == "SAI_ECN_MARK_MODE_ALL"
+    assert row["SAI_WRED_ATTR_WEIGHT"] == "0"
+    assert row["SAI_WRED_ATTR_GREEN_MAX_THRESHOLD"] == "51200"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "order"),
+    [
+        ("256", "512", ["GREEN_MIN_THRESHOLD", "GREEN_MAX_THRESHOLD"]),
+        ("102400", "204800", ["GREEN_MAX_THRESHOLD", "GREEN_MIN_THRESHOLD"]),
+        ("51200", "51200", ["GREEN_MIN_THRESHOLD"]),
+        ("5120", "5120", ["GREEN_MAX_THRESHOLD"]),
+    ],
+)
+def test_thresholds_are_written_in_an_order_that_is_never_invalid(asic, low, high, order):
+    asic.writes.clear()
+    wanted = {**PROFILE, "green_min_threshold": low, "green_max_threshold": high}
+    asic.take("WRED_PROFILE|P", wanted)
+    assert [field for field, _ in asic.writes] == order
+    assert asic.marking["Ethernet0", 3] == Marking(int(low), int(high), 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"green_min_threshold": "51201"}, "green minimum 51456 above maximum 51200"),
+        ({"weight": "1"}, "unknown field 'weight'"),
+        ({"green_max_threshold": str(2**31)}, "green_max_threshold '2147483648'"),
+        ({"green_max_threshold": "-1"}, "green_max_threshold '-1'"),
+        ({"green_max_threshold": "²"}, "green_max_threshold '²'"),
+        ({"green_max_threshold": "1000449"}, "is more than the buffer: SAI_STATUS_FAILURE"),
+        ({"green_drop_probability": "101"}, "green_drop_probability '101'"),
+        ({"ecn": "all"}, "ecn 'all'"),
+    ],
+)
+def test_a_refused_row_changes_nothing(asic, change, why):
+    asic.writes.clear()
+    asic.take("WRED_PROFILE|P", {**PROFILE, "green_drop_probability": "7", **change})
+    assert asic.writes == []
+    assert asic.log[0].startswith("WRED_PROFILE|P: refused: ")
+    assert asic.log[0].endswith(why)
+    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
+
+
+def test_fields_taken_away_keep_their_value(asic):
+    asic.take("WRED_PROFILE|P", {"ecn": "ecn_all", "green_max_threshold": "10240"})
+    assert asic.marking["Ethernet0", 3] == Marking(5120, 10_240, 20)
+
+
+def test_a_profile_made_without_probability_drops_always():
+    asic = Asic()
+    row = {name: value for name, value in PROFILE.items() if not name.endswith("probability")}
+    asic.take("WRED_PROFILE|P", row)
+    assert asic.profiles()[0]["SAI_WRED_ATTR_GREEN_DROP_PROBABILITY"] == "100"
+
+
+def test_thresholds_are_rounded_up_to_cells():
+    asic = Asic(cell_bytes=1000)
+    asic.take("WRED_PROFILE|P", PROFILE)
+    asic.take("QUEUE|Ethernet4|3", {"wred_profile": "P"})
+    assert asic.marking["Ethernet4", 3] == Marking(6000, 52_000, 20)
+
+
+def test_a_queue_waits_for_its_profile_and_a_profile_for_its_queues():
+    asic = Asic()
+    asic.take("QUEUE|Ethernet0|3", {"wred_profile": "P"})
+    assert asic.marking["Ethernet0", 3] is None
+    asic.take("WRED_PROFILE|P", PROFILE)
+    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 20)
+    asic.take("WRED_PROFILE|P", None)
+    assert len(asic.profiles()) == 1
+    asic.take("QUEUE|Ethernet0|3", {"scheduler": "scheduler.0"})
+    assert asic.marking["Ethernet0", 3] is None
+    assert asic.profiles() == []
+
+
+def test_a_profile_that_marks_no_green_packet_marks_nothing(asic):
+    asic.take("WRED_PROFILE|P", {**PROFILE, "ecn": "ecn_yellow_red"})
+    assert asic.marking["Ethernet0", 3] is None
+
+
+@pytest.mark.parametrize("key", ["Ethernet9|3", "Ethernet0|8", "Ethernet0|x", "Ethernet0", "a|b|c"])
+def test_a_queue_that_does_not_exist_is_refused(asic, key):
+    asic.take(f"QUEUE|{key}", {"wred_profile": "P"})
+    assert asic.log == [f"QUEUE|{key}: refused: no such queue"]
+
+
+class Plane:
+    """Counts what the test says."""
+
+    def __init__(self):
+        self.counts = {("Ethernet0", 3): QueueCounts(1000, 2000, 2, 1, 0)}
+        self.port = {"Ethernet0": PortCounts()}
+        self.reads = 0
+
+    def mark(self, port, queue, marking):
+        pass
+
+    def queues(self):
+        self.reads += 1
+        return self.counts
+
+    def ports(self):
+        return self.port
+
+
+class Counters:
+    def __init__(self, **traits):
+        self.db, self.plane = {}, Plane()
+        model = make_model(**traits)
+        self.flex = FlexCounters(model, self.plane, self.write)
+        for key, row in config_rows(model).items():
+            self.flex.take(key, row, 0)
+
+    def write(self, key, fields):
+        self.db.setdefault(key, {}).update(fields)
+
+    def queue(self):
+        return self.db["COUNTERS:oid:0x15000000000004"]
+
+
+def test_groups_are_polled_at_once_and_then_at_their_intervals():
+    counters = Counters()
+    counters.flex.poll(0)
+    assert counters.queue() == {
+        "SAI_QUEUE_STAT_PACKETS": "2",
+        "SAI_QUEUE_STAT_BYTES": "2000",
+        "SAI_QUEUE_STAT_DROPPED_PACKETS": "0",
+        "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES": "1000",
+    }
+    assert counters.flex.next_ns() == 1000 * MS  # of PORT
+    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    assert counters.flex.next_ns() == 100 * MS
+    # below the floor
+    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "1"}, 0)
+    assert counters.flex.next_ns() == 100 * MS
+    counters.plane.counts["Ethernet0", 3] = QueueCounts(0, 3000, 3)
+    counters.flex.poll(250 * MS)
+    assert counters.queue()["SAI_QUEUE_STAT_BYTES"] == "3000"
+    stamps = counters.db["COUNTERS:TIME_STAMP"]
+    assert stamps["QUEUE_STAT_COUNTER_Queue_Counter_time_stamp"] == str(250 * MS)
+    assert stamps["PORT_STAT_COUNTER_Port_Counter_time_stamp"] == "0"
+    # a late poll does not shift those after it
+    assert counters.flex.next_ns() == 300 * MS
+
+
+def test_a_group_that_is_off_is_not_polled():
+    counters = Counters()
+    for group in ("QUEUE", "PORT", "QUEUE_WATERMARK", "PFCWD"):
+        row = {"FLEX_COUNTER_STATUS": "disable"}
+        counters.flex.take(f"FLEX_COUNTER_TABLE|{group}", row, 0)
+    assert counters.flex.next_ns() is None
+    counters.flex.poll(10**12)
+    assert (counters.db, counters.plane.reads) == ({}, 0)
+
+
+def test_marks_are_counted_where_release_and_asic_do_and_the_group_is_on():
+    on = {"FLEX_COUNTER_STATUS": "enable"}
+    for traits, expected in (
+        ({}, "1"),
+        ({"release": "202411"}, None),
+        ({"counts_marks": False}, None),
+    ):
+        counters = Counters(**traits)
+        counters.flex.take("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", on, 0)
+        counters.flex.poll(0)
+        assert counters.queue().get("SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS") == expected
+
+
+def test_the_depth_is_read_for_watched_queues_only():
+    counters = Counters()
+    counters.flex.take("PFC_WD|Ethernet0", {"detection_time": "200"}, 0)
+    counters.flex.poll(0)
+    depths = {
+        key: row["SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES"]
+        for key, row in counters.db.items()
+        if "SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES" in row
+    }
+    assert depths == {
+        "COUNTERS:oid:0x15000000000004": "1000",
+        "COUNTERS:oid:0x15000000000005": "0",
+    }
+
+
+def test_the_watermark_is_the_most_since_the_poll_before():
+    counters = Counters()
+    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE_WATERMARK", {"POLL_INTERVAL": "1000"}, 0)
+    counters.flex.poll(0)
+    for at_ms, depth in ((100, 9000), (200, 10), (1000, 20)):
+        counters.plane.counts["Ethernet0", 3] = QueueCounts(depth)
+        counters.flex.poll(at_ms * MS)
+    assert counters.queue()["SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"] == "9000"
+    counters.flex.poll(2000 * MS)
+    assert counters.queue()["SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"] == "20"
+
+
+def test_rates_are_bytes_a_second_and_smoothed():
+    counters = Counters()
+    counters.flex.poll(0)
+    counters.plane.port = {"Ethernet0": PortCounts(tx_bytes=1000)}
+    counters.flex.poll(1000 * MS)
+    assert counters.db["RATES:oid:0x1000000000001"]["TX_BPS"] == "1000.0"
+    counters.flex.poll(2000 * MS)
+    assert float(counters.db["RATES:oid:0x1000000000001"]["TX_BPS"]) == pytest.approx(820)
+    row = counters.db["COUNTERS:oid:0x1000000000001"]
+    assert row["SAI_PORT_STAT_IF_OUT_OCTETS"] == "1000"
+    assert row["SAI_PORT_STAT_PFC_3_RX_PKTS"] == "0"
+
+
+def test_ports_are_read_from_the_kernels_table():
+    text = (
+        "Inter-|   Receive                   |  Transmit\n"
+        " face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop\n"
+        "    lo: 9 9 9 9 0 0 0 0 9 9 9 9 0 0 0 0\n"
+        "Ethernet0:     100       2    3    4    0     0     0         0      500 6 7 8 0 0 0 0\n"
+    )
+    assert read_ports(text, {"Ethernet0": 1}) == {
+        "Ethernet0": PortCounts(100, 2, 3, 4, 500, 6, 7, 8)
+    }

@@ -1,0 +1,121 @@
+"""What provisioning sets on a SONiC switch, and how its numbers are named."""
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from inventory.rack import Access, Rack
+from orchestration.backends.hardware.errors import DeviceError
+from orchestration.backends.hardware.sonic.config import TABLES, desired_tables, queue_places
+from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.backends.hardware.sonic.wred import percents, rounded, shares
+from orchestration.backends.qdiscs import CLASS_TOS
+from orchestration.model.errors import InputError
+from orchestration.model.records import MISSING
+
+
+def rack_of(name, queues):
+    testbed = load_testbed(name)
+    device = testbed.switches[0]
+    interfaces = tuple(f"Ethernet{4 * n}" for n in range(len(testbed.ports_of[device])))
+    access = Access(device, "10.0.0.1", platform="sonic", interfaces=interfaces, queues=queues)
+    return Rack("rack", testbed, {device: access}), device
+
+
+def test_every_queue_has_a_profile_of_its_own_that_never_marks_yet():
+    rack, device = rack_of("graphcc", (3,))
+    tables = desired_tables(rack, device)
+    assert set(tables) <= set(TABLES)
+    ports = len(rack.testbed.ports_of[device])
+    assert tables["QUEUE"]["Ethernet4|3"] == {"wred_profile": "CLOSLOOP_Ethernet4_3"}
+    assert len(tables["WRED_PROFILE"]) == len(tables["QUEUE"]) == ports
+    profile = tables["WRED_PROFILE"]["CLOSLOOP_Ethernet4_3"]
+    assert profile["ecn"] == "ecn_all"
+    assert profile["green_min_threshold"] == profile["green_max_threshold"] == "16000000"
+    assert queue_places(rack, device)[1] == ("Ethernet4", 3, "CLOSLOOP_Ethernet4_3")
+
+
+def test_lossless_queues_have_pfc_and_a_watchdog_that_only_reports():
+    rack, device = rack_of("graphcc", (3,))
+    tables = desired_tables(rack, device)
+    port = tables["PORT_QOS_MAP"]["Ethernet0"]
+    assert (port["pfc_enable"], port["pfcwd_sw_enable"]) == ("3", "3")
+    assert tables["PFC_WD"]["Ethernet0"]["action"] == "alert"
+    unwatched = desired_tables(rack, device, depth=False)
+    assert "PFC_WD" not in unwatched
+    assert "pfcwd_sw_enable" not in unwatched["PORT_QOS_MAP"]["Ethernet0"]
+    rack, device = rack_of("graphcc", (2,))
+    lossy = desired_tables(rack, device)
+    assert "PFC_WD" not in lossy
+    assert "pfc_enable" not in lossy["PORT_QOS_MAP"]["Ethernet0"]
+
+
+def test_classes_go_to_their_queues_by_dscp_and_share_by_weight():
+    rack, device = rack_of("acc-fig8", (3, 0))
+    tables = desired_tables(rack, device)
+    to_class = tables["DSCP_TO_TC_MAP"]["CLOSLOOP"]
+    to_queue = tables["TC_TO_QUEUE_MAP"]["CLOSLOOP"]
+    assert [to_queue[to_class[str(tos >> 2)]] for tos in CLASS_TOS[:2]] == ["3", "0"]
+    assert len(to_class) == 64
+    assert (to_class["1"], to_class["48"]) == ("3", "6")
+    groups = tables["TC_TO_PRIORITY_GROUP_MAP"]["CLOSLOOP"]
+    assert (groups["3"], groups["4"], groups["0"], groups["7"]) == ("3", "4", "0", "0")
+    assert tables["SCHEDULER"] == {
+        "CLOSLOOP_3": {"type": "DWRR", "weight": "7"},
+        "CLOSLOOP_0": {"type": "DWRR", "weight": "3"},
+    }
+    assert tables["QUEUE"]["Ethernet0|0"]["scheduler"] == "CLOSLOOP_0"
+
+
+def test_counters_are_polled_as_fast_as_sonic_takes():
+    rack, device = rack_of("graphcc", (3,))
+    polls = desired_tables(rack, device)["FLEX_COUNTER_TABLE"]
+    assert {group: row.get("POLL_INTERVAL") for group, row in polls.items()} == {
+        "PORT": "100",
+        "QUEUE": "100",
+        "WRED_ECN_QUEUE": "100",
+        "QUEUE_WATERMARK": "1000",
+        "PFCWD": None,
+    }
+
+
+@pytest.mark.parametrize("queues", [(3,), (3, 3), (3, 8), (3, 4, 5)])
+def test_queue_numbers_must_be_one_a_class(queues):
+    rack, device = rack_of("acc-fig8", queues)
+    with pytest.raises(InputError, match="give closloop_queues 2 different numbers from 0 to 7"):
+        desired_tables(rack, device)
+
+
+def test_pmax_is_whole_percent_and_thresholds_are_whole_cells():
+    assert percents(np.array([0, 0.004, 0.005, 0.014, 0.2, 1])).tolist() == [0, 0, 1, 1, 20, 100]
+    assert shares(np.array([1, 20])).tolist() == [0.01, 0.2]
+    assert rounded(np.array([0, 1, 256, 257, 2**40]), 256).tolist() == [256, 256, 256, 512, 2**31]
+    assert rounded(np.array([0, 1000]), 0).tolist() == [1, 1000]
+
+
+def test_null_is_missing_and_nonsense_names_the_device():
+    rack, device = rack_of("graphcc", (3,))
+    switch = SonicSwitch(rack, device)
+    count = len(queue_places(rack, device))
+    row = [None, 10, 2, None, 0, 5120, 51_200, 20]
+    about = {"polls_ms": {"QUEUE": 10_000}, "marks_supported": True, "release": "202505"}
+    answer = {
+        "rows": [row] * count,
+        "t_ns": [5] * count,
+        "peak_bytes": [None] * count,
+        "pauses": {name: [[1] * 8, [None] * 8] for name in rack.access[device].interfaces},
+        "restarts": 0,
+        "grid_bytes": 0,
+        "about": about,
+    }
+    reading = switch.reading(answer)
+    assert reading.qlen_bytes[0] == reading.marked_packets[0] == MISSING
+    assert reading.pmax[0] == 0.2
+    assert switch.pauses[:, 0].tolist() == [8, MISSING]
+    assert set(switch.sources()) == {"tx_bytes", "tx_packets", "dropped_packets", "thresholds"}
+    said = switch.shortcomings(10**9)
+    assert said[0] == "offers no current queue depth: no PFC watchdog reads these queues"
+    assert said[2].endswith("`closloop provision` sets 100 ms, the fastest that SONiC takes")
+    for broken in ({}, {**answer, "rows": [[1]]}, {**answer, "t_ns": "x"}, [], None):
+        with pytest.raises(DeviceError, match=device):
+            switch.reading(broken)
