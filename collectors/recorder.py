@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestration.model.records import ActionRecords, Applied, Observation, PortRecords
+from orchestration.model.records import MISSING, ActionRecords, Applied, Observation, PortRecords
 
 
 class Recorder:
@@ -25,11 +25,13 @@ class Recorder:
     def ports(self, queues: int) -> PortRecords:
         """Return the samples, shape (samples, `queues`)."""
         rows = self._observations
+        old = _nothing_new(rows)
 
         def stack(name: str) -> np.ndarray:
             if not rows:
                 return np.zeros((0, queues), dtype=np.int64)
-            return np.stack([getattr(row, name) for row in rows])
+            values = np.stack([getattr(row, name) for row in rows])
+            return values if old is None else np.where(old, MISSING, values)
 
         return PortRecords(
             t_ns=np.array([row.t_ns for row in rows], dtype=np.int64),
@@ -63,3 +65,15 @@ class Recorder:
             kmax_bytes=joined("kmax_bytes", np.int64),
             pmax=joined("pmax", np.float64),
         )
+
+
+def _nothing_new(rows: list[Observation]) -> np.ndarray | None:
+    """Return at which samples a queue showed what an earlier one had, or nothing of this trial.
+
+    Shape (samples, queues); None if every reading was of its own time.
+    """
+    if not rows or any(row.taken_ns is None for row in rows):
+        return None
+    taken = np.stack([row.taken_ns for row in rows if row.taken_ns is not None])
+    before = np.vstack([np.full((1, taken.shape[1]), -1), np.maximum.accumulate(taken)[:-1]])
+    return (taken <= before) | (taken < 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from inventory.ansible_schema import LinkVariable
+from inventory.ansible_schema import GROUPS, LinkVariable
 from inventory.strictyaml import Document, suggest
 from inventory.topology import LinkSpec, Port, Testbed
 from orchestration.model.errors import Problem
@@ -174,8 +174,8 @@ def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
 def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
     """Return each link once, from the hosts up, and each device's interfaces in that order.
 
-    A device's links come in the order in which it lists them; where two devices' orders cannot both
-    be kept, in that of the lower one.
+    A device's links come in the order in which it lists them; where the orders of several devices
+    cannot all be kept, in that of those in lower tiers.
     """
     left: dict[_Cable, LinkSpec] = {}
     turn: dict[str, list[_Cable]] = {name: [] for name in listed}
@@ -187,9 +187,15 @@ def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, 
             left.setdefault(cable, LinkSpec(name, link.peer, link.rate or 0, link.delay or 0))
     interfaces: dict[str, tuple[str, ...]] = dict.fromkeys(listed, ())
     specs = []
+    # Devices from this tier on need not be asked; the highest one gives way first.
+    givings = sorted({item.tier for item in listed.values()} | {len(GROUPS)}, reverse=True)
     while left:
-        fit = (c for c in left if all(turn[device][0] == c for device, _ in c))
-        cable = next(fit, next(iter(left)))
+        cable = next(
+            cable
+            for tier in givings
+            for cable in left
+            if all(turn[d][0] == cable or listed[d].tier >= tier for d, _ in cable)
+        )
         specs.append(left.pop(cable))
         for device, interface in cable:
             turn[device].remove(cable)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.backends.hardware.ssh import Secrets
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
 
@@ -14,8 +15,7 @@ class RackAccess:
     """Which rack to run on: its inventory, and passwords where keys do not do."""
 
     inventory: Path
-    login_password: str = field(default="", repr=False)
-    become_password: str = field(default="", repr=False)
+    secrets: Secrets
 
 
 def _on_rack(rack: RackAccess | None) -> Backend:
@@ -28,13 +28,12 @@ def _on_rack(rack: RackAccess | None) -> Backend:
         )
     try:
         from orchestration.backends.hardware.backend import HardwareBackend
-        from orchestration.backends.hardware.ssh import Secrets
     except ModuleNotFoundError as error:
         raise NotReadyError(
             f"the hardware backend needs {error.name}, which is not installed",
             "pip install 'closloop[hardware]'",
         ) from error
-    return HardwareBackend(rack.inventory, Secrets(rack.login_password, rack.become_password))
+    return HardwareBackend(rack.inventory, rack.secrets)
 
 
 def _fake() -> Backend:

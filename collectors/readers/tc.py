@@ -159,6 +159,7 @@ class Unwrapped:
         self._total: dict[str, Ints] = {}
 
     def __call__(self, name: str, value: Ints) -> Ints:
+        """Return the counter `name` in 64 bits, now that the kernel says `value`."""
         last = self._last.get(name)
         total = value if last is None else self._total[name] + ((value - last) & 0xFFFFFFFF)
         self._last[name], self._total[name] = value, total

@@ -12,7 +12,15 @@ import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.artifacts.stamp import Reason
-from orchestration.model.records import DONE, Floats, Ints, PortRecords, Schedule, TrialRecord
+from orchestration.model.records import (
+    DONE,
+    MISSING,
+    Floats,
+    Ints,
+    PortRecords,
+    Schedule,
+    TrialRecord,
+)
 from orchestration.model.units import format_duration, format_rate, format_size
 
 HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
@@ -41,7 +49,8 @@ def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterat
     down by a planned fault (`faults`) may be slow.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
-    if any(np.any(np.diff(counter, axis=0) < 0) for counter in counters):
+    known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
+    if any(np.any(np.diff(counter[:, known], axis=0) < 0) for counter in counters):
         yield Reason("counters-disagree", "invalid", "a port's counter went backwards")
         return
     dt_ns = np.diff(ports.t_ns).astype(np.float64)[:, None]
@@ -54,12 +63,18 @@ def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterat
     sent, held = per_port(testbed, counted), per_port(testbed, ports.qlen_bytes[:-1])
     could = rate_bps * dt_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
-    over = sent > could * (1 + RATE_TOLERANCE) + cut
-    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (held > could)
+    sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
+    over = (sent > could * (1 + RATE_TOLERANCE) + cut) & sure
+    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
     if np.any(over):
         yield _rate_reason(testbed, ports, sent, over, "link-over-rate", "more than")
     if np.any(below) and not faults:
         yield _rate_reason(testbed, ports, sent, below, "link-below-rate", "with a backlog, below")
+
+
+def known_queues(samples: Ints) -> np.ndarray:
+    """Return which queues have a number at every sample: booleans (queues,), the last axis."""
+    return np.asarray((samples != MISSING).reshape(-1, samples.shape[-1]).all(axis=0))
 
 
 def _rate_reason(
@@ -85,15 +100,19 @@ def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -
     At least the payload of the flows that are done; at most that of all its flows, with every
     retransmitted segment on top (and SACK options on the acknowledgements, if any flow lost one).
     Pure acknowledgements carry nothing. 1 % and a few bytes for each flow are allowed either way.
+    A host whose port was not read at the end is not judged.
     """
     hosts = {name: number for number, name in enumerate(testbed.hosts)}
     payload, packets = np.zeros(len(hosts)), np.zeros(len(hosts))
     attached = np.zeros(len(hosts))
+    unread = per_port(testbed, (record.ports.tx_bytes[-1] == MISSING).astype(np.int64)) > 0
     port_bytes = per_port(testbed, record.ports.tx_bytes[-1])
     port_packets = per_port(testbed, record.ports.tx_packets[-1])
+    judged = np.ones(len(hosts), dtype=bool)
     for number, port in enumerate(testbed.switch_ports):
         host = hosts.get(testbed.peer_device(port).name)
         if host is not None:
+            judged[host] &= not unread[number]
             sent, count = port_bytes[number], port_packets[number]
             payload[host] += sent - HEADER_BYTES * count
             packets[host] += count
@@ -115,7 +134,7 @@ def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -
     sack = np.where(lossy, _SACK_BYTES * acknowledgements, 0)
     low = due * (1 - DELIVERED_TOLERANCE) - slack
     high = most * (1 + DELIVERED_TOLERANCE) + slack + sack
-    wrong = np.flatnonzero((attached > 0) & ((payload < low) | (payload > high)))
+    wrong = np.flatnonzero((attached > 0) & judged & ((payload < low) | (payload > high)))
     if len(wrong):
         worst = int(wrong[np.argmax(np.abs(payload - due)[wrong])])
         yield Reason(

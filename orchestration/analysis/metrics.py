@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.counters import per_port
+from orchestration.analysis.counters import known_queues, per_port
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints, PortRecords
 
@@ -96,7 +96,8 @@ class TrialMetrics:
 
     `scalars` has a value for every metric, NaN where the trial has none. `size_bytes` and
     `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of queue
-    samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue.
+    samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue. Queues that
+    were not read at every sample count in none of the figures but totals, and are NaN there.
     """
 
     scalars: Mapping[str, float]
@@ -114,19 +115,22 @@ def measure(result: TrialResult) -> TrialMetrics:
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
     window = _window(result.ports, result.spec.duration_ns)
-    queue = window.qlen_bytes
+    queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
+    means = np.full(window.qlen_bytes.shape[1], math.nan)
+    if len(queue):
+        means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
     return TrialMetrics(
         scalars={
             **_flow_scalars(size, fct, slowdown),
             **_queue_scalars(queue),
             **_link_scalars(result.testbed, window),
-            "dropped_packets": float(result.ports.dropped_packets[-1:].sum()),
+            "dropped_packets": float(totals(result.ports.dropped_packets).sum()),
             "retransmits": float(flows["retransmits"].sum()),
         },
         size_bytes=size,
         slowdown=slowdown,
         queue_ccdf=_ccdf(queue),
-        queue_mean_bytes=queue.mean(axis=0) if len(queue) else np.zeros(queue.shape[1]),
+        queue_mean_bytes=means,
     )
 
 
@@ -186,24 +190,39 @@ def _link_scalars(testbed: Testbed, ports: PortRecords) -> dict[str, float]:
     names = ("utilisation_hosts", "utilisation_fabric", "utilisation_max", "marked_share")
     if len(ports.t_ns) < 2:
         return dict.fromkeys(names, math.nan)
-    packets = ports.tx_packets[-1] - ports.tx_packets[0]
-    wire = ports.tx_bytes[-1] - ports.tx_bytes[0] + testbed.framing_bytes * packets
+    packets = _sent(ports.tx_packets)
+    wire = _sent(ports.tx_bytes) + testbed.framing_bytes * packets
     links = testbed.switch_ports
     rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
     busy = per_port(testbed, wire) * 8e9 / (rate_bps * float(ports.t_ns[-1] - ports.t_ns[0]))
     to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
-    marked = float((ports.marked_packets[-1] - ports.marked_packets[0]).sum())
-    total = float(packets.sum())
+    marked_packets = _sent(ports.marked_packets)
+    marked = float(np.nansum(marked_packets))
+    total = float(np.nansum(np.where(np.isnan(marked_packets), math.nan, packets)))
     return {
         "utilisation_hosts": _mean(busy[to_host]),
         "utilisation_fabric": _mean(busy[~to_host]),
-        "utilisation_max": float(busy.max()),
+        "utilisation_max": math.nan if np.isnan(busy).all() else float(np.nanmax(busy)),
         "marked_share": marked / total if total else math.nan,
     }
 
 
+def totals(samples: Ints) -> Ints:
+    """Return each queue's last number of a counter, 0 where it never had one: shape (queues,)."""
+    if not len(samples):
+        return np.zeros(samples.shape[1], dtype=np.int64)
+    return np.asarray(np.maximum(samples.max(axis=0), 0))
+
+
+def _sent(samples: Ints) -> Floats:
+    """What was counted between the first and the last sample; NaN for queues not always read."""
+    counted = (samples[-1] - samples[0]).astype(np.float64)
+    return np.where(known_queues(samples), counted, math.nan)
+
+
 def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else math.nan
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def _ccdf(queue: Ints) -> Floats:

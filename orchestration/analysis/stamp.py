@@ -115,8 +115,8 @@ def _delivered(case: _Case) -> Iterable[Reason] | None:
 
 def _drops(case: _Case) -> Iterable[Reason]:
     dropped = case.record.ports.dropped_packets
-    if len(dropped) and dropped[-1].any():
-        last = dropped[-1]
+    last = np.maximum(dropped.max(axis=0), 0) if len(dropped) else dropped.sum(axis=0)
+    if last.any():
         queue = case.testbed.queues[int(np.argmax(last))]
         yield Reason(
             "drops",

@@ -53,8 +53,8 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     means = np.mean([trial.metrics.queue_mean_bytes for trial in trials], axis=0)
     found = []
     for peer, kind in (("host", "towards a host"), ("switch", "between switches")):
-        of_kind = [testbed.peer_device(port).kind == peer for port in testbed.queues]
-        length = np.where(of_kind, means, 0.0)
+        of_kind = np.array([testbed.peer_device(port).kind == peer for port in testbed.queues])
+        length = np.where(of_kind & ~np.isnan(means), means, 0.0)
         queue = int(np.argmax(length))
         if length[queue] > 0:
             port = testbed.queues[queue]

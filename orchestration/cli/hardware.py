@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from orchestration.backends.hardware.ssh import Secrets
     from orchestration.wiring import RackAccess
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
@@ -35,11 +36,15 @@ AskBecomePass = Annotated[
 
 
 def rack_access(inventory: Path, ask_pass: bool, ask_become_pass: bool) -> RackAccess:
-    """Return how to reach a rack, after asking for what has to be asked for.
-
-    The passwords may also come from CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD.
-    """
+    """Return how to reach a rack, after asking for what has to be asked for."""
     from orchestration.wiring import RackAccess
+
+    return RackAccess(inventory, secrets_of(ask_pass, ask_become_pass))
+
+
+def secrets_of(ask_pass: bool, ask_become_pass: bool) -> Secrets:
+    """Return the passwords: asked for, or from CLOSLOOP_SSH_PASSWORD, CLOSLOOP_BECOME_PASSWORD."""
+    from orchestration.backends.hardware.ssh import Secrets
 
     login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
     become = os.environ.get("CLOSLOOP_BECOME_PASSWORD", "")
@@ -47,7 +52,7 @@ def rack_access(inventory: Path, ask_pass: bool, ask_become_pass: bool) -> RackA
         login = typer.prompt("SSH password", hide_input=True)
     if ask_become_pass:
         become = typer.prompt("sudo password", hide_input=True)
-    return RackAccess(inventory, login, become)
+    return Secrets(login, become)
 
 
 def enter_virtual_rack(inventory: Path | None) -> None:

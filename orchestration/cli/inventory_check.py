@@ -58,12 +58,10 @@ def check_rack(inventory: Path, access: RackAccess) -> Checked:
             "write the devices' own addresses at ansible_host",
         )
     try:
-        from orchestration.backends.hardware.ssh import Secrets
         from orchestration.backends.hardware.survey import judge_rack, survey_rack
 
-        secrets = Secrets(access.login_password, access.become_password)
         with _progress(len(rack.access)) as told:
-            found = survey_rack(rack, secrets, told)
+            found = survey_rack(rack, access.secrets, told)
     except ModuleNotFoundError as error:
         raise NotReadyError(
             f"a rack cannot be reached without {error.name}, which is not installed",

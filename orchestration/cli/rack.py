@@ -79,14 +79,13 @@ def up(
         typer.echo("  closloop rack down")
 
 
-@app.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
-)
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def exec(
     command: Annotated[list[str], typer.Argument(help="A program and its arguments, after `--`.")],
     rack: WhichRack = None,
     let_pass: Annotated[
-        float, typer.Option("--let-pass", min=0, help="Seconds of the rack's time to let pass then.")
+        float,
+        typer.Option("--let-pass", min=0, help="Seconds of the rack's time to let pass then."),
     ] = 0.0,
 ) -> None:
     """Run a program in the rack, as its controller: same folder, same files, its exit code.
@@ -122,7 +121,8 @@ def status(
     from orchestration.rack.control import racks_up
 
     racks = [
-        {"name": rack.name, "inventory": str(rack.inventory), **rack.status()} for rack in racks_up()
+        {"name": rack.name, "inventory": str(rack.inventory), **rack.status()}
+        for rack in racks_up()
     ]
     if as_json:
         typer.echo(json.dumps(racks, indent=1))

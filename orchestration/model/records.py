@@ -2,7 +2,8 @@
 
 Per-queue arrays have one entry per switch port, in the order of `Testbed.queues`. Counters are
 cumulative from the start of the fabric. Times are ns of the rig's clock since the trial's start.
-A count or a size that a device does not offer is `MISSING`.
+A count or a size that a device does not offer is `MISSING`, and so is a sample of it at which
+there was nothing new.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ class Schedule:
 class Observation:
     """One reading of every queue. Shapes (queues,); `t_ns` is when the reading began.
 
+    `taken_ns` is when each queue's numbers were true, where that is not `t_ns`: switches that poll
+    themselves show the same numbers until the next poll. `age_ns` says how old they are.
+
     `qlen_mean_bytes` is the mean of the samples since the last decision, which the loop adds. The
     flow table's fields are None where no flow table is kept: `incast_degree` is the largest number
     of senders that one receiver has through the queue, `mice_flows` and `elephant_flows` count the
@@ -68,6 +72,7 @@ class Observation:
     kmin_bytes: Ints
     kmax_bytes: Ints
     pmax: Floats
+    taken_ns: Ints | None = None
     qlen_mean_bytes: Floats | None = None
     incast_degree: Ints | None = None
     mice_flows: Ints | None = None

@@ -24,8 +24,8 @@ PLAYBOOKS = {
 def playbook_inventory(rack: Rack, desired: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return an Ansible inventory with each device in its playbook's group.
 
-    A device's `closloop_kind` names its playbook, `closloop_desired` is its desired state. There are
-    no secrets in it.
+    A device's `closloop_kind` names its playbook; `closloop_desired` is its desired state. There
+    are no secrets in it.
     """
     groups: dict[str, dict[str, Any]] = {name: {"hosts": {}} for name in PLAYBOOKS}
     for device in rack.testbed.devices:

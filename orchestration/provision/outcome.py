@@ -95,7 +95,7 @@ class Tally:
         """Take one event of ansible-runner's."""
         kind, data = event.get("event"), event.get("event_data") or {}
         outcome = self.outcomes.get(data.get("host", ""))
-        if outcome is None:
+        if outcome is None or str(data.get("task_action", "")).endswith("include_tasks"):
             return
         task = printable(str(data.get("task", "")))
         result = data.get("res") or {}

@@ -33,6 +33,8 @@ What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
 PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
 _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
+# What the command line takes passwords from; ansible-runner writes its environment to a file.
+_SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
 # How often a wish to stop is looked at.
 _POLL_S = 1
 
@@ -165,6 +167,8 @@ def _run_playbook(
         settings={"pexpect_timeout": _POLL_S},
     )
     config.prepare()
+    for name in _SECRET_VARIABLES:
+        config.env.pop(name, None)
 
     def handle(event: Mapping[str, Any]) -> bool:
         take(event)

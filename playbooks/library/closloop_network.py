@@ -89,8 +89,11 @@ class Network(Device):
         controls = desired.get("congestion_controls", [])
         if controls and self._sysctls.writable(ALLOWED):
             result["sysctl " + ALLOWED] = controls
-        elif controls:
-            self.skip("congestion controls for all users", "only the machine's first namespace may")
+        elif not self._sysctls.same(self._sysctls.read(ALLOWED), controls):
+            self.skip(
+                "allow all users " + " ".join(controls),
+                "that is for the machine's first network namespace to set",
+            )
         for interface in desired.get("interfaces", []):
             name = interface["name"]
             self._links.require(name)

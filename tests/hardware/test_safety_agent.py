@@ -133,11 +133,11 @@ def fired(device: Device) -> dict[str, Any]:
     return eventually(lambda: agent.call("deadman.status")["fired"])
 
 
-def arm(agent: LocalAgent, device: Device, timeout_s: float = 0.2, holder: str = "ann") -> Any:
+def arm(agent: LocalAgent, device: Device, after_s: float = 0.2, holder: str = "ann") -> Any:
     return agent.call(
         "deadman.arm",
         holder=holder,
-        timeout_s=timeout_s,
+        after_s=after_s,
         snapshot=device.snapshot(),
         note="campaign c",
     )
@@ -178,7 +178,7 @@ def test_the_agent_that_is_not_fed_is_ended_before_the_device_is_restored(device
 
 def test_does_not_fire_while_it_is_fed(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
 
     left_s = agent.call("deadman.feed", holder="ann")
 
@@ -189,7 +189,7 @@ def test_does_not_fire_while_it_is_fed(device: Device) -> None:
 
 def test_disarmed_it_is_gone_and_leaves_nothing(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     pid = agent.call("deadman.status")["armed"]["pid"]
 
     assert agent.call("deadman.disarm", holder="ann") is True
@@ -204,12 +204,12 @@ def test_disarmed_it_is_gone_and_leaves_nothing(device: Device) -> None:
 def test_can_be_armed_again_at_once(device: Device) -> None:
     agent = device.login()
     for _ in range(5):
-        arm(agent, device, timeout_s=60.0)
+        arm(agent, device, after_s=60.0)
         agent.call("deadman.disarm", holder="ann")
 
 
 def test_an_armed_one_is_refused_to_others_who_are_told_who_has_it(device: Device) -> None:
-    arm(device.login(), device, timeout_s=60.0)
+    arm(device.login(), device, after_s=60.0)
     other = device.login()
 
     with pytest.raises(RefusedError, match="is armed by ann since"):
@@ -221,7 +221,7 @@ def test_an_armed_one_is_refused_to_others_who_are_told_who_has_it(device: Devic
 
 def test_another_agent_of_the_holder_can_feed_and_disarm_it(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     agent.kill()
     again = device.login()
 
@@ -231,7 +231,7 @@ def test_another_agent_of_the_holder_can_feed_and_disarm_it(device: Device) -> N
 
 def test_told_to_fire_it_restores_and_says_what_it_did(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     rescuer = device.login()
 
     record = rescuer.call("deadman.fire", why="closloop restore")
@@ -248,7 +248,7 @@ def test_told_to_fire_it_restores_and_says_what_it_did(device: Device) -> None:
 
 def test_told_to_end_it_restores(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     os.kill(agent.call("deadman.status")["armed"]["pid"], signal.SIGTERM)
 
     assert fired(device)["why"] == "its process was told to end"
@@ -267,7 +267,7 @@ def test_feeding_one_that_fired_says_so(device: Device) -> None:
 
 def test_feeding_one_that_was_killed_says_so(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     pid = agent.call("deadman.status")["armed"]["pid"]
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: ended(pid))
@@ -319,13 +319,13 @@ def test_arming_again_returns_what_fired_and_forgets_it(device: Device) -> None:
     again = device.login()
     eventually(lambda: again.call("deadman.status")["armed"] is None)
 
-    assert arm(again, device, timeout_s=60.0) == record
+    assert arm(again, device, after_s=60.0) == record
     assert again.call("deadman.status")["fired"] is None
 
 
 def test_registered_process_groups_are_killed_when_it_fires(device: Device) -> None:
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     sender = subprocess.Popen(["sleep", "600"], start_new_session=True)
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
@@ -353,7 +353,7 @@ def test_the_lease_of_the_holder_ends_when_it_fires(device: Device) -> None:
 def test_the_timer_holds_no_file_of_the_agent(device: Device) -> None:
     # an inherited pipe would keep the SSH session open
     agent = device.login()
-    arm(agent, device, timeout_s=60.0)
+    arm(agent, device, after_s=60.0)
     pid = agent.call("deadman.status")["armed"]["pid"]
 
     files = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")}

@@ -146,7 +146,7 @@ def kills(request):
     for number in range(KILLS):
         agent = Child()
         wanted = agent.call("state.snapshot", **request)
-        agent.call("deadman.arm", holder="test", timeout_s=2, snapshot=wanted, note=str(number))
+        agent.call("deadman.arm", holder="test", after_s=2, snapshot=wanted, note=str(number))
         for step in range(rng.randrange(1, 30)):
             agent.call("change", seed=step)
             agent.call("deadman.feed", holder="test")

@@ -1,4 +1,4 @@
-"""The dead-man's timer and the guard over real SSH: what outlives the session, and what does not."""
+"""The dead-man's timer and the guard over real SSH: what outlives the session, what does not."""
 
 import os
 import signal
@@ -63,9 +63,9 @@ def eventually(what):
     return result
 
 
-def arm(agent, timeout_s):
+def arm(agent, after_s):
     snapshot = agent.call("state.snapshot", interfaces=["lo"])
-    agent.call("deadman.arm", holder="ann", timeout_s=timeout_s, snapshot=snapshot, note="")
+    agent.call("deadman.arm", holder="ann", after_s=after_s, snapshot=snapshot, note="")
 
 
 def test_it_outlives_the_session_and_is_found_by_the_next(login):

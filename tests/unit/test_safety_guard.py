@@ -192,7 +192,7 @@ def test_everything_is_in_place_before_anything_can_change(lab: Lab) -> None:
         for device in lab.devices.values():
             assert device.log[:3] == ["lease.take", "state.snapshot", "deadman.arm"]
             assert device.armed
-            assert device.armed["timeout_s"] == DEADMAN_S
+            assert device.armed["after_s"] == DEADMAN_S
 
 
 @pytest.mark.parametrize(

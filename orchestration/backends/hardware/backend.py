@@ -138,7 +138,9 @@ class HardwareBackend:
             absent = settings.write(fleet)
             clocks = fleet.clocks()
             flows = RackFlows(trial, testbed, schedule, fleet)
+            guard.tick()
             flows.connect(clocks)
+            guard.tick()
             switches = _switches(rack)
             limiter = ChangeLimiter(len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
@@ -146,7 +148,7 @@ class HardwareBackend:
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
                 said = run_loop(rig, decides, testbed, trial, recorder, progress)
-                rig.finish()
+                rig.finish(recorder)
                 records = flows.records()
             finally:
                 flows.stop()

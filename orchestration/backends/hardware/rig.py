@@ -17,6 +17,7 @@ from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
+from orchestration.loop import Observer
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (
     MISSING,
@@ -35,6 +36,8 @@ HEAD_START_NS = 100_000_000
 # Hosts' TCP counters are read this often, besides at the start and the end.
 _HOSTS_EVERY_NS = 1_000_000_000
 _HOST_COUNTERS = 4
+# How long the last counters of switches that poll are waited for, and how often they are looked at.
+_LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
 _CUMULATIVE = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 
 
@@ -143,8 +146,12 @@ class HardwareRig:
         observation = Observation(
             t_ns=begin_ns,
             age_ns=np.maximum(0, end_ns - taken_ns),
+            taken_ns=taken_ns,
             qlen_bytes=self._joined("qlen_bytes"),
-            **{name: self._since_start(name) for name in _CUMULATIVE},
+            tx_bytes=self._since_start("tx_bytes"),
+            tx_packets=self._since_start("tx_packets"),
+            marked_packets=self._since_start("marked_packets"),
+            dropped_packets=self._since_start("dropped_packets"),
             kmin_bytes=self._joined("kmin_bytes"),
             kmax_bytes=self._joined("kmax_bytes"),
             pmax=self._joined("pmax"),
@@ -173,8 +180,17 @@ class HardwareRig:
             pmax=self._joined("pmax")[asked],
         )
 
-    def finish(self) -> None:
-        """Read the hosts' counters for the last time."""
+    def finish(self, observer: Observer) -> None:
+        """Have the observer see what was still to come: polls of switches, hosts' last counters."""
+        end_ns = self.now_ns()
+        until_ns = end_ns + _LAST_POLLS_NS
+        while True:
+            observation = self.observe()
+            taken_ns = observation.taken_ns
+            if taken_ns is None or bool((taken_ns >= end_ns).all()) or self.now_ns() > until_ns:
+                break
+            self._ticker.sleep_until(time.monotonic_ns() + _POLL_WAIT_NS)
+        observer.observed(observation)
         self._sample_hosts()
 
     def hosts(self) -> HostRecords:

@@ -1,6 +1,6 @@
 """The dead-man's timer: a device restores itself when its controller has been silent too long.
 
-    deadman.arm       {holder, timeout_s, snapshot, note}  refused while one is armed; what fired
+    deadman.arm       {holder, after_s, snapshot, note}  refused while one is armed; what fired
                                       earlier
     deadman.feed      {holder}        seconds left
     deadman.register  {holder, pgid}  a process group to kill when it fires
@@ -57,15 +57,15 @@ class DeadMan:
 
     def arm(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Start the timer. Return the record of one that fired earlier, which this removes."""
-        timeout_s = float(request["timeout_s"])
-        if not 0 < timeout_s < float("inf"):
+        after_s = float(request["after_s"])
+        if not 0 < after_s < float("inf"):
             raise OperationError(
-                f"a dead-man's time of {timeout_s} s makes no sense", "give a positive number"
+                f"a dead-man's time of {after_s} s makes no sense", "give a positive number"
             )
         armed = process.Armed(
             holder=str(request["holder"]),
             note=str(request.get("note", "")),
-            timeout_s=timeout_s,
+            after_s=after_s,
             armed_at=time_of_day(),
             snapshot=request["snapshot"],
         )

@@ -43,7 +43,7 @@ class Armed(NamedTuple):
 
     holder: str
     note: str
-    timeout_s: float
+    after_s: float
     armed_at: str
     snapshot: dict[str, Any]
 
@@ -173,7 +173,7 @@ class _Watch:
             if self._told_to_end:
                 self._fire("its process was told to end")
             elif left_s <= 0:
-                silent = f"its controller was silent for {self._armed.timeout_s:g} s"
+                silent = f"its controller was silent for {self._armed.after_s:g} s"
                 self._fire(silent)
             else:
                 waiting = [self._listener, *(link.socket for link in self._links.values())]
@@ -188,7 +188,7 @@ class _Watch:
         self._told_to_end = True
 
     def _fed(self) -> None:
-        self._due_ns = boottime_ns() + int(self._armed.timeout_s * 1e9)
+        self._due_ns = boottime_ns() + int(self._armed.after_s * 1e9)
 
     def _left_s(self) -> float:
         return (self._due_ns - boottime_ns()) / 1e9
@@ -247,7 +247,7 @@ class _Watch:
             "holder": self._armed.holder,
             "note": self._armed.note,
             "armed_at": self._armed.armed_at,
-            "timeout_s": self._armed.timeout_s,
+            "after_s": self._armed.after_s,
             "left_s": max(0.0, self._left_s()),
             "pid": os.getpid(),
         }

@@ -106,8 +106,13 @@ def write_dcqcn(request: dict[str, Any], places: Places = HERE) -> dict[str, Any
                 f"not {wanted[other[0]]}",
                 "give a value that the NIC takes; see its firmware's notes",
             )
-    except OperationError:
-        _put_back(files, previous)
+    except (OperationError, PermissionError) as error:
+        left = _put_back(files, previous)
+        if left:
+            raise OperationError(
+                f"{error}; and {', '.join(left)} could not be put back",
+                f"set them by hand to {', '.join(str(previous[name]) for name in left)}",
+            ) from error
         raise
     return {"t_ns": time.monotonic_ns(), "previous": previous, "values": values}
 
@@ -239,10 +244,18 @@ def _write(path: str, name: str, value: int) -> None:
         ) from error
 
 
-def _put_back(files: dict[str, tuple[str, str]], previous: dict[str, int]) -> None:
+def _put_back(files: dict[str, tuple[str, str]], previous: dict[str, int]) -> list[str]:
+    """Write back what differs; return what cannot be."""
+    left = []
     for parameter in PARAMETERS:
-        if parameter.name in previous:
-            _write(files[parameter.name][1], parameter.name, previous[parameter.name])
+        name = parameter.name
+        if name in previous:
+            try:
+                if _read(files[name][1]) != previous[name]:
+                    _write(files[name][1], name, previous[name])
+            except (OperationError, PermissionError):
+                left.append(name)
+    return left
 
 
 def _enabled(interface: str, places: Places) -> dict[str, list[int]]:

@@ -275,7 +275,7 @@ def _send_reds(
         for interface, handle, parent, red in places
     ]
     answers = route.answers(requests)
-    for (interface, handle, _, red), error in zip(places, answers):  # noqa: B905 (Python 3.9)
+    for (interface, handle, _, red), error in zip(places, answers):
         where = f"{interface} qdisc {handle >> 16:x}:"
         if error is None:
             changed.append(f"RED at {where}")

@@ -103,7 +103,7 @@ class Guard:
         for device, snapshot in self._snapshots.items():
             self._ledger.snapshot(self._run, device, snapshot)
         self._called_ns = self._fed_ns = self._now_ns()
-        timer = {"timeout_s": self._rack.safety.deadman_s, "note": self._note}
+        timer = {"after_s": self._rack.safety.deadman_s, "note": self._note}
         self._ask_all(
             "deadman.arm",
             {

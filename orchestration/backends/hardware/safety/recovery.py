@@ -33,7 +33,7 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
     """Restore what dead runs left behind on the devices that `agents` reach.
 
     Returns what became of each device, the others of the open runs included. What only somebody
-    else's ledger names is left alone. Raises NotReadyError while a run of this ledger still goes on.
+    else's ledger names is left alone. Raises NotReadyError while a run of this ledger goes on.
     """
     runs = ledger.open_runs()
     for run in runs:

@@ -1,0 +1,259 @@
+"""`closloop provision`: bring a rack's devices into their state, see whether they are, or undo."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryArgument,
+    enter_virtual_rack,
+    secrets_of,
+)
+from orchestration.model.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inventory.rack import Rack
+    from orchestration.backends.hardware.ssh import Secrets
+    from orchestration.provision.outcome import ProvisionResult, Step
+    from orchestration.provision.run import What
+
+EPILOG = (
+    "Examples:  closloop provision rack.yml  |  closloop provision rack.yml --verify  |  "
+    "closloop provision rack.yml --check --limit leaf1,h1  |  closloop provision rack.yml --undo"
+)
+_NOT_READY = 3
+
+
+def provision(
+    inventory: InventoryArgument,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Change nothing; fail where a device differs.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Put back what was there before provisioning.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; show what would be changed.")
+    ] = False,
+    limit: Annotated[
+        str, typer.Option(metavar="DEVICES", help="Only these devices, with commas between.")
+    ] = "",
+    undo_on_failure: Annotated[
+        bool,
+        typer.Option(
+            "--undo-on-failure", help="If a device fails, undo it and those changed in this run."
+        ),
+    ] = False,
+    dcqcn: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Set a DCQCN parameter, such as rp_ai_rate=5."),
+    ] = None,
+    install_collector: Annotated[
+        bool,
+        typer.Option("--install-collector", help="Install InfluxDB and Grafana on the collector."),
+    ] = False,
+    save_inventory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Do nothing but write an inventory to run the playbooks on by hand.",
+        ),
+    ] = None,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Bring a rack's devices into the state that experiments need; it can be undone.
+
+    Run twice, it changes nothing the second time. A device that fails does not stop the others.
+    """
+    from inventory.ansible import load_rack
+    from orchestration.provision import run
+    from orchestration.provision.desired import RoceSettings
+
+    enter_virtual_rack(inventory)
+    what = _what(verify, undo, check)
+    roce = RoceSettings(dcqcn=parameters(dcqcn or []))
+    rack = load_rack(inventory)
+    if save_inventory is not None:
+        run.save_inventory(rack, save_inventory, roce=roce)
+        typer.echo(
+            f"written: {save_inventory}; run it in {run.PLAYBOOKS_FOLDER}: "
+            f"ansible-playbook -i {save_inventory.absolute()} site.yml"
+        )
+        return
+    secrets = secrets_of(ask_pass, ask_become_pass)
+    devices = [name.strip() for name in limit.split(",") if name.strip()]
+    with _progress() as listener:
+        result = run.provision(
+            rack,
+            what,
+            limit=devices,
+            check=check,
+            secrets=secrets,
+            roce=roce,
+            install_collector=install_collector,
+            listener=listener,
+        )
+        taken_back: ProvisionResult | None = None
+        if result.failed and undo_on_failure and what == "provision" and not check:
+            again = sorted({*result.failed, *result.changed})
+            taken_back = run.provision(
+                rack, "undo", limit=again, secrets=secrets, listener=listener
+            )
+    if as_json:
+        undone = {"undo": taken_back.to_json()} if taken_back else {}
+        typer.echo(json.dumps({**result.to_json(), **undone}, indent=2))
+    else:
+        _show(result, check=check)
+        if taken_back is not None:
+            _show(taken_back)
+        elif result.failed and what == "provision" and not check:
+            typer.echo(f"what was changed stays; to undo: closloop provision {inventory} --undo")
+    if result.failed:
+        raise typer.Exit(_NOT_READY)
+
+
+def show_provisioning(
+    rack: Rack, what: What, secrets: Secrets, *, quiet: bool = False
+) -> ProvisionResult:
+    """Do it on the whole rack, show its progress and, unless `quiet`, how it went."""
+    from orchestration.provision.run import provision as run_playbooks
+
+    with _progress() as listener:
+        result = run_playbooks(rack, what, secrets=secrets, listener=listener)
+    if not quiet:
+        _show(result)
+    return result
+
+
+def parameters(texts: list[str]) -> dict[str, int]:
+    """Return DCQCN parameters from `name=value` texts. Raises InputError."""
+    result = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not (name.isidentifier() and value.isdecimal()):
+            raise InputError.single(
+                "--dcqcn", f"{text!r} is not NAME=VALUE", "write it like rp_ai_rate=5"
+            )
+        result[name] = int(value)
+    return result
+
+
+def _what(verify: bool, undo: bool, check: bool) -> What:
+    if verify and undo:
+        raise InputError.single("--verify, --undo", "they exclude each other", "leave one out")
+    if verify and check:
+        raise InputError.single(
+            "--verify, --check", "neither changes anything", "leave one of them out"
+        )
+    return "verify" if verify else "undo" if undo else "provision"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Step], None]]:
+    """Show each device's step on standard error: live on a terminal, a line a step elsewhere."""
+    if not sys.stderr.isatty():
+        yield _say_plainly
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    steps: dict[str, Step] = {}
+    with Live(console=Console(stderr=True), transient=True, refresh_per_second=10) as live:
+
+        def show(step: Step) -> None:
+            steps[step.device] = step
+            live.update(steps_table(steps))
+
+        yield show
+
+
+def _say_plainly(step: Step) -> None:
+    if step.state != "running":
+        print(f"{step.device}: {step.task}: {step.state}", file=sys.stderr, flush=True)
+
+
+def steps_table(steps: dict[str, Step]) -> Table:
+    """Return each device's latest step."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    colours = {"running": "cyan", "changed": "yellow", "unchanged": "green", "failed": "red"}
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for device, step in sorted(steps.items()):
+        colour = colours[step.state]
+        table.add_row(device, f"[{colour}]{step.state}[/{colour}]", escape(step.task))
+    return table
+
+
+def _show(result: ProvisionResult, *, check: bool = False) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(result_table(result), highlight=False)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for device in result.devices.values() if check else ():
+        for line in device.changes:
+            say(f"{device.device}: {line}")
+    for step, reason, devices in skipped_steps(result):
+        say(f"left out on {devices}: {step}: {reason}")
+    for name in result.failed:
+        failed = result.devices[name]
+        say(f"{name}: {failed.failure}\n  -> {failed.remedy}")
+    say(f"{_verdict(result, check)}, {result.seconds:.0f} s")
+
+
+def _verdict(result: ProvisionResult, check: bool) -> str:
+    good = len(result.devices) - len(result.failed)
+    done = {"provision": "in their state", "verify": "in their state", "undo": "as they were"}
+    would = "would be changed" if check else "changed"
+    return (
+        f"{good} of {len(result.devices)} devices {'checked' if check else done[result.what]}, "
+        f"{len(result.changed)} {would}"
+    )
+
+
+def result_table(result: ProvisionResult) -> Table:
+    """Return how it went: a row a device."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("device")
+    for heading in ("tasks", "changed", "settings", "left out", "seconds"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for device in result.devices.values():
+        table.add_row(
+            device.device,
+            str(device.tasks),
+            str(device.changed),
+            str(len(device.changes)),
+            str(len(device.skipped)),
+            f"{device.seconds:.1f}",
+            "[red]failed[/red]" if device.failure else "",
+        )
+    return table
+
+
+def skipped_steps(result: ProvisionResult) -> list[tuple[str, str, str]]:
+    """Return the steps left out: step, reason, and the devices, which often are many."""
+    devices: dict[tuple[str, str], list[str]] = {}
+    for device in result.devices.values():
+        for skipped in device.skipped:
+            devices.setdefault((skipped.step, skipped.reason), []).append(device.device)
+    return [(step, reason, ", ".join(names)) for (step, reason), names in devices.items()]

@@ -1,0 +1,93 @@
+"""`closloop restore`: a rack as it was found, after runs and after provisioning."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryArgument,
+    enter_virtual_rack,
+    secrets_of,
+)
+
+if TYPE_CHECKING:
+    from orchestration.backends.hardware.safety.outcome import Outcome
+
+EPILOG = (
+    "Examples:  closloop restore rack.yml  |  closloop restore rack.yml --runs-only  |  "
+    "closloop restore rack.yml --json"
+)
+
+
+def restore(
+    inventory: InventoryArgument,
+    runs_only: Annotated[
+        bool,
+        typer.Option("--runs-only", help="Put back what runs left; keep what provisioning made."),
+    ] = False,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Put a rack back as it was found: what dead runs left on it, then what provisioning made.
+
+    Only what the ledger and provisioning's own records name is touched. Runs restore what they
+    change themselves; this is for those that could not.
+
+    Exit code: 0 everything is as it was, 1 a device is not, 3 a run still goes on.
+    """
+    from inventory.ansible import load_rack
+    from orchestration.backends.hardware.restore import restore_runs
+    from orchestration.cli.provision import show_provisioning
+
+    enter_virtual_rack(inventory)
+    rack = load_rack(inventory)
+    secrets = secrets_of(ask_pass, ask_become_pass)
+    outcomes = restore_runs(rack, inventory, secrets)
+    data: dict[str, Any] = {"runs": [_as_json(outcome) for outcome in outcomes]}
+    good = all(outcome.settled for outcome in outcomes)
+    if not as_json:
+        _show(outcomes)
+    if good and not runs_only:
+        result = show_provisioning(rack, "undo", secrets, quiet=as_json)
+        data["provisioning"] = result.to_json()
+        good = not result.failed
+    if as_json:
+        typer.echo(json.dumps(data, indent=1))
+    raise typer.Exit(0 if good else 1)
+
+
+def _show(outcomes: list[Outcome]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="runs", title_justify="left")
+    for heading in ("device", "", "put back"):
+        table.add_column(heading)
+    for outcome in outcomes:
+        style = "" if outcome.settled else "red"
+        table.add_row(
+            outcome.device, escape(outcome.how), str(len(outcome.changed) or ""), style=style
+        )
+    console = Console()
+    console.print(table)
+    for outcome in outcomes:
+        if outcome.differences:
+            console.print(outcome.text, markup=False, highlight=False)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "device": outcome.device,
+        "settled": outcome.settled,
+        "how": outcome.how,
+        "changed": list(outcome.changed),
+        "differences": [dict(item) for item in outcome.differences],
+    }

@@ -1,0 +1,238 @@
+"""fio: block traffic between hosts as storage makes it, with fio's own network engine.
+
+Each flow is a pair of fio jobs: the receiver listens and reads, the sender connects and writes
+blocks back to back or at a rate, over TCP. `fio --client` with `fio --server` would not do: there
+only orders and statistics cross the network, while the data stays on the server's disks. Such
+reports (`client_stats`) are read all the same.
+
+A flow's bytes are rounded up to whole blocks, as fio moves nothing less. The flow is over when the
+receiver has read everything: a sender may be told of the receiver's end by a broken pipe.
+
+fio takes 0.1 to 0.3 s to begin (it measures its clocks, then sleeps) and looks for its jobs' end
+every 10 ms, so its flows start late, and their place in time is right to some 30 ms.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from traffic.drivers.parsing import OutputError, excerpt, foreign, json_documents, number
+from traffic.drivers.programs import (
+    Flow,
+    Launch,
+    Option,
+    Options,
+    Outcome,
+    Output,
+    failed,
+    failure,
+    finished,
+    read_options,
+    unfinished,
+    unreadable,
+)
+
+_NAME = "fio"
+_SIGPIPE = 13
+
+_OPTIONS = (
+    Option("block", 131_072, "bytes of a block", 1, 1 << 26),
+    Option("rate", 0, "bits/s of a flow; 0 is without limit", 0),
+    Option("nodelay", True, "send each block at once (TCP_NODELAY)"),
+)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """What one direction of a job moved. Times of a block are of its completion."""
+
+    bytes: int
+    bytes_per_s: float
+    runtime_ns: int
+    blocks: int | None = None
+    mean_ns: float | None = None
+    percentiles_ns: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job's report. `host` is "" for a local run; `error` is an errno, 0 for none."""
+
+    name: str
+    host: str
+    error: int
+    read: Direction
+    write: Direction
+
+
+def parse_json(text: str) -> list[Job]:
+    """Return the jobs of an output of `--output-format=json` or `json+`.
+
+    With `--status-interval` there are several documents; the last has all. fio's own lines before
+    a document are passed over. Of several clients the entry "All clients" comes last. Raises
+    OutputError: fio's own error, or an output that is cut short or not fio's.
+    """
+    try:
+        document = json_documents(_NAME, text)[-1]
+    except OutputError:
+        if "{" not in text and (why := _words(text)):
+            raise OutputError(_NAME, why, "run its command by hand on the host") from None
+        raise
+    jobs = document.get("jobs", document.get("client_stats"))
+    if not isinstance(jobs, list) or not jobs:
+        raise foreign(_NAME, text)
+    return [_job(job) for job in jobs]
+
+
+def _job(job: Any) -> Job:
+    if not isinstance(job, Mapping):
+        raise OutputError(_NAME, f"its report of a job is {excerpt(repr(job))}")
+    return Job(
+        name=str(job.get("jobname", "")),
+        host=str(job.get("hostname", "")),
+        error=int(number(_NAME, job, "error")),
+        read=_direction(job, "read"),
+        write=_direction(job, "write"),
+    )
+
+
+def _direction(job: Mapping[str, Any], name: str) -> Direction:
+    values = job.get(name)
+    if not isinstance(values, Mapping):
+        raise OutputError(_NAME, f"its report of a job has no {name}")
+    times = values.get("clat_ns")
+    times = times if isinstance(times, Mapping) else {}
+    shares = times.get("percentile")
+    shares = shares if isinstance(shares, Mapping) else {}
+    return Direction(
+        bytes=int(number(_NAME, values, "io_bytes")),
+        bytes_per_s=number(_NAME, values, "bw_bytes"),
+        runtime_ns=int(number(_NAME, values, "runtime")) * 1_000_000,
+        blocks=int(number(_NAME, values, "total_ios")),
+        mean_ns=number(_NAME, times, "mean") if times.get("N") else None,
+        percentiles_ns={f"{float(key):g}": number(_NAME, shares, key) for key in shares},
+    )
+
+
+_JOB = re.compile(r"^(?P<name>\S+): \(groupid=\d+, jobs=\d+\): err=\s*(?P<error>\d+)")
+_MOVED = re.compile(
+    r"^\s+(?P<way>read|write)\s*: IOPS=\S+, BW=.*"
+    r"\((?P<size>[\d.]+)(?P<unit>[KMGT]?i?B)/(?P<ms>\d+)msec\)"
+)
+_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_NOTHING = Direction(0, 0.0, 0)
+
+
+def parse_text(text: str) -> list[Job]:
+    """Return the jobs of an output in text: bytes there are rounded to four digits.
+
+    Raises OutputError: fio's own error, or an output that is cut short or not fio's.
+    """
+    jobs: list[Job] = []
+    for line in text.splitlines():
+        if match := _JOB.match(line):
+            jobs.append(Job(match["name"], "", int(match["error"]), _NOTHING, _NOTHING))
+        elif jobs and (match := _MOVED.match(line)):
+            if match["unit"] not in _BYTES:
+                raise OutputError(_NAME, f"it counts in {match['unit']}", "leave out --kb_base")
+            size = round(float(match["size"]) * _BYTES[match["unit"]])
+            ms = int(match["ms"])
+            moved = Direction(size, size / ms * 1e3 if ms else 0.0, ms * 1_000_000)
+            last = jobs.pop()
+            read, write = (moved, last.write) if match["way"] == "read" else (last.read, moved)
+            jobs.append(Job(last.name, "", last.error, read, write))
+    if not jobs:
+        if why := _words(text):
+            raise OutputError(_NAME, why, "run its command by hand on the host")
+        raise foreign(_NAME, text)
+    if not all(job.error or job.read.bytes or job.write.bytes for job in jobs):
+        raise foreign(_NAME, text)
+    return jobs
+
+
+_WORDS = re.compile(r"error=(.+)$")
+
+
+def _words(text: str) -> str:
+    """Return the last of fio's complaints, without where in its source it comes from."""
+    said = [line for line in text.splitlines() if line.startswith("fio: ")]
+    said = [line for line in said if "waiting for connection" not in line]
+    if not said:
+        return ""
+    match = _WORDS.search(said[-1])
+    return excerpt(match[1] if match else said[-1].removeprefix("fio: "))
+
+
+class Fio:
+    """The driver. Its options are in `docs/traffic-programs.md`."""
+
+    name = _NAME
+    options = _OPTIONS
+
+    def needs(self, options: Options) -> tuple[str, ...]:
+        """Return fio."""
+        return ("fio",)
+
+    def check(self, options: Options) -> list[str]:
+        """Return what is wrong with the options."""
+        values, problems = read_options(_OPTIONS, options)
+        if 0 < values["rate"] < 8:
+            problems.append(f"rate is {values['rate']} bits/s: give at least 8")
+        return problems
+
+    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
+        """Return the receiver's (server) and the sender's (client) start."""
+        values, _ = read_options(_OPTIONS, options)
+        block = min(values["block"], flow.size_bytes)
+        size = -(-flow.size_bytes // block) * block
+        # the engine's own options are known only after its name
+        common = (
+            "fio",
+            f"--name=flow{flow.number}",
+            "--thread",
+            "--output-format=json",
+            # or else it leaves a file in its working folder
+            "--verify_state_save=0",
+            "--ioengine=net",
+            "--protocol=tcp",
+            f"--port={flow.port}",
+            f"--bs={block}",
+            f"--size={size}",
+        )
+        server = (*common, "--rw=read", "--listen")
+        client = [*common, "--rw=write", f"--hostname={flow.dst_address}"]
+        if values["nodelay"]:
+            client.append("--nodelay")
+        if values["rate"]:
+            client.append(f"--rate={values['rate'] // 8}")
+        return (
+            Launch(flow.dst, server, "server", flow.number, listens=(("tcp", flow.port),)),
+            Launch(flow.src, tuple(client), "client", flow.number, at_ns=flow.start_ns),
+        )
+
+    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return what became of the flow: it is done when the receiver has read all of it."""
+        if client.stopped or (server.stopped and not client.exit_code):
+            return unfinished(client)
+        broken_pipe = client.exit_code == -_SIGPIPE
+        if (why := failure(_NAME, client, "sender")) and not broken_pipe:
+            if client.exit_code > 0:
+                why = f"{_NAME} sender: {_words(client.stdout + client.stderr) or why}"
+            return failed(client, why)
+        if why := failure(_NAME, server, "receiver"):
+            return failed(client, why)
+        try:
+            (receiver,) = parse_json(server.stdout)
+        except OutputError as error:
+            return unreadable(client, error)
+        except ValueError:
+            return failed(client, f"{_NAME}: its receiver reports other than one job")
+        if receiver.error or receiver.read.bytes < flow.size_bytes:
+            what = f"its receiver read {receiver.read.bytes} of {flow.size_bytes} bytes"
+            return failed(client, f"{_NAME}: {what}")
+        # fio counts in ms: a shorter transfer is given the time of the processes
+        duration_ns = receiver.read.runtime_ns or None
+        return finished(client, duration_ns, end_ns=server.ended_ns)

@@ -1,0 +1,275 @@
+"""iperf3: TCP and UDP flows, one client and one one-off server each, read from its JSON.
+
+What was seen of it, and why a flow's times need care:
+
+- Before 3.16 a test by bytes ends when they are handed over; the receiver stops counting there, so
+  it may report fewer bytes than will reach it.
+- From 3.16 on the sending threads are looked at only at each report interval: the shortest, 0.1 s,
+  is asked for, and is how late the end of a flow may be seen. Short flows belong to sockets.
+- From 3.16 on a UDP test by bytes goes on to the end of its interval and sends more than asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traffic.drivers.parsing import (
+    OutputError,
+    excerpt,
+    foreign,
+    json_documents,
+    number,
+    optional,
+)
+from traffic.drivers.programs import (
+    UNKNOWN,
+    Flow,
+    Launch,
+    Option,
+    Options,
+    Outcome,
+    Output,
+    failed,
+    failure,
+    finished,
+    read_options,
+    unfinished,
+    unreadable,
+)
+
+_NAME = "iperf3"
+_INTERVAL_S = 0.1
+_CONNECT_MS = 5000
+# The first version whose streams have threads of their own.
+_THREADED = (3, 16)
+
+_OPTIONS = (
+    Option("protocol", "tcp", "what carries the bytes", choices=("tcp", "udp")),
+    Option("rate", 0, "bits/s of each stream; 0 is without limit, which UDP must have", 0),
+    Option("streams", 1, "connections that share the flow's bytes", 1, 128),
+    Option("congestion_control", "", "TCP's; by default the traffic class's, or the host's"),
+    Option("block", 0, "bytes of a write or a datagram; 0 is iperf3's choice", 0, 1 << 20),
+    Option("zerocopy", False, "send without copying"),
+)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What one test moved. A receiver's values are None where it did not report any."""
+
+    version: str
+    protocol: str
+    sent_bytes: int
+    sender_ns: int
+    received_bytes: int | None
+    receiver_ns: int | None
+    retransmits: int | None = None
+    packets: int | None = None
+    lost_packets: int | None = None
+    jitter_ns: int | None = None
+
+    @property
+    def duration_ns(self) -> int:
+        """How long it took until the receiver was through, or else the sender."""
+        return self.receiver_ns or self.sender_ns
+
+
+def parse_json(text: str) -> Transfer:
+    """Return what the output of `--json` or `--json-stream` says of the whole test.
+
+    Raises OutputError: iperf3's own error, or an output that is cut short or not its own.
+    """
+    documents = json_documents(_NAME, text)
+    if "event" in documents[0]:
+        return _transfer(_from_events(documents))
+    return _transfer(documents[-1])
+
+
+def _from_events(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `--json` would have printed, without the intervals."""
+    document: dict[str, Any] = {}
+    for event in events:
+        name = event.get("event")
+        if name in ("start", "end", "error"):
+            document[str(name)] = event.get("data")
+    return document
+
+
+def _transfer(document: Mapping[str, Any]) -> Transfer:
+    if error := document.get("error"):
+        raise explain(str(error))
+    end = document.get("end")
+    if not isinstance(end, Mapping) or "sum_sent" not in end:
+        raise OutputError(_NAME, "its report has no end", "see whether it was killed")
+    start = document.get("start")
+    start = start if isinstance(start, Mapping) else {}
+    about = start.get("test_start")
+    received = optional(_NAME, end, "sum_received", "bytes")
+    receiver_s = optional(_NAME, end, "sum_received", "seconds")
+    jitter_ms = optional(_NAME, end, "sum_received", "jitter_ms")
+    return Transfer(
+        version=str(start.get("version", "")).removeprefix("iperf "),
+        protocol=str(about.get("protocol", "")) if isinstance(about, Mapping) else "",
+        sent_bytes=int(number(_NAME, end, "sum_sent", "bytes")),
+        sender_ns=round(number(_NAME, end, "sum_sent", "seconds") * 1e9),
+        received_bytes=None if received is None else int(received),
+        receiver_ns=None if receiver_s is None else round(receiver_s * 1e9),
+        retransmits=_whole(optional(_NAME, end, "sum_sent", "retransmits")),
+        packets=_whole(optional(_NAME, end, "sum_received", "packets")),
+        lost_packets=_whole(optional(_NAME, end, "sum_received", "lost_packets")),
+        jitter_ns=None if jitter_ms is None else round(jitter_ms * 1e6),
+    )
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SUMMARY = re.compile(
+    r"\[\s*(?:\d+|SUM)\]\s+[\d.]+-(?P<end>[\d.]+)\s+sec"
+    r"\s+(?P<size>[\d.]+) (?P<unit>[KMGT]?)Bytes\s+[\d.]+ [KMGT]?bits/sec"
+    r"(?:\s+(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/(?P<packets>\d+) \(\S+\))?"
+    r"(?:\s+(?P<retransmits>\d+))?\s+(?P<side>sender|receiver)\s*$"
+)
+
+
+def parse_text(text: str) -> Transfer:
+    """Return what the text of a client says of the whole test.
+
+    Text is rounded: bytes to three digits, times to 10 ms. Raises OutputError.
+    """
+    for line in text.splitlines():
+        if line.startswith("iperf3: "):
+            raise explain(line.partition(" - ")[2] or line.removeprefix("iperf3: "))
+    sides: dict[str, re.Match[str]] = {}
+    for line in text.splitlines():
+        # the sum, where there are several streams, comes after them
+        if match := _SUMMARY.match(line):
+            sides[match["side"]] = match
+    if "sender" not in sides:
+        raise foreign(_NAME, text)
+    sender, receiver = sides["sender"], sides.get("receiver")
+    udp = sender["packets"] is not None
+    return Transfer(
+        version="",
+        protocol="UDP" if udp else "TCP",
+        sent_bytes=_size(sender),
+        sender_ns=round(float(sender["end"]) * 1e9),
+        received_bytes=None if receiver is None else _size(receiver),
+        receiver_ns=None if receiver is None else round(float(receiver["end"]) * 1e9),
+        retransmits=None if sender["retransmits"] is None else int(sender["retransmits"]),
+        packets=int(receiver["packets"]) if udp and receiver else None,
+        lost_packets=int(receiver["lost"]) if udp and receiver else None,
+        jitter_ns=round(float(receiver["jitter"]) * 1e6) if udp and receiver else None,
+    )
+
+
+def _size(match: re.Match[str]) -> int:
+    return round(float(match["size"]) * _UNIT[match["unit"]])
+
+
+_FAILURES = (
+    ("Connection refused", "nothing listens there: see whether the server runs"),
+    ("the server is busy", "the port is another flow's, or of an earlier run: see what listens"),
+    ("control socket has closed", "the server went away: see what it printed"),
+    ("Name or service", "the host's name is unknown: give an address"),
+    ("unrecognized option", "this iperf3 is too old for the option: --json-stream needs 3.17"),
+    ("congestion control", "load it on the host and allow it there"),
+    ("the client has terminated", "see what the client printed"),
+)
+
+
+def explain(text: str) -> OutputError:
+    """Return the error that iperf3's words stand for."""
+    said = excerpt(text.strip().splitlines()[0] if text.strip() else "")
+    remedy = next((todo for sign, todo in _FAILURES if sign in said), "run its command by hand")
+    return OutputError(_NAME, said or "it failed without a word", remedy)
+
+
+class Iperf3:
+    """The driver. Its options are in `docs/traffic-programs.md`."""
+
+    name = _NAME
+    options = _OPTIONS
+
+    def needs(self, options: Options) -> tuple[str, ...]:
+        """Return iperf3."""
+        return ("iperf3",)
+
+    def check(self, options: Options) -> list[str]:
+        """Return what is wrong with the options."""
+        values, problems = read_options(_OPTIONS, options)
+        if values["protocol"] == "udp":
+            if not values["rate"]:
+                problems.append("UDP needs a rate: give one, like rate: 1Gbps")
+            if values["congestion_control"]:
+                problems.append("UDP has no congestion_control: leave it out")
+        return problems
+
+    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
+        """Return the server's and the client's start."""
+        values, _ = read_options(_OPTIONS, options)
+        port = ("--port", str(flow.port))
+        client = ["iperf3", "--client", flow.dst_address, "--bind", flow.src_address, *port]
+        client += ["--bytes", str(flow.size_bytes), "--json", "--interval", str(_INTERVAL_S)]
+        client += ["--connect-timeout", str(_CONNECT_MS)]
+        if values["protocol"] == "udp":
+            client.append("--udp")
+        if values["rate"]:
+            client += ["--bitrate", str(values["rate"])]
+        if values["streams"] > 1:
+            client += ["--parallel", str(values["streams"])]
+        if flow.tos:
+            client += ["--tos", str(flow.tos)]
+        congestion_control = values["congestion_control"] or flow.congestion_control
+        if congestion_control and values["protocol"] == "tcp":
+            client += ["--congestion", congestion_control]
+        if values["block"]:
+            client += ["--length", str(values["block"])]
+        if values["zerocopy"]:
+            client.append("--zerocopy")
+        server = ("iperf3", "--server", "--one-off", "--bind", flow.dst_address, *port, "--json")
+        return (
+            Launch(flow.dst, server, "server", flow.number, listens=(("tcp", flow.port),)),
+            Launch(flow.src, tuple(client), "client", flow.number, at_ns=flow.start_ns),
+        )
+
+    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return what became of the flow, by the client's report."""
+        if client.stopped:
+            return unfinished(client)
+        if client.error or client.timed_out or client.cut_bytes:
+            return failed(client, failure(_NAME, client, "client"))
+        try:
+            if client.exit_code and not client.stdout.strip():
+                raise explain(client.stderr.removeprefix("iperf3: "))
+            moved = parse_json(client.stdout)
+        except OutputError as error:
+            return unreadable(client, error)
+        if client.exit_code:
+            return failed(client, failure(_NAME, client, "client"))
+        if moved.sent_bytes < flow.size_bytes:
+            what = f"it sent {moved.sent_bytes} of {flow.size_bytes} bytes"
+            return failed(client, f"{_NAME}: {what}")
+        retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
+        return finished(client, moved.duration_ns, retransmits, "; ".join(_remarks(moved)))
+
+
+def _remarks(moved: Transfer) -> list[str]:
+    remarks = []
+    if moved.protocol == "UDP" and moved.lost_packets:
+        remarks.append(f"{moved.lost_packets} of {moved.packets} datagrams were lost")
+    elif moved.received_bytes is not None and moved.received_bytes < moved.sent_bytes:
+        short = moved.sent_bytes - moved.received_bytes
+        remarks.append(f"its receiver stopped counting {short} bytes before the end")
+    if _version(moved.version) >= _THREADED:
+        remarks.append(f"its end may be seen up to {_INTERVAL_S} s late")
+    return remarks
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:2])

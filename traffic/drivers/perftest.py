@@ -1,0 +1,370 @@
+"""perftest: RDMA write, send and read over RoCE NICs, as bandwidth or latency tests.
+
+One client and one server a flow, so N-to-1 is N pairs whose clients start at one time. A flow's
+bytes become iterations of a message size, rounded up. `--report_gbits` is always passed: JSON does
+not say its unit, and older text says MB where it means MiB.
+
+perftest measures with the CPU's cycle counter and needs the clock rate for it. Where it cannot tell
+that (a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused: the flow's
+times are then those of the client's process. In virtual time the cycle counter is of another clock
+altogether, and only tests that wait for events come to an end (option `events`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from traffic.drivers.parsing import OutputError, excerpt, foreign
+from traffic.drivers.programs import (
+    Flow,
+    Launch,
+    Option,
+    Options,
+    Outcome,
+    Output,
+    failed,
+    failure,
+    finished,
+    read_options,
+    unfinished,
+    unreadable,
+)
+
+_NAME = "perftest"
+_MIB_BITS = 8 << 20
+_BY_HAND = "run its command by hand on the host"
+# perftest refuses fewer iterations.
+_MIN_ITERATIONS = 5
+
+_OPTIONS = (
+    Option("verb", "write", "what moves the bytes", choices=("write", "send", "read")),
+    Option("test", "bandwidth", "what is measured", choices=("bandwidth", "latency")),
+    Option("size", 65_536, "bytes of a message", 1, 1 << 30),
+    Option("qps", 1, "queue pairs of a flow (bandwidth)", 1, 16_384),
+    Option("tx_depth", 128, "messages under way on a queue pair (bandwidth)", 1, 16_384),
+    Option("gid_index", -1, "which of the NIC's addresses; -1 is perftest's choice", -1, 63),
+    Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is the traffic class's", -1, 255),
+    Option("mtu", 0, "bytes of a packet's payload; 0 is the port's", 0, 4096),
+    Option("device", "", "RDMA device of all hosts; by default the inventory's"),
+    Option("duration", 0, "send for this time (ns, whole seconds) whatever the flow's size", 0),
+    Option("rate_limit", 0, "bits/s of a flow; 0 is without (bandwidth)", 0),
+    Option("events", False, "wait for events and do not poll: needed in virtual time"),
+)
+
+
+class NoClockRate(OutputError):  # noqa: N818 (names what is so)
+    """The test ran to its end, but perftest could not tell the CPU's clock rate.
+
+    `iterations` were done.
+    """
+
+    def __init__(self, iterations: int) -> None:
+        super().__init__(
+            _NAME,
+            "it could not tell the CPU's clock rate, so its figures are 0, inf or nan",
+            "keep the host less busy, or fix its CPU frequency",
+        )
+        self.iterations = iterations
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """A bandwidth test's row. `iterations` are of all queue pairs; peak None if not measured."""
+
+    message_bytes: int
+    iterations: int
+    peak_bits_per_s: float | None
+    mean_bits_per_s: float
+    messages_per_s: float
+
+    @property
+    def duration_ns(self) -> int:
+        """How long the messages took; the message rate has more digits than the bandwidth."""
+        return round(self.iterations / self.messages_per_s * 1e9)
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A latency test's row: half the round trip for write and send, all of it for read.
+
+    Of a test by duration only mean and rate are known.
+    """
+
+    message_bytes: int
+    iterations: int
+    mean_ns: float
+    min_ns: float | None = None
+    max_ns: float | None = None
+    typical_ns: float | None = None
+    stddev_ns: float | None = None
+    p99_ns: float | None = None
+    p999_ns: float | None = None
+    transactions_per_s: float | None = None
+
+
+Row = Bandwidth | Latency
+
+_COLUMNS = {
+    "#bytes": "MsgSize",
+    "#iterations": "n_iterations",
+    "BW peak": "BW_peak",
+    "BW average": "BW_average",
+    "MsgRate[Mpps]": "MsgRate",
+    "t_min[usec]": "t_min",
+    "t_max[usec]": "t_max",
+    "t_typical[usec]": "t_typical",
+    "t_avg[usec]": "t_avg",
+    "t_stdev[usec]": "t_stdev",
+    "99% percentile[usec]": "percentile_99",
+    "99.9% percentile[usec]": "percentile_99.9",
+    "tps average": "tps_average",
+    "CPU_Util[%]": "CPU_util",
+}
+_HEADER = re.compile(
+    r"#\w+|BW (?:peak|average)\[\S+?\]|99(?:\.9)?% percentile\[usec\]|tps average|\S+"
+)
+_BITS_OF = {"Gb/sec": 1e9, "MiB/sec": _MIB_BITS, "MB/sec": _MIB_BITS}
+
+
+def parse_text(text: str) -> list[Row]:
+    """Return the rows of a test's text, one a message size.
+
+    Raises:
+        OutputError: there is no row, or one that cannot be read.
+        NoClockRate: the rows are there without figures.
+    """
+    rows: list[Row] = []
+    header: list[str] = []
+    bits = 0.0
+    for line in text.splitlines():
+        if line.startswith(" #bytes"):
+            header = _HEADER.findall(line)
+            units = [name[name.index("[") + 1 : -1] for name in header if name.startswith("BW ")]
+            bits = _BITS_OF.get(units[0], 0.0) if units else 0.0
+            if units and not bits:
+                raise OutputError(_NAME, f"its bandwidth is in {excerpt(units[0])}", _BY_HAND)
+        elif header and line[:2].strip().isdigit():
+            words = line.split()
+            if len(words) != len(header):
+                raise foreign(_NAME, line)
+            names = [
+                _COLUMNS.get(name.partition("[")[0], "") or _COLUMNS.get(name, name)
+                for name in header
+            ]
+            rows.append(_row(dict(zip(names, words, strict=True)), bits))
+    if not rows:
+        raise foreign(_NAME, text)
+    return rows
+
+
+def parse_json(text: str, gbits: bool = True) -> Row:
+    """Return the row of a test's JSON file; `gbits` says whether it ran with --report_gbits.
+
+    Versions before 24.01 leave keys and words unquoted; both forms are read.
+
+    Raises:
+        OutputError: the file is cut short or not perftest's.
+        NoClockRate: the row is there without figures.
+    """
+    try:
+        document = json.loads(text, parse_constant=str, parse_float=str, parse_int=str)
+        results = document.get("results") if isinstance(document, dict) else None
+    except json.JSONDecodeError:
+        results = _unquoted(text).get("results")
+    if not isinstance(results, dict) or not results:
+        raise foreign(_NAME, text)
+    return _row(results, 1e9 if gbits else _MIB_BITS)
+
+
+_OPEN = re.compile(r'"?(\w+)"?\s*:\s*\{$')
+_PAIR = re.compile(r'"?([\w.]+)"?\s*:\s*"?([^",{}]*)"?,?$')
+
+
+def _unquoted(text: str) -> dict[str, dict[str, str]]:
+    """Read the almost-JSON of old versions: one pair a line, sections in braces."""
+    sections: dict[str, dict[str, str]] = {}
+    inside: list[str] = []
+    for line in text.strip().splitlines():
+        word = line.strip()
+        if word == "{":
+            inside.append("")
+        elif begun := _OPEN.fullmatch(word):
+            inside.append(begun[1])
+            sections[begun[1]] = {}
+        elif word.rstrip(",") == "}" and inside:
+            inside.pop()
+        elif (pair := _PAIR.fullmatch(word)) and inside and inside[-1]:
+            sections[inside[-1]][pair[1]] = pair[2].strip()
+        else:
+            raise foreign(_NAME, text)
+    if inside:
+        raise foreign(_NAME, text)
+    return sections
+
+
+def _row(values: Mapping[str, Any], bits: float) -> Row:
+    size, iterations = (_count(values, name) for name in ("MsgSize", "n_iterations"))
+    if not iterations:
+        raise OutputError(_NAME, "it ended before its first message was through", _BY_HAND)
+    if "BW_average" in values:
+        peak, mean, rate = (
+            _figure(values, name, iterations) for name in ("BW_peak", "BW_average", "MsgRate")
+        )
+        if not rate:
+            raise NoClockRate(iterations)
+        return Bandwidth(size, iterations, peak * bits or None, mean * bits, rate * 1e6)
+    if "tps_average" in values:
+        mean_us, rate = (_figure(values, name, iterations) for name in ("t_avg", "tps_average"))
+        return Latency(size, iterations, mean_us * 1e3, transactions_per_s=rate)
+    names = ("t_avg", "t_min", "t_max", "t_typical", "t_stdev", "percentile_99", "percentile_99.9")
+    return Latency(size, iterations, *(_figure(values, name, iterations) * 1e3 for name in names))
+
+
+def _count(values: Mapping[str, Any], name: str) -> int:
+    word = str(values.get(name, ""))
+    if not word.isdigit():
+        raise OutputError(_NAME, f"its report has no {name} but {excerpt(word)!r}", _BY_HAND)
+    return int(word)
+
+
+def _figure(values: Mapping[str, Any], name: str, iterations: int) -> float:
+    word = values.get(name)
+    try:
+        figure = float(str(word))
+    except ValueError:
+        raise OutputError(
+            _NAME, f"its report has no {name} but {excerpt(repr(word))}", _BY_HAND
+        ) from None
+    if not math.isfinite(figure):
+        raise NoClockRate(iterations)
+    return figure
+
+
+# What perftest says when it fails, and what to do about it; the first that fits.
+_FAILURES = (
+    ("Couldn't connect to", "nothing listens there: see whether the server runs"),
+    ("Couldn't listen to port", "the port is taken: see what an earlier run left"),
+    ("name resolution", "the host's name is unknown: give an address"),
+    ("Did not detect devices", "the host has no RDMA device: see `rdma link`"),
+    ("Unable to find the Infiniband/RoCE device", "see `rdma link` for the devices it has"),
+    ("Gid index", "see `show_gids` for the indexes there are"),
+    ("unrecognized option", "this version of perftest is too old or too new for the option"),
+    ("Couldn't read remote address", "the other end failed, or has other options"),
+    ("Failed status", "the transport gave up: see whether packets get through at this MTU"),
+    ("Couldn't allocate MR", "raise the memlock limit"),
+    ("Couldn't create QP", "fewer queue pairs, or raise the memlock limit"),
+)
+
+
+def explain(text: str) -> OutputError:
+    """Return the error that perftest's words stand for."""
+    for sign, remedy in _FAILURES:
+        for line in text.splitlines():
+            if sign in line:
+                return OutputError(_NAME, excerpt(line), remedy)
+    return OutputError(_NAME, excerpt(text) or "it failed without a word", _BY_HAND)
+
+
+class Perftest:
+    """The driver. Its options are in `docs/traffic-programs.md`."""
+
+    name = _NAME
+    options = _OPTIONS
+
+    def needs(self, options: Options) -> tuple[str, ...]:
+        """Return the one program of the test."""
+        return (_program(read_options(_OPTIONS, options)[0]),)
+
+    def check(self, options: Options) -> list[str]:
+        """Return what is wrong with the options."""
+        values, problems = read_options(_OPTIONS, options)
+        if values["duration"] % 10**9:
+            problems.append("duration is not whole seconds: perftest counts in seconds")
+        if values["mtu"] and values["mtu"] not in (256, 512, 1024, 2048, 4096):
+            problems.append(f"mtu is {values['mtu']}: give 256, 512, 1024, 2048 or 4096")
+        if values["events"] and values["verb"] == "write":
+            problems.append("perftest's write tests only poll: events go with send and read")
+        if values["test"] == "latency" and (values["rate_limit"] or values["qps"] > 1):
+            problems.append("latency tests take neither qps nor rate_limit: leave them out")
+        if values["test"] == "latency" and "size" not in options:
+            problems.append("latency tests want a size: give the bytes of a message, like 64")
+        return problems
+
+    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
+        """Return the server's and the client's start."""
+        values, _ = read_options(_OPTIONS, options)
+        timeout_s = 3600.0 + values["duration"] / 1e9
+        server = Launch(
+            host=flow.dst,
+            argv=_argv(flow, values, values["device"] or flow.dst_rdma_device),
+            role="server",
+            flow=flow.number,
+            timeout_s=timeout_s,
+            listens=(("tcp", flow.port),),
+        )
+        client = Launch(
+            host=flow.src,
+            argv=(*_argv(flow, values, values["device"] or flow.src_rdma_device), flow.dst_address),
+            role="client",
+            flow=flow.number,
+            at_ns=flow.start_ns,
+            timeout_s=timeout_s,
+        )
+        return server, client
+
+    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return what became of the flow. Retransmissions are the NIC's, and unknown."""
+        if client.stopped:
+            return unfinished(client)
+        if why := failure(_NAME, client, "client"):
+            if client.exit_code > 0 and not client.error:
+                return unreadable(client, explain(client.stderr + client.stdout))
+            return failed(client, why)
+        try:
+            row = parse_text(client.stdout)[-1]
+        except NoClockRate as error:
+            return finished(client, None, detail=f"{error.what}; times are its process's")
+        except OutputError as error:
+            return unreadable(client, error)
+        if isinstance(row, Bandwidth):
+            return finished(client, row.duration_ns)
+        ways = 1 if "RDMA_Read" in client.stdout else 2
+        return finished(client, round(row.mean_ns * row.iterations * ways))
+
+
+def _program(values: Mapping[str, Any]) -> str:
+    return f"ib_{values['verb']}_{'bw' if values['test'] == 'bandwidth' else 'lat'}"
+
+
+def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> tuple[str, ...]:
+    """Return the command of either end: most options must agree."""
+    argv = [_program(values), "--port", str(flow.port), "--size", str(values["size"]), "-F"]
+    if device:
+        argv += ["--ib-dev", device]
+    if values["gid_index"] >= 0:
+        argv += ["--gid-index", str(values["gid_index"])]
+    traffic_class = values["traffic_class"] if values["traffic_class"] >= 0 else flow.tos
+    if traffic_class:
+        argv += ["--tclass", str(traffic_class)]
+    if values["mtu"]:
+        argv += ["--mtu", str(values["mtu"])]
+    if values["duration"]:
+        argv += ["--duration", str(values["duration"] // 10**9)]
+    else:
+        each = values["size"] * (values["qps"] if values["test"] == "bandwidth" else 1)
+        iterations = max(_MIN_ITERATIONS, -(-flow.size_bytes // each))
+        argv += ["--iters", str(iterations)]
+    if values["events"]:
+        argv.append("--events")
+    if values["test"] == "bandwidth":
+        argv += ["--report_gbits", "--qp", str(values["qps"])]
+        argv += ["--tx-depth", str(values["tx_depth"])]
+        if values["rate_limit"]:
+            argv += ["--rate_limit", f"{values['rate_limit'] / 1e9:.6f}", "--rate_units", "g"]
+            argv += ["--rate_limit_type", "SW"]
+    return tuple(argv)
