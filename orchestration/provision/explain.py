@@ -63,6 +63,11 @@ _KNOWN = (
         "see whether it runs, and whether its address in the inventory is right",
     ),
     (
+        "Network is unreachable",
+        "there is no route to {address}",
+        "correct ansible_host in the inventory, or this machine's routes",
+    ),
+    (
         "Could not resolve hostname",
         "the name {address} is not known",
         "correct ansible_host in the inventory",

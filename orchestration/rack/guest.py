@@ -165,6 +165,7 @@ class Guest:
     def _begin(self, number: int, message: dict[str, Any]) -> None:
         match message["do"]:
             case "run":
+                _look_anew()
                 command = Command(number, message, self.say)
                 self._commands[number] = command
                 for fd in command.outputs:
@@ -267,6 +268,12 @@ def prepare(folder: RackFolder) -> None:
     users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *kept]) + "\n")
     bind(str(users), "/etc/passwd")
     socket.sethostname("controller")
+
+
+def _look_anew() -> None:
+    """Forget what was read of the host's files: they may have changed in the meantime."""
+    with open("/proc/sys/vm/drop_caches", "w") as file:
+        file.write("3")
 
 
 def main() -> None:

@@ -144,7 +144,7 @@ def parse_text(text: str) -> Transfer:
     """
     for line in text.splitlines():
         if line.startswith("iperf3: "):
-            raise explain(line.partition(" - ")[2] or line.removeprefix("iperf3: "))
+            raise explain(line)
     sides: dict[str, re.Match[str]] = {}
     for line in text.splitlines():
         # the sum, where there are several streams, comes after them
@@ -185,7 +185,8 @@ _FAILURES = (
 
 def explain(text: str) -> OutputError:
     """Return the error that iperf3's words stand for."""
-    said = excerpt(text.strip().splitlines()[0] if text.strip() else "")
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    said = excerpt(first.removeprefix("iperf3: ").removeprefix("error - "))
     remedy = next((todo for sign, todo in _FAILURES if sign in said), "run its command by hand")
     return OutputError(_NAME, said or "it failed without a word", remedy)
 
@@ -246,7 +247,7 @@ class Iperf3:
             return failed(client, failure(_NAME, client, "client"))
         try:
             if client.exit_code and not client.stdout.strip():
-                raise explain(client.stderr.removeprefix("iperf3: "))
+                raise explain(client.stderr)
             moved = parse_json(client.stdout)
         except OutputError as error:
             return unreadable(client, error)

@@ -251,6 +251,7 @@ _FAILURES = (
     ("Couldn't listen to port", "the port is taken: see what an earlier run left"),
     ("name resolution", "the host's name is unknown: give an address"),
     ("Did not detect devices", "the host has no RDMA device: see `rdma link`"),
+    ("IB device", "see `rdma link` for the devices it has"),
     ("Unable to find the Infiniband/RoCE device", "see `rdma link` for the devices it has"),
     ("Gid index", "see `show_gids` for the indexes there are"),
     ("unrecognized option", "this version of perftest is too old or too new for the option"),
