@@ -47,8 +47,9 @@ class Access:
 class Corridor:
     """Bounds that a trial must keep to; the circuit breaker trips outside them.
 
-    Shares are of one `window_s`: packets dropped of packets sent, time paused by PFC, and bytes
-    sent of what the busiest window so far sent. 1 (or 0 for throughput) never trips.
+    Shares are of one `window_s`: packets dropped of packets sent, time that PFC may have paused a
+    port for (every pause frame counts as the longest there is), and bytes sent of what the busiest
+    window so far sent. 1 (or 0 for throughput) never trips.
     """
 
     window_s: float = 1.0

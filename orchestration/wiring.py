@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestration.backends.hardware.ssh import Secrets
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
+
+if TYPE_CHECKING:
+    from orchestration.backends.hardware.backend import HardwareBackend
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,11 @@ class RackAccess:
     secrets: Secrets
 
 
-def _on_rack(rack: RackAccess | None) -> Backend:
+def hardware(rack: RackAccess | None) -> HardwareBackend:
+    """Return the hardware backend on a rack.
+
+    Raises InputError without one, NotReadyError without the libraries.
+    """
     if rack is None:
         raise InputError.single(
             "--on hardware",
@@ -58,7 +66,7 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
     The hardware backend needs a `rack`; the others have no use for one.
     """
     if name == _HARDWARE:
-        return _on_rack(rack)
+        return hardware(rack)
     if name not in _BACKENDS:
         known = ", ".join(sorted([*_BACKENDS, _HARDWARE]))
         raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")

@@ -76,7 +76,8 @@ def _progress(devices: int) -> Iterator[Callable[[str], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("asking the devices", total=devices)
         yield lambda device: bar.update(task, advance=1, description=f"asked {device}")
 

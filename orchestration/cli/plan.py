@@ -8,11 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryOption,
+    enter_virtual_rack,
+    rack_access,
+)
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from orchestration.campaign.expand import Campaign
     from orchestration.campaign.plan import Plan
+    from orchestration.wiring import RackAccess
 
 
 def plan(
@@ -20,6 +29,9 @@ def plan(
     backend: Annotated[
         str | None, typer.Option("--on", help="Plan for this backend: emulated, fake or hardware.")
     ] = None,
+    inventory: InventoryOption = None,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
     ] = None,
@@ -33,7 +45,8 @@ def plan(
 ) -> None:
     """Show what a campaign would run, in which order, and how long it would take.
 
-    The file is checked completely; nothing is started and nothing is written.
+    The file is checked completely; nothing is started and nothing is written. On hardware, with an
+    inventory, every switch is asked what it offers.
 
     Examples: closloop plan examples/quickstart.yml
 
@@ -45,9 +58,14 @@ def plan(
     from orchestration.campaign.plan import make_plan
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
+    offers = None
+    if campaign.trials[0].backend == "hardware" and inventory is not None:
+        enter_virtual_rack(inventory)
+        offers = _offers(campaign, rack_access(inventory, ask_pass, ask_become_pass))
     made = make_plan(campaign, jobs or len(os.sched_getaffinity(0)), out)
     if as_json:
-        typer.echo(json.dumps(_as_json(campaign, made), indent=2))
+        switches = {} if offers is None else {"switches": offers}
+        typer.echo(json.dumps({**_as_json(campaign, made), **switches}, indent=2))
         return
 
     from rich.console import Console
@@ -56,6 +74,30 @@ def plan(
     console.print(_cells(campaign, made))
     console.print(_total(made), highlight=False)
     console.print(_order(made), highlight=False, markup=False)
+    for line in _offer_lines(offers or []):
+        console.print(line, highlight=False, markup=False)
+
+
+def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
+    from inventory.files import load_testbed
+    from orchestration import wiring
+
+    testbed = load_testbed(campaign.trials[0].testbed)
+    return wiring.hardware(rack).offers(campaign.trials, testbed)
+
+
+def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
+    """Return where the numbers come from: switches that say the same in one line."""
+    lines: dict[str, list[str]] = {}
+    for offer in offers:
+        words = [f"{name}: {source}" for name, source in offer["sources"].items()]
+        if len(set(offer["sources"].values())) == 1:
+            words = [f"all numbers: {next(iter(offer['sources'].values()))}"]
+        for text in [*words, *offer["shortcomings"]]:
+            lines.setdefault(text, []).append(offer["switch"])
+    return ["switches:", *(f"  {', '.join(who)}: {text}" for text, who in lines.items())] * bool(
+        offers
+    )
 
 
 def _cells(campaign: Campaign, made: Plan) -> Table:

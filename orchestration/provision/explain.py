@@ -48,6 +48,16 @@ _KNOWN = (
         "make room on the device, then provision again",
     ),
     (
+        "No usable temporary directory",
+        "its disk is full, or nothing can be written to its /tmp",
+        "make room on the device, then provision again",
+    ),
+    (
+        "not responding",
+        "it has stopped answering",
+        "see whether it still runs; `closloop provision --undo` takes back what was changed",
+    ),
+    (
         "Connection refused",
         "nothing listens at {address} port {port}",
         "see whether sshd runs, and whether ansible_host and ansible_port are right",

@@ -55,7 +55,8 @@ def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
     if known_hosts_file:
         files.append(str(Path(known_hosts_file).expanduser().absolute()))
     known = " ".join(f'"{file}"' for file in files)
-    options = ["-o", "StrictHostKeyChecking=yes", "-o", f"UserKnownHostsFile={known}"]
+    options = ["-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no"]
+    options += ["-o", f"UserKnownHostsFile={known}"]
     variables: dict[str, Any] = {
         "ansible_host": access.address,
         "ansible_port": access.port,

@@ -157,6 +157,8 @@ def _run_playbook(
         quiet=True,
         envvars={
             "ANSIBLE_CONFIG": str(PLAYBOOKS_FOLDER / "ansible.cfg"),
+            # ansible-runner turns it off
+            "ANSIBLE_HOST_KEY_CHECKING": "True",
             "ANSIBLE_FORKS": str(max(1, len(devices))),
             # its temporary files and connections, too, go away with the folder
             "ANSIBLE_HOME": str(folder / "ansible"),

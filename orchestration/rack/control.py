@@ -223,7 +223,7 @@ def up(
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):
-        if handle.layout != layout:
+        if handle.layout.to_json() != layout.to_json():
             raise NotReadyError(
                 f"the rack {place.name} is up with other devices",
                 "take it down first: closloop rack down; or name another folder with --folder",

@@ -409,6 +409,7 @@ def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
     assert set(rig.ask(rig.switch.read_request()).kmax_bytes.tolist()) == {51_200}
     assert set(set_all(rig, 5120, 10_240, 0.2).kmax_bytes.tolist()) == {10_240}
     assert rig.switch.restarts == 1
+    assert rig.switch.shortcomings(10**9)[-1] == "its Redis was restarted meanwhile (1 times)"
 
 
 def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):

@@ -1,4 +1,4 @@
-"""Surveys of devices: on this machine, over SSH, from recorded LLDP; what is no survey is refused."""
+"""Surveys of devices: of this machine, over SSH, from recorded LLDP; other things are refused."""
 
 import dataclasses
 import json
@@ -7,7 +7,6 @@ import shutil
 import socket
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,9 @@ from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.backends.hardware.agent import nic as nic_agent
 from orchestration.backends.hardware.agent import survey as agent
 from orchestration.backends.hardware.agent.resp import APPL_DB, Redis
+from orchestration.backends.hardware.client import AgentClient
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
+from orchestration.backends.hardware.nic import Nic
 from orchestration.backends.hardware.survey import (
     judge_rack,
     neighbours_of_lldpctl,
@@ -30,6 +31,7 @@ from orchestration.backends.hardware.survey import (
 )
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
+from orchestration.model.errors import InputError, NotReadyError
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -304,8 +306,6 @@ def test_the_command(loopback, tmp_path, monkeypatch):
 
 
 def test_a_skeleton_is_written_once_and_not_checked_as_it_is(tmp_path):
-    from orchestration.model.errors import InputError, NotReadyError
-
     path = tmp_path / "rack.yml"
     assert CliRunner().invoke(cli.app, ["write", "graphcc", "-o", str(path)]).exit_code == 0
     again = CliRunner().invoke(cli.app, ["write", "graphcc", "-o", str(path)])
@@ -313,4 +313,22 @@ def test_a_skeleton_is_written_once_and_not_checked_as_it_is(tmp_path):
     checked = CliRunner().invoke(cli.app, ["check", str(path)])
     assert isinstance(checked.exception, NotReadyError)
     assert "30 addresses are still placeholders" in checked.exception.message
-    assert time.monotonic() > 0
+
+
+@pytest.mark.ssh
+def test_a_nic_over_ssh(loopback):
+    """The loopback interface is no RoCE NIC: that is said, by the agent as it is sent."""
+    access = reached(loopback, h1={"rdma_device": "mlx5_0"}).access["h1"]
+    client = AgentClient(access, str(loopback.known_hosts), ["nic"])
+    try:
+        nic = Nic(client, access, "lo")
+        assert nic.capabilities().surfaces == {}
+        with pytest.raises(DeviceError, match="h1: the NIC at lo offers no DCQCN parameters"):
+            nic.read()
+        with pytest.raises(InputError):
+            nic.write({"rpg_gd": 99})
+        assert {reading.source: bool(reading.problem) for reading in nic.counters()} == {
+            "hw": True, "port": True, "ethtool": True, "rdma": True,
+        }  # fmt: skip
+    finally:
+        client.close()

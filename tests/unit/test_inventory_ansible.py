@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from inventory.ansible import load_rack, write_rack
+from inventory.ansible_schema import DEVICE_NAMES, RACK_NAMES
 from inventory.ansible_skeleton import is_example, skeleton
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Corridor, Rack, Safety
@@ -424,3 +425,16 @@ def test_a_skeleton_is_an_inventory_with_placeholders(tmp_path, name):
     assert isinstance(rack.testbed, Testbed)
     assert not is_example("10.0.0.1")
     assert not is_example("leaf1.example")
+
+
+def test_the_inventory_of_the_docs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
+    rack = load(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
+    assert rack.access["leaf1"].platform == "sonic"
+    assert rack.access["h1"].rdma_device == "mlx5_0"
+    assert rack.collector == Access(
+        "metrics1", "10.20.0.5", user="admin", key_file="~/.ssh/rack", become=True
+    )
+    for name in (*DEVICE_NAMES, *RACK_NAMES):
+        documented = f"`{name}`" in page
+        assert documented or name.startswith("ansible_become_") or name == "ansible_connection"

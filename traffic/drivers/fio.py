@@ -207,7 +207,7 @@ class Fio:
         server = (*common, f"--size={max(_ENDLESS_BYTES, 2 * size)}", "--rw=read", "--listen")
         client = [*common, f"--size={size}", "--rw=write", f"--hostname={flow.dst_address}"]
         if values["nodelay"]:
-            client.append("--nodelay")
+            client.append("--nodelay=1")
         if values["rate"]:
             client.append(f"--rate={values['rate'] // 8}")
         return (

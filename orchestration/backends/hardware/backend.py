@@ -21,6 +21,8 @@ from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.flows import RackFlows
+from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
+from orchestration.backends.hardware.nic_watch import NicWatch
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -74,6 +76,25 @@ class HardwareBackend:
             check_queues(fleet, switches)
             check_sources(switches, tuners)
             check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
+
+    def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
+        """Ask every switch what it offers these trials: sources of its numbers, what is missing.
+
+        Raises NotReadyError as `check` does.
+        """
+        check_same_fabric(self._rack, testbed)
+        period_ns = min(trial.sample_period_ns for trial in trials)
+        with self._open() as fleet:
+            switches = _switches(self._rack)
+            check_queues(fleet, switches)
+        return [
+            {
+                "switch": switch.device,
+                "sources": dict(switch.sources()),
+                "shortcomings": list(switch.shortcomings(period_ns)),
+            }
+            for switch in switches
+        ]
 
     def run(
         self,
@@ -137,6 +158,8 @@ class HardwareBackend:
         ):
             absent = settings.write(fleet)
             clocks = fleet.clocks()
+            nics = NicWatch(rack, fleet)
+            nics.start()
             flows = RackFlows(trial, testbed, schedule, fleet)
             guard.tick()
             flows.connect(clocks)
@@ -149,6 +172,7 @@ class HardwareBackend:
             try:
                 said = run_loop(rig, decides, testbed, trial, recorder, progress)
                 rig.finish(recorder)
+                nics.finish()
                 records = flows.records()
             finally:
                 flows.stop()
@@ -158,8 +182,12 @@ class HardwareBackend:
                 "changes_held_back": limiter.held_back,
                 "changes_superseded": limiter.superseded,
                 "settings_absent": absent,
+                "read_back": rig.read_back.facts(),
+                "nics": nics.facts(),
+                "peak_queue_bytes": rig.peaks(),
             }
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
+        findings += rig.read_back.findings()
         findings += guard.findings()
         return TrialRecord(
             flows=records,
@@ -218,9 +246,9 @@ def holder_of(trial: TrialSpec) -> str:
 
 def services_of(rack: Rack, device: str) -> tuple[str, ...]:
     """Return the agent's services that a device needs."""
-    if rack.testbed.device[device].kind == "host":
-        return _HOST_SERVICES
     access: Access = rack.access[device]
+    if rack.testbed.device[device].kind == "host":
+        return (*_HOST_SERVICES, NIC_SERVICE) if access.nic == "roce" else _HOST_SERVICES
     return (*make_switch(rack, device).services, *_ALWAYS, *_platform(access))
 
 

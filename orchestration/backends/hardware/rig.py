@@ -15,6 +15,7 @@ import numpy as np
 from inventory.rack import Rack
 from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.fleet import Clock, Fleet
+from orchestration.backends.hardware.readback import ReadBack
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
 from orchestration.loop import Observer
@@ -98,6 +99,8 @@ class HardwareRig:
         self._limiter = limiter
         self._ticker = Ticker()
         self._queues = len(rack.testbed.queues)
+        self._labels = [queue.label for queue in rack.testbed.queues]
+        self._peaks = np.full(self._queues, MISSING, dtype=np.int64)
         self._hosts = rack.testbed.hosts
         counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -111,6 +114,8 @@ class HardwareRig:
         self.read_latency_ns: list[int] = []
         self.set_latency_ns: list[int] = []
         self.events: list[Event] = []
+        rounds = np.repeat([switch.rounds for switch in switches], counts)
+        self.read_back = ReadBack(self._labels, rounds)
 
     def start(self) -> None:
         """Start the traffic; return at time 0."""
@@ -156,6 +161,11 @@ class HardwareRig:
             kmax_bytes=self._joined("kmax_bytes"),
             pmax=self._joined("pmax"),
         )
+        for place, first in enumerate(self._first[:-1].tolist()):
+            peak = self._known[place].peak_bytes
+            if peak is not None:
+                mine = self._peaks[first : first + len(peak)]
+                np.maximum(mine, peak, out=mine)
         offered = not self._traffic.all_done()
         self._corridor.feed(end_ns, observation, self._paused_ns(), offered)
         return observation
@@ -193,6 +203,12 @@ class HardwareRig:
         observer.observed(observation)
         self._sample_hosts()
 
+    def peaks(self) -> dict[str, int]:
+        """Return the highest watermark of each queue that has one, by its label."""
+        return {
+            self._labels[number]: int(peak) for number, peak in enumerate(self._peaks) if peak > 0
+        }
+
     def hosts(self) -> HostRecords:
         """TCP counters of all hosts so far."""
         shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
@@ -221,9 +237,15 @@ class HardwareRig:
                 action.kmax_bytes[mine],
                 action.pmax[mine],
             )
+        if not requests:
+            return
         self._take(requests)
-        if requests:
-            self.set_latency_ns.append(self.now_ns() - begin_ns)
+        self.set_latency_ns.append(self.now_ns() - begin_ns)
+        changed = SetThresholds(
+            queues, action.kmin_bytes[~same], action.kmax_bytes[~same], action.pmax[~same]
+        )
+        names = ("kmin_bytes", "kmax_bytes", "pmax")
+        self.read_back.compare(changed, np.stack([self._joined(n)[queues] for n in names]))
 
     def _read_all(self, what: str) -> None:
         ask = {

@@ -30,6 +30,7 @@ class SwitchReading:
 
     `t_ns` is when each queue's numbers were true, on the device's clock. `paused_ns` is how long
     pause frames have kept its port from sending in all, at most; None where no switch is paused.
+    `peak_bytes` are watermarks: no depths, but the most that waited within their last poll.
     """
 
     t_ns: Ints
@@ -42,12 +43,14 @@ class SwitchReading:
     kmax_bytes: Ints
     pmax: Floats
     paused_ns: Ints | None = None
+    peak_bytes: Ints | None = None
 
 
 class Switch(Protocol):
     """One switch of a rack."""
 
     device: str
+    rounds: bool  # thresholds, to the ASIC's units
 
     @property
     def services(self) -> Sequence[str]:
@@ -85,6 +88,7 @@ class LinuxSwitch:
     """A switch whose queues are Linux' RED: every number is exact, and of the moment it is read."""
 
     services = ("redq",)
+    rounds = False
 
     def __init__(self, rack: Rack, device: str) -> None:
         self.device = device

@@ -56,10 +56,10 @@ def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, s
     keys = [key for reply in found for key in sorted(reply)]
     replies = redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
     result: dict[str, dict[str, dict[str, str]]] = {table: {} for table in names}
-    for key, flat in zip(keys, replies):  # noqa: B905 (Python 3.9)
+    for key, flat in zip(keys, replies):
         table, _, name = key.partition("|")
         if flat:
-            result[table][name] = dict(zip(flat[::2], flat[1::2]))  # noqa: B905
+            result[table][name] = dict(zip(flat[::2], flat[1::2]))
     return result
 
 

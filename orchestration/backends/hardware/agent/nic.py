@@ -189,7 +189,7 @@ def ethtool_statistics(interface: str) -> dict[str, int]:
         strings[12 + _NAME_BYTES * i :][:_NAME_BYTES].partition(b"\0")[0].decode(errors="replace")
         for i in range(count)
     )
-    return dict(zip(names, struct.unpack_from(f"={count}Q", stats, 8)))  # noqa: B905 (Python 3.9)
+    return dict(zip(names, struct.unpack_from(f"={count}Q", stats, 8)))
 
 
 def _ethtool(control: socket.socket, interface: str, request: bytes) -> bytes:

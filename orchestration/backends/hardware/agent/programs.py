@@ -1,14 +1,17 @@
 """Programs on this host: started at a time, watched, collected, and never left behind.
 
-    program.start      start `argv` under an `id`, at `at_monotonic_ns` or at once, with base64
-                       `stdin`; it may run for `timeout_s`
-    program.listening  which of the (protocol, port)s something on this host listens at
-    program.stop       end one, or all without an `id`
-    program.collect    what one that has ended printed, and when it ran; then it is forgotten
+    program.start      start `argv` as `program`, a name, with base64 `stdin`: at once, or with
+                       `after_ns` so long after the time that program.go gives; it may run for
+                       `limit_s`
+    program.go         let all that wait for it start, counted from `t0_ns`
+    program.listening  which of `ports`, [protocol, port]s, something on this host listens at
+    program.missing    which of the programs `names` this host does not have
+    program.stop       end `program`, or all without one
+    program.collect    what `program`, which has ended, printed, and when it ran; then forget it
 
-The event `program.ended` tells of each end. Times are of CLOCK_MONOTONIC. A program is a process
-group of its own and dies with this process; what it leaves running in its group is killed when it
-ends. Of its output the first `KEPT_BYTES` are kept.
+The event `program.ended` names a `program` that has ended. Times are of CLOCK_MONOTONIC. A program
+is a process group of its own and dies with this process; what it leaves running in its group is
+killed when it ends. Of its output the first `KEPT_BYTES` are kept.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from orchestration.backends.hardware.agent.main import Agent, Operation, OperationError
 
 KEPT_BYTES = 4 << 20
-DEFAULT_TIMEOUT_S = 3600.0
+DEFAULT_LIMIT_S = 3600.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 # A process is made so long before its start, and sleeps until then.
@@ -35,22 +39,24 @@ _AHEAD_NS = 50_000_000
 # Between the polite signal and the other one.
 _GRACE_NS = 1_000_000_000
 _READ_BYTES = 1 << 16
+_ERROR_BYTES = 500
 _FIRST_FREE_FD, _LAST_FD = 3, 4096
 _LISTENING = {"tcp": "0A", "udp": "07"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# What a child does: it is given the time at which it began, and must not return.
-Work = Callable[[int], NoReturn]
+# What a child does. It calls what it is given once, when it is ready: that returns at its time, and
+# returns that time.
+Work = Callable[[Callable[[], int]], None]
 
 
 class Child:
     """One started program. Times are -1 for not yet."""
 
-    def __init__(self, ident: str, work: Work, stdin: bytes, timeout_ns: int) -> None:
-        self.ident = ident
+    def __init__(self, name: str, work: Work, stdin: bytes, limit_ns: int) -> None:
+        self.name = name
         self.work = work
         self.stdin = stdin
-        self.timeout_ns = timeout_ns
+        self.limit_ns = limit_ns
         self.pid = 0
         self.exit_code: int | None = None
         self.error = ""
@@ -91,6 +97,7 @@ class Programs:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._children: dict[str, Child] = {}
+        self._waiting: list[tuple[Child, int]] = []
         self._woken, wake = os.pipe()
         for fd in (self._woken, wake):
             os.set_blocking(fd, False)
@@ -100,19 +107,40 @@ class Programs:
         agent.at_end(self.kill_all)
 
     def add(
-        self, ident: str, work: Work, at_ns: int | None, stdin: bytes, timeout_s: float
+        self, name: str, work: Work, after_ns: int | None, stdin: bytes, limit_s: float
     ) -> None:
-        """Have a child do `work` at `at_ns`, or at once. Raises OperationError."""
-        if ident in self._children:
-            raise OperationError(f"there is a program {ident!r} already", "collect it first")
-        child = Child(ident, work, stdin, int(timeout_s * 1e9))
-        self._children[ident] = child
-        if at_ns is None or at_ns - time.monotonic_ns() <= _AHEAD_NS:
-            self._fork(child, at_ns)
-        else:
-            self._agent.at(at_ns - _AHEAD_NS, lambda: self._fork(child, at_ns))
+        """Have a child do `work` at once, or `after_ns` after the time of `go`.
 
-    def _fork(self, child: Child, at_ns: int | None) -> None:
+        Raises OperationError.
+        """
+        if name in self._children:
+            raise OperationError(f"there is a program {name!r} already", "collect it first")
+        child = Child(name, work, stdin, int(limit_s * 1e9))
+        self._children[name] = child
+        if after_ns is None:
+            self._fork(child, 0)
+        else:
+            self._waiting.append((child, after_ns))
+
+    def add_requested(self, request: dict[str, Any], work: Work) -> None:
+        """Add what an operation like `program.start` asks for."""
+        after_ns = request.get("after_ns")
+        self.add(
+            str(request["program"]),
+            work,
+            None if after_ns is None else int(after_ns),
+            base64.b64decode(request.get("stdin", "")),
+            float(request.get("limit_s", DEFAULT_LIMIT_S)),
+        )
+
+    def go(self, t0_ns: int) -> None:
+        """Start those that wait, each at its time after `t0_ns`."""
+        waiting, self._waiting = self._waiting, []
+        for child, after_ns in waiting:
+            at_ns = t0_ns + after_ns
+            self._agent.at(at_ns - _AHEAD_NS, partial(self._fork, child, at_ns))
+
+    def _fork(self, child: Child, at_ns: int) -> None:
         if child.stopped:
             return
         stdin = os.memfd_create("stdin")
@@ -128,28 +156,30 @@ class Programs:
         os.close(stdin)
         for _, write in pipes:
             os.close(write)
-        for name, (read, _) in zip(("stdout", "stderr", "start"), pipes):
+        for place, pipe in enumerate(("stdout", "stderr", "start")):
+            read = pipes[place][0]
             child.open.add(read)
-            self._agent.watch(read, lambda name=name, read=read: self._read(child, name, read))
-        latest_ns = max(at_ns or 0, time.monotonic_ns()) + child.timeout_ns
+            self._agent.watch(read, partial(self._read, child, pipe, read))
+        latest_ns = max(at_ns, time.monotonic_ns()) + child.limit_ns
         self._agent.at(latest_ns, lambda: self._expire(child))
         self._reap()
         self._settle()
 
-    def _read(self, child: Child, name: str, fd: int) -> None:
+    def _read(self, child: Child, pipe: str, fd: int) -> None:
         piece = os.read(fd, _READ_BYTES)
         if not piece:
             self._agent.forget(fd)
             os.close(fd)
             child.open.discard(fd)
             self._settle()
-        elif name == "start":
-            if child.started_ns < 0:
-                (child.started_ns,) = struct.unpack_from("=q", piece)
-                piece = piece[8:]
-            child.error += piece.decode(errors="replace")
+        elif pipe == "start":
+            # when it began, an error, or both
+            if piece[:1] == b"@":
+                (child.started_ns,) = struct.unpack_from("=q", piece, 1)
+                piece = piece[9:]
+            child.error += piece[1:].decode(errors="replace")
         else:
-            kept = child.kept[name]
+            kept = child.kept[pipe]
             room = KEPT_BYTES - len(kept)
             kept += piece[:room]
             child.cut_bytes += max(0, len(piece) - room)
@@ -174,16 +204,16 @@ class Programs:
                 child.pid = 0
             if child.over and not child.told:
                 child.told = True
-                self._agent.send({"event": "program.ended", "id": child.ident})
+                self._agent.send({"event": "program.ended", "program": child.name})
 
     def _expire(self, child: Child) -> None:
         if child.pid:
             child.timed_out = True
             child.signal(signal.SIGKILL)
 
-    def stop(self, ident: str) -> None:
+    def stop(self, name: str) -> None:
         """End a program: politely, then not. One that has ended stays as it is."""
-        child = self._child(ident)
+        child = self._child(name)
         if child.exit_code is not None or child.stopped:
             return
         child.stopped = True
@@ -196,15 +226,15 @@ class Programs:
 
     def stop_all(self) -> None:
         """End all programs."""
-        for ident in list(self._children):
-            self.stop(ident)
+        for name in list(self._children):
+            self.stop(name)
 
-    def collect(self, ident: str) -> dict[str, Any]:
+    def collect(self, name: str) -> dict[str, Any]:
         """Return the report of a program that has ended, and forget it."""
-        child = self._child(ident)
+        child = self._child(name)
         if not child.over:
-            raise OperationError(f"the program {ident!r} still runs", "stop it first")
-        del self._children[ident]
+            raise OperationError(f"the program {name!r} still runs", "stop it first")
+        del self._children[name]
         return child.report()
 
     def kill_all(self) -> None:
@@ -212,17 +242,23 @@ class Programs:
         for child in self._children.values():
             child.signal(signal.SIGKILL)
 
-    def _child(self, ident: str) -> Child:
-        if ident not in self._children:
-            raise OperationError(f"there is no program {ident!r}", "start it first")
-        return self._children[ident]
+    def _child(self, name: str) -> Child:
+        if name not in self._children:
+            raise OperationError(f"there is no program {name!r}", "start it first")
+        return self._children[name]
 
 
-def _become(work: Work, parent: int, at_ns: int | None, stdin: int, pipes: list[int]) -> NoReturn:
+def _become(work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int]) -> NoReturn:
     """In the new process: be a program of its own that dies with its parent, wait, and work."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        for number in (
+            signal.SIGCHLD,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGINT,
+            signal.SIGPIPE,
+        ):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
         prctl = ctypes.CDLL(None).prctl
@@ -235,13 +271,17 @@ def _become(work: Work, parent: int, at_ns: int | None, stdin: int, pipes: list[
             os.dup2(fd, standard)
         os.closerange(_FIRST_FREE_FD, start)
         os.closerange(start + 1, _LAST_FD)
-        sleep_until(at_ns or 0)
-        began_ns = time.monotonic_ns()
-        os.write(start, struct.pack("=q", began_ns))
+
+        def wait() -> int:
+            sleep_until(at_ns)
+            began_ns = time.monotonic_ns()
+            os.write(start, b"@" + struct.pack("=q", began_ns))
+            return began_ns
+
         try:
-            work(began_ns)
-        except OSError as error:
-            os.write(start, f"cannot be started: {error}".encode()[:_READ_BYTES])
+            work(wait)
+        except BaseException as error:
+            os.write(start, f"!{type(error).__name__}: {error}".encode()[:_ERROR_BYTES])
     finally:
         os._exit(127)
 
@@ -258,7 +298,12 @@ def execute(argv: list[str]) -> Work:
     if path is None:
         raise OperationError(f"has no {argv[0]}", f"install it: {argv[0]} is not in {_PATH}")
     environment = {"PATH": _PATH, "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
-    return lambda _: os.execve(path, argv, environment)
+
+    def work(wait: Callable[[], int]) -> None:
+        wait()
+        os.execve(path, argv, environment)
+
+    return work
 
 
 def listening(wanted: list[list[Any]]) -> list[list[Any]]:
@@ -283,23 +328,23 @@ class _Service:
 
     def start(self, request: dict[str, Any]) -> None:
         """Start a program."""
-        argv = [str(word) for word in request["argv"]]
-        at_ns = request.get("at_monotonic_ns")
-        self._programs.add(
-            str(request["id"]),
-            execute(argv),
-            None if at_ns is None else int(at_ns),
-            base64.b64decode(request.get("stdin", "")),
-            float(request.get("timeout_s", DEFAULT_TIMEOUT_S)),
-        )
+        self._programs.add_requested(request, execute([str(word) for word in request["argv"]]))
+
+    def go(self, request: dict[str, Any]) -> None:
+        """Give the time from which starts are counted."""
+        self._programs.go(int(request["t0_ns"]))
 
     def listening(self, request: dict[str, Any]) -> list[list[Any]]:
         """Say which ports are listened at."""
         return listening([[str(name), int(port)] for name, port in request["ports"]])
 
+    def missing(self, request: dict[str, Any]) -> list[str]:
+        """Say which programs are not here."""
+        return [name for name in map(str, request["names"]) if not shutil.which(name, path=_PATH)]
+
     def stop(self, request: dict[str, Any]) -> None:
         """Stop one or all."""
-        if "id" in request and request["op"] == "program.stop" and "program" in request:
+        if "program" in request:
             self._programs.stop(str(request["program"]))
         else:
             self._programs.stop_all()
@@ -324,7 +369,9 @@ def operations(agent: Agent) -> dict[str, Operation]:
     service = _Service(programs_of(agent))
     return {
         "program.start": service.start,
+        "program.go": service.go,
         "program.listening": service.listening,
+        "program.missing": service.missing,
         "program.stop": service.stop,
         "program.collect": service.collect,
     }

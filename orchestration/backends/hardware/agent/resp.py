@@ -96,7 +96,7 @@ class Redis:
                 if time.monotonic() >= deadline:
                     raise self._gone(error) from error
                 time.sleep(_RETRY_S)
-        for (_, words), reply in zip(commands, replies):  # noqa: B905 (Python 3.9)
+        for (_, words), reply in zip(commands, replies):
             if isinstance(reply, _Refusal):
                 raise RedisError(
                     f"Redis at {self.path} refuses {_shown(words)}: {reply}",
@@ -296,7 +296,7 @@ def encode(words: Sequence[Word]) -> bytes:
 
 def pairs(flat: Sequence[str]) -> dict[str, str]:
     """Return HGETALL's reply as a dict."""
-    return dict(zip(flat[::2], flat[1::2]))  # noqa: B905 (Python 3.9)
+    return dict(zip(flat[::2], flat[1::2]))
 
 
 def _shown(words: Sequence[Word]) -> str:

@@ -97,7 +97,7 @@ class Queues:
             reading = self.read()
             complete = all(
                 (row[0] is not None or not place.depth) and (row[3] is not None or not place.marks)
-                for place, row in zip(self._places, reading["rows"])  # noqa: B905 (Python 3.9)
+                for place, row in zip(self._places, reading["rows"])
             )
             if complete or time.monotonic() > until:
                 return reading
@@ -172,7 +172,7 @@ class Queues:
         asic = replies[count + ports + 1 :]
         rows, times, peaks = [], [], []
         first = 0
-        for place, values in zip(self._places, replies):  # noqa: B905 (Python 3.9)
+        for place, values in zip(self._places, replies):
             rows.append(self._row(place, values, asic[first]))
             first += len(place.colours)
             times.append(self._time_ns(place, stamps, now_ns))
@@ -238,7 +238,7 @@ class Queues:
                 fields += [f"{colour}_drop_probability", percent]
             key = f"WRED_PROFILE|{place.profile}"
             commands.append((CONFIG_DB, ("EVAL", _SET_EXISTING, 1, key, *fields)))
-        for index, done in zip(wanted, self._redis.run(commands)):  # noqa: B905 (Python 3.9)
+        for index, done in zip(wanted, self._redis.run(commands)):
             if not done:
                 raise OperationError(
                     f"the switch has lost WRED profile {self._places[index].profile}",
@@ -280,7 +280,7 @@ class Queues:
             same = asked is not None and asked[field] == want
             if not near or not (value != before[place] or same or waited >= SETTLE_S):
                 return False
-        for value, want in zip(now, wanted):  # noqa: B905 (colours after the first are the same)
+        for value, want in zip(now, wanted):
             if value != want:
                 self._grid = gcd(self._grid, value)
         return True
@@ -325,7 +325,7 @@ def _rounded(want: int, grid: int) -> int:
 def _stamps(flat: Sequence[str]) -> dict[str, int]:
     """When each group of counters was last read; without those that the release does not stamp."""
     found: dict[str, int] = {}
-    for name, value in zip(flat[::2], flat[1::2]):  # noqa: B905 (Python 3.9)
+    for name, value in zip(flat[::2], flat[1::2]):
         for group, (prefix, _, _) in GROUPS.items():
             at = whole(value)
             if at is not None and name.startswith(f"{prefix}_") and name.endswith("_time_stamp"):
@@ -336,10 +336,7 @@ def _stamps(flat: Sequence[str]) -> dict[str, int]:
 def _pauses(ports: Iterable[str], replies: Sequence[Any]) -> dict[str, list[list[int | None]]]:
     half = len(_PRIORITIES)
     numbers = [[whole(value) for value in reply] for reply in replies]
-    return {
-        port: [values[:half], values[half:]]
-        for port, values in zip(ports, numbers)  # noqa: B905 (Python 3.9)
-    }
+    return {port: [values[:half], values[half:]] for port, values in zip(ports, numbers)}
 
 
 def operations(

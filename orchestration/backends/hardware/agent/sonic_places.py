@@ -254,7 +254,7 @@ def _telemetry(redis: Redis) -> list[dict[str, Any]]:
 def _rows(redis: Redis, db: int, pattern: str) -> dict[str, dict[str, str]]:
     keys = sorted(redis.call(db, "KEYS", pattern))
     replies = redis.run([(db, ("HGETALL", key)) for key in keys])
-    return {key: pairs(flat) for key, flat in zip(keys, replies)}  # noqa: B905 (Python 3.9)
+    return {key: pairs(flat) for key, flat in zip(keys, replies)}
 
 
 def _version(path: str) -> dict[str, str]:

@@ -15,11 +15,13 @@ import os
 import platform
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from orchestration.backends.hardware.agent.kernel import offloads_on
@@ -149,7 +151,8 @@ def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any
         code, text, said = run([path, *command[1:], "-f", "json"])
         if code == 0 and text.strip():
             return {"source": "lldpctl", "text": text, "problem": ""}
-        problems.append(f"{' '.join(command)}: {said or f'exit code {code}'}"[:_SHOWN])
+        said = said or (f"exit code {code}" if code else "it says nothing")
+        problems.append(f"{' '.join(command)}: {said}"[:_SHOWN])
     if os.path.exists(redis_socket):
         try:
             rows = lldp_rows(Redis(redis_socket, patience_s=0.0), interfaces)
@@ -167,7 +170,7 @@ def lldp_rows(redis: Redis, interfaces: Sequence[str]) -> dict[str, list[str]]:
     )
     return {
         name: [value or "" for value in reply]
-        for name, reply in zip(interfaces, replies)  # noqa: B905 (Python 3.9)
+        for name, reply in zip(interfaces, replies)
         if any(reply)
     }
 
@@ -248,6 +251,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes] | OSError:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
         )
     except OSError as error:
         return error
@@ -259,7 +263,9 @@ def _finish(process: subprocess.Popen[bytes] | OSError, timeout_s: float) -> tup
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        process.kill()
+        # with what it has started itself, which would keep its output open
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         return -1, "", f"no answer in {timeout_s:.0f} s"
     if len(out) > _OUTPUT_BYTES:

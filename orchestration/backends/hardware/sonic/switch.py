@@ -16,6 +16,8 @@ from orchestration.backends.hardware.switches import Request, SwitchReading
 from orchestration.model.records import MISSING, Floats, Ints
 
 _ROW = 8
+# A pause frame asks for at most 65,535 times 512 bits (IEEE 802.1Qbb).
+_LONGEST_PAUSE_BITS = 65_535 * 512
 
 
 class SonicSwitch:
@@ -27,10 +29,15 @@ class SonicSwitch:
     """
 
     services = ("sonic",)
+    rounds = True
 
     def __init__(self, rack: Rack, device: str) -> None:
         self.device = device
         self._places = queue_places(rack, device)
+        self._rates_bps = np.array(
+            [queue.rate_bps for queue in rack.testbed.queues if queue.device == device],
+            dtype=np.float64,
+        )
         self._about: dict[str, Any] = {}
         self._depth = self._marks = False
         self.peak_bytes: Ints = np.full(len(self._places), MISSING, dtype=np.int64)
@@ -78,7 +85,17 @@ class SonicSwitch:
             kmin_bytes=kmin,
             kmax_bytes=kmax,
             pmax=shares(percent),
+            paused_ns=self._paused_ns(),
+            peak_bytes=self.peak_bytes,
         )
+
+    def _paused_ns(self) -> Ints:
+        """How long received pause frames may have kept ports from sending: the longest, each."""
+        received = np.maximum(self.pauses[0], 0).astype(np.float64)
+        paused: Ints = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps).astype(
+            np.int64
+        )
+        return paused
 
     def sources(self) -> Mapping[str, str]:
         """Say what each number is taken from; those that the switch does not offer are not in."""
@@ -86,9 +103,12 @@ class SonicSwitch:
 
     def shortcomings(self, sample_period_ns: int) -> list[str]:
         """Say what the switch lacks, or has less often than it is sampled."""
-        return shortcomings(
+        found = shortcomings(
             self._about, depth=self._depth, marks=self._marks, sample_period_ns=sample_period_ns
         )
+        if self.restarts:
+            found.append(f"its Redis was restarted meanwhile ({self.restarts} times)")
+        return found
 
 
 def _numbers(values: Any) -> Ints:

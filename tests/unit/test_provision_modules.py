@@ -1,0 +1,522 @@
+"""The parts of Ansible's modules that need no device: what is saved, compared, and left out."""
+
+import configparser
+import importlib.util
+import json
+import pkgutil
+import stat
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ansible_utils = pytest.importorskip("ansible.module_utils")
+
+PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+OWN_UTILS = tuple(pkgutil.iter_modules(ansible_utils.__path__))
+SETTINGS = configparser.ConfigParser()
+SETTINGS.read(PLAYBOOKS / "ansible.cfg")
+FOLDERS = [
+    str((PLAYBOOKS / folder).resolve())
+    for folder in SETTINGS["defaults"]["module_utils"].split(":")
+]
+# as Ansible does with its setting `module_utils`
+ansible_utils.__path__ = [*ansible_utils.__path__, *FOLDERS]
+
+from ansible.module_utils.closloop import queues, roce, routes, sysctls  # noqa: E402
+from ansible.module_utils.closloop.reconcile import Device, Refused, reconcile  # noqa: E402
+from ansible.module_utils.closloop.saved import Saved  # noqa: E402
+
+
+def load_module(name):
+    spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / "library" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Shelf(Device):
+    """A device that is a dict."""
+
+    name = "shelf"
+
+    def __init__(self, things):
+        super().__init__()
+        self.things = things
+        self.breaks = ""
+
+    def wanted(self, desired):
+        return desired
+
+    def read(self, keys):
+        return {key: self.things.get(key) for key in keys}
+
+    def apply(self, changes):
+        for change in changes:
+            if change.key == self.breaks:
+                raise OSError(28, "No space left on device")
+            if change.after is None:
+                del self.things[change.key]
+            else:
+                self.things[change.key] = change.after
+
+
+@pytest.fixture
+def bring(tmp_path):
+    """Return a function that brings a shelf into a state, as the modules do."""
+
+    def bring(shelf, desired=None, state="present", check_mode=False):
+        saved = Saved("shelf", str(tmp_path / "closloop" / "provision"))
+        return reconcile(shelf, desired or {}, saved, state, check_mode)
+
+    return bring
+
+
+def test_a_second_time_nothing_is_changed_and_undo_leaves_no_difference(bring, tmp_path):
+    shelf = Shelf({"a": "1", "other": "x"})
+    assert bring(shelf, {"a": "2", "b": "3"})["changed"] is True
+    assert shelf.things == {"a": "2", "b": "3", "other": "x"}
+    file = tmp_path / "closloop" / "provision" / "shelf.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+    assert bring(shelf, {"a": "2", "b": "3"})["changed"] is False
+    assert bring(shelf, {"a": "2", "b": "3"}, "verified")["differences"] == []
+
+    assert bring(shelf, state="absent")["changed"] is True
+    assert shelf.things == {"a": "1", "other": "x"}
+    assert list(tmp_path.iterdir()) == []
+    assert bring(shelf, state="absent")["changed"] is False
+
+
+def test_the_first_state_found_is_the_one_to_go_back_to(bring):
+    shelf = Shelf({"a": "1"})
+    bring(shelf, {"a": "2"})
+    shelf.things["a"] = "9"
+    bring(shelf, {"a": "3", "b": "1"})
+    bring(shelf, state="absent")
+    assert shelf.things == {"a": "1"}
+
+
+def test_what_is_no_longer_asked_for_goes_back(bring):
+    shelf = Shelf({"a": "1"})
+    bring(shelf, {"a": "2", "b": "2"})
+    result = bring(shelf, {"b": "2"})
+    assert result["differences"] == ["a: is 2, should be 1"]
+    assert shelf.things == {"a": "1", "b": "2"}
+
+
+def test_check_mode_and_verify_change_nothing(bring, tmp_path):
+    shelf = Shelf({"a": "1"})
+    result = bring(shelf, {"a": "2"}, check_mode=True)
+    assert result["changed"] is True
+    assert result["diff"] == {"before": "a: 1\n", "after": "a: 2\n"}
+    assert bring(shelf, {"a": "2"}, "verified")["differences"] == ["a: is 1, should be 2"]
+    assert shelf.things == {"a": "1"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_half_done_can_be_undone(bring):
+    shelf = Shelf({"a": "1", "b": "1"})
+    shelf.breaks = "b"
+    with pytest.raises(OSError):
+        bring(shelf, {"a": "2", "b": "2"})
+    assert shelf.things == {"a": "2", "b": "1"}
+    shelf.breaks = ""
+    bring(shelf, state="absent")
+    assert shelf.things == {"a": "1", "b": "1"}
+
+
+def test_a_setting_that_does_not_hold_is_an_error(bring):
+    shelf = Shelf({"a": "1"})
+    shelf.apply = lambda changes: None
+    with pytest.raises(Refused, match="not everything is as it was set: a: is 1, should be 2"):
+        bring(shelf, {"a": "2"})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 99}', '{"format": 1, "values": []}'])
+def test_a_foreign_file_of_former_values_is_refused(bring, tmp_path, text):
+    folder = tmp_path / "closloop" / "provision"
+    folder.mkdir(parents=True)
+    (folder / "shelf.json").write_text(text)
+    with pytest.raises(ValueError):
+        bring(Shelf({"a": "1"}), {"a": "2"})
+
+
+def test_no_file_that_goes_to_devices_hides_one_of_ansible_s_own():
+    own = {module.name for module in OWN_UTILS}
+    for folder in FOLDERS:
+        assert not own & {module.name for module in pkgutil.iter_modules([folder])}, folder
+
+
+# sysctls
+
+
+@pytest.fixture
+def proc(tmp_path):
+    values = {
+        "net/ipv4/ip_forward": "0\n",
+        "net/ipv4/conf/all/accept_redirects": "0\n",
+        "net/ipv4/conf/eth0/forwarding": "1\n",
+        "net/ipv4/tcp_rmem": "4096\t131072\t6291456\n",
+        "net/ipv4/tcp_allowed_congestion_control": "reno cubic\n",
+        "net/ipv4/tcp_congestion_control": "cubic\n",
+    }
+    for name, value in values.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+    return tmp_path
+
+
+def test_what_the_kernel_changes_along_with_forwarding_goes_back_too(proc):
+    settings = sysctls.Sysctls(f"{proc}/")
+    former = settings.read("net/ipv4/ip_forward")
+    settings.apply("net/ipv4/ip_forward", "1")
+    (proc / "net/ipv4/conf/all/accept_redirects").write_text("1\n")
+    assert settings.same(settings.read("net/ipv4/ip_forward"), "1")
+
+    settings.apply("net/ipv4/ip_forward", former)
+    assert settings.same(settings.read("net/ipv4/ip_forward"), former)
+    assert (proc / "net/ipv4/ip_forward").read_text() == "0"
+    assert (proc / "net/ipv4/conf/all/accept_redirects").read_text() == "0"
+    assert (proc / "net/ipv4/conf/eth0/forwarding").read_text() == "1\n"
+
+
+def test_congestion_controls_are_added_to_the_allowed_ones(proc):
+    settings = sysctls.Sysctls(f"{proc}/")
+    assert settings.same(settings.read(sysctls.ALLOWED), ["cubic"])
+    assert not settings.same(settings.read(sysctls.ALLOWED), ["dctcp", "cubic"])
+    settings.apply(sysctls.ALLOWED, ["dctcp", "cubic"])
+    assert (proc / sysctls.ALLOWED).read_text() == "reno cubic dctcp"
+
+
+def test_blanks_in_settings_do_not_count_and_missing_ones_are_not_there(proc):
+    settings = sysctls.Sysctls(f"{proc}/")
+    assert settings.same(settings.read("net/ipv4/tcp_rmem"), "4096 131072 6291456")
+    assert settings.read("net/ipv4/none") is None
+    assert not settings.there("net/ipv4/none")
+
+
+# queues
+
+SHAPER = {"rate_bps": 100 * 10**9, "bucket_bytes": 1614, "framing_bytes": 24}
+RED = {"kmin_bytes": 5000, "kmax_bytes": 200_000, "max_p": 2**30, "limit_bytes": 10**6}
+TWO = {"shaper": SHAPER, "reds": [RED, RED], "weights": [30, 70], "frame_bytes": 1514}
+
+
+def as_reported(wanted):
+    """The disciplines as a kernel reports them, once they are made."""
+    parts = [queues.decode(request) for request in queues.expected_requests(7, wanted)]
+    return [{**part._asdict(), "options": part.options.hex()} for part in parts]
+
+
+@pytest.mark.parametrize("wanted", [TWO, {"reds": [RED]}, {"shaper": SHAPER, "fair": True}])
+def test_queues_that_are_there_are_not_made_again(wanted):
+    assert queues.same_queues(as_reported(wanted), wanted)
+    assert not queues.same_queues([], wanted)
+    assert not queues.same_queues(as_reported({"reds": [{**RED, "kmin_bytes": 5001}]}), wanted)
+
+
+def test_any_other_setting_of_a_queue_is_seen():
+    there = as_reported(TWO)
+    for change in (
+        {"shaper": {**SHAPER, "rate_bps": 40 * 10**9}},
+        {"shaper": {**SHAPER, "bucket_bytes": 9014}},
+        {"shaper": {**SHAPER, "framing_bytes": 0}},
+        {"weights": [50, 50]},
+        {"reds": [RED, {**RED, "max_p": 1}]},
+        {"reds": [RED, {**RED, "limit_bytes": 1}]},
+    ):
+        assert not queues.same_queues(there, {**TWO, **change}), change
+
+
+def test_a_red_whose_limit_reads_0_has_that_of_its_inner_queue():
+    (there,) = as_reported({"reds": [RED]})
+    options = bytearray.fromhex(there["options"])
+    struct.pack_into("=I", options, 4, 0)
+    after_a_change = {**there, "options": options.hex()}
+    assert not queues.same_queues([after_a_change], {"reds": [RED]})
+    assert queues.same_queues([{**after_a_change, "inner_limit": 10**6}], {"reds": [RED]})
+
+
+def test_red_hangs_from_the_root_where_nothing_shapes():
+    kinds = [(part["kind"], part["parent"]) for part in as_reported({"reds": [RED]})]
+    assert kinds == [("red", 0xFFFFFFFF)]
+    words = queues.shown_queues(TWO)
+    assert words.startswith("tbf 2: rate 100000000000 bit/s > ets 8: > red 3: min 5000 max 200000")
+
+
+def test_disciplines_that_could_not_be_made_again_are_refused():
+    class NoFilters(queues.Queues):
+        def _filters(self, index):
+            return index == 2
+
+    check = NoFilters(None).check
+    check(1, "eth0", [])
+    check(1, "eth0", as_reported({"reds": [RED]}))
+    htb = {"kind": "htb", "handle": 0x10000, "parent": 0xFFFFFFFF, "options": ""}
+    with pytest.raises(Refused, match="eth0 has a queueing discipline htb that was set up by some"):
+        check(1, "eth0", [htb])
+    with pytest.raises(Refused, match="eth0 has traffic filters"):
+        check(2, "eth0", as_reported({"reds": [RED]}))
+
+
+# routes and the network module
+
+
+def test_a_route_is_the_same_by_its_next_hops_and_source():
+    there = {
+        "via": [["169.254.1.5", "eth6", 1], ["169.254.1.6", "eth7", 1]],
+        "source": "",
+        "protocol": 4,
+        "scope": 0,
+        "type": 1,
+        "metrics": "",
+        "message": "00",
+    }
+    wanted = {"via": there["via"]}
+    assert routes.same_route(there, wanted)
+    assert not routes.same_route(None, wanted)
+    assert not routes.same_route(there, None)
+    assert routes.same_route(None, None)
+    assert not routes.same_route(there, {**wanted, "source": "10.0.0.1"})
+    assert not routes.same_route({**there, "metrics": "ff"}, wanted)
+    # a former route has to come back with all it had
+    assert routes.same_route({**there, "message": "01"}, there)
+    assert not routes.same_route({**there, "protocol": 3}, there)
+
+
+def test_removals_come_first_and_interfaces_go_up_before_what_needs_them():
+    network = load_module("closloop_network")
+    done = []
+
+    class Recorder(network.Network):
+        def __init__(self):
+            self.skipped = []
+
+        def _apply(self, kind, rest, before, after):
+            done.append(f"{kind} {'-' if after is None else '+'}")
+
+    kinds = ("route", "address", "queues", "up", "mtu", "sysctl", "rule")
+    changes = [network_change(f"{kind} x", None, {}) for kind in kinds]
+    changes += [network_change(f"{kind} y", {}, None) for kind in ("address", "route", "rule")]
+    Recorder().apply(changes)
+    assert done == [
+        "rule -", "route -", "address -",
+        "sysctl +", "mtu +", "up +", "queues +", "address +", "route +", "rule +",
+    ]  # fmt: skip
+
+
+def test_a_route_that_would_cut_off_the_controller_is_refused():
+    network = load_module("closloop_network")
+    device = network.Network("10.1.2.3")
+    device.check([network_change("route 254 10.0.0.0/16 0", None, {"via": []})])
+    with pytest.raises(Refused, match=r"10\.1\.0\.0/16 would also lead to the controller"):
+        device.check([network_change("route 254 10.1.0.0/16 0", None, {"via": []})])
+
+
+def network_change(key, before, after):
+    from ansible.module_utils.closloop.reconcile import Change
+
+    return Change(key, before, after, False)
+
+
+# RoCE
+
+DESIRED = {
+    "interfaces": ["eth2"],
+    "rdma_device": "mlx5_0",
+    "trust": "dscp",
+    "dscp": 26,
+    "type_of_service": 106,
+    "priority": 3,
+    "dcqcn": {"rp_ai_rate": 7, "np_cnp_dscp": 48},
+    "memlock": "unlimited",
+    "governor": "performance",
+}
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Files of a host with NVIDIA's driver, two CPUs, and rdma_cm in configfs."""
+    net = tmp_path / "sys/class/net/eth2"
+    values = {
+        net / "qos/trust": "pcp\n",
+        net / "ecn/roce_rp/enable/3": "0\n",
+        net / "ecn/roce_np/enable/3": "1\n",
+        net / "ecn/roce_rp/rpg_ai_rate": "5\n",
+        tmp_path / "sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos": "0\n",
+        tmp_path / "etc/security/limits.d/other.conf": "",
+    }
+    for number in (0, 1):
+        values[tmp_path / f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor"] = "x\n"
+    for path, value in values.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value)
+    return tmp_path
+
+
+class Dcb:
+    """iproute2's dcb, as far as it is asked."""
+
+    def __init__(self):
+        self.pfc = [False] * 8
+        self.dscp = [[46, 5]]
+        self.calls = []
+
+    def __call__(self, words):
+        self.calls.append(" ".join(words))
+        if words[1] == "-j":
+            shown = {"dscp_prio": self.dscp} if words[2] == "app" else {"prio_pfc": self.pfc}
+            return 0, json.dumps(shown), ""
+        number, _, value = words[-1].partition(":")
+        if words[1] == "pfc":
+            self.pfc[int(number)] = value == "on"
+        elif words[2] == "add":
+            self.dscp.append([int(number), int(value)])
+        else:
+            self.dscp.remove([int(number), int(value)])
+        return 0, "", ""
+
+
+def tree(folder):
+    return {path: path.read_text().strip() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_roce_host_is_set_and_put_back(machine, tmp_path_factory):
+    dcb = Dcb()
+    saved = str(tmp_path_factory.mktemp("state") / "closloop" / "provision")
+    before = tree(machine), list(dcb.pfc), list(dcb.dscp)
+
+    def bring(state="present"):
+        host = roce.RoceHost(dcb, f"{machine}/")
+        return reconcile(host, DESIRED, Saved("roce", saved), state, False)
+
+    result = bring()
+    assert result["changed"] is True
+    assert [entry["step"] for entry in result["skipped_steps"]] == ["dcqcn eth2 np_cnp_dscp"]
+    now = {str(path.relative_to(machine)): value for path, value in tree(machine).items()}
+    assert now["sys/class/net/eth2/qos/trust"] == "dscp"
+    assert now["sys/class/net/eth2/ecn/roce_rp/enable/3"] == "1"
+    assert now["sys/class/net/eth2/ecn/roce_rp/rpg_ai_rate"] == "7"
+    assert now["sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_tos"] == "106"
+    assert now["sys/devices/system/cpu/cpu1/cpufreq/scaling_governor"] == "performance"
+    limits = now["etc/security/limits.d/closloop.conf"]
+    assert limits == "* soft memlock unlimited\n* hard memlock unlimited"
+    assert dcb.pfc[3] is True
+    assert [26, 3] in dcb.dscp
+
+    assert bring()["changed"] is False
+    assert bring("absent")["changed"] is True
+    assert (tree(machine), dcb.pfc, dcb.dscp) == before
+
+
+def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
+    def no_dcb(words):
+        return 1, "", "Attribute read: Operation not supported\n"
+
+    (tmp_path / "etc/security/limits.d").mkdir(parents=True)
+    host = roce.RoceHost(no_dcb, f"{tmp_path}/")
+    assert list(host.wanted(DESIRED)) == ["memlock"]
+    assert {entry["step"]: entry["reason"] for entry in host.skipped} == {
+        "governor": "the CPUs' frequency is not for this system to set",
+        "trust eth2": "the NIC's driver does not offer it",
+        "dscp eth2 26": "the NIC's driver has no DCB (Attribute read: Operation not supported)",
+        "pfc eth2 3": "the NIC's driver has no DCB (Attribute read: Operation not supported)",
+        "ecn eth2 rp 3": "the NIC's driver does not offer it",
+        "ecn eth2 np 3": "the NIC's driver does not offer it",
+        "dcqcn eth2 rp_ai_rate": "the NIC's driver does not offer it",
+        "dcqcn eth2 np_cnp_dscp": "the NIC's driver does not offer it",
+        "tos mlx5_0": "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)",
+    }
+
+
+# SONiC
+
+
+@pytest.fixture
+def redis(tmp_path):
+    from orchestration.backends.hardware.agent.resp import Redis
+
+    path = str(tmp_path / "redis.sock")
+    server = subprocess.Popen(
+        ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--daemonize", "no"],
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )
+    client = Redis(path, patience_s=20.0)
+    client.call(4, "PING")
+    yield client
+    client.close()
+    server.kill()
+    server.wait()
+
+
+STOCK = {
+    "WRED_PROFILE|AZURE_LOSSLESS": {"green_min_threshold": "1048576", "ecn": "ecn_all"},
+    "QUEUE|Ethernet0|3": {"wred_profile": "AZURE_LOSSLESS", "scheduler": "scheduler.1"},
+    "PORT_QOS_MAP|Ethernet0": {"dscp_to_tc_map": "AZURE", "pfc_to_pg_map": "AZURE"},
+}
+TABLES = {
+    "QUEUE": {"Ethernet0|3": {"wred_profile": "CLOSLOOP_Ethernet0_3"}},
+    "WRED_PROFILE": {"CLOSLOOP_Ethernet0_3": {"green_min_threshold": "5", "ecn": "ecn_all"}},
+    "PORT_QOS_MAP": {"Ethernet0": {"dscp_to_tc_map": "CLOSLOOP", "pfc_enable": "3,4"}},
+    "DSCP_TO_TC_MAP": {"CLOSLOOP": {"0": "3"}},
+}
+
+
+def write(redis, rows):
+    for key, row in rows.items():
+        redis.call(4, "HSET", key, *(word for pair in row.items() for word in pair))
+
+
+def rows(redis):
+    return {key: redis.hash(4, key) for key in redis.call(4, "KEYS", "*")}
+
+
+@pytest.mark.redis
+def test_rows_are_written_in_order_and_put_back_exactly(redis, tmp_path):
+    write(redis, STOCK)
+    sonic = load_module("closloop_sonic")
+    saved = str(tmp_path / "closloop" / "provision")
+    written = []
+
+    class Recorder(type(redis)):
+        def run(self, commands):
+            words = [words for _, words in commands]
+            written.extend(" ".join(w[:2]) for w in words if w[0] in ("HSET", "DEL"))
+            return super().run(commands)
+
+    def bring(state="present"):
+        tables = sonic.Tables(Recorder(redis.path))
+        return reconcile(tables, {"tables": TABLES}, Saved("sonic", saved), state, False)
+
+    assert bring()["changed"] is True
+    assert written == [
+        "HSET DSCP_TO_TC_MAP|CLOSLOOP",
+        "HSET WRED_PROFILE|CLOSLOOP_Ethernet0_3",
+        "HSET QUEUE|Ethernet0|3",
+        "HSET PORT_QOS_MAP|Ethernet0",
+    ]
+    now = rows(redis)
+    # what was not asked for stays
+    assert now["QUEUE|Ethernet0|3"]["scheduler"] == "scheduler.1"
+    assert now["PORT_QOS_MAP|Ethernet0"]["pfc_to_pg_map"] == "AZURE"
+    assert bring()["changed"] is False
+
+    written.clear()
+    assert bring("absent")["changed"] is True
+    assert written[-2:] == ["DEL WRED_PROFILE|CLOSLOOP_Ethernet0_3", "DEL DSCP_TO_TC_MAP|CLOSLOOP"]
+    assert rows(redis) == STOCK
+
+
+@pytest.mark.redis
+def test_a_row_that_speaks_for_several_queues_is_refused(redis, tmp_path):
+    write(redis, {"QUEUE|Ethernet0|3-4": {"scheduler": "scheduler.1"}})
+    sonic = load_module("closloop_sonic")
+    saved = Saved("sonic", str(tmp_path / "closloop" / "provision"))
+    with pytest.raises(Refused, match=r"row QUEUE\|Ethernet0\|3-4 speaks for queue 3 together"):
+        reconcile(sonic.Tables(redis), {"tables": TABLES}, saved, "present", False)
+    assert list(rows(redis)) == ["QUEUE|Ethernet0|3-4"]

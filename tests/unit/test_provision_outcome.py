@@ -1,0 +1,127 @@
+"""What becomes of Ansible's events, and of what devices say."""
+
+import pytest
+
+from inventory.rack import Access
+from orchestration.cli.provision import parameters, skipped_steps
+from orchestration.model.errors import InputError
+from orchestration.provision.explain import explain
+from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally
+
+LEAF = Access("leaf1", "192.0.2.1", 2222, "admin")
+H1 = Access("h1", "192.0.2.2")
+
+
+def event(kind, host="leaf1", action="closloop_network", **result):
+    data = {"host": host, "task": "Routes", "task_action": action, "duration": 1.5, "res": result}
+    return {"event": kind, "event_data": data}
+
+
+def test_events_become_outcomes_and_steps():
+    steps = []
+    tally = Tally([LEAF, H1], steps.append)
+    missing = {"step": "sysctl x = 1", "reason": "no such setting"}
+    for taken in (
+        {"event": "playbook_on_play_start", "event_data": {"play": "All devices"}},
+        event("runner_on_start"),
+        event("runner_on_ok", action="ansible.builtin.include_tasks"),
+        event("runner_on_ok", changed=True, differences=["mtu eth0"], skipped_steps=[missing]),
+        event("runner_on_start", "h1"),
+        event("runner_on_ok", "h1", changed=False, differences=[], skipped_steps=[]),
+        event("runner_on_ok", "somebody", changed=True),
+    ):
+        tally.take(taken)
+
+    assert steps == [
+        Step("leaf1", "Routes", "running"),
+        Step("leaf1", "Routes", "changed"),
+        Step("h1", "Routes", "running"),
+        Step("h1", "Routes", "unchanged"),
+    ]
+    result = ProvisionResult("provision", tally.outcomes, 3.0)
+    assert (result.changed, result.failed) == (("leaf1",), ())
+    leaf = result.devices["leaf1"]
+    assert (leaf.tasks, leaf.changes, leaf.seconds) == (1, ["mtu eth0"], 1.5)
+    assert leaf.skipped == [Skipped("sysctl x = 1", "no such setting")]
+    assert result.to_json()["devices"]["leaf1"]["skipped"] == [missing]
+
+
+def test_a_module_s_own_message_and_remedy_are_passed_on():
+    tally = Tally([LEAF], lambda step: None)
+    tally.take(event("runner_on_failed", msg="there is no interface 'eth9'", remedy="correct it"))
+    assert tally.outcomes["leaf1"].failure == "there is no interface 'eth9'"
+    assert tally.outcomes["leaf1"].remedy == "correct it"
+
+
+def test_what_a_device_says_is_shown_as_one_safe_line():
+    tally = Tally([LEAF], lambda step: None)
+    nasty = "\x1b[2Jboo\n[red]bold[/red]" + "x" * 1000
+    tally.take(event("runner_on_failed", msg=nasty, remedy="", differences=[nasty, 7]))
+    leaf = tally.outcomes["leaf1"]
+    assert leaf.failure.startswith("[2Jboo [red]bold[/red]xxx")
+    assert len(leaf.failure) == len(leaf.changes[0]) == 300
+    assert leaf.changes[1] == "7"
+
+
+def test_results_of_another_shape_do_no_harm():
+    tally = Tally([LEAF], lambda step: None)
+    tally.take(event("runner_on_ok", changed=True, differences="none", skipped_steps=["a", None]))
+    tally.take({"event": "runner_on_ok", "event_data": None})
+    tally.take({})
+    assert tally.outcomes["leaf1"].changes == tally.outcomes["leaf1"].skipped == []
+
+
+UNREACHABLE = (
+    (
+        "Data could not be sent to remote host: No ED25519 host key is known for 192.0.2.1 and you "
+        "have requested strict checking.\r\nHost key verification failed.",
+        "its host key is not known",
+        "compare its key with one you trust, then: ssh-keyscan -p 2222 192.0.2.1 >> known_hosts",
+    ),
+    (
+        "@@@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @@@ Host key verification failed.",
+        "its host key is another than the known one: somebody may be in between",
+        "find out why; if the device was reinstalled, take its old key out of known_hosts",
+    ),
+    (
+        "admin@192.0.2.1: Permission denied (publickey,password).",
+        "it refuses the login of admin",
+        "check ansible_user and ansible_ssh_private_key_file, or give the password with --ask-pass",
+    ),
+    (
+        "Missing sudo password",
+        "sudo wants a password of admin",
+        "give it with --ask-become-pass",
+    ),
+    (
+        "OSError: [Errno 28] No space left on device: '/tmp/ansible_x'",
+        "its disk is full",
+        "make room on the device, then provision again",
+    ),
+    (
+        "something else",
+        "something else",
+        "see the device's log; `closloop provision --limit leaf1` tries it alone",
+    ),
+)
+
+
+@pytest.mark.parametrize(("said", "message", "remedy"), UNREACHABLE)
+def test_each_failure_has_its_remedy(said, message, remedy):
+    assert explain(LEAF, said) == (message, remedy)
+
+
+def test_steps_left_out_on_many_devices_are_told_once():
+    tally = Tally([LEAF, H1], lambda step: None)
+    missing = {"step": "trust eth0", "reason": "the NIC's driver does not offer it"}
+    for host in ("leaf1", "h1"):
+        tally.take(event("runner_on_ok", host, skipped_steps=[missing]))
+    result = ProvisionResult("provision", tally.outcomes, 1.0)
+    assert skipped_steps(result) == [(*missing.values(), "leaf1, h1")]
+
+
+def test_dcqcn_parameters_are_numbers_by_name():
+    assert parameters(["rp_ai_rate=5", "np_cnp_dscp=48"]) == {"rp_ai_rate": 5, "np_cnp_dscp": 48}
+    for text in ("rp_ai_rate", "rp_ai_rate=fast", "../x=1", "=1"):
+        with pytest.raises(InputError, match="is not NAME=VALUE"):
+            parameters([text])

@@ -1,0 +1,192 @@
+"""Incast from prebuilt frames: UDP or RoCEv2-shaped packets with ECN bits, built with Scapy here.
+
+The controller builds a flow's frames; the sending host's agent sends them at a common time, at a
+rate or back to back, and the receiving host's counts them and those marked CE. Nothing reacts to
+marks or losses: it is load as it is asked for, not a transport. A flow is done when all its frames
+have arrived. A RoCE NIC takes RoCEv2 frames for itself: there the receiver counts none of them, so
+that the shape is for hosts with plain NICs and for switches' queues.
+
+A flow sends its distinct frames in turn. Its bytes are those of payloads, each of which begins with
+a mark that tells the last frame from the others.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestration.model.status import UNFINISHED
+from traffic.drivers.parsing import OutputError, json_documents, number
+from traffic.drivers.programs import (
+    Flow,
+    Launch,
+    Option,
+    Options,
+    Outcome,
+    Output,
+    failed,
+    failure,
+    finished,
+    read_options,
+    unfinished,
+    unreadable,
+)
+
+if TYPE_CHECKING:
+    from scapy.packet import Packet
+
+_NAME = "scapy"
+ROCE_PORT = 4791
+MARK = b"clos"
+_LEAST_PAYLOAD = 8
+_ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES, _BTH_BYTES, _ICRC_BYTES = 14, 20, 8, 12, 4
+_ECN = {"none": 0, "ect1": 1, "ect0": 2}
+_FIRST_SOURCE_PORT, _SOURCE_PORTS = 0xC000, 0x4000
+_PSNS = 1 << 24
+
+_OPTIONS = (
+    Option("shape", "udp", "what a frame looks like", choices=("udp", "roce")),
+    Option("payload", 1024, "bytes of a frame's payload", _LEAST_PAYLOAD, 9000),
+    Option("rate", 0, "bits/s of a flow, Ethernet headers included; 0 is back to back", 0),
+    Option("ecn", "ect0", "the ECN bits of frames", choices=tuple(_ECN)),
+    Option("distinct", 32, "distinct frames that a flow sends in turn", 1, 1024),
+)
+
+
+@dataclass(frozen=True)
+class Frames:
+    """A flow's frames: `packets` are sent, `cycle` in turn, and `last` as the last of them."""
+
+    cycle: tuple[bytes, ...]
+    last: bytes
+    packets: int
+
+
+def build(flow: Flow, options: Options) -> Frames:
+    """Return a flow's frames. Their Ethernet addresses are left to the sending host."""
+    values, _ = read_options(_OPTIONS, options)
+    payload: int = values["payload"]
+    packets = -(-flow.size_bytes // payload)
+    rest = flow.size_bytes - (packets - 1) * payload
+    distinct = max(1, min(values["distinct"], packets - 1))
+    cycle = tuple(_frame(flow, values, psn, payload, False) for psn in range(distinct))
+    last = _frame(flow, values, packets - 1, max(rest, _LEAST_PAYLOAD), True)
+    return Frames(cycle, last, packets)
+
+
+def _frame(flow: Flow, values: dict[str, Any], psn: int, size: int, last: bool) -> bytes:
+    from scapy.compat import raw
+    from scapy.layers.inet import IP, UDP
+    from scapy.layers.l2 import Ether
+
+    filled = MARK + bytes([last]) + bytes(size - len(MARK) - 1)
+    ether: Packet = Ether(src="00:00:00:00:00:00", dst="00:00:00:00:00:00")
+    tos = (flow.tos & ~3) | _ECN[values["ecn"]]
+    packet = ether / IP(src=flow.src_address, dst=flow.dst_address, tos=tos, id=psn & 0xFFFF)
+    # the port by which ECMP spreads flows, as RoCE NICs choose it
+    source = _FIRST_SOURCE_PORT + flow.number % _SOURCE_PORTS
+    if values["shape"] == "udp":
+        return bytes(raw(packet / UDP(sport=source, dport=flow.port) / filled))
+    from scapy.contrib.roce import BTH, opcode
+
+    pad = -size % 4
+    bth = BTH(
+        opcode=opcode("RC", "SEND_ONLY")[0],
+        padcount=pad,
+        dqpn=queue_pair(flow),
+        psn=psn % _PSNS,
+        ackreq=int(last),
+    )
+    # RoCEv2's UDP checksum may be 0, and is with most NICs
+    udp = UDP(sport=source, dport=ROCE_PORT, chksum=0)
+    return bytes(raw(packet / udp / bth / (filled + bytes(pad))))
+
+
+def queue_pair(flow: Flow) -> int:
+    """Return the queue pair that a flow's RoCEv2 frames name; no real one is that high."""
+    return 0x800000 | (flow.number & 0x7FFFFF)
+
+
+class ScapyIncast:
+    """The driver. Its options are in `docs/traffic-programs.md`."""
+
+    name = _NAME
+    options = _OPTIONS
+
+    def needs(self, options: Options) -> tuple[str, ...]:
+        """Return what finds the way out of a host; Scapy is the controller's only."""
+        return ("ip",)
+
+    def check(self, options: Options) -> list[str]:
+        """Return what is wrong with the options, or that Scapy is missing."""
+        _, problems = read_options(_OPTIONS, options)
+        try:
+            import scapy.contrib.roce  # noqa: F401
+        except ImportError:
+            problems.append("Scapy is not installed: pip install 'closloop[hardware]'")
+        return problems
+
+    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
+        """Return the receiver's (server) and the sender's (client) start."""
+        values, _ = read_options(_OPTIONS, options)
+        frames = build(flow, options)
+        identity = {
+            "src_address": flow.src_address,
+            "dst_address": flow.dst_address,
+            "port": flow.port,
+            "queue_pair": queue_pair(flow) if values["shape"] == "roce" else None,
+        }
+        server = Launch(
+            host=flow.dst,
+            argv=(),
+            role="server",
+            flow=flow.number,
+            listens=(("udp", flow.port),),
+            operation="incast.receive",
+            extra=identity,
+        )
+        client = Launch(
+            host=flow.src,
+            argv=(),
+            role="client",
+            flow=flow.number,
+            at_ns=flow.start_ns,
+            operation="incast.send",
+            extra={
+                **identity,
+                "frames": [base64.b64encode(frame).decode() for frame in frames.cycle],
+                "last": base64.b64encode(frames.last).decode(),
+                "packets": frames.packets,
+                "rate": values["rate"],
+            },
+        )
+        return server, client
+
+    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return what became of the flow, by what arrived."""
+        if client.stopped:
+            return unfinished(client)
+        if why := failure(_NAME, client, "sender") or failure(_NAME, server, "receiver"):
+            return failed(client, why)
+        try:
+            (sent,) = json_documents(_NAME, client.stdout)
+            (arrived,) = json_documents(_NAME, server.stdout)
+            packets, came, marked, last_ns = (
+                int(number(_NAME, where, name))
+                for where, name in (
+                    (sent, "packets"),
+                    (arrived, "packets"),
+                    (arrived, "ce_packets"),
+                    (arrived, "last_after_ns"),
+                )
+            )
+        except OutputError as error:
+            return unreadable(client, error)
+        except ValueError:
+            return failed(client, f"{_NAME}: an end reports more than once")
+        detail = f"{came} of {packets} frames came, {marked} marked CE"
+        if came < packets or last_ns < 0:
+            return Outcome(client.started_ns, -1, 0, UNFINISHED, detail)
+        end_ns = server.started_ns + last_ns
+        return finished(client, end_ns - client.started_ns, 0, detail, end_ns)
