@@ -12,7 +12,11 @@ from orchestration.cli import bench, inventory, kernel, papers, rack, traffic
 from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
+from orchestration.cli.provision import EPILOG as PROVISION_EPILOG
+from orchestration.cli.provision import provision
 from orchestration.cli.report import report
+from orchestration.cli.restore import EPILOG as RESTORE_EPILOG
+from orchestration.cli.restore import restore
 from orchestration.cli.run import run
 from orchestration.cli.train import train
 from orchestration.model.errors import ClosloopError
@@ -31,6 +35,8 @@ app.command()(run)
 app.command()(plan)
 app.command()(report)
 app.command()(train)
+app.command(epilog=PROVISION_EPILOG)(provision)
+app.command(epilog=RESTORE_EPILOG)(restore)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(traffic.app, name="traffic")
 app.add_typer(rack.app, name="rack")

@@ -75,7 +75,7 @@ def plan(
     console.print(_total(made), highlight=False)
     console.print(_order(made), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
@@ -90,9 +90,10 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
     """Return where the numbers come from: switches that say the same in one line."""
     lines: dict[str, list[str]] = {}
     for offer in offers:
-        words = [f"{name}: {source}" for name, source in offer["sources"].items()]
-        if len(set(offer["sources"].values())) == 1:
-            words = [f"all numbers: {next(iter(offer['sources'].values()))}"]
+        names: dict[str, list[str]] = {}
+        for name, source in offer["sources"].items():
+            names.setdefault(source, []).append(name)
+        words = [f"{', '.join(called)}: {source}" for source, called in names.items()]
         for text in [*words, *offer["shortcomings"]]:
             lines.setdefault(text, []).append(offer["switch"])
     return ["switches:", *(f"  {', '.join(who)}: {text}" for text, who in lines.items())] * bool(

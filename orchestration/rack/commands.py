@@ -6,6 +6,7 @@ import base64
 import fcntl
 import os
 import pty
+import select
 import signal
 import struct
 import termios
@@ -68,20 +69,22 @@ class Command:
         return self.input >= 0 and bool(self._unwritten)
 
     def read(self, fd: int) -> bool:
-        """Pass on what an output has; return False if that is nothing: at its end, or for now."""
+        """Pass on a piece of what an output has; return False at its end."""
         try:
             piece = os.read(fd, _READ_BYTES)
         except BlockingIOError:
-            return False
+            return True
         except OSError:  # how a pseudo-terminal without a program ends
             piece = b""
-        if not piece:
-            del self.outputs[fd]
-            os.close(fd)
-            return False
-        data = base64.b64encode(piece).decode()
-        self._say({"id": self._number, "out": self.outputs[fd], "data": data})
-        return True
+        if piece:
+            data = base64.b64encode(piece).decode()
+            self._say({"id": self._number, "out": self.outputs[fd], "data": data})
+        return bool(piece)
+
+    def drop(self, fd: int) -> None:
+        """Let go of an output. Nobody may watch it any more."""
+        del self.outputs[fd]
+        os.close(fd)
 
     def control(self, message: dict[str, Any]) -> None:
         """Do what the caller asks: a signal, input (its end if empty), another window size."""
@@ -121,11 +124,12 @@ class Command:
     def close(self) -> None:
         """Pass on what is left and let go; what it has left behind may still hold the other ends."""
         for fd in tuple(self.outputs):
-            while self.read(fd):
+            while select.select([fd], [], [], 0)[0] and self.read(fd):
                 pass
-        for fd in {*self.outputs, self.input} - {-1}:
-            os.close(fd)
-        self.outputs, self.input = {}, -1
+            self.drop(fd)
+        if self.input >= 0:
+            os.close(self.input)
+            self.input = -1
 
 
 def _become(request: dict[str, Any]) -> NoReturn:

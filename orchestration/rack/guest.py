@@ -186,9 +186,10 @@ class Guest:
         self.say({"id": number, "end": True, **what})
 
     def _read(self, command: Command, fd: int) -> None:
-        command.read(fd)
-        if fd not in command.outputs:
-            self._selector.unregister(fd)
+        if not command.read(fd):
+            # before it is closed: a duplicate would keep a closed one awake
+            self._forget(fd)
+            command.drop(fd)
 
     def _control(self, command: Command, message: dict[str, Any]) -> None:
         """Pass on what belongs to a command; watch its input for as long as it is not taken."""
