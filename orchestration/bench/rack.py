@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
+
 from inventory.files import load_testbed
 from orchestration.bench.outcome import Figure, Outcome
 from orchestration.model.errors import TrialError
@@ -33,6 +35,8 @@ uplink: {rate: 100Gbps, delay: 1us}
 mtu: 1500B
 buffer: 16MB
 """
+SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves: 2", "leaves: 4")
+_READINGS, _CHANGES = 1000, 300
 # Thresholds change at every sample, for long enough to be killed in the midst of it.
 RESTLESS = """
 campaign: restless
@@ -53,18 +57,24 @@ _PROVISION_TARGET_S = 240.0
 
 @contextmanager
 def eight_devices(folder: Path, roce: Sequence[str] = ()) -> Iterator[RackHandle]:
-    """Yield a rack of eight devices, one a SONiC-like switch, not provisioned. It ends with this."""
+    """Yield a rack of eight devices, one a SONiC-like switch, which is not provisioned yet."""
     testbed = folder / "eight.yml"
     testbed.write_text(EIGHT_DEVICES)
-    with _rack(str(testbed), ("spine2",), folder / "rack", roce) as rack:
+    with _rack(str(testbed), ("spine2",), folder, roce) as rack:
         yield rack
 
 
 @contextmanager
 def _rack(
-    testbed: str, sonic: Sequence[str], folder: Path, roce: Sequence[str] = ()
+    testbed: str,
+    sonic: Sequence[str],
+    folder: Path,
+    roce: Sequence[str] = (),
+    real_time: bool = False,
 ) -> Iterator[RackHandle]:
-    rack, _ = up(load_testbed(testbed), sonic=sonic, roce=roce, folder=folder)
+    found = load_testbed(testbed)
+    home = folder / found.name
+    rack, _ = up(found, sonic=sonic, roce=roce, folder=home, real_time=real_time)
     try:
         yield rack
     finally:
@@ -116,6 +126,53 @@ def provisioning() -> Outcome:
             Figure("after undo: devices that differ", str(len(left)), "0", not left),
         ),
         data={"seconds": seconds, "changed": changed, "left": left},
+    )
+
+
+def ssh_loop() -> Outcome:
+    """Reading six switches every 10 ms, and changing thresholds, over SSH in real time."""
+    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
+        folder = Path(name)
+        testbed = folder / "six.yml"
+        testbed.write_text(SIX_SWITCHES)
+        with _rack(str(testbed), (), folder, real_time=True) as rack:
+            inventory = str(rack.inventory)
+            code, text = closloop(rack, folder, "provision", inventory, "--json")
+            if code:
+                raise TrialError(f"provisioning ended with exit code {code}", "", text)
+            probe = [sys.executable, "-m", "orchestration.bench.rack_loop", inventory]
+            with (folder / "found").open("w+b") as out:
+                code = rack.run([*probe, str(_READINGS), str(_CHANGES)], cwd=ROOT, stdout=out)
+                out.seek(0)
+                found = json.loads(out.read() or "{}")
+            if code:
+                raise TrialError("the probe failed", "its error stands above")
+    share = found["missed"] / found["readings"]
+    reads, sets = (np.array(found[name]) / 1e3 for name in ("read_us", "set_us"))
+    return Outcome(
+        f"The loop over SSH: {found['switches']} switches, {found['queues']} queues, real time",
+        (
+            Figure(
+                f"periods of 10 ms missed, of {found['readings']}",
+                f"{share:.1%}",
+                "5%",
+                share < 0.05,
+            ),
+            Figure("all switches read: median", f"{np.median(reads):.1f} ms"),
+            Figure("all switches read: 99th percentile", f"{np.quantile(reads, 0.99):.1f} ms"),
+            Figure(
+                "one change, asked to read back: median",
+                f"{np.median(sets):.1f} ms",
+                "20 ms",
+                bool(np.median(sets) < 20),
+            ),
+            Figure("one change: 99th percentile", f"{np.quantile(sets, 0.99):.1f} ms"),
+        ),
+        (
+            "switches, their SSH servers and the controller share one CPU in a guest without "
+            "virtual time",
+        ),
+        found,
     )
 
 
@@ -182,7 +239,7 @@ def same_answer(campaign: Path = QUICKSTART, testbed: str = "graphcc") -> Outcom
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
         folder = Path(name)
         sonic = load_testbed(testbed).switches[-1:]
-        with _rack(testbed, sonic, folder / "rack") as rack:
+        with _rack(testbed, sonic, folder) as rack:
             return compare_backends(rack, folder, campaign)
 
 
@@ -218,7 +275,9 @@ def judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
     trials: list[dict[str, Any]] = []
     for runs in (rack_runs, emulated_runs):
         (home,) = (path for path in runs.iterdir() if path.is_dir())
-        said.append({item.metric: item.difference for item in summarise(home).conditions[0].comparisons})
+        said.append(
+            {item.metric: item.difference for item in summarise(home).conditions[0].comparisons}
+        )
         if runs is rack_runs:
             trials = [json.loads(path.read_text()) for path in home.glob("*/trial.json")]
     figures, data = [], {}
@@ -236,13 +295,15 @@ def judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
             )
         )
         data[metric] = [[d.mean, d.low, d.high] for d in (rack, emulated)]
-    back = {name: 0 for name in ("equal", "rounded", "wrong")}
+    back = dict.fromkeys(("equal", "rounded", "wrong"), 0)
     for trial in trials:
         for name, count in trial["facts"]["read_back"].items():
             back[name] += count
     valid = sum(trial["stamp"]["valid"] for trial in trials)
     figures += [
-        Figure("valid trials on the rack", f"{valid} of {len(trials)}", "all", valid == len(trials)),
+        Figure(
+            "valid trials on the rack", f"{valid} of {len(trials)}", "all", valid == len(trials)
+        ),
         Figure(
             f"thresholds read back: {back['equal']} as asked, {back['rounded']} rounded by the "
             "SONiC-like switch's ASIC, otherwise",
@@ -251,4 +312,6 @@ def judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
             back["wrong"] == 0,
         ),
     ]
-    return Outcome("One campaign over SSH on a virtual rack, and emulated", tuple(figures), (), data)
+    return Outcome(
+        "One campaign over SSH on a virtual rack, and emulated", tuple(figures), (), data
+    )

@@ -207,12 +207,14 @@ def up(
     sonic: Collection[str] = (),
     roce: Collection[str] = (),
     folder: Path | None = None,
+    real_time: bool = False,
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack; return it once all its devices let one log in, and True.
 
     One that is up already with these devices is returned as it is, and False. `progress` is told the stage,
-    how many of it are done, and of how many.
+    how many of it are done, and of how many. With `real_time` all devices share one CPU, and what
+    they do takes time: for measuring latencies, not for traffic.
 
     Raises:
         InputError: names that the testbed has not, or a folder with other files.
@@ -234,7 +236,8 @@ def up(
     memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(testbed.devices)
     where = memory_dir(memory_bytes)
     write_folder(place, layout)
-    words = [str(place.path), str(kernel.path), str(memory_bytes), str(where)]
+    clock = "real" if real_time else "virtual"
+    words = [str(place.path), str(kernel.path), str(memory_bytes), str(where), clock]
     with place.console.open("ab") as console:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.rack.supervisor", *words],

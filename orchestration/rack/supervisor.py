@@ -229,10 +229,11 @@ class Supervisor:
 
 
 def main() -> None:
-    """Hold the guest of a rack: FOLDER KERNEL MEMORY_BYTES MEMORY_DIR."""
+    """Hold the guest of a rack: FOLDER KERNEL MEMORY_BYTES MEMORY_DIR virtual|real."""
     folder = RackFolder(Path(sys.argv[1]))
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-    argv = guest_argv(kernel, memory_bytes=memory_bytes, init=folder.init)
+    real_time = sys.argv[5] == "real"
+    argv = guest_argv(kernel, memory_bytes=memory_bytes, init=folder.init, real_time=real_time)
     # The kernel's console goes to the log, the second one is the line between guest and supervisor.
     argv = [word for word in argv if not word.startswith("con0=")]
     argv += ["con0=null,fd:2", "con1=fd:0,fd:1"]

@@ -16,8 +16,12 @@ _MEBIBYTE = 1 << 20
 _SHM = Path("/dev/shm")
 
 
-def guest_argv(kernel: Path, *, memory_bytes: int, init: Path) -> list[str]:
-    """Return the command line that boots `kernel` in virtual time and runs `init` as its process 1.
+def guest_argv(
+    kernel: Path, *, memory_bytes: int, init: Path, real_time: bool = False
+) -> list[str]:
+    """Return the command line that boots `kernel` and runs `init` as its process 1.
+
+    Its time is virtual, or with `real_time` the machine's: then all that it does takes its time.
 
     The guest's root is the host's file tree with the rights of the caller, its console is standard
     input and output. `init` must be executable, and ends with powering off. `KEY=VALUE` words
@@ -26,7 +30,7 @@ def guest_argv(kernel: Path, *, memory_bytes: int, init: Path) -> list[str]:
     return [
         str(kernel),
         "seccomp=on",
-        "time-travel=inf-cpu",
+        *([] if real_time else ["time-travel=inf-cpu"]),
         f"mem={memory_bytes // _MEBIBYTE}M",
         "rootfstype=hostfs",
         "rootflags=/",
