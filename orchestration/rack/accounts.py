@@ -1,8 +1,8 @@
 """Users of a rack's devices, and the files of /etc that make them: pure.
 
-    root        by key only
-    admin       as on SONiC: by key or password, sudo for everything without one
-    operator    by key or password, no sudo
+root        by key only
+admin       as on SONiC: by key or password, sudo for everything without one
+operator    by key or password, no sudo
 """
 
 from __future__ import annotations
@@ -73,10 +73,14 @@ def _system_lines(text: str, id_field: int, left_out: Iterable[str]) -> list[str
         line
         for line in _lines(text)
         if line.split(":")[0] not in left_out
-        and (int(line.split(":")[id_field]) < _FIRST_UID or line.split(":")[id_field] == str(_NOBODY))
+        and (
+            int(line.split(":")[id_field]) < _FIRST_UID or line.split(":")[id_field] == str(_NOBODY)
+        )
     ]
 
 
 def _lines(text: str) -> list[str]:
     """Lines of passwd or group that are whole: the third field is a number."""
-    return [line for line in text.splitlines() if line.count(":") > 2 and line.split(":")[2].isdigit()]
+    return [
+        line for line in text.splitlines() if line.count(":") > 2 and line.split(":")[2].isdigit()
+    ]

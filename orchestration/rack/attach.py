@@ -6,7 +6,6 @@ import base64
 import os
 import selectors
 import signal
-import sys
 import termios
 import tty
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from orchestration.rack.control import RackHandle
 from orchestration.rack.process import RackProcess
 
+_STDIN, _STDOUT = 0, 1
 _READ_BYTES = 1 << 14
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -32,7 +32,11 @@ def run_attached(
 
     It gets a terminal if standard input and output are one.
     """
-    on_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    try:
+        os.fstat(_STDIN)
+    except OSError:  # closed: nothing else may get its number
+        os.open(os.devnull, os.O_RDONLY)
+    on_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
     process = rack.start(argv, cwd, env, terminal=_window() if on_terminal else None)
     with _signals(process, on_terminal), _raw(on_terminal):
         return _pump(process)
@@ -55,10 +59,10 @@ def _pump(process: RackProcess) -> int:
 def _watch_input(selector: selectors.BaseSelector, process: RackProcess) -> bool:
     """Watch standard input; what cannot be watched, a file or nothing, is sent at once."""
     try:
-        selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        selector.register(_STDIN, selectors.EVENT_READ)
         return True
     except (PermissionError, ValueError, OSError):
-        while sys.stdin is not None and _forward(process, sys.stdin.fileno()):
+        while _forward(process, _STDIN):
             pass
         return False
 
@@ -74,7 +78,7 @@ def _forward(process: RackProcess, fd: int) -> bool:
 
 
 def _window() -> tuple[int, int]:
-    size = os.get_terminal_size(sys.stdout.fileno())
+    size = os.get_terminal_size(_STDOUT)
     return size.lines, size.columns
 
 
@@ -105,10 +109,9 @@ def _raw(on_terminal: bool) -> Iterator[None]:
     if not on_terminal:
         yield
         return
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    tty.setraw(fd)
+    before = termios.tcgetattr(_STDIN)
+    tty.setraw(_STDIN)
     try:
         yield
     finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
+        termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)

@@ -89,8 +89,7 @@ class Command:
     def control(self, message: dict[str, Any]) -> None:
         """Do what the caller asks: a signal, input (its end if empty), another window size."""
         if "signal" in message:
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, int(message["signal"]))
+            self._signal(int(message["signal"]))
         if "terminal" in message and self._terminal:
             self._resize(message["terminal"])
         if "input" in message:
@@ -98,6 +97,13 @@ class Command:
             self._unwritten += data
             self._input_ends = self._input_ends or not data
             self.flush()
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:  # it has not come to leading a group
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def flush(self) -> None:
         """Give the program as much input as it takes."""

@@ -19,7 +19,7 @@ from orchestration.model.errors import NotReadyError
 from orchestration.rack.folder import RackFolder, racks_folder
 from orchestration.rack.layout import Layout, make_layout
 from orchestration.rack.process import Progress, RackProcess, ask, call, connect
-from orchestration.rack.setup import PROJECT, SBIN, require_programs, write_folder
+from orchestration.rack.setup import SBIN, python_path, require_programs, write_folder
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
@@ -164,7 +164,9 @@ def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
         return None
     from orchestration.rack.attach import run_attached
 
-    program = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
+    program = (
+        "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
+    )
     return run_attached(find_rack(folder.path), [sys.executable, "-c", program, *arguments])
 
 
@@ -242,7 +244,7 @@ def up(
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.rack.supervisor", *words],
             cwd=place.path,
-            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            env={**os.environ, "PYTHONPATH": python_path()},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,

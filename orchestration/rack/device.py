@@ -24,7 +24,7 @@ from orchestration.backends.emulated.namespaces import offloads_off, route_socke
 from orchestration.rack import asic, cabling, injections, snapshot, tools
 from orchestration.rack.frames import Lines, encode
 from orchestration.rack.layout import Layout
-from orchestration.rack.roots import LAYOUT_FILE, PROJECT, SSHD_CONFIG, Keys, enter_device_root
+from orchestration.rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
 from orchestration.rack.system import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -104,6 +104,7 @@ class Device:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         self.differences = enter_device_root(self.layout, self.name, self._keys)
+        self._python_path = os.environ.get("PYTHONPATH", "")
         os.environ.clear()
         os.environ.update(_ENVIRONMENT)
         self.say({"built": True})
@@ -153,15 +154,15 @@ class Device:
 
     def start_redis(self) -> None:
         """Start Redis as SONiC does: on a socket and the loopback, telling of every change."""
-        Path(tools.REDIS_SOCKET).parent.mkdir(parents=True, exist_ok=True)
-        Path("/var/lib/redis").mkdir(parents=True, exist_ok=True)
+        folder = Path(tools.REDIS_SOCKET).parent
+        folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "unixsocket": tools.REDIS_SOCKET,
             "unixsocketperm": "770",
             "bind": "127.0.0.1",
             "notify-keyspace-events": "AKE",
             "save": "",
-            "dir": "/var/lib/redis",
+            "dir": str(folder),
         }
         words = [word for key, value in settings.items() for word in (f"--{key}", value)]
         # its socket is the group's, too: SONiC's user is in it
@@ -170,7 +171,7 @@ class Device:
     def _start_bridge(self) -> None:
         module = "orchestration.rack.sonic_switch"
         argv = [sys.executable, "-P", "-m", module, "--device", self.name]
-        self.start("sonic", [*argv, "--config", LAYOUT_FILE], PYTHONPATH=str(PROJECT))
+        self.start("sonic", [*argv, "--config", LAYOUT_FILE], PYTHONPATH=self._python_path)
 
     def _await_bridge(self) -> None:
         """Wait until the switch's daemons have filled its databases."""
@@ -181,7 +182,8 @@ class Device:
                 if tools.run(argv).strip() == "1":
                     return
             time.sleep(0.02)
-        said = Path("/var/log/sonic.log").read_text(errors="replace")[-500:]
+        logs = (Path(f"/var/log/{name}.log") for name in ("redis", "sonic"))
+        said = " ".join(log.read_text(errors="replace")[-300:] for log in logs)
         raise RuntimeError(f"its SONiC side does not start: {said}")
 
     def serve(self) -> None:

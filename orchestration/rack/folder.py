@@ -3,7 +3,7 @@
 ~/.local/state/closloop/racks/NAME       or under $XDG_STATE_HOME, or where the user says
   inventory.yml  rack.json  layout.json
   key  key.pub  password  known_hosts  ssh_config  host_keys/DEVICE{,.pub}
-  init  guest/  console.log  socket
+  init  guest/  inbox/  console.log  socket
 """
 
 from __future__ import annotations
@@ -85,6 +85,11 @@ class RackFolder:
         return self.path / "guest"
 
     @property
+    def inbox(self) -> Path:
+        """Messages to the guest that it has not read yet."""
+        return self.path / "inbox"
+
+    @property
     def console(self) -> Path:
         """What the guest's kernel and its processes print."""
         return self.path / "console.log"
@@ -98,7 +103,9 @@ class RackFolder:
         """Make the folder. Raises InputError if something else is in it."""
         if self.path.exists() and not self.is_rack() and any(self.path.iterdir()):
             raise InputError.single(
-                "--folder", f"{self.path} has other files in it", "name a new folder, or an empty one"
+                "--folder",
+                f"{self.path} has other files in it",
+                "name a new folder, or an empty one",
             )
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
@@ -117,7 +124,7 @@ class RackFolder:
 
     def remove(self) -> None:
         """Remove what a rack has made, and the folder if nothing else is in it."""
-        for folder in (self.host_key(""), self.guest):
+        for folder in (self.host_key(""), self.guest, self.inbox):
             shutil.rmtree(folder, ignore_errors=True)
         made = (
             self.inventory, self.layout, self.key, self.public_key, self.password,

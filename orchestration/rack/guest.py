@@ -31,6 +31,7 @@ from orchestration.rack.commands import Command, exit_code
 from orchestration.rack.device import fork_device
 from orchestration.rack.folder import RackFolder
 from orchestration.rack.frames import Lines, encode
+from orchestration.rack.inbox import Incoming
 from orchestration.rack.layout import CONTROLLER_ADDRESS, Layout
 from orchestration.rack.roots import Keys
 from orchestration.rack.system import bind, mount, power_off, unmount
@@ -53,7 +54,7 @@ class Guest:
         self._layout = Layout.from_json(json.loads(folder.layout.read_text()))
         self._line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
         tty.setraw(self._line)
-        self._lines = Lines()
+        self._inbox = Incoming(folder.inbox)
         self._selector = selectors.DefaultSelector()
         self._devices: dict[str, socket.socket] = {}
         self._commands: dict[int, Command] = {}
@@ -151,7 +152,8 @@ class Guest:
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
     def _hear(self) -> None:
-        for message in self._lines.feed(os.read(self._line, _READ_BYTES)):
+        for message in self._inbox.take(os.read(self._line, _READ_BYTES)):
+            self.say({"took": True})
             number = int(message["id"])
             try:
                 if "do" in message:

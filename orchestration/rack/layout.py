@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from inventory.rack import SONIC_QUEUE, Access, NicKind, Platform, Rack
-from inventory.strictyaml import suggest
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Port, Testbed
 from orchestration.model.errors import InputError
@@ -124,6 +123,8 @@ def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str])
 
     Raises InputError for names that are no switch or no host of the testbed.
     """
+    from inventory.strictyaml import suggest
+
     roce = testbed.hosts if tuple(roce) == ("all",) else tuple(roce)
     for option, names, known, kind in (
         ("--sonic", sonic, testbed.switches, "switch"),

@@ -86,9 +86,7 @@ def call(folder: RackFolder, request: dict[str, Any]) -> socket.socket:
     return line
 
 
-def ask(
-    folder: RackFolder, request: dict[str, Any], progress: Progress = lambda *_: None
-) -> Any:
+def ask(folder: RackFolder, request: dict[str, Any], progress: Progress = lambda *_: None) -> Any:
     """Send a rack's supervisor a request, wait for its end and return its result.
 
     Raises NotReadyError with what the rack says if it fails.

@@ -57,7 +57,7 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
     place.password.touch(0o600)
     place.password.write_text(secrets.token_urlsafe(12) + "\n")
     known = []
-    for folder in (place.host_key(""), place.guest):
+    for folder in (place.host_key(""), place.guest, place.inbox):
         folder.mkdir(mode=0o700)
     for device, address in layout.address.items():
         key = place.host_key(device)
@@ -71,11 +71,16 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
     place.init.chmod(0o755)
 
 
+def python_path() -> str:
+    """Return a PYTHONPATH with this project first."""
+    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+
+
 def _init_script(place: RackFolder) -> str:
     return (
         "#!/bin/sh\n"
         f"export CLOSLOOP_RACK_FOLDER={shlex.quote(str(place.path))}\n"
-        f"export PYTHONPATH={shlex.quote(str(PROJECT))} PYTHONDONTWRITEBYTECODE=1\n"
+        f"export PYTHONPATH={shlex.quote(python_path())} PYTHONDONTWRITEBYTECODE=1\n"
         "export PYTHONUNBUFFERED=1 LANG=C.UTF-8\n"
         f"export PATH={SBIN}:/usr/local/bin:/usr/bin:/bin\n"
         f"exec {shlex.quote(sys.executable)} -P -m orchestration.rack.guest\n"

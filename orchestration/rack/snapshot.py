@@ -25,7 +25,7 @@ _COMMANDS = {
     "rdma": ("rdma", "-j", "link"),
 }
 # Files that come and go without anyone's meaning to configure something.
-_PASSING = ("var/log/", "var/lib/redis/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
+_PASSING = ("var/log/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
 _PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
 from orchestration.rack.folder import RackFolder
 from orchestration.rack.frames import Lines, encode
+from orchestration.rack.inbox import UNREAD, Outgoing
 
 _READ_BYTES = 1 << 16
 # A program whose caller has gone is asked to end; after this long it is killed.
@@ -58,6 +59,8 @@ class Supervisor:
         self._serving: set[asyncio.Task[None]] = set()
         self._numbers = 0
         self._busy: set[int] = set()
+        self._inbox = Outgoing(folder.inbox)
+        self._window = asyncio.Semaphore(UNREAD)
         self._ready = asyncio.Event()
         self._failed: dict[str, Any] = {}
         self._heard = asyncio.Event()
@@ -136,7 +139,9 @@ class Supervisor:
                 self._take(message)
 
     def _take(self, message: dict[str, Any]) -> None:
-        if "id" in message:
+        if "took" in message:
+            self._window.release()
+        elif "id" in message:
             number = message.pop("id")
             if client := self._clients.get(number):
                 client.tell(message)
@@ -148,7 +153,10 @@ class Supervisor:
                 self._signal(signal.SIGSTOP)
         elif "failed" in message:
             remedy = message.get("remedy") or f"see {self._folder.console}"
-            self._failed = {"error": f"the rack does not boot: {message['failed']}", "remedy": remedy}
+            self._failed = {
+                "error": f"the rack does not boot: {message['failed']}",
+                "remedy": remedy,
+            }
         else:
             for client in self._clients.values():
                 client.tell(message)
@@ -158,13 +166,13 @@ class Supervisor:
         if not self._busy:
             self._signal(signal.SIGSTOP)
 
-    def _send(self, message: dict[str, Any]) -> None:
+    async def _send(self, message: dict[str, Any]) -> None:
+        """Send the guest a message: as a file, whose number goes over the line (see `inbox`)."""
+        await self._window.acquire()
         assert self._guest.stdin is not None
-        self._guest.stdin.write(encode(message))
+        self._guest.stdin.write(self._inbox.put(message))
 
-    async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._serving.add(task)
@@ -190,7 +198,7 @@ class Supervisor:
     async def _abandon(self, number: int) -> None:
         """End what somebody has asked for who has gone."""
         for kind, patience_s in ((signal.SIGHUP, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
-            self._send({"id": number, "signal": int(kind)})
+            await self._send({"id": number, "signal": int(kind)})
             for _ in range(int(patience_s * 10)):
                 if number not in self._busy:
                     return
@@ -205,7 +213,7 @@ class Supervisor:
                     if "do" in message:
                         await self._begin(client, message)
                     elif client.number in self._busy:
-                        self._send({**message, "id": client.number})
+                        await self._send({**message, "id": client.number})
 
     async def _begin(self, client: Client, message: dict[str, Any]) -> None:
         match message["do"]:
@@ -225,7 +233,7 @@ class Supervisor:
                 await self._ready.wait()
                 self._busy.add(client.number)
                 self._signal(signal.SIGCONT)
-                self._send({**message, "id": client.number})
+                await self._send({**message, "id": client.number})
 
 
 def main() -> None:

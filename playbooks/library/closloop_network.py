@@ -167,11 +167,11 @@ class Network(Device):
         """Refuse what could not be undone, and what would cut off the controller."""
         for change in changes:
             kind, _, rest = change.key.partition(" ")
-            if kind == "queues" and not change.restores:
+            if kind == "queues":
                 self._queues.check(self._links.require(rest), rest, change.before)
-            if kind == "route" and change.after is not None and self._controller:
+            if kind == "route" and self._controller:
                 prefix = ipaddress.ip_network(rest.split(" ")[1])
-                if ipaddress.ip_address(self._controller) in prefix and not change.restores:
+                if ipaddress.ip_address(self._controller) in prefix:
                     raise Refused(
                         f"the route to {prefix} would also lead to the controller, "
                         f"{self._controller}, and cut it off",

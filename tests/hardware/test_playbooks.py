@@ -197,6 +197,18 @@ def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
     assert [name for name, device in second.items() if device["changed"]] == []
     assert dumps(virtual) == provisioned
 
+    if not virtual.layout.sonic:
+        # somebody's thresholds in our own queues: only they are set again
+        red = "red limit 9000000 min 50000 max 200000 avpkt 1000 burst 80 ecn"
+        command = f"tc qdisc change dev eth0 parent 8:1 handle 3: {red}"
+        assert virtual.run(["ssh", "switch1", command]) == 0
+        code, third = closloop_provision(virtual, tmp_path, *LIMIT)
+        assert code == 0
+        assert [(n, len(d["changes"])) for n, d in third.items() if d["changed"]] == [
+            ("switch1", 1)
+        ]
+        assert dumps(virtual) == provisioned
+
     code, _ = closloop_provision(virtual, tmp_path, *LIMIT, "--undo")
     assert code == 0
     assert dumps(virtual) == before

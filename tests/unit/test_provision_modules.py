@@ -128,6 +128,17 @@ def test_what_was_half_done_can_be_undone(bring):
     assert shelf.things == {"a": "1", "b": "1"}
 
 
+def test_only_what_somebody_else_has_made_is_checked_before_it_gives_way(bring):
+    shelf = Shelf({"a": "1", "b": "1"})
+    checked = []
+    shelf.check = lambda changes: checked.append([change.key for change in changes])
+    bring(shelf, {"a": "2"})
+    shelf.things["a"] = "7"
+    bring(shelf, {"a": "2", "b": "2"})
+    bring(shelf, state="absent")
+    assert checked == [["a"], ["b"], []]
+
+
 def test_a_setting_that_does_not_hold_is_an_error(bring):
     shelf = Shelf({"a": "1"})
     shelf.apply = lambda changes: None

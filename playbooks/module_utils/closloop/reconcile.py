@@ -61,7 +61,10 @@ class Device:
         return present == target
 
     def check(self, changes: list) -> None:
-        """Raise Refused if the changes could not be undone later, or are dangerous."""
+        """Raise Refused if the changes could not be undone later, or are dangerous.
+
+        They are those of things that were never changed before: what is there is somebody else's.
+        """
 
     def apply(self, changes: list) -> None:
         """Make the changes, in the order that is right."""
@@ -98,8 +101,7 @@ def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mod
     }
     if state == "verified":
         return {**result, "changed": False, "skipped_steps": device.skipped}
-    if changes:
-        device.check(changes)
+    device.check([change for change in changes if change.key not in saved.values])
     if not check_mode:
         _make(device, wanted, saved, changes)
         if state == "absent":

@@ -1,0 +1,224 @@
+"""Campaigns on a virtual rack, over SSH: the same answer, and always the way back."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.bench.rack import EIGHT_DEVICES, closloop, compare_backends, kill_runs, program
+from orchestration.rack.control import up
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.redis,
+    pytest.mark.ssh,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+CAMPAIGN = """
+campaign: {name}
+testbed: {testbed}
+backend: hardware
+tuners: {tuners}
+traffic:
+  - {{kind: poisson, workload: WebSearch, load: 0.3}}
+  - {{kind: incast, fan_in: 3, size: 128KB, period: 1ms, start: 1ms}}
+repeats: {repeats}
+duration: {duration}
+drain: 100ms
+sample_period: {period}
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A provisioned rack with its folder, and what its devices were then."""
+    folder = tmp_path_factory.mktemp("lab")
+    testbed = folder / "eight.yml"
+    testbed.write_text(EIGHT_DEVICES)
+    rack, _ = up(load_testbed(str(testbed)), sonic=("spine2",), folder=folder / "eight")
+    try:
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
+        yield rack, folder
+    finally:
+        rack.down()
+
+
+@pytest.fixture
+def unchanged(lab):
+    """Every device is afterwards as it was before, by a look that takes no SSH."""
+    rack, _ = lab
+    names = [device.name for device in rack.layout.testbed.devices]
+    before = {name: rack.dump(name) for name in names}
+    yield
+    for name in names:
+        assert rack.dump(name) == before[name], name
+
+
+def campaign(folder, name, tuners="[secn1, secn2]", repeats=3, duration="3ms", period="100us"):
+    path = folder / f"{name}.yml"
+    path.write_text(
+        CAMPAIGN.format(
+            name=name,
+            testbed=folder / "eight.yml",
+            tuners=tuners,
+            repeats=repeats,
+            duration=duration,
+            period=period,
+        )
+    )
+    return path
+
+
+def run_on(rack, folder, path, *more):
+    arguments = ("run", str(path), "-i", str(rack.inventory), "--json", *more)
+    code, text = closloop(rack, folder, *arguments)
+    return code, json.loads(text) if text.startswith("{") else text
+
+
+def log(folder):
+    return (folder / "log").read_text()
+
+
+def test_a_campaign_gives_the_answer_of_the_emulation(lab, unchanged):
+    rack, folder = lab
+    outcome = compare_backends(rack, folder, campaign(folder, "answer", repeats=4))
+    assert outcome.holds, [figure for figure in outcome.figures if figure.holds is False]
+
+
+def test_a_trial_says_where_its_numbers_come_from_and_what_was_read_back(lab, unchanged):
+    rack, folder = lab
+    tuners = "[{name: random, templates: acc}]"
+    path = campaign(folder, "restless", tuners, repeats=1, duration="20ms", period="2ms")
+    code, said = run_on(rack, folder, path)
+    assert code == 0, said
+    (trial,) = (folder / "runs" / "restless").glob("*/trial.json")
+    facts = json.loads(trial.read_text())["facts"]
+    assert facts["read_back"]["wrong"] == 0
+    assert facts["read_back"]["equal"] > 100
+    assert facts["read_back"]["rounded"] > 0
+    assert facts["sources"]["leaf1"]["qlen_bytes"].startswith("Linux RED")
+    assert "100 ms" in facts["sources"]["spine2"]["qlen_bytes"]
+    assert facts["offloads_on"] == []
+    reasons = json.loads(trial.read_text())["stamp"]["reasons"]
+    assert any("spine2" in reason["text"] and "polled" in reason["text"] for reason in reasons)
+
+
+def test_a_controller_that_is_killed_leaves_nothing_behind(lab):
+    rack, folder = lab
+    rows = kill_runs(rack, folder, kills=3, seed=3)
+    assert [row["differs"] for row in rows] == [[], [], []]
+    # and the next run puts the books right by itself
+    code, said = run_on(rack, folder, campaign(folder, "after", "[secn1]", repeats=1))
+    assert code == 0, said
+
+
+def test_a_stopped_run_restores_at_once(lab, unchanged):
+    rack, folder = lab
+    path = campaign(
+        folder, "stopped", "[{name: random}]", repeats=1, duration="200ms", period="2ms"
+    )
+    with (folder / "log").open("ab") as file:
+        process = rack.start(
+            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
+        )
+        wait_for_a_change(rack)
+        process.kill(signal.SIGINT)
+        assert process.wait() == 130
+
+
+def test_a_device_that_vanishes_is_named_and_the_others_are_restored(lab):
+    rack, folder = lab
+    names = [device.name for device in rack.layout.testbed.devices]
+    before = {name: rack.dump(name) for name in names}
+    path = campaign(
+        folder, "vanished", "[{name: random}]", repeats=1, duration="200ms", period="2ms"
+    )
+    with (folder / "log").open("ab") as file:
+        process = rack.start(
+            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
+        )
+        wait_for_a_change(rack)
+        rack.inject("leaf1", "vanish")
+        assert process.wait() == 1
+    try:
+        assert "leaf1" in log(folder)
+        rack.let_pass(60)
+        assert [name for name in names if rack.dump(name) != before[name]] in ([], ["leaf1"])
+    finally:
+        rack.inject("leaf1", "return")
+    assert rack.dump("leaf1") == before["leaf1"]
+    code, text = closloop(rack, folder, "restore", str(rack.inventory), "--runs-only", "--json")
+    assert code == 0, text
+    assert all(row["settled"] for row in json.loads(text)["runs"])
+
+
+def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
+    rack, folder = lab
+    for number, (device, what) in enumerate([("leaf2", "kill agent"), ("spine2", "redis restart")]):
+        name = f"befallen-{number}"
+        path = campaign(folder, name, "[{name: random}]", repeats=1, duration="200ms", period="2ms")
+        with (folder / "log").open("ab") as file:
+            process = rack.start(
+                program("run", str(path), "-i", str(rack.inventory)),
+                folder,
+                stdout=file,
+                stderr=file,
+            )
+            wait_for_a_change(rack)
+            rack.inject(device, what)
+            code = process.wait()
+        # the trial is run again by itself
+        assert code == 0, log(folder)
+
+
+def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):
+    rack, folder = lab
+    path = campaign(folder, "first", "[{name: random}]", repeats=1, duration="200ms", period="2ms")
+    with (folder / "log").open("ab") as file:
+        process = rack.start(
+            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
+        )
+        wait_for_a_change(rack)
+        second = campaign(folder, "second", "[secn1]", repeats=1)
+        code, _ = run_on(rack, folder, second)
+        assert code == 3
+        assert "held by" in log(folder)
+        assert process.wait() == 0, log(folder)
+
+
+def wait_for_a_change(rack, device="leaf1"):
+    """Wait until a run has changed a device's thresholds."""
+    before = rack.dump(device)
+    deadline = time.monotonic() + 120
+    while rack.dump(device) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_undo_leaves_no_difference(tmp_path):
+    testbed = tmp_path / "eight.yml"
+    testbed.write_text(EIGHT_DEVICES)
+    rack, _ = up(load_testbed(str(testbed)), sonic=("spine2",), folder=tmp_path / "eight")
+    try:
+        names = [device.name for device in rack.layout.testbed.devices]
+        found = {name: rack.dump(name) for name in names}
+        for verb in (("provision",), ("provision",), ("restore",)):
+            code, text = closloop(rack, tmp_path, *verb, str(rack.inventory), "--json")
+            assert code == 0, text
+        assert {name: rack.dump(name) for name in names} == found
+    finally:
+        rack.down()
+
+
+def test_nothing_secret_is_on_a_command_line_or_in_a_log(lab):
+    rack, folder = lab
+    secret = rack.password
+    assert secret not in log(folder)
+    for path in Path(folder / "runs").rglob("*.json*"):
+        assert secret not in path.read_text()
