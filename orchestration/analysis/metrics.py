@@ -125,7 +125,7 @@ def measure(result: TrialResult) -> TrialMetrics:
             **_queue_scalars(queue),
             **_link_scalars(result.testbed, window),
             "dropped_packets": float(totals(result.ports.dropped_packets).sum()),
-            "retransmits": float(flows["retransmits"].sum()),
+            "retransmits": float(np.maximum(flows["retransmits"], 0).sum()),
         },
         size_bytes=size,
         slowdown=slowdown,

@@ -31,14 +31,14 @@ def up(
     sonic: Annotated[
         str | None,
         typer.Option(
-            "--sonic", help="Switches that are SONiC-like, by commas. Default: the last spine's."
+            "--sonic", help="SONiC-like switches, with commas. Default: one of the highest tier."
         ),
     ] = None,
     no_sonic: Annotated[
         bool, typer.Option("--no-sonic", help="All switches are Linux switches.")
     ] = False,
     roce: Annotated[
-        str, typer.Option("--roce", help="Hosts with RoCE NICs (Soft-RoCE), by commas, or `all`.")
+        str, typer.Option("--roce", help="Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`.")
     ] = "",
     folder: Annotated[
         Path | None,
@@ -52,9 +52,11 @@ def up(
     from inventory.files import load_testbed
     from orchestration.cli.phases import Phases
     from orchestration.rack import control
+    from orchestration.rack.layout import highest_switch
+    from orchestration.rack.setup import shortcomings
 
     what = load_testbed(testbed)
-    chosen = _names(sonic) if sonic is not None else what.switches[-1:]
+    chosen = _names(sonic) if sonic is not None else (highest_switch(what),)
     with Phases() as phases:
         stages: set[str] = set()
 
@@ -73,10 +75,13 @@ def up(
             progress=progress,
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
+    for text in shortcomings():
+        typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
-        typer.echo("  closloop rack exec -- ssh DEVICE")
-        typer.echo("  closloop rack down")
+        typer.echo(f"  closloop provision {rack.inventory}")
+        typer.echo(f"  closloop run CAMPAIGN --on hardware --inventory {rack.inventory}")
+        typer.echo("  closloop rack exec -- ssh DEVICE    |    closloop rack down")
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -14,6 +14,8 @@ _FIRST_UID = 1000
 # Groups of SONiC's user.
 _ADMIN_GROUPS = ("sudo", "redis", "docker")
 _NOBODY = 65_534
+# The user's or group's number, in a line of either file.
+_ID_FIELD = 2
 
 PAM_SUDO = (
     "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n"
@@ -38,7 +40,7 @@ def homes() -> dict[str, tuple[str, int]]:
 def passwd(machine: str) -> str:
     """Return a device's /etc/passwd from the machine's: its system users, and ours."""
     lines = [f"root:x:0:0:root:{homes()['root'][0]}:/bin/bash"]
-    lines += _system_lines(machine, 2, {*homes()})
+    lines += _system_lines(machine, {*homes()})
     lines += [
         f"{name}:x:{uid}:{uid}::{home}:/bin/bash" for name, (home, uid) in homes().items() if uid
     ]
@@ -58,9 +60,9 @@ def shadow(password_hash: str, passwd_text: str) -> str:
 def group(machine: str) -> str:
     """Return a device's /etc/group from the machine's: its system groups, and ours."""
     own = {*_ADMIN_GROUPS, ADMIN, OPERATOR}
-    lines = _system_lines(machine, 2, own)
-    taken = {int(line.split(":")[2]) for line in lines}
-    known = {line.split(":")[0]: int(line.split(":")[2]) for line in _lines(machine)}
+    lines = _system_lines(machine, own)
+    taken = {int(line.split(":")[_ID_FIELD]) for line in lines}
+    known = {line.split(":")[0]: int(line.split(":")[_ID_FIELD]) for line in _lines(machine)}
     free = (number for number in range(900, 1000) if number not in taken)
     for name in _ADMIN_GROUPS:
         lines.append(f"{name}:x:{known.get(name) or next(free)}:{ADMIN}")
@@ -68,19 +70,17 @@ def group(machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _system_lines(text: str, id_field: int, left_out: Iterable[str]) -> list[str]:
-    return [
-        line
-        for line in _lines(text)
-        if line.split(":")[0] not in left_out
-        and (
-            int(line.split(":")[id_field]) < _FIRST_UID or line.split(":")[id_field] == str(_NOBODY)
-        )
-    ]
+def _system_lines(text: str, left_out: Iterable[str]) -> list[str]:
+    result = []
+    for line in _lines(text):
+        fields = line.split(":")
+        number = int(fields[_ID_FIELD])
+        if fields[0] not in left_out and (number < _FIRST_UID or number == _NOBODY):
+            result.append(line)
+    return result
 
 
 def _lines(text: str) -> list[str]:
-    """Lines of passwd or group that are whole: the third field is a number."""
-    return [
-        line for line in text.splitlines() if line.count(":") > 2 and line.split(":")[2].isdigit()
-    ]
+    """Lines of passwd or group that are whole: with a number where one belongs."""
+    lines = (line for line in text.splitlines() if line.count(":") > _ID_FIELD)
+    return [line for line in lines if line.split(":")[_ID_FIELD].isdigit()]

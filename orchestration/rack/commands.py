@@ -128,7 +128,7 @@ class Command:
             fcntl.ioctl(self.input, termios.TIOCSWINSZ, packed)
 
     def close(self) -> None:
-        """Pass on what is left and let go; what it has left behind may still hold the other ends."""
+        """Pass on what is left and let go, though what it has started may still hold other ends."""
         for fd in tuple(self.outputs):
             while select.select([fd], [], [], 0)[0] and self.read(fd):
                 pass

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
-from orchestration.backends.emulated.kernel.cache import require_kernel
+from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
 from orchestration.rack.folder import RackFolder, racks_folder
 from orchestration.rack.layout import Layout, make_layout
@@ -22,6 +22,7 @@ from orchestration.rack.process import Progress, RackProcess, ask, call, connect
 from orchestration.rack.setup import SBIN, python_path, require_programs, write_folder
 
 INSIDE = "CLOSLOOP_RACK"
+_CLOSLOOP = "import sys; sys.argv[0] = 'closloop'; from orchestration.cli.main import main; main()"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
 _START_S = 15.0
 
@@ -214,9 +215,9 @@ def up(
 ) -> tuple[RackHandle, bool]:
     """Start a rack; return it once all its devices let one log in, and True.
 
-    One that is up already with these devices is returned as it is, and False. `progress` is told the stage,
-    how many of it are done, and of how many. With `real_time` all devices share one CPU, and what
-    they do takes time: for measuring latencies, not for traffic.
+    One that is up already with these devices is returned as it is, and False. `progress` is told
+    the stage, how many of it are done, and of how many. With `real_time` all devices share one CPU,
+    and what they do takes time: for measuring latencies, not for traffic.
 
     Raises:
         InputError: names that the testbed has not, or a folder with other files.
@@ -235,7 +236,16 @@ def up(
         return handle, False
     require_programs(layout)
     kernel = require_kernel()
-    memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(testbed.devices)
+    place.make()
+    with place.held():
+        _start(place, layout, kernel, real_time, progress)
+    return handle, True
+
+
+def _start(
+    place: RackFolder, layout: Layout, kernel: Kernel, real_time: bool, progress: Progress
+) -> None:
+    memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
     where = memory_dir(memory_bytes)
     write_folder(place, layout)
     clock = "real" if real_time else "virtual"
@@ -250,15 +260,14 @@ def up(
             stderr=console,
             start_new_session=True,
         )
-    deadline = time.monotonic() + _START_S
-    while not is_up(place):
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise NotReadyError("the rack's supervisor does not start", f"see {place.console}")
-        time.sleep(0.02)
     try:
+        deadline = time.monotonic() + _START_S
+        while not is_up(place):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise NotReadyError("the rack's supervisor does not start", f"see {place.console}")
+            time.sleep(0.02)
         ask(place, {"do": "await"}, progress)
     except BaseException:
         process.terminate()
         process.wait()
         raise
-    return handle, True

@@ -8,13 +8,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, NotReadyError
 
 _FORMAT = 1
 
@@ -110,6 +113,21 @@ class RackFolder:
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Let nobody else start a rack here. Raises NotReadyError if somebody does."""
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError as error:
+            raise NotReadyError(
+                f"the rack {self.name} is being started by another process",
+                "wait for it; see: closloop rack status",
+            ) from error
+        finally:
+            os.close(folder)
+
     def is_rack(self) -> bool:
         """True if the folder is a rack's, up or not."""
         try:
@@ -124,6 +142,12 @@ class RackFolder:
 
     def remove(self) -> None:
         """Remove what a rack has made, and the folder if nothing else is in it."""
+        self.clear()
+        with suppress(OSError):
+            self.path.rmdir()
+
+    def clear(self) -> None:
+        """Remove what a rack has made."""
         for folder in (self.host_key(""), self.guest, self.inbox):
             shutil.rmtree(folder, ignore_errors=True)
         made = (
@@ -132,10 +156,6 @@ class RackFolder:
         )  # fmt: skip
         for file in made:
             file.unlink(missing_ok=True)
-        try:
-            self.path.rmdir()
-        except OSError:
-            return
 
 
 def racks_folder() -> Path:

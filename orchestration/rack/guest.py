@@ -257,8 +257,8 @@ def prepare(folder: RackFolder) -> None:
     mount("proc", "/proc", "proc")
     mount("sysfs", "/sys", "sysfs")
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
-    for path in ("/dev/pts", "/dev/shm"):
-        os.makedirs(path, exist_ok=True)
+    for point in ("/dev/pts", "/dev/shm"):
+        os.makedirs(point, exist_ok=True)
     mount("devpts", "/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", "/dev/shm", "tmpfs")
     for path in (HOME, HOME / ".ssh", Path("/run/tmp")):
@@ -267,8 +267,9 @@ def prepare(folder: RackFolder) -> None:
     (HOME / ".ssh" / "config").write_text(folder.ssh_config.read_text())
     # OpenSSH takes the home folder from here and not from $HOME
     users = Path("/run/passwd")
-    kept = [line for line in Path("/etc/passwd").read_text().splitlines() if ":0:" not in line]
-    users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *kept]) + "\n")
+    known = Path("/etc/passwd").read_text(errors="replace").splitlines()
+    others = [line for line in known if line.split(":")[2:3] != ["0"]]
+    users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *others]) + "\n")
     bind(str(users), "/etc/passwd")
     socket.sethostname("controller")
 

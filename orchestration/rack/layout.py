@@ -140,3 +140,8 @@ def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str])
                     else f"{suggest(name, known)}its hosts are {', '.join(known)}",
                 )
     return Layout(testbed, tuple(dict.fromkeys(sonic)), tuple(dict.fromkeys(roce)))
+
+
+def highest_switch(testbed: Testbed) -> str:
+    """Return the first switch of the highest tier."""
+    return max(testbed.switches, key=lambda name: testbed.device[name].tier)

@@ -85,8 +85,8 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
         if path.is_relative_to("/tmp"):
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
             bind(str(path), f"{root}{path}")
-    for folder in ("run/sshd", "run/lldpd", "run/lock"):
-        (root / folder).mkdir()
+    for name in ("sshd", "lldpd", "lock"):
+        (run / name).mkdir()
     differences = os.open(upper, os.O_PATH | os.O_DIRECTORY)
     enter_root(str(root))
     socket.sethostname(device)

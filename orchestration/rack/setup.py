@@ -29,6 +29,18 @@ _SONIC_PROGRAMS = {"redis-server": "redis-server", "redis-cli": "redis-tools", "
 _ROCE_PROGRAMS = {"rdma": "iproute2"}
 
 
+def shortcomings() -> list[str]:
+    """Return what the rack's devices cannot do because of this machine, in words."""
+    path = shutil.which("lldpd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
+    lldpctl = Path(path or "").with_name("lldpctl")
+    if path and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
+        return [
+            f"{lldpctl} is not yours to execute, so the devices cannot say who their neighbours "
+            "are: become a member of its group (usermod -aG adm)"
+        ]
+    return []
+
+
 def require_programs(layout: Layout) -> None:
     """Raise NotReadyError with what to install, if the devices would lack a program."""
     wanted = dict(_PROGRAMS)
@@ -48,9 +60,7 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
     """Write everything that the guest and its users read, with new keys."""
     from inventory.ansible import write_rack
 
-    place.make()
-    place.remove()
-    place.make()
+    place.clear()
     place.sign()
     place.layout.write_text(json.dumps(layout.to_json()))
     _new_key(place.key, "controller")

@@ -20,9 +20,10 @@ from orchestration.backends.hardware.client import AgentClient, open_agents
 from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.fleet import Clock, Fleet
-from orchestration.backends.hardware.flows import RackFlows
 from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic_watch import NicWatch
+from orchestration.backends.hardware.programs import SERVICES as PROGRAMS
+from orchestration.backends.hardware.programs import check_drivers
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -37,6 +38,7 @@ from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.ssh import Secrets
 from orchestration.backends.hardware.switches import Switch, make_switch
+from orchestration.backends.hardware.traffic import RackTraffic, uses_programs
 from orchestration.loop import run_loop
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Progress, Tuner
@@ -144,8 +146,9 @@ class HardwareBackend:
         decides = tuner or create(trial.tuner)
         recorder = Recorder()
         settings = Settings(rack, trial)
+        check_drivers(trial)
         with (
-            self._open() as fleet,
+            self._open(PROGRAMS if uses_programs(trial) else ()) as fleet,
             Guard(
                 rack,
                 fleet.agents,
@@ -160,22 +163,22 @@ class HardwareBackend:
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
             nics.start()
-            flows = RackFlows(trial, testbed, schedule, fleet)
+            traffic = RackTraffic(trial, rack, schedule, fleet)
             guard.tick()
-            flows.connect(clocks)
+            traffic.connect(clocks)
             guard.tick()
             switches = _switches(rack)
             limiter = ChangeLimiter(len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
-            rig = HardwareRig(rack, fleet, switches, clocks, flows, guard, corridor, limiter)
+            rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
                 said = run_loop(rig, decides, testbed, trial, recorder, progress)
                 rig.finish(recorder)
                 nics.finish()
-                records = flows.records()
+                records = traffic.records()
             finally:
-                flows.stop()
+                traffic.stop()
             facts = {
                 **said,
                 **_facts(rack, fleet, clocks, rig, switches),
@@ -189,6 +192,9 @@ class HardwareBackend:
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
         findings += rig.read_back.findings()
         findings += guard.findings()
+        findings += [
+            {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
+        ]
         return TrialRecord(
             flows=records,
             ports=recorder.ports(len(testbed.queues)),
@@ -199,10 +205,15 @@ class HardwareBackend:
             trace=decides.trace(),
         )
 
-    def _open(self) -> Fleet:
-        """Start agents on all devices. Raises NotReadyError naming each that cannot be used."""
+    def _open(self, of_hosts: Sequence[str] = ()) -> Fleet:
+        """Start agents on all devices, hosts' with some services more.
+
+        Raises NotReadyError naming each device that cannot be used.
+        """
         rack = self._rack
         services = {device: services_of(rack, device) for device in rack.access}
+        for host in rack.testbed.hosts:
+            services[host] = (*services[host], *of_hosts)
         agents, problems = open_agents(
             rack.access.values(), rack.known_hosts_file, services, self._secrets
         )

@@ -1,4 +1,7 @@
-"""A schedule's flows on a rack's hosts: each host runs the socket driver with its share."""
+"""A schedule's flows on a rack's hosts: each runs the socket driver with its share of them.
+
+Flows that programs send are left out: see `programs`.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,11 @@ from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.services import services
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.sockets import Endpoints, Flows
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
+_ENDED = "flows.ended"
 _COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
 
@@ -35,7 +39,12 @@ class RackFlows:
         self._fleet = fleet
         self._end_ns = trial.duration_ns + trial.drain_ns
         self._flows = Flows.of(schedule, Endpoints(of_host), services(testbed, trial.traffic))
-        touching = {host: self._flows.touching(number) for number, host in enumerate(testbed.hosts)}
+        by_sockets = [spec.driver == SOCKETS for spec in trial.traffic]
+        ours = {flow for flow, pattern in enumerate(schedule.klass.tolist()) if by_sockets[pattern]}
+        touching = {
+            host: [flow for flow in self._flows.touching(number) if flow in ours]
+            for number, host in enumerate(testbed.hosts)
+        }
         self._share = {host: flows for host, flows in touching.items() if flows}
         self._number = {host: number for number, host in enumerate(testbed.hosts)}
         self._clocks: Mapping[str, Clock] = {}
@@ -69,10 +78,8 @@ class RackFlows:
         for host in list(self._running):
             agent = self._fleet.agents[host]
             agent.poll()
-            while agent.events:
-                event = agent.events.popleft()
-                if event.get("event") != "flows.ended":
-                    continue
+            for event in [event for event in agent.events if event.get("event") == _ENDED]:
+                agent.events.remove(event)
                 if "error" in event:
                     raise TrialError(
                         f"{host}: the traffic driver failed: {printable(str(event['error']))}",

@@ -1,0 +1,289 @@
+"""perftest's output, recorded from the real program (tests/hardware/recorded/perftest)."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from orchestration.model.status import DONE, FAILED, UNFINISHED
+from traffic.drivers.parsing import OutputError
+from traffic.drivers.perftest import (
+    Bandwidth,
+    Latency,
+    NoClockRate,
+    Perftest,
+    explain,
+    parse_json,
+    parse_text,
+)
+from traffic.drivers.programs import Flow, Output, driver
+
+RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "perftest"
+BOTH = pytest.mark.parametrize("version", ["4.5", "25.01"])
+FLOW = Flow(
+    7, 1_000, "h1", "h2", 1_000_000, "10.1.0.1", "10.2.0.1", 20_003,
+    tos=104, src_rdma_device="mlx5_0", dst_rdma_device="mlx5_1",
+)  # fmt: skip
+
+
+def read(name):
+    return (RECORDED / name).read_text()
+
+
+def output(stdout="", stderr="", exit_code=0, **changes):
+    values = Output(exit_code, stdout, stderr, started_ns=5_000, ended_ns=100_005_000)
+    return dataclasses.replace(values, **changes)
+
+
+def test_text_of_a_write_test():
+    assert parse_text(read("25.01-text-write-bw.txt")) == [
+        Bandwidth(4096, 300, pytest.approx(0.37e9), pytest.approx(0.25e9), pytest.approx(7511))
+    ]
+
+
+@BOTH
+@pytest.mark.parametrize("what", ["write-bw", "read-bw", "send-bw-events", "write-bw-server"])
+def test_text_of_bandwidth_tests(version, what):
+    (row,) = parse_text(read(f"{version}-text-{what}.txt"))
+    assert (row.message_bytes, row.iterations) == (4096, 300)
+    # perftest rounds to two decimals of Gb/s
+    bits_per_s = row.messages_per_s * 4096 * 8
+    assert row.mean_bits_per_s == pytest.approx(bits_per_s, abs=0.005e9)
+    assert row.duration_ns == pytest.approx(300 / row.messages_per_s * 1e9)
+
+
+@BOTH
+def test_iterations_are_those_of_all_queue_pairs(version):
+    assert parse_text(read(f"{version}-text-write-bw-qps.txt"))[0].iterations == 800
+    assert parse_json(read(f"{version}-json-send-bw-qps.json")).iterations == 600
+
+
+@BOTH
+def test_a_peak_that_was_not_measured_is_none(version):
+    assert parse_text(read(f"{version}-text-write-bw-duration.txt"))[0].peak_bits_per_s is None
+
+
+@BOTH
+def test_bandwidth_in_mib_is_of_two_to_the_twenty_whatever_it_is_called(version):
+    (row,) = parse_text(read(f"{version}-text-write-bw-mib.txt"))
+    assert row.mean_bits_per_s == pytest.approx(row.messages_per_s * 4096 * 8, rel=1e-3)
+
+
+@BOTH
+def test_all_sizes_are_a_row_each(version):
+    rows = parse_text(read(f"{version}-text-write-bw-all-sizes.txt"))
+    assert [row.message_bytes for row in rows] == [2**n for n in range(1, 24)]
+
+
+@BOTH
+@pytest.mark.parametrize("verb", ["write", "send", "read"])
+def test_text_of_latency_tests(version, verb):
+    (row,) = parse_text(read(f"{version}-text-{verb}-lat.txt"))
+    assert (row.message_bytes, row.iterations) == (64, 300)
+    assert row.min_ns < row.typical_ns < row.p99_ns <= row.p999_ns <= row.max_ns
+    assert row.min_ns < row.mean_ns < row.max_ns
+
+
+def test_text_of_a_latency_test_in_numbers():
+    assert parse_text(read("25.01-text-read-lat.txt")) == [
+        Latency(
+            64, 300, mean_ns=20_100, min_ns=13_920, max_ns=286_850, typical_ns=18_250,
+            stddev_ns=11_520, p99_ns=118_770, p999_ns=286_850,
+        )
+    ]  # fmt: skip
+
+
+def test_a_latency_test_by_duration_has_a_mean_and_a_rate():
+    assert parse_text(read("4.5-text-write-lat-duration.txt")) == [
+        Latency(64, 926, mean_ns=1_113_510, transactions_per_s=449.03)
+    ]
+
+
+@BOTH
+def test_json_of_both_forms(version):
+    row = parse_json(read(f"{version}-json-write-bw.json"))
+    rate = {"4.5": 8031, "25.01": 8953}[version]
+    assert (row.message_bytes, row.iterations, row.messages_per_s) == (4096, 300, rate)
+    mib = parse_json(read(f"{version}-json-write-bw.json"), gbits=False)
+    assert mib.mean_bits_per_s == pytest.approx(row.mean_bits_per_s / 1e9 * (8 << 20))
+    lat = parse_json(read(f"{version}-json-write-lat.json"))
+    assert lat.min_ns < lat.typical_ns < lat.p99_ns <= lat.max_ns
+    assert parse_json(read(f"{version}-json-write-lat-duration.json")).transactions_per_s > 1000
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in RECORDED.glob("*-no-clock-rate-*")))
+def test_figures_without_a_clock_rate_are_refused(name):
+    parse = parse_json if name.endswith(".json") else lambda text: parse_text(text)
+    with pytest.raises(NoClockRate) as caught:
+        parse(read(name))
+    assert caught.value.iterations == 300
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("what", "said", "remedy"),
+    [
+        ("refused", "Couldn't connect to 10.0.0.2:18515", "server"),
+        ("no-device", "IB device mlx5_9 not found", "rdma link"),
+        ("unknown-host", "name resolution", "address"),
+        ("gid", "Gid index should be between 0 and 64", "show_gids"),
+        ("bad-option", "unrecognized option", "too old or too new"),
+        ("port-taken-server", "Couldn't listen to port 18515", "earlier run"),
+        ("mismatch", "Couldn't read remote address", "other end"),
+        ("server-gone", "Couldn't read remote address", "other end"),
+    ],
+)
+def test_failures_are_explained(version, what, said, remedy):
+    error = explain(read(f"{version}-error-{what}.err"))
+    assert said in str(error)
+    assert remedy in error.remedy
+
+
+@BOTH
+@pytest.mark.parametrize("what", ["bad-option", "mismatch", "port-taken-server"])
+def test_output_without_a_row_is_an_error(version, what):
+    with pytest.raises(OutputError, match="perftest: its output is cut short or not its own"):
+        parse_text(read(f"{version}-error-{what}.txt"))
+
+
+def test_cut_text_is_an_error_wherever_it_is_cut():
+    text = read("25.01-text-write-lat.txt")
+    row = text.index("\n 64 ") + 1
+    for end in range(row, text.index("\n", row) - 8, 5):
+        with pytest.raises(OutputError):
+            parse_text(text[:end])
+
+
+@BOTH
+def test_cut_json_is_an_error_wherever_it_is_cut(version):
+    text = read(f"{version}-json-write-bw.json")
+    for end in range(0, len(text.rstrip()) - 1, 7):
+        with pytest.raises(OutputError):
+            parse_json(text[:end])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", '{"results": 3}', "[1]", "{\nresults: {\n},\n}"]
+)
+def test_foreign_output_is_an_error(text):
+    for parse in (parse_text, parse_json):
+        with pytest.raises(OutputError):
+            parse(text)
+
+
+def test_a_test_that_never_began_is_an_error():
+    text = read("25.01-text-write-bw.txt").replace(" 4096       300 ", " 4096       0 ")
+    with pytest.raises(OutputError, match="before its first message"):
+        parse_text(text)
+
+
+def test_commands_of_a_flow():
+    server, client = Perftest().launches(FLOW, {"verb": "send", "size": 4096, "qps": 2})
+    common = (
+        "ib_send_bw", "--port", "20003", "--size", "4096", "-F", "--ib-dev", "mlx5_1", "--tclass",
+        "104", "--iters", "123", "--report_gbits", "--qp", "2", "--tx-depth", "128",
+    )  # fmt: skip
+    assert (server.host, server.role, server.argv) == ("h2", "server", common)
+    assert server.listens == (("tcp", 20003),)
+    mine = tuple("mlx5_0" if word == "mlx5_1" else word for word in common)
+    assert (client.host, client.at_ns, client.argv) == ("h1", 1_000, (*mine, "10.2.0.1"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"duration": 3_000_000_000}, ["--duration", "3"]),
+        ({"events": True, "verb": "read"}, ["--events"]),
+        ({"gid_index": 3}, ["--gid-index", "3"]),
+        ({"traffic_class": 106}, ["--tclass", "106"]),
+        ({"mtu": 1024}, ["--mtu", "1024"]),
+        ({"rate_limit": 2_500_000_000}, ["--rate_limit", "2.500000", "--rate_units", "g"]),
+        ({"device": "rxe0"}, ["--ib-dev", "rxe0"]),
+        ({"test": "latency", "size": 64}, ["--size", "64"]),
+    ],
+)
+def test_options_reach_both_commands(options, words):
+    assert Perftest().check(options) == []
+    for launch in Perftest().launches(FLOW, options):
+        assert " ".join(words) in " ".join(launch.argv)
+
+
+def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
+    small = dataclasses.replace(FLOW, size_bytes=10)
+    assert "--iters 5" in " ".join(Perftest().launches(small, {})[0].argv)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"verb": "atomic"}, "verb is 'atomic': give one of write, send, read"),
+        ({"size": 0}, "size is 0: give at least 1"),
+        ({"qps": "4"}, "qps is '4': give a whole number"),
+        ({"events": 1}, "events is 1: give a true or false"),
+        ({"device": "--nonsense"}, "device is '--nonsense': give letters, digits and ._- only"),
+        ({"flows": 3}, "unknown option 'flows'"),
+        ({"duration": 1_500_000_000}, "duration is not whole seconds"),
+        ({"mtu": 1500}, "mtu is 1500: give 256"),
+        ({"events": True}, "write tests only poll"),
+        ({"test": "latency", "size": 2, "qps": 2}, "latency tests take neither"),
+        ({"test": "latency"}, "latency tests want a size"),
+    ],
+)
+def test_wrong_options_are_named(options, said):
+    assert any(said in problem for problem in Perftest().check(options))
+
+
+def test_a_flow_is_placed_before_the_end_of_its_client():
+    text = read("25.01-text-write-bw.txt")
+    outcome = Perftest().outcome(FLOW, output(), output(text))
+    took = parse_text(text)[0].duration_ns
+    assert outcome.status == DONE
+    assert (outcome.sent_ns, outcome.end_ns) == (100_005_000 - took, 100_005_000)
+    assert outcome.retransmits == -1
+
+
+def test_round_trips_of_a_latency_test_are_a_flows_time():
+    lat = parse_text(read("25.01-text-read-lat.txt"))[0]
+    for verb, ways in (("read", 1), ("send", 2)):
+        text = read(f"25.01-text-{verb}-lat.txt")
+        lat = parse_text(text)[0]
+        client = output(text, ended_ns=10_000_000_000)
+        outcome = Perftest().outcome(FLOW, output(), client)
+        assert outcome.end_ns - outcome.sent_ns == round(lat.mean_ns * 300 * ways)
+
+
+def test_without_figures_a_flow_has_its_clients_times():
+    text = read("4.5-no-clock-rate-text-write-bw.txt")
+    outcome = Perftest().outcome(FLOW, output(), output(text))
+    assert (outcome.status, outcome.sent_ns, outcome.end_ns) == (DONE, 5_000, 100_005_000)
+    assert "clock rate" in outcome.detail
+
+
+@pytest.mark.parametrize(
+    ("client", "status", "said"),
+    [
+        (output(exit_code=-15, stopped=True), UNFINISHED, ""),
+        (output(exit_code=-11), FAILED, "perftest client was ended by signal 11"),
+        (output(exit_code=-9, timed_out=True), FAILED, "ran out of time"),
+        (output(exit_code=127, error="cannot be started"), FAILED, "cannot be started"),
+        (output("", exit_code=0), FAILED, "perftest: it printed nothing"),
+        (output("rubbish"), FAILED, "not its own: rubbish"),
+    ],
+)
+def test_flows_of_clients_that_do_not_end_well(client, status, said):
+    outcome = Perftest().outcome(FLOW, output(), client)
+    assert (outcome.status, outcome.end_ns) == (status, -1)
+    assert said in outcome.detail
+
+
+def test_a_figure_printed_by_a_failed_client_is_not_taken():
+    text, said = read("25.01-error-server-gone.txt"), read("25.01-error-server-gone.err")
+    outcome = Perftest().outcome(FLOW, output(), output(text, said, exit_code=1))
+    assert outcome.status == FAILED
+    assert "Couldn't read remote address; the other end failed" in outcome.detail
+
+
+def test_drivers_are_found_by_name():
+    assert driver("perftest").needs({"verb": "read", "test": "latency"}) == ("ib_read_lat",)
+    with pytest.raises(ValueError, match="there are sockets, perftest, iperf3, fio, scapy"):
+        driver("netperf")
