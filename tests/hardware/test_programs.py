@@ -6,15 +6,30 @@ import signal
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from inventory.rack import Access
+from inventory.files import load_testbed
+from inventory.rack import Access, Rack
 from orchestration.backends.hardware.client import AgentClient
 from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.fleet import Fleet
-from orchestration.backends.hardware.programs import SERVICES, Job, RackPrograms, remarks
+from orchestration.backends.hardware.programs import (
+    SERVICES,
+    Job,
+    RackPrograms,
+    check_drivers,
+    check_programs,
+    jobs_of,
+    remarks,
+    with_outcomes,
+)
+from orchestration.model.errors import InputError
+from orchestration.model.records import FlowRecords
 from orchestration.model.status import DONE, FAILED, UNFINISHED
+from orchestration.model.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.drivers.programs import Flow, Launch, Outcome, driver
+from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ssh
 MS_NS = 1_000_000
@@ -250,7 +265,71 @@ def test_no_program_outlives_its_agent(loopback, number, tmp_path):
     client.close()
 
 
+def trial_with(*drivers):
+    """A trial on a rack of graphcc in which each driver sends one flow from h1 to h2."""
+    testbed = load_testbed("graphcc")
+    access = {
+        device.name: Access(device.name, "127.0.0.1", rdma_device=f"rdma_{device.name}")
+        for device in testbed.devices
+    }
+    traffic = tuple(
+        SingleFlowSpec(testbed.hosts[0], testbed.hosts[1], 10_000, n * MS_NS, driver=spec)
+        for n, spec in enumerate(drivers)
+    )
+    tuner = TunerSpec("static", {"kmin": 1000, "kmax": 2000})
+    trial = TrialSpec("c", "graphcc", "hardware", tuner, traffic, 1, 1, 20 * MS_NS, 20 * MS_NS)
+    return trial, Rack("r", testbed, access)
+
+
+def test_jobs_are_the_flows_that_programs_send():
+    sends = DriverSpec("perftest", (("verb", "send"), ("size", 1000)))
+    trial, rack = trial_with(DriverSpec("iperf3"), DriverSpec(), sends)
+    jobs = jobs_of(trial, rack, make_schedule(trial, rack.testbed))
+    assert [(job.driver.name, job.flow.number, job.flow.port) for job in jobs] == [
+        ("iperf3", 0, 20_000),
+        ("perftest", 2, 20_001),
+    ]
+    ends = rack.testbed.hosts[:2]
+    flow = jobs[1].flow
+    assert (flow.src, flow.dst) == ends
+    assert (flow.src_rdma_device, flow.dst_rdma_device) == tuple(f"rdma_{end}" for end in ends)
+    assert (flow.start_ns, flow.size_bytes) == (2 * MS_NS, 10_000)
+    assert flow.src_address != flow.dst_address
+    assert jobs[1].options == {"verb": "send", "size": 1000}
+
+
+def test_wrong_options_are_all_told_with_where_they_are():
+    trial, _ = trial_with(
+        DriverSpec("iperf3", (("protocol", "udp"),)),
+        DriverSpec(),
+        DriverSpec("fio", (("block", 0), ("speed", 3))),
+    )
+    with pytest.raises(InputError) as caught:
+        check_drivers(trial)
+    said = str(caught.value)
+    assert "traffic[0].driver: UDP needs a rate\n  -> give one, like rate: 1Gbps" in said
+    assert said.count("traffic[2].driver: ") == 2
+
+
+def test_hosts_without_a_program_are_named(fleet):
+    trial, _ = trial_with(DriverSpec("iperf3"))
+    check_programs(fleet, ["h1", "h2"], trial_with(DriverSpec())[0])
+    if shutil.which("iperf3"):
+        check_programs(fleet, ["h1", "h2"], trial)
+    for agent in fleet.agents.values():
+        assert agent.call("program.missing", names=["no-such", "sh"]) == ["no-such"]
+
+
+def test_outcomes_are_put_among_the_flows_that_sockets_sent():
+    columns = {name: np.array([1, 2, 3]) for name in ("sent_ns", "end_ns", "retransmits", "status")}
+    records = with_outcomes(FlowRecords(**columns), {1: Outcome(7, 8, -1, DONE)})
+    assert records.sent_ns.tolist() == [1, 7, 3]
+    assert records.end_ns.tolist() == [1, 8, 3]
+    assert records.retransmits.tolist() == [1, -1, 3]
+    assert records.status.tolist() == [1, DONE, 3]
+
+
 def test_remarks_name_flows_once():
     same = Outcome(0, 1, 0, DONE, "late")
-    outcomes = {n: same for n in range(5)} | {9: Outcome(0, 1, 0, DONE)}
+    outcomes = dict.fromkeys(range(5), same) | {9: Outcome(0, 1, 0, DONE)}
     assert remarks(outcomes) == ["late (5 flows: 0, 1, 2, …)"]

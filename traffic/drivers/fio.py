@@ -199,6 +199,8 @@ class Fio:
             "--output-format=json",
             # or else it leaves a file in its working folder
             "--verify_state_save=0",
+            # its own choice is the CPU's counter, which knows nothing of virtual time
+            "--clocksource=clock_gettime",
             "--ioengine=net",
             "--protocol=tcp",
             f"--port={flow.port}",

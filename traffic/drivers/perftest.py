@@ -7,7 +7,8 @@ not say its unit, and older text says MB where it means MiB.
 perftest measures with the CPU's cycle counter and needs the clock rate for it. Where it cannot tell
 that (a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused: the flow's
 times are then those of the client's process. In virtual time the cycle counter is of another clock
-altogether, and only tests that wait for events come to an end (option `events`).
+altogether, only tests that wait for events come to an end (option `events`), and the process's
+times include half a second of measuring the clock rate.
 """
 
 from __future__ import annotations

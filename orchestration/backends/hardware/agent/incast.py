@@ -13,6 +13,7 @@ the last frame is read.
 from __future__ import annotations
 
 import base64
+import ctypes
 import errno
 import fcntl
 import json
@@ -21,7 +22,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -95,8 +95,6 @@ def _number(address: str) -> int:
 
 def _packet_socket(code: bytes) -> socket.socket:
     """Return a packet socket on all interfaces that takes what the filter lets through."""
-    import ctypes
-
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
     steps = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
@@ -286,7 +284,5 @@ class _Service:
 
 def operations(agent: Agent) -> dict[str, Operation]:
     """Return the operations by name; programs are the agent's, with the service of that name."""
-    if sys.platform != "linux":
-        raise OperationError("sends frames through AF_PACKET, which only Linux has", "")
     service = _Service(programs_of(agent))
     return {"incast.send": service.send, "incast.receive": service.receive}

@@ -1,0 +1,223 @@
+"""fio's output, recorded from the real program (tests/hardware/recorded/fio)."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestration.model.status import DONE, FAILED, UNFINISHED
+from traffic.drivers.fio import Direction, Fio, parse_json, parse_text
+from traffic.drivers.parsing import OutputError
+from traffic.drivers.programs import Flow, Output
+
+RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "fio"
+VERSIONS = ("3.33", "3.39", "3.41")
+ALL = pytest.mark.parametrize("version", VERSIONS)
+SIZE = 8 << 20
+FLOW = Flow(3, 1_000, "h1", "h2", SIZE, "10.1.0.1", "10.2.0.1", 20_003)
+
+
+def read(name):
+    return (RECORDED / name).read_text()
+
+
+def output(stdout="", stderr="", exit_code=0, **changes):
+    values = Output(exit_code, stdout, stderr, started_ns=5_000, ended_ns=300_000_000)
+    return dataclasses.replace(values, **changes)
+
+
+@ALL
+def test_json_of_a_local_run(version):
+    (job,) = parse_json(read(f"{version}-net-json.txt"))
+    assert (job.name, job.host, job.error, job.read.bytes) == ("sender", "", 0, 0)
+    assert (job.write.bytes, job.write.blocks) == (SIZE, 128)
+    assert 1_000_000 <= job.write.runtime_ns < 1_000_000_000
+    assert job.write.bytes_per_s == pytest.approx(SIZE / job.write.runtime_ns * 1e9, rel=0.01)
+    assert job.write.percentiles_ns["50"] <= job.write.percentiles_ns["99.99"]
+
+
+def test_json_in_numbers():
+    (job,) = parse_json(read("3.41-net-json.txt"))
+    assert job.read == Direction(0, 0, 0, 0)
+    assert job.write.runtime_ns == 5_000_000
+    assert job.write.bytes_per_s == 1_677_721_600
+    assert job.write.mean_ns == 32_375.5
+    assert job.write.percentiles_ns["99"] == 203_776
+
+
+@ALL
+def test_lines_before_the_json_are_passed_over(version):
+    text = read(f"{version}-net-json-receiver.txt")
+    assert text.startswith("fio: waiting for connection\n")
+    (job,) = parse_json(text)
+    assert (job.name, job.write.bytes) == ("receiver", 0)
+    assert 0 < job.read.bytes < SIZE
+
+
+@pytest.mark.parametrize("name", ["3.39-net-json+.txt", "3.41-net-json+.txt"])
+def test_json_with_histograms(name):
+    assert parse_json(read(name))[0].write.bytes == SIZE
+
+
+@pytest.mark.parametrize("version", ["3.33", "3.41"])
+def test_of_several_documents_the_last_counts(version):
+    text = read(f"{version}-net-status.txt")
+    assert text.count('"fio version"') > 2
+    (job,) = parse_json(text)
+    assert (job.write.bytes, job.write.runtime_ns) == (SIZE, 2_646_000_000)
+
+
+@ALL
+def test_json_of_a_client(version):
+    (job,) = parse_json(read(f"{version}-client-json.txt"))
+    assert (job.name, job.host, job.write.bytes) == ("x", "127.0.0.1", SIZE)
+
+
+def test_json_of_several_clients_has_their_sum_last():
+    jobs = parse_json(read("3.41-clients-json.txt"))
+    assert [job.name for job in jobs] == ["x", "x", "All clients"]
+    assert {job.host for job in jobs[:2]} == {"127.0.0.1", "localhost"}
+    assert jobs[2].write.bytes == sum(job.write.bytes for job in jobs[:2])
+
+
+@ALL
+def test_text(version):
+    (job,) = parse_text(read(f"{version}-net-text.txt"))
+    assert (job.name, job.error, job.write.bytes) == ("sender", 0, SIZE)
+    assert job.write.runtime_ns in (4_000_000, 5_000_000)
+    (receiver,) = parse_text(read(f"{version}-net-text-receiver.txt"))
+    assert (receiver.name, receiver.write.bytes) == ("receiver", 0)
+    assert 0 < receiver.read.bytes < SIZE
+
+
+@ALL
+def test_a_job_that_failed_has_its_error(version):
+    (job,) = parse_json(read(f"{version}-error-refused.txt"))
+    assert (job.error, job.write.bytes) == (111, 0)
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("error-client-refused.err", "failed to connect to 127.0.0.1:1"),
+        ("error-engine.err", "failed to load engine"),
+        ("error-engine.txt", "nosuch: cannot open shared object file: No such file"),
+        ("error-option.err", "unrecognized option '--nonsense=1'"),
+    ],
+)
+def test_errors_in_words(version, name, said):
+    for parse in (parse_json, parse_text):
+        with pytest.raises(OutputError, match=f"^fio: {said}"):
+            parse(read(f"{version}-{name}"))
+
+
+@ALL
+def test_cut_json_is_an_error_wherever_it_is_cut(version):
+    text = read(f"{version}-net-json.txt")
+    for end in range(0, len(text.rstrip()) - 1, 97):
+        with pytest.raises(OutputError):
+            parse_json(text[:end])
+
+
+def test_a_last_document_that_is_cut_is_an_error():
+    with pytest.raises(OutputError, match="cut short or broken at line"):
+        parse_json(read("3.41-net-status.txt")[:-200])
+
+
+@ALL
+def test_cut_text_is_an_error(version):
+    text = read(f"{version}-net-text.txt")
+    with pytest.raises(OutputError, match="cut short"):
+        parse_text(text[: text.index("KiB/")])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", '{"jobs": []}', '{"jobs": [1]}', '{"jobs": [{}]}']
+)
+def test_foreign_output_is_an_error(text):
+    for parse in (parse_json, parse_text):
+        with pytest.raises(OutputError, match=r"^fio: "):
+            parse(text)
+
+
+def test_commands_of_a_flow():
+    flow = dataclasses.replace(FLOW, size_bytes=100_001)
+    server, client = Fio().launches(flow, {"block": 65536, "rate": 8_000_000_000})
+    common = (
+        "fio --name=flow3 --thread --output-format=json --verify_state_save=0 "
+        "--clocksource=clock_gettime --ioengine=net --protocol=tcp --port=20003 --bs=65536"
+    )
+    assert " ".join(server.argv) == f"{common} --size={1 << 40} --rw=read --listen"
+    assert " ".join(client.argv) == (
+        f"{common} --size=131072 --rw=write --hostname=10.2.0.1 --nodelay=1 --rate=1000000000"
+    )
+    assert (server.listens, client.at_ns) == ((("tcp", 20003),), 1_000)
+
+
+def test_a_flow_smaller_than_a_block_is_one():
+    small = dataclasses.replace(FLOW, size_bytes=1000)
+    _, client = Fio().launches(small, {"nodelay": False})
+    assert {"--bs=1000", "--size=1000"} <= set(client.argv)
+    assert "--nodelay=1" not in client.argv
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"block": 0}, "at least 1"),
+        ({"rate": 4}, "at least 8"),
+        ({"verb": "read"}, "unknown option"),
+    ],
+)
+def test_wrong_options_are_named(options, said):
+    assert any(said in problem for problem in Fio().check(options))
+    assert Fio().check({"block": 4096, "rate": 10**9}) == []
+
+
+@ALL
+def test_a_flow_ends_with_its_receiver(version):
+    client = output(read(f"{version}-net-json.txt"))
+    server = output(read(f"{version}-net-json-receiver.txt"), ended_ns=310_000_000)
+    outcome = Fio().outcome(FLOW, server, client)
+    (job,) = parse_json(server.stdout)
+    assert outcome.status == DONE, outcome.detail
+    assert outcome.end_ns == 310_000_000
+    assert outcome.end_ns - outcome.sent_ns == job.read.runtime_ns
+    assert outcome.retransmits == -1
+
+
+def _changed(name, **changes):
+    text = read(name)
+    start = text.index("{")
+    document = json.loads(text[start:])
+    document["jobs"][0].update(changes)
+    return json.dumps(document)
+
+
+GOOD = {name: output(read(f"3.41-net-json{name}.txt")) for name in ("", "-receiver")}
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "status", "said"),
+    [
+        (output(exit_code=-15, stopped=True), output(stopped=True), UNFINISHED, ""),
+        (GOOD[""], output(exit_code=-15, stopped=True), UNFINISHED, ""),
+        (
+            output(read("3.33-error-refused.txt"), exit_code=1),
+            output(),
+            FAILED,
+            "fio sender: Connection refused",
+        ),
+        (output(exit_code=-13), GOOD["-receiver"], FAILED, "ended by signal 13"),
+        (GOOD[""], output(exit_code=-9), FAILED, "fio receiver was ended by signal 9"),
+        (GOOD[""], output(""), FAILED, "it printed nothing"),
+        (output(_changed("3.41-net-json.txt", error=32)), GOOD["-receiver"], FAILED, "it sent"),
+        (output(read("3.41-clients-json.txt")), GOOD["-receiver"], FAILED, "reports 3 jobs"),
+    ],
+)
+def test_flows_of_pairs_that_do_not_end_well(client, server, status, said):
+    outcome = Fio().outcome(FLOW, server, client)
+    assert (outcome.status, outcome.end_ns) == (status, -1)
+    assert said in outcome.detail

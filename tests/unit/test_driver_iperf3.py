@@ -1,0 +1,252 @@
+"""iperf3's output, recorded from the real program (tests/hardware/recorded/iperf3)."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from orchestration.model.status import DONE, FAILED, UNFINISHED
+from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json, parse_text
+from traffic.drivers.parsing import OutputError
+from traffic.drivers.programs import Flow, Output
+
+RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "iperf3"
+VERSIONS = ("3.12", "3.18", "3.22")
+ALL = pytest.mark.parametrize("version", VERSIONS)
+SIZE = 20 << 20
+FLOW = Flow(3, 1_000, "h1", "h2", SIZE, "10.1.0.1", "10.2.0.1", 20_003, 104, "dctcp")
+
+
+def read(name):
+    return (RECORDED / name).read_text()
+
+
+def output(stdout="", stderr="", exit_code=0, **changes):
+    values = Output(exit_code, stdout, stderr, started_ns=5_000, ended_ns=3_000_000_000)
+    return dataclasses.replace(values, **changes)
+
+
+def test_json_in_numbers():
+    assert parse_json(read("3.12-json-tcp.txt")) == Transfer(
+        version="3.12",
+        protocol="TCP",
+        sent_bytes=SIZE,
+        sender_ns=7_707_000,
+        received_bytes=20_578_304,
+        receiver_ns=11_270_000,
+        retransmits=0,
+    )
+
+
+@ALL
+@pytest.mark.parametrize(("what", "size"), [("tcp", SIZE), ("tcp-parallel", 8 << 20)])
+def test_json_of_tcp(version, what, size):
+    moved = parse_json(read(f"{version}-json-{what}.txt"))
+    assert (moved.version, moved.protocol) == (version, "TCP")
+    assert size <= moved.sent_bytes < 1.1 * size
+    assert 0 < moved.received_bytes <= moved.sent_bytes
+    assert moved.duration_ns == moved.receiver_ns >= moved.sender_ns
+    assert moved.retransmits >= 0
+    assert moved.packets is None
+
+
+@ALL
+def test_json_of_udp(version):
+    moved = parse_json(read(f"{version}-json-udp.txt"))
+    assert moved.protocol == "UDP"
+    assert (moved.retransmits, moved.lost_packets) == (None, 0)
+    # before 3.16 the test ends with its bytes, then with its interval
+    assert moved.packets == (16 if version == "3.12" else 191)
+    assert moved.sent_bytes == moved.packets * 32768
+    assert moved.jitter_ns > 0
+
+
+@ALL
+def test_json_in_reverse_counts_what_the_server_sent(version):
+    assert parse_json(read(f"{version}-json-reverse.txt")).sent_bytes >= 8 << 20
+
+
+@pytest.mark.parametrize(
+    "name", ["3.18-json-stream.txt", "3.22-json-stream.txt", "3.22-json-stream-full.txt"]
+)
+def test_a_stream_of_json_says_the_same(name):
+    moved = parse_json(read(name))
+    assert (moved.version, moved.protocol) == (name[:4], "TCP")
+    assert moved.sent_bytes == moved.received_bytes == SIZE
+    assert moved.duration_ns == pytest.approx(1e9, rel=0.01)
+
+
+@ALL
+def test_text_of_tcp(version):
+    moved = parse_text(read(f"{version}-text-tcp.txt"))
+    assert (moved.protocol, moved.sent_bytes, moved.retransmits) == ("TCP", SIZE, 0)
+    assert moved.sender_ns == (10_000_000 if version == "3.12" else 1_000_000_000)
+    assert moved.received_bytes == (16_986_931 if version == "3.12" else SIZE)
+
+
+@ALL
+def test_the_sum_of_several_streams_is_taken(version):
+    moved = parse_text(read(f"{version}-text-tcp-parallel.txt"))
+    assert moved.sent_bytes == pytest.approx(8 << 20, rel=0.02)
+    assert moved.retransmits == 0
+
+
+@ALL
+def test_text_of_udp(version):
+    moved = parse_text(read(f"{version}-text-udp.txt"))
+    sent, packets = {"3.12": (512 << 10, 15)}.get(version, (6_259_999, 191))
+    assert (moved.protocol, moved.sent_bytes, moved.packets) == ("UDP", sent, packets)
+    assert (moved.lost_packets, moved.retransmits) == (0, None)
+
+
+@ALL
+@pytest.mark.parametrize(
+    ("what", "said", "remedy"),
+    [
+        ("refused", "unable to connect to server", "nothing listens"),
+        ("busy", "the server is busy", "another flow"),
+        ("cut", "control socket has closed unexpectedly", "server went away"),
+        ("interrupted", "interrupt - the client has terminated", "client"),
+        ("client-gone-server", "the client has terminated", "client"),
+        ("unknown-host", "unable to connect", ""),
+    ],
+)
+def test_errors_in_json(version, what, said, remedy):
+    with pytest.raises(OutputError) as caught:
+        parse_json(read(f"{version}-json-{what}.txt"))
+    assert str(caught.value).startswith(f"iperf3: {said}")
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.parametrize("version", ["3.18", "3.22"])
+def test_errors_in_a_stream_of_json(version):
+    with pytest.raises(OutputError, match="Connection refused"):
+        parse_json(read(f"{version}-json-stream-refused.txt"))
+
+
+@ALL
+def test_errors_in_text(version):
+    with pytest.raises(OutputError, match="iperf3: unable to connect"):
+        parse_text(read(f"{version}-text-refused.err"))
+    assert "unrecognized option '--nonsense'" in str(
+        explain(read(f"{version}-json-bad-option.err"))
+    )
+
+
+def test_a_version_without_json_streams_is_explained():
+    assert "3.17" in explain(read("3.12-json-stream.err")).remedy
+
+
+@ALL
+def test_cut_json_is_an_error_wherever_it_is_cut(version):
+    text = read(f"{version}-json-tcp.txt")
+    for end in range(0, len(text.rstrip()) - 1, 41):
+        with pytest.raises(OutputError):
+            parse_json(text[:end])
+
+
+def test_a_stream_that_is_cut_between_events_is_an_error():
+    lines = read("3.22-json-stream.txt").splitlines(keepends=True)
+    for end in range(len(lines) - 1):
+        with pytest.raises(OutputError):
+            parse_json("".join(lines[:end]))
+
+
+@ALL
+def test_text_without_its_end_is_an_error(version):
+    text = read(f"{version}-text-tcp.txt")
+    with pytest.raises(OutputError, match="cut short"):
+        parse_text(text[: text.rindex("sender")])
+    with pytest.raises(OutputError):
+        parse_text(read(f"{version}-text-tcp-server.txt"))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "{}", '{"end": 3}', '{"end": {"sum_sent": {}}}', "{"]
+)
+def test_foreign_output_is_an_error(text):
+    for parse in (parse_json, parse_text):
+        with pytest.raises(OutputError, match=r"^iperf3: "):
+            parse(text)
+
+
+def test_a_number_that_is_none_is_an_error():
+    text = read("3.22-json-tcp.txt")
+    for wrong in ("NaN", "Infinity", '"many"', "null", "true"):
+        with pytest.raises(OutputError):
+            parse_json(text.replace('"bytes":\t20971520', f'"bytes":\t{wrong}'))
+
+
+def test_commands_of_a_flow():
+    server, client = Iperf3().launches(FLOW, {"streams": 2, "rate": 5_000_000_000})
+    assert (server.host, server.listens, server.at_ns) == ("h2", (("tcp", 20003),), None)
+    assert " ".join(server.argv) == (
+        "iperf3 --server --one-off --bind 10.2.0.1 --port 20003 --json"
+    )
+    assert (client.host, client.at_ns) == ("h1", 1_000)
+    assert " ".join(client.argv) == (
+        "iperf3 --client 10.2.0.1 --bind 10.1.0.1 --port 20003 --bytes 20971520 --json "
+        "--interval 0.1 --connect-timeout 5000 --bitrate 5000000000 --parallel 2 --tos 104 "
+        "--congestion dctcp"
+    )
+
+
+def test_udp_takes_no_congestion_control():
+    _, client = Iperf3().launches(FLOW, {"protocol": "udp", "rate": 10**9, "block": 1400})
+    assert "--udp" in client.argv
+    assert "--congestion" not in client.argv
+    assert client.argv[-2:] == ("--length", "1400")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"protocol": "sctp"}, "give one of tcp, udp"),
+        ({"protocol": "udp"}, "UDP needs a rate"),
+        ({"protocol": "udp", "rate": 1, "congestion_control": "bbr"}, "leave it out"),
+        ({"streams": 129}, "give at most 128"),
+        ({"congestion_control": "a b"}, "letters"),
+    ],
+)
+def test_wrong_options_are_named(options, said):
+    assert any(said in problem for problem in Iperf3().check(options))
+    assert Iperf3().check({"rate": 10**9, "streams": 4, "zerocopy": True}) == []
+
+
+def test_a_flow_is_placed_before_the_end_of_its_client():
+    outcome = Iperf3().outcome(FLOW, output(), output(read("3.12-json-tcp.txt")))
+    assert (outcome.status, outcome.retransmits) == (DONE, 0)
+    assert (outcome.sent_ns, outcome.end_ns) == (3_000_000_000 - 11_270_000, 3_000_000_000)
+    assert outcome.detail == "its receiver stopped counting 393216 bytes before the end"
+
+
+def test_versions_that_see_the_end_late_are_said_to():
+    outcome = Iperf3().outcome(FLOW, output(), output(read("3.22-json-tcp.txt")))
+    assert outcome.detail == "its end may be seen up to 0.1 s late"
+
+
+def test_a_flow_that_moved_too_little_has_failed():
+    large = dataclasses.replace(FLOW, size_bytes=SIZE + 1)
+    outcome = Iperf3().outcome(large, output(), output(read("3.22-json-tcp.txt")))
+    assert (outcome.status, outcome.end_ns) == (FAILED, -1)
+    assert "sent 20971520 of 20971521 bytes" in outcome.detail
+
+
+@ALL
+@pytest.mark.parametrize("what", ["refused", "busy", "cut"])
+@pytest.mark.parametrize("exit_code", [0, 1])  # 3.12 ends with 0 even so
+def test_flows_of_clients_with_an_error(version, what, exit_code):
+    client = output(read(f"{version}-json-{what}.txt"), exit_code=exit_code)
+    outcome = Iperf3().outcome(FLOW, output(), client)
+    assert (outcome.status, outcome.end_ns) == (FAILED, -1)
+    assert outcome.detail.startswith("iperf3: ")
+
+
+def test_flows_that_the_trials_end_cut_off():
+    client = output(read("3.12-json-interrupted.txt"), exit_code=1, stopped=True)
+    assert Iperf3().outcome(FLOW, output(), client).status == UNFINISHED
+
+
+def test_words_on_standard_error_are_told_where_there_is_no_report():
+    client = output("", read("3.18-json-bad-option.err"), exit_code=1)
+    assert "unrecognized option" in Iperf3().outcome(FLOW, output(), client).detail
