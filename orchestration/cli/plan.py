@@ -62,7 +62,9 @@ def plan(
     if campaign.trials[0].backend == "hardware" and inventory is not None:
         enter_virtual_rack(inventory)
         offers = _offers(campaign, rack_access(inventory, ask_pass, ask_become_pass))
-    made = make_plan(campaign, jobs or len(os.sched_getaffinity(0)), out)
+    on_rack = campaign.trials[0].backend == "hardware"
+    cores = 1 if on_rack else len(os.sched_getaffinity(0))
+    made = make_plan(campaign, jobs or cores, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}
         typer.echo(json.dumps({**_as_json(campaign, made), **switches}, indent=2))

@@ -151,7 +151,7 @@ def test_a_backend_that_is_not_ready_ends_with_3(closloop, file, tmp_path, monke
 def test_an_unexpected_error_is_short_unless_debugging(closloop, file, monkeypatch):
     from orchestration import wiring
 
-    monkeypatch.setattr(wiring, "backend", lambda name: 1 // 0)
+    monkeypatch.setattr(wiring, "backend", lambda *_: 1 // 0)
     done = closloop("run", str(file))
     assert done.returncode == 1
     assert "unexpected ZeroDivisionError" in done.stderr

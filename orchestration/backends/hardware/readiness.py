@@ -53,7 +53,13 @@ def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> No
     """
     wanted: dict[str, list[str]] = {}
     for spec in tuners:
-        for name in create(spec).observes:
+        tuner = create(spec)
+        if tuner.observes_flows:
+            raise NotReadyError(
+                f"tuner {spec.name} observes flows, and a rack's switches keep no flow table",
+                "run it emulated, or another tuner here (pet-without-flows)",
+            )
+        for name in tuner.observes:
             users = wanted.setdefault(name, [])
             if spec.name not in users:
                 users.append(spec.name)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import signal
 import sys
 import traceback
@@ -58,6 +59,8 @@ class Sender:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:
                 os._exit(1)
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             driver = SocketDriver(self._flows, lambda _: None, self.board, {host})
             steps: list[Callable[[], None]] = [getattr(driver, name) for name in _STEPS]
             for step in steps:

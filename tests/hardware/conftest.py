@@ -1,0 +1,54 @@
+"""A virtual rack of eight devices: two spines, the second SONiC-like, two leaves, four hosts."""
+
+import io
+
+import pytest
+
+EIGHT = """
+name: lab
+kind: leaf-spine
+leaves: 2
+spines: 2
+hosts_per_leaf: 2
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 100Gbps, delay: 1us}
+mtu: 1500B
+buffer: 16MB
+"""
+
+
+@pytest.fixture(scope="module")
+def virtual_rack(tmp_path_factory):
+    """The rack, up and not provisioned; h1 and h2 have RoCE NICs."""
+    from inventory.files import load_testbed
+    from orchestration.rack.control import up
+
+    folder = tmp_path_factory.mktemp("rack")
+    (folder / "lab.yml").write_text(EIGHT)
+    testbed = load_testbed(str(folder / "lab.yml"))
+    rack, _ = up(testbed, sonic=("spine2",), roce=("h1", "h2"), folder=folder / "lab")
+    yield rack
+    rack.down()
+
+
+@pytest.fixture
+def in_rack(virtual_rack):
+    """Run a program in the rack; return its exit code and all that it printed."""
+
+    def run(*argv, **options):
+        printed = io.BytesIO()
+        code = virtual_rack.run(argv, stdout=printed, stderr=printed, **options)
+        return code, printed.getvalue().decode()
+
+    return run
+
+
+@pytest.fixture
+def on_device(in_rack):
+    """Run a shell command on a device over SSH; return its exit code and all that it printed."""
+
+    def run(device, command, user=None):
+        login = ["-l", user] if user else []
+        return in_rack("ssh", "-o", "BatchMode=yes", *login, device, command)
+
+    return run
