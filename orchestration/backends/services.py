@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inventory.topology import Testbed
 from orchestration.backends.qdiscs import CLASS_TOS
 from orchestration.model.trial import PatternSpec
-from traffic.drivers.sockets import Service
+from traffic.drivers.flows import Service
 
 
 def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:

@@ -112,7 +112,9 @@ def test_idle_paths_have_the_testbeds_base_rtt(virtual_rack, on_device):
     testbed = virtual_rack.layout.testbed
     for name in devices(virtual_rack):
         if name != "spine2":
-            python = f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}:{ROOT} {sys.executable}"
+            python = (
+                f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}:{ROOT} {sys.executable}"
+            )
             code, text = on_device(name, f"{python} -P -c '{ROUTE}'")
             assert code == 0, text
     paths, addresses = PathTable(testbed), nic_addresses(testbed)

@@ -29,7 +29,7 @@ from orchestration.model.records import (
     TrialRecord,
 )
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
-from traffic.drivers.sockets import Service
+from traffic.drivers.flows import Service
 from traffic.patterns import check_pattern
 from traffic.schedule import make_schedule
 

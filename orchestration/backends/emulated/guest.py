@@ -48,7 +48,8 @@ class Driver:
 
     def __init__(self, job: Any, fabric: Any) -> None:
         from orchestration.backends.services import services
-        from traffic.drivers.sockets import Board, Endpoints, Flows, SocketDriver
+        from traffic.drivers.flows import Endpoints, Flows
+        from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(job.schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))

@@ -232,19 +232,20 @@ class HardwareBackend:
         return AgentClient(rack.access[device], rack.known_hosts_file, services, self._secrets)
 
     def _await_devices(self, error: DeviceGone | ControllerSlept) -> None:
-        """Wait until all devices answer again. Raises TrialError when patience ends."""
+        """Wait until what was lost answers again. Raises TrialError when patience ends."""
         until_s = time.monotonic() + _PATIENCE_S
-        while True:
+        lost = [error.device] if isinstance(error, DeviceGone) else list(self._rack.access)
+        while lost:
             try:
-                self._open().close()
-            except (DeviceError, NotReadyError) as again:
-                if isinstance(again, LoginRefused | NotReadyError) or time.monotonic() > until_s:
+                self._reopen(lost[0]).close()
+                lost.pop(0)
+                continue
+            except DeviceError as again:
+                if isinstance(again, LoginRefused) or time.monotonic() > until_s:
                     raise TrialError(
                         f"{error.message}; later: {again.message}",
                         "the dead-man's timers put back what was changed: `closloop restore` tells",
                     ) from again
-            else:
-                return
             time.sleep(_RETRY_EVERY_S)
 
 

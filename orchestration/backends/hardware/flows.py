@@ -18,7 +18,7 @@ from orchestration.backends.services import services
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
-from traffic.drivers.sockets import Endpoints, Flows
+from traffic.drivers.flows import Endpoints, Flows
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"

@@ -25,7 +25,8 @@ from contextlib import suppress
 from typing import Any
 
 from orchestration.backends.hardware.agent.main import Agent, Operation, OperationError
-from traffic.drivers.sockets import Board, Flows, SocketDriver
+from traffic.drivers.flows import Flows
+from traffic.drivers.sockets import Board, SocketDriver
 
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000

@@ -1,0 +1,122 @@
+"""A schedule's flows as connections: which ends, and how their sockets are set.
+
+Standard library only, and Python 3.9: a rack's hosts get theirs as JSON.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestration.model.records import Schedule
+
+LISTEN_PORT, FIRST_SOURCE_PORT = 5000, 6000
+_SOURCE_PORT_LIMIT = 65_000
+
+
+@dataclass(frozen=True)
+class Service:
+    """How flows of one traffic class are sent: the class's number, its type of service, its TCP.
+
+    `tos` is the byte of the IPv4 header, whose two ECN bits stay TCP's own. With
+    `congestion_control` "" the host's default holds.
+    """
+
+    number: int = 0
+    tos: int = 0
+    congestion_control: str = ""
+
+    def apply(self, made: socket.socket) -> None:
+        """Set a socket that is not connected yet, or one that listens for its like."""
+        if self.tos:
+            made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
+        if self.congestion_control:
+            name = self.congestion_control.encode()
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where the hosts are: per host (in the schedule's order) the addresses of its NICs.
+
+    Class number n listens at `listen_port` + n.
+    """
+
+    addresses: Sequence[Sequence[str]]
+    listen_port: int = LISTEN_PORT
+    first_source_port: int = FIRST_SOURCE_PORT
+
+
+@dataclass(frozen=True)
+class Flows:
+    """The flows of a schedule with the ends of their connections, an entry of each list a flow.
+
+    `near` is the sender's address and port, `far` the receiver's and the port it listens at.
+    """
+
+    start_ns: list[int]
+    size_bytes: list[int]
+    src: list[int]
+    dst: list[int]
+    near: list[tuple[str, int]]
+    far: list[tuple[str, int]]
+    service: list[Service]
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @classmethod
+    def of(cls, schedule: Schedule, ends: Endpoints, services: Sequence[Service] = ()) -> Flows:
+        """Return the flows of `schedule`.
+
+        `services` has one entry for each of its patterns (`Schedule.klass`); without any, sockets
+        are as the hosts have them. Raises OSError if a host starts more flows than it has ports.
+        """
+        src, dst = schedule.src.tolist(), schedule.dst.tolist()
+        if services:
+            service = [services[pattern] for pattern in schedule.klass.tolist()]
+        else:
+            service = [Service()] * len(schedule)
+        next_port: dict[int, int] = {}
+        near, far = [], []
+        for flow, (sender, receiver) in enumerate(zip(src, dst, strict=True)):
+            port = next_port.get(sender, ends.first_source_port)
+            next_port[sender] = port + 1
+            if port > _SOURCE_PORT_LIMIT:
+                most = _SOURCE_PORT_LIMIT + 1 - ends.first_source_port
+                raise OSError(f"host {sender} starts more than {most} flows: shorten the trial")
+            own, other = ends.addresses[sender], ends.addresses[receiver]
+            near.append((own[flow % len(own)], port))
+            far.append((other[flow % len(other)], ends.listen_port + service[flow].number))
+        return cls(
+            schedule.start_ns.tolist(), schedule.size_bytes.tolist(), src, dst, near, far, service
+        )
+
+    def touching(self, host: int) -> list[int]:
+        """Return the numbers of the flows that a host sends or receives."""
+        return [flow for flow in range(len(self)) if host in (self.src[flow], self.dst[flow])]
+
+    def to_json(self, flows: Sequence[int]) -> dict[str, Any]:
+        """Return some of the flows, by number, as JSON-ready data."""
+        data: dict[str, Any] = {
+            name: [getattr(self, name)[flow] for flow in flows]
+            for name in ("start_ns", "size_bytes", "src", "dst", "near", "far")
+        }
+        data["service"] = [
+            [item.number, item.tos, item.congestion_control]
+            for item in (self.service[flow] for flow in flows)
+        ]
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Flows:
+        """Rebuild flows from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
+        near, far = ([(str(ip), int(port)) for ip, port in data[name]] for name in ("near", "far"))
+        service = [Service(*item) for item in data["service"]]
+        start_ns, size_bytes, src, dst = (
+            list(data[name]) for name in ("start_ns", "size_bytes", "src", "dst")
+        )
+        return cls(start_ns, size_bytes, src, dst, near, far, service)
