@@ -61,8 +61,8 @@ def group(machine: str) -> str:
     """Return a device's /etc/group from the machine's: its system groups, and ours."""
     own = {*_ADMIN_GROUPS, ADMIN, OPERATOR}
     lines = _system_lines(machine, own)
-    taken = {int(line.split(":")[_ID_FIELD]) for line in lines}
     known = {line.split(":")[0]: int(line.split(":")[_ID_FIELD]) for line in _lines(machine)}
+    taken = {*known.values()}
     free = (number for number in range(900, 1000) if number not in taken)
     for name in _ADMIN_GROUPS:
         lines.append(f"{name}:x:{known.get(name) or next(free)}:{ADMIN}")

@@ -19,6 +19,8 @@ from orchestration.rack.process import RackProcess
 
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 1 << 14
+# A program that hangs does not end by more of them.
+_PASSED_ON = 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -84,9 +86,13 @@ def _window() -> tuple[int, int]:
 
 @contextmanager
 def _signals(process: RackProcess, on_terminal: bool) -> Iterator[None]:
-    """Pass signals on while the program runs."""
+    """Pass signals on while the program runs; the third one ends this process instead."""
+    passed: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
+        passed.append(number)
+        if len(passed) > _PASSED_ON:
+            raise SystemExit(128 + number)
         process.kill(number)
 
     def resize(*_: Any) -> None:

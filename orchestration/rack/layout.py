@@ -77,8 +77,8 @@ class Layout:
         spent_here = here.kind == "host" or (there.kind == "switch" and here.tier > there.tier)
         return 2 * port.delay_ns if spent_here else 0
 
-    def rack(self, name: str, key_file: Path, known_hosts_file: Path) -> Rack:
-        """The rack as an inventory describes it."""
+    def rack(self, key_file: Path, known_hosts_file: Path) -> Rack:
+        """The rack as an inventory describes it, with the testbed's name."""
         access = {}
         for device in self.testbed.devices:
             sonic = device.name in self.sonic
@@ -98,7 +98,7 @@ class Layout:
                 interfaces=tuple(self.interface(port) for port in ports),
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
             )
-        return Rack(name, self.testbed, access, known_hosts_file=str(known_hosts_file))
+        return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""

@@ -31,9 +31,9 @@ _ROCE_PROGRAMS = {"rdma": "iproute2"}
 
 def shortcomings() -> list[str]:
     """Return what the rack's devices cannot do because of this machine, in words."""
-    path = shutil.which("lldpd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
-    lldpctl = Path(path or "").with_name("lldpctl")
-    if path and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
+    lldpd = shutil.which("lldpd", path=f"{os.environ.get('PATH', '')}:{SBIN}")
+    lldpctl = Path(lldpd).with_name("lldpctl") if lldpd else None
+    if lldpctl and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
         return [
             f"{lldpctl} is not yours to execute, so the devices cannot say who their neighbours "
             "are: become a member of its group (usermod -aG adm)"
@@ -76,7 +76,7 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
         known.append(f"{address} {' '.join(public[:2])}\n")
     place.known_hosts.write_text("".join(known))
     place.ssh_config.write_text(_ssh_config(place, layout))
-    write_rack(layout.rack(place.name, place.key, place.known_hosts), place.inventory)
+    write_rack(layout.rack(place.key, place.known_hosts), place.inventory)
     place.init.write_text(_init_script(place))
     place.init.chmod(0o755)
 
@@ -103,7 +103,7 @@ def _new_key(file: Path, comment: str) -> None:
 
 
 def _ssh_config(place: RackFolder, layout: Layout) -> str:
-    rack = layout.rack(place.name, place.key, place.known_hosts)
+    rack = layout.rack(place.key, place.known_hosts)
     return "".join(
         f"Host {name}\n  HostName {access.address}\n  User {access.user}\n"
         f'  IdentityFile "{place.key}"\n  UserKnownHostsFile "{place.known_hosts}"\n'

@@ -273,7 +273,7 @@ def test_what_befalls_a_device(virtual_rack, on_device):
 
     rack.inject("leaf1", "port down", "eth0")
     assert "DOWN" in on_device("leaf1", "ip -br link show eth0")[1]
-    assert "LOWERLAYERDOWN" in on_device("h1", "ip -br link show eth0")[1]
+    assert "NO-CARRIER" in on_device("h1", "ip -br link show eth0")[1]
     rack.inject("leaf1", "port up", "eth0")
     assert "LOWER_UP" in on_device("leaf1", "ip -br link show eth0")[1]
 
