@@ -87,7 +87,7 @@ def log(folder):
 
 def test_a_campaign_gives_the_answer_of_the_emulation(lab, unchanged):
     rack, folder = lab
-    outcome = compare_backends(rack, folder, campaign(folder, "answer", repeats=4))
+    outcome = compare_backends(rack, folder, campaign(folder, "answer", repeats=3))
     assert outcome.holds, [figure for figure in outcome.figures if figure.holds is False]
 
 
@@ -111,8 +111,8 @@ def test_a_trial_says_where_its_numbers_come_from_and_what_was_read_back(lab, un
 
 def test_a_controller_that_is_killed_leaves_nothing_behind(lab):
     rack, folder = lab
-    rows = kill_runs(rack, folder, kills=3, seed=3)
-    assert [row["differs"] for row in rows] == [[], [], []]
+    rows = kill_runs(rack, folder, kills=1, seed=3)
+    assert [row["differs"] for row in rows] == [[]]
     # and the next run puts the books right by itself
     code, said = run_on(rack, folder, campaign(folder, "after", "[secn1]", repeats=1))
     assert code == 0, said
