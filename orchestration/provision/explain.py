@@ -23,6 +23,12 @@ _KNOWN = (
         "check ansible_user and ansible_ssh_private_key_file, or give the password with --ask-pass",
     ),
     (
+        # ssh sends the module before it is told of the refusal: what is seen first is chance
+        "Data could not be sent to remote host",
+        "the connection broke: it refuses the login of {user}, or was lost",
+        "check user, key and password (--ask-pass), and whether the device can be reached",
+    ),
+    (
         "Missing sudo password",
         "sudo wants a password of {user}",
         "give it with --ask-become-pass",
