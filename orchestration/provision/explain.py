@@ -5,6 +5,7 @@ from __future__ import annotations
 from inventory.rack import Access
 from orchestration.backends.hardware.errors import printable
 
+BROKEN = "Data could not be sent to remote host"
 # What to look for in ssh's, sudo's and Ansible's words; the first found counts.
 _KNOWN = (
     (
@@ -21,12 +22,6 @@ _KNOWN = (
         "Permission denied",
         "it refuses the login of {user}",
         "check ansible_user and ansible_ssh_private_key_file, or give the password with --ask-pass",
-    ),
-    (
-        # ssh sends the module before it is told of the refusal: what is seen first is chance
-        "Data could not be sent to remote host",
-        "the connection broke: it refuses the login of {user}, or was lost",
-        "check user, key and password (--ask-pass), and whether the device can be reached",
     ),
     (
         "Missing sudo password",
@@ -103,6 +98,12 @@ _KNOWN = (
         "/usr/bin/python3: No such file",
         "it has no /usr/bin/python3",
         "install Python 3.9 or later on it",
+    ),
+    (
+        # Ansible wrote to ssh while ssh was ending, and does not tell what ssh said
+        BROKEN,
+        "the connection broke: it refuses the login of {user}, or cannot be reached",
+        "check user, key and password (--ask-pass), and whether the device can be reached",
     ),
 )
 _OTHERWISE = "see the device's log; `closloop provision --limit {device}` tries it alone"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from inventory.rack import Access
 from orchestration.backends.hardware.errors import printable
-from orchestration.provision.explain import explain
+from orchestration.provision.explain import BROKEN, explain
 
 StepState = Literal["running", "unchanged", "changed", "failed"]
 
@@ -35,6 +35,7 @@ class DeviceOutcome:
     """One device: its tasks, what differed, what was left out, and the failure if it failed.
 
     `changes` are lines of what was changed (of what differs, when only verified or checked).
+    A failure is `unexplained` if Ansible kept to itself what ssh said.
     `seconds` is wall time of its tasks.
     """
 
@@ -45,6 +46,7 @@ class DeviceOutcome:
     skipped: list[Skipped] = field(default_factory=list)
     failure: str = ""
     remedy: str = ""
+    unexplained: bool = False
     seconds: float = 0.0
 
 
@@ -113,6 +115,7 @@ class Tally:
             said = " ".join(str(result.get(key, "")) for key in ("msg", "module_stderr", "stderr"))
             found = explain(self._access[outcome.device], said, str(result.get("remedy", "")))
             outcome.failure, outcome.remedy = found
+            outcome.unexplained = found == explain(self._access[outcome.device], BROKEN)
             self._listener(Step(outcome.device, task, "failed"))
 
     def _ended(

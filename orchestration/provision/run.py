@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -26,7 +27,8 @@ from orchestration.backends.hardware.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
 from orchestration.model.trial import HostSpec
 from orchestration.provision.desired import RoceSettings, desired_state
-from orchestration.provision.inventory import playbook_inventory
+from orchestration.provision.explain import explain
+from orchestration.provision.inventory import login, playbook_inventory
 from orchestration.provision.outcome import ProvisionResult, Step, Tally
 
 What = Literal["provision", "verify", "undo"]
@@ -37,6 +39,7 @@ _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$
 _SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
 # How often a wish to stop is looked at.
 _POLL_S = 1
+_LOGIN_TIMEOUT_S = 20
 
 
 def provision(
@@ -80,6 +83,11 @@ def provision(
     finally:
         _end_connections(folder)
         shutil.rmtree(folder, ignore_errors=True)
+    for access in accesses:
+        outcome = tally.outcomes[access.device]
+        # ssh cannot be asked again with a password: it would want a terminal
+        if outcome.unexplained and not secrets.login and (said := _ssh_says(access, rack)):
+            outcome.failure, outcome.remedy = explain(access, said)
     silent = [name for name, outcome in tally.outcomes.items() if not outcome.tasks]
     for name in silent:
         tally.outcomes[name].failure = "Ansible did not get to it"
@@ -110,6 +118,28 @@ def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
                 "--limit", f"rack {rack.name} has no device {name!r}", f"it has {', '.join(known)}"
             )
     return [access for name, access in known.items() if not limit or name in limit]
+
+
+def _ssh_says(access: Access, rack: Rack) -> str:
+    """Log in once with ssh, as Ansible does; return its complaint, "" if it has none."""
+    variables = login(access, rack.known_hosts_file)
+    command = ["ssh", *shlex.split(variables["ansible_ssh_common_args"]), "-o", "BatchMode=yes"]
+    command += ["-o", f"ConnectTimeout={_LOGIN_TIMEOUT_S}", "-p", str(access.port)]
+    if key_file := variables.get("ansible_ssh_private_key_file"):
+        command += ["-i", key_file]
+    try:
+        done = subprocess.run(
+            [*command, f"{access.user}@{access.address}", "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=2 * _LOGIN_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stderr if done.returncode else ""
 
 
 def _options(check: bool, secrets: Secrets, install_collector: bool) -> str:

@@ -249,6 +249,21 @@ def test_one_whose_time_has_not_come_can_be_stopped(agent):
     agent.call("program.go", t0_ns=0)
 
 
+def test_programs_that_end_at_the_same_moment_are_all_told_of(agent):
+    names = [str(number) for number in range(100)]
+    posted = [agent.post("program.start", program=name, argv=["true"]) for name in names]
+    for number in posted:
+        agent.result(number)
+    left, deadline = set(names), time.monotonic() + 30
+    while left:
+        assert time.monotonic() < deadline, f"{sorted(left)} do not end"
+        agent.poll()
+        left -= {event.get("program") for event in agent.events}
+        time.sleep(0.01)
+    agent.events.clear()
+    assert {agent.call("program.collect", program=name)["exit_code"] for name in names} == {0}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_no_program_outlives_its_agent(loopback, number, tmp_path):
     access = Access("h3", "127.0.0.1", loopback.port, loopback.user, str(loopback.key_file))

@@ -61,14 +61,16 @@ class Fleet:
     def ask(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Send `op` to the devices named, with each one's arguments; return the answers.
 
-        Every answer is waited for. Raises DeviceError for the first device that failed.
+        Every device is asked, and every answer waited for. Raises DeviceError for the first device that failed.
         """
-        posted = {
-            device: self.agents[device].post(op, **arguments)
-            for device, arguments in requests.items()
-        }
+        posted: dict[str, int] = {}
         answers: dict[str, Any] = {}
         failed: DeviceError | None = None
+        for device, arguments in requests.items():
+            try:
+                posted[device] = self.agents[device].post(op, **arguments)
+            except DeviceError as error:
+                failed = failed or error
         for device, number in posted.items():
             try:
                 answers[device] = self.agents[device].result(number)

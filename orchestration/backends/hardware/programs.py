@@ -9,6 +9,7 @@ import base64
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,16 +186,12 @@ class RackPrograms:
 
     def stop(self) -> None:
         """End all programs, wherever they can be reached; others end with their agents."""
-        self._take_events()
-        for host in self._hosts:
-            try:
-                self._fleet.ask("program.stop", {host: {}})
-            except DeviceError:
-                continue
+        with suppress(DeviceError):
+            self._stop()
 
     def outcomes(self) -> dict[int, Outcome]:
         """Stop what still runs; return what became of the flows, by number. Raises DeviceError."""
-        self.stop()
+        self._stop()
         self._until(lambda: self._started <= self._ended, _STOP_PATIENCE_S)
         if left := sorted(self._started - self._ended):
             raise DeviceError(left[0][0], "a program cannot be ended", "log in and end it: ps aux")
@@ -207,6 +204,10 @@ class RackPrograms:
             client = outputs[(flow.src, f"client {flow.number}")]
             results[flow.number] = job.driver.outcome(flow, server, client)
         return results
+
+    def _stop(self) -> None:
+        """End all programs. Raises the first DeviceError, after all hosts have been asked."""
+        self._fleet.ask("program.stop", {host: {} for host in self._hosts})
 
     def _launch(self, role: str) -> None:
         asked: dict[tuple[str, str], dict[str, Any]] = {}

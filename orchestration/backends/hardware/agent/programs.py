@@ -41,6 +41,7 @@ _GRACE_NS = 1_000_000_000
 _READ_BYTES = 1 << 16
 _ERROR_BYTES = 500
 _FIRST_FREE_FD, _LAST_FD = 3, 4096
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LISTENING = {"tcp": "0A", "udp": "07"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -148,10 +149,14 @@ class Programs:
         os.lseek(stdin, 0, os.SEEK_SET)
         pipes = [os.pipe() for _ in range(3)]
         parent = os.getpid()
+        # the handlers are this process's: the child must not run them before it has its own
+        kept = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         child.pid = os.fork()
         if child.pid == 0:
-            _become(child.work, parent, at_ns, stdin, [write for _, write in pipes])
-        with suppress(PermissionError):  # the child was faster, and is another program by now
+            _become(child.work, parent, at_ns, stdin, [write for _, write in pipes], kept)
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+        # the child was faster: it is another program by now, or has ended
+        with suppress(PermissionError, ProcessLookupError):
             os.setpgid(child.pid, child.pid)
         os.close(stdin)
         for _, write in pipes:
@@ -189,7 +194,11 @@ class Programs:
         now_ns = time.monotonic_ns()
         for child in list(self._children.values()):
             if child.pid and child.exit_code is None:
-                pid, status = os.waitpid(child.pid, os.WNOHANG)
+                try:
+                    pid, status = os.waitpid(child.pid, os.WNOHANG)
+                except ChildProcessError:
+                    # the handler came in between, and has noted it
+                    continue
                 if pid:
                     child.ended_ns = now_ns
                     child.exit_code = os.waitstatus_to_exitcode(status)
@@ -248,18 +257,15 @@ class Programs:
         return self._children[name]
 
 
-def _become(work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int]) -> NoReturn:
+def _become(
+    work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int], mask: set[Any]
+) -> NoReturn:
     """In the new process: be a program of its own that dies with its parent, wait, and work."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in (
-            signal.SIGCHLD,
-            signal.SIGTERM,
-            signal.SIGHUP,
-            signal.SIGINT,
-            signal.SIGPIPE,
-        ):
+        for number in (*_HANDLED, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.setpgid(0, 0)
         prctl = ctypes.CDLL(None).prctl
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
