@@ -61,7 +61,8 @@ class Fleet:
     def ask(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Send `op` to the devices named, with each one's arguments; return the answers.
 
-        Every device is asked, and every answer waited for. Raises DeviceError for the first device that failed.
+        Every device is asked, and every answer waited for. Raises DeviceError for the first device
+        that failed.
         """
         posted: dict[str, int] = {}
         answers: dict[str, Any] = {}
