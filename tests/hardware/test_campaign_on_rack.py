@@ -158,6 +158,29 @@ def test_a_device_that_vanishes_is_named_and_the_others_are_restored(lab):
     assert all(row["settled"] for row in json.loads(text)["runs"])
 
 
+@pytest.mark.parametrize("moment", ["at the start", "under way"])
+def test_a_port_that_flaps_fails_the_trial_by_its_name(lab, unchanged, moment):
+    rack, folder = lab
+    name = moment.replace(" ", "-")
+    path = campaign(folder, name, "[{name: random}]", repeats=1, duration="100ms", period="2ms")
+    with (folder / "log").open("ab") as file:
+        process = rack.start(
+            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
+        )
+        wait_for_a_change(rack, "sysctls" if moment == "at the start" else "qdiscs")
+        rack.inject("spine1", "port down", "eth0")
+        rack.inject("spine1", "port up", "eth0")
+        assert process.wait() == 1
+    said = log(folder).rpartition(f"{name} on hardware")[2]
+    assert "spine1: eth0, towards leaf1, flapped during the trial: 2 changes" in said
+    assert "leaf1: eth2, towards spine1, flapped during the trial: 2 changes" in said
+    assert "look at cable and optics" in said
+    assert "spine1: eth0" in (folder / "runs" / name / "journal.jsonl").read_text()
+    # shutting it took its routes: the switch's owner, or provisioning, puts them back
+    code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+    assert code == 0, text
+
+
 def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
     rack, folder = lab
     for number, (device, what) in enumerate([("leaf2", "kill agent"), ("spine2", "redis restart")]):
@@ -192,11 +215,11 @@ def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):
         assert process.wait() == 0, log(folder)
 
 
-def wait_for_a_change(rack, device="leaf1"):
-    """Wait until a run has changed a device's thresholds."""
-    before = rack.dump(device)
+def wait_for_a_change(rack, what="sysctls", device="leaf1"):
+    """Wait until a run has changed a device's settings, or its queues' thresholds (qdiscs)."""
+    before = json.loads(rack.dump(device))[what]
     deadline = time.monotonic() + 120
-    while rack.dump(device) == before:
+    while json.loads(rack.dump(device))[what] == before:
         assert time.monotonic() < deadline
         time.sleep(0.1)
 

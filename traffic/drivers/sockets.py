@@ -87,7 +87,8 @@ class SocketDriver:
 
     `enter` is called with a host's number before a socket of that host is opened. With `here`, only
     these hosts' ends are opened: the others' are somebody else's affair, and `listen`, `connect`
-    and `accept` are called one after the other once all drivers have done the one before.
+    and `accept` are called one after the other once all drivers have done the one before. A
+    connection that has not come about after `patience_s` is an OSError.
     """
 
     def __init__(
@@ -96,8 +97,10 @@ class SocketDriver:
         enter: Callable[[int], None],
         board: Board,
         here: Collection[int] | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self._flows = flows
+        self._patience_s = patience_s
         self._enter = enter
         self._board = board
         everywhere = range(len(flows))
@@ -140,8 +143,19 @@ class SocketDriver:
                 sender = _stream_socket()
                 sender.bind(self._flows.near[flow])
                 self._flows.service[flow].apply(sender)
-                sender.connect(self._flows.far[flow])
+                self._connect(sender, flow)
                 self._senders[flow] = sender
+
+    def _connect(self, sender: socket.socket, flow: int) -> None:
+        near, far = self._flows.near[flow], self._flows.far[flow]
+        if self._patience_s is not None:
+            sender.settimeout(self._patience_s)
+        try:
+            sender.connect(far)
+        except OSError as error:
+            raise OSError(f"{near[0]} gets no connection to {far[0]}: {error}") from error
+        if self._patience_s is not None:
+            sender.settimeout(None)
 
     def accept(self) -> None:
         """Accept the flows that are received here."""
@@ -151,6 +165,8 @@ class SocketDriver:
             end = (self._flows.dst[flow], self._flows.service[flow])
             arrivals[end] = arrivals.get(end, 0) + 1
         for end, listener in self._listeners.items():
+            if self._patience_s is not None:
+                listener.settimeout(self._patience_s)
             for _ in range(arrivals[end]):
                 connection, peer = listener.accept()
                 self._receiving[connection.fileno()] = (connection, flow_of_peer[peer])

@@ -20,6 +20,8 @@ from orchestration.backends.hardware.client import AgentClient, open_agents
 from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.fleet import Clock, Fleet
+from orchestration.backends.hardware.links import SERVICE as LINKS
+from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic_watch import NicWatch
 from orchestration.backends.hardware.programs import SERVICES as PROGRAMS
@@ -46,7 +48,7 @@ from orchestration.model.records import Event, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec, TunerSpec
 from tuners.registry import create
 
-_ALWAYS = ("state", "deadman", "lease")
+_ALWAYS = ("state", "deadman", "lease", LINKS)
 _HOST_SERVICES = ("sender", "kernel", *_ALWAYS)
 # A trial whose controller slept, or lost devices that came back, is run again, this often.
 _ATTEMPTS = 3
@@ -158,6 +160,7 @@ class HardwareBackend:
                 note=trial.id,
                 reopen=self._reopen,
             ) as guard,
+            LinkWatch(rack, fleet),
         ):
             absent = settings.write(fleet)
             clocks = fleet.clocks()

@@ -30,6 +30,8 @@ from traffic.drivers.sockets import Board, SocketDriver
 
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000
+# The agent does nothing else while its driver connects: this is well below ANSWER_TIMEOUT_S.
+_PATIENCE_S = 10.0
 _STEPS = ("listen", "connect", "accept")
 
 
@@ -62,7 +64,7 @@ class Sender:
                 os._exit(1)
             hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            driver = SocketDriver(self._flows, lambda _: None, self.board, {host})
+            driver = SocketDriver(self._flows, lambda _: None, self.board, {host}, _PATIENCE_S)
             steps: list[Callable[[], None]] = [getattr(driver, name) for name in _STEPS]
             for step in steps:
                 if not os.read(orders, 1):

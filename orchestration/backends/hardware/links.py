@@ -1,0 +1,82 @@
+"""Ports of a rack that lose their carrier: a trial whose ports flap measures the cable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+
+from inventory.rack import Rack
+from orchestration.backends.hardware.errors import DeviceError, DeviceGone
+from orchestration.backends.hardware.fleet import Fleet
+from orchestration.model.errors import TrialError
+
+SERVICE = "links"
+_SHOWN = 6
+_REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"
+
+
+class LinkWatch:
+    """Looks at the carriers of all ports that have a link, before and after.
+
+    Raises TrialError on leaving if one has changed, in place of a DeviceError or TrialError: a port
+    that flapped is their likely cause, and says more.
+    """
+
+    def __init__(self, rack: Rack, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._names = {device: list(access.interfaces) for device, access in rack.access.items()}
+        self._peers = {
+            (device, access.interfaces[place]): rack.testbed.peer_device(port).name
+            for device, access in rack.access.items()
+            for place, port in enumerate(rack.testbed.ports_of[device])
+        }
+        self._changes: dict[tuple[str, str], int] = {}
+
+    def __enter__(self) -> LinkWatch:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or (
+            isinstance(error, (DeviceError, TrialError)) and not isinstance(error, DeviceGone)
+        ):
+            self.finish()
+
+    def start(self) -> None:
+        """Look at all ports. Raises TrialError, naming those that are down."""
+        links = self._read()
+        self._changes = {port: changes for port, (_, changes) in links.items()}
+        down = [f"{self._words(port)} is down" for port, (up, _) in links.items() if not up]
+        self._raise(down)
+
+    def finish(self) -> None:
+        """Look again. Raises TrialError, naming ports that went down meanwhile."""
+        said = []
+        for port, (up, changes) in self._read().items():
+            times = changes - self._changes[port]
+            if not up:
+                said.append(f"{self._words(port)} went down during the trial")
+            elif times:
+                said.append(f"{self._words(port)} flapped during the trial: {times} changes")
+        self._raise(said)
+
+    def _read(self) -> dict[tuple[str, str], tuple[bool, int]]:
+        asked = {device: {"interfaces": names} for device, names in self._names.items()}
+        answers = self._fleet.ask("links.read", asked)
+        return {
+            (device, name): (bool(answers[device][name][0]), int(answers[device][name][1]))
+            for device, name in self._peers
+        }
+
+    def _words(self, port: tuple[str, str]) -> str:
+        return f"{port[0]}: {port[1]}, towards {self._peers[port]},"
+
+    def _raise(self, said: Sequence[str]) -> None:
+        if said:
+            more = f"; and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
+            raise TrialError("; ".join(said[:_SHOWN]) + more, _REMEDY)
