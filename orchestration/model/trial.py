@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 # How `TrialSpec.files` names a checkpoint that comes with the package.
 CHECKPOINT = "checkpoint "
-BackendName = Literal["emulated", "fake", "hardware", "simulated"]
+# "imported" is where others' results come from: nothing runs on it.
+BackendName = Literal["emulated", "fake", "hardware", "imported", "simulated"]
 Scalar = str | int | float | bool
 
 
@@ -143,7 +144,7 @@ class TrialSpec:
     A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
 
     `files` has a SHA-256 for each file of the user's that the trial is made from (a testbed, a
-    workload's table): a changed file is another trial.
+    workload's table): a changed file is another trial. `parent` names the run that is replayed.
     """
 
     campaign: str
@@ -162,10 +163,16 @@ class TrialSpec:
     host: HostSpec = field(default_factory=HostSpec)
     cell: dict[str, Scalar] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    parent: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON-ready data. Flows that sockets send have no `driver` in it."""
+        """Return the spec as JSON-ready data.
+
+        Flows that sockets send have no `driver` in it, and a trial that replays none no `parent`.
+        """
         data = dataclasses.asdict(self)
+        if not self.parent:
+            del data["parent"]
         for pattern in data["traffic"]:
             if pattern["driver"] == dataclasses.asdict(SOCKETS):
                 del pattern["driver"]

@@ -223,6 +223,20 @@ def capability_rows(model: SwitchModel) -> Rows:
     }
 
 
+def port_state_rows(model: SwitchModel) -> Rows:
+    """Return STATE_DB's ports: what PortsOrch writes when a port has come up."""
+    return {
+        f"PORT_TABLE|{port.name}": {
+            "state": "ok",
+            "admin_status": "up",
+            "netdev_oper_status": "up",
+            "mtu": str(model.mtu_bytes),
+            "speed": str(port.rate_bps // 1_000_000),
+        }
+        for port in model.ports
+    }
+
+
 def version_file(model: SwitchModel) -> str:
     """Return /etc/sonic/sonic_version.yml."""
     traits = model.traits

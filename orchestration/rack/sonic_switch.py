@@ -40,6 +40,7 @@ from orchestration.rack.sonic_model import (
     config_rows,
     counter_maps,
     model_of,
+    port_state_rows,
     version_file,
 )
 from orchestration.rack.sonic_orchagent import Orchagent
@@ -117,6 +118,7 @@ class Bridge:
         for db in _OWN:
             self._pending.append((db, ("FLUSHDB",)))
         self._put(STATE_DB, capability_rows(self._model))
+        self._put(STATE_DB, port_state_rows(self._model))
         self._put(COUNTERS_DB, counter_maps(self._model))
         self._flush()
 

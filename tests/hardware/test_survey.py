@@ -18,7 +18,7 @@ from inventory.survey import Neighbour, Survey
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.backends.hardware.agent import nic as nic_agent
 from orchestration.backends.hardware.agent import survey as agent
-from orchestration.backends.hardware.agent.resp import APPL_DB, Redis
+from orchestration.backends.hardware.agent.resp import APPL_DB, STATE_DB, Redis
 from orchestration.backends.hardware.client import AgentClient
 from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.nic import Nic
@@ -163,7 +163,7 @@ def test_lldpctl_that_refuses(tmp_path, monkeypatch):
 
 
 @pytest.mark.redis
-def test_neighbours_of_a_sonic_switch(tmp_path, monkeypatch):
+def test_neighbours_and_rates_of_a_sonic_switch(tmp_path, monkeypatch):
     """Without lldpctl, and with a docker that has no such container, APPL_DB is read."""
     monkeypatch.setattr(agent, "_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -180,9 +180,13 @@ def test_neighbours_of_a_sonic_switch(tmp_path, monkeypatch):
         fields = [word for pair in zip(agent.LLDP_FIELDS, row, strict=True) for word in pair]
         redis.call(APPL_DB, "HSET", "LLDP_ENTRY_TABLE:Ethernet0", *fields)
         found = agent.lldp(["Ethernet0", "Ethernet4"], str(path))
+        redis.call(STATE_DB, "HSET", "PORT_TABLE|Ethernet0", "speed", "100000")
+        rates = agent.asic_rates(["Ethernet0", "Ethernet4"], str(path))
     finally:
         server.terminate()
         server.wait()
+    assert rates == {"Ethernet0": 100_000_000_000}
+    assert agent.asic_rates(["eth0"], str(tmp_path / "none")) == {}
     assert found["source"] == "redis"
     assert survey_of("leaf1", {**facts(), "lldp": found}).neighbours == (
         Neighbour("Ethernet0", row[0], row[1], "mac", row[2], "eth0 next line"),

@@ -7,10 +7,12 @@ import pkgutil
 import stat
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+INTERN = sys.intern
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
@@ -28,11 +30,15 @@ from ansible.module_utils.closloop import queues, roce, routes, sysctls  # noqa:
 from ansible.module_utils.closloop.reconcile import Device, Refused, reconcile  # noqa: E402
 from ansible.module_utils.closloop.saved import Saved  # noqa: E402
 
+# Ansible puts an object there that torch, in the same process here, cannot trace.
+sys.intern = INTERN
+
 
 def load_module(name):
     spec = importlib.util.spec_from_file_location(name, PLAYBOOKS / "library" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    sys.intern = INTERN
     return module
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 
 _AGENT = "orchestration.backends.hardware.agent"
 _OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
+
+_ONE_AT_A_TIME = Lock()
 
 # All that stands on the device's command line.
 STARTER = (
@@ -40,6 +44,14 @@ main()
 
 def program(services: Iterable[str]) -> bytes:
     """Return what to send to `STARTER`: the agent with `services`, modules of its folder."""
+    # agents are started side by side, and Python 3.11 cannot parse in two threads at once:
+    # https://github.com/python/cpython/issues/106905
+    with _ONE_AT_A_TIME:
+        return _program(tuple(services))
+
+
+@cache
+def _program(services: tuple[str, ...]) -> bytes:
     sources = sources_of(f"{_AGENT}.{name}" for name in ("main", *services))
     text = _LOADER.format(sources=_literal(sources), agent=_AGENT).encode()
     return f"{len(text)}\n".encode() + text

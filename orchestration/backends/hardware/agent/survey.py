@@ -27,7 +27,13 @@ from typing import Any
 from orchestration.backends.hardware.agent.kernel import offloads_on
 from orchestration.backends.hardware.agent.main import Agent, Operation, OperationError
 from orchestration.backends.hardware.agent.netlink import RouteSocket, message
-from orchestration.backends.hardware.agent.resp import APPL_DB, SOCKET, Redis, RedisError
+from orchestration.backends.hardware.agent.resp import (
+    APPL_DB,
+    SOCKET,
+    STATE_DB,
+    Redis,
+    RedisError,
+)
 
 # Programs and how each is asked for its version; None: it does not tell, but may be there.
 PROGRAMS: dict[str, tuple[str, ...] | None] = {
@@ -50,6 +56,8 @@ LLDP_FIELDS = (
     "lldp_rem_port_desc",
 )
 
+# What stands for the driver of an interface that is an ASIC's port.
+ASIC = "asic"
 # A login that is not interactive may have a PATH without the administrator's programs.
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PROGRAM_TIMEOUT_S = 10.0
@@ -64,9 +72,14 @@ _NO_INTERFACE = 0x7FFFFFFF
 
 def survey(request: dict[str, Any]) -> dict[str, Any]:
     """Return the facts."""
+    names = request["interfaces"]
+    interfaces = {name: interface(name) for name in names}
+    for name, speed_bps in asic_rates(names).items():
+        # the kernel's interface of a switch's port knows nothing of the port's rate
+        interfaces[name].update(speed_bps=speed_bps, driver=ASIC)
     return {
         "system": system(),
-        "interfaces": {name: interface(name) for name in request["interfaces"]},
+        "interfaces": interfaces,
         "macs": macs(),
         "rdma_devices": _listed("/sys/class/infiniband"),
         "lldp": lldp(request["interfaces"]),
@@ -173,6 +186,19 @@ def lldp_rows(redis: Redis, interfaces: Sequence[str]) -> dict[str, list[str]]:
         for name, reply in zip(interfaces, replies)
         if any(reply)
     }
+
+
+def asic_rates(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, int]:
+    """Return the rates at which a SONiC switch's ports run, in bit/s; {} on other devices."""
+    if not os.path.exists(redis_socket):
+        return {}
+    asked = [(STATE_DB, ("HGET", f"PORT_TABLE|{name}", "speed")) for name in interfaces]
+    try:
+        replies = Redis(redis_socket, patience_s=0.0).run(asked)
+    except RedisError:
+        return {}
+    rates = zip(interfaces, (_leading_int(reply or "") for reply in replies))
+    return {name: mbps * 10**6 for name, mbps in rates if mbps > 0}
 
 
 def programs() -> dict[str, str]:
