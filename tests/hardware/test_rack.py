@@ -15,6 +15,7 @@ import pytest
 from inventory.addressing import nic_addresses
 from inventory.ansible import load_rack
 from inventory.routing import PathTable
+from orchestration.bench.rack import closloop
 from orchestration.model.errors import NotReadyError
 from orchestration.rack.control import find_rack, is_up, up
 from orchestration.rack.folder import RackFolder
@@ -259,6 +260,12 @@ def test_roce_hosts_have_an_rdma_device_of_their_own(on_device):
     assert "link rxe-h1/1 state ACTIVE" in on_device("h1", "rdma link")[1]
     assert on_device("h1", "ls /sys/class/infiniband")[1] == "rxe-h1\n"
     assert on_device("h3", "rdma link") == (0, "")
+
+
+def test_a_fresh_rack_is_proven_by_the_inventory_check(virtual_rack, tmp_path):
+    inventory = str(virtual_rack.inventory)
+    code, text = closloop(virtual_rack, tmp_path, "inventory", "check", inventory, "--json")
+    assert code == 0, text
 
 
 def test_what_befalls_a_device(virtual_rack, on_device):
