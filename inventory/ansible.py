@@ -236,6 +236,7 @@ def _built_testbed(
         links,
         mtu_bytes=file.mtu,
         buffer_bytes=file.buffer,
+        framing_bytes=file.framing,
         description=file.description,
         source=file.source,
         classes=file.traffic_classes(),

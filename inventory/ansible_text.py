@@ -14,7 +14,7 @@ from inventory.ansible_schema import COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
-from inventory.topology import Testbed
+from inventory.topology import ETHERNET_FRAMING_BYTES, Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.units import format_duration, format_rate, format_size
 
@@ -100,6 +100,8 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
             result["closloop_source"] = testbed.source
         result["closloop_mtu"] = f"{testbed.mtu_bytes}B"
         result["closloop_buffer"] = format_size(_buffer_bytes(testbed), _DIGITS)
+        if testbed.framing_bytes != ETHERNET_FRAMING_BYTES:
+            result["closloop_framing"] = f"{testbed.framing_bytes}B"
         if testbed.classes:
             result["closloop_classes"] = [
                 {name: value for name, value in dataclasses.asdict(item).items() if value}
@@ -224,6 +226,7 @@ def _check_links(rack: Rack) -> None:
         link_specs(listed)[0],
         mtu_bytes=testbed.mtu_bytes,
         buffer_bytes=_buffer_bytes(testbed),
+        framing_bytes=testbed.framing_bytes,
         description=testbed.description,
         source=testbed.source,
         classes=testbed.classes,

@@ -64,6 +64,7 @@ def _load(path: Path) -> Testbed:
         *fabric,
         mtu_bytes=file.mtu,
         buffer_bytes=file.buffer,
+        framing_bytes=file.framing,
         description=file.description,
         source=file.source,
         classes=file.traffic_classes(),

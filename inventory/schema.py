@@ -9,18 +9,28 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
-from inventory.topology import Device, LinkSpec, TrafficClass
+from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # As many as IPv4's old type-of-service bits tell apart for Linux (rt_tos2priority).
 MAX_CLASSES = 4
 MAX_WEIGHT = 100
+# More than any encapsulation adds to a packet.
+MAX_FRAMING_BYTES = 256
 
 
 def _mtu(value: int) -> int:
     if not MIN_MTU_BYTES <= value <= MAX_MTU_BYTES:
         raise ValueError(
             f"an MTU of {value}B is out of range: use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B"
+        )
+    return value
+
+
+def _framing(value: int) -> int:
+    if value > MAX_FRAMING_BYTES:
+        raise ValueError(
+            f"{value}B of framing is out of range: use {ETHERNET_FRAMING_BYTES}B for Ethernet"
         )
     return value
 
@@ -95,6 +105,10 @@ class AnyFile(StrictModel):
     source: str = Field(default="", description="where the figures come from")
     mtu: Annotated[Size, AfterValidator(_mtu)] = Field(
         description="largest IP packet in bytes, like 1500B"
+    )
+    framing: Annotated[Size, AfterValidator(_framing)] = Field(
+        default=ETHERNET_FRAMING_BYTES,
+        description="what a packet takes on the wire beside its Ethernet frame's header, like 24B",
     )
     buffer: Size = Field(description="what one switch port may hold, like 16MB")
     classes: tuple[_Class, ...] = Field(
