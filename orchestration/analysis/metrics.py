@@ -107,31 +107,63 @@ class TrialMetrics:
     queue_mean_bytes: Floats
 
 
+@dataclass(frozen=True)
+class FlowFigures:
+    """What the flows of a trial that are done show: sizes, slowdowns (done,), and scalars."""
+
+    scalars: dict[str, float]
+    size_bytes: Ints
+    slowdown: Floats
+
+
+@dataclass(frozen=True)
+class PortFigures:
+    """What the switch ports of a trial show; the arrays are those of `TrialMetrics`."""
+
+    scalars: dict[str, float]
+    queue_ccdf: Floats
+    queue_mean_bytes: Floats
+
+
 def measure(result: TrialResult) -> TrialMetrics:
     """Return the figures of a trial. Raises InputError for a table that cannot be read."""
+    flows, ports = measure_flows(result), measure_ports(result)
+    return TrialMetrics(
+        scalars={**flows.scalars, **ports.scalars},
+        size_bytes=flows.size_bytes,
+        slowdown=flows.slowdown,
+        queue_ccdf=ports.queue_ccdf,
+        queue_mean_bytes=ports.queue_mean_bytes,
+    )
+
+
+def measure_flows(result: TrialResult) -> FlowFigures:
+    """Return the figures of a trial's flows. Raises InputError for a table that is unreadable."""
     flows, schedule = result.table("flows"), result.table("schedule")
     done = flows["status"] == STATUS_NAMES[DONE]
     size = schedule["bytes"][done]
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
-    window = _window(result.ports, result.spec.duration_ns)
+    scalars = {
+        **_flow_scalars(size, fct, slowdown),
+        "retransmits": float(np.maximum(flows["retransmits"], 0).sum()),
+    }
+    return FlowFigures(scalars, size, slowdown)
+
+
+def measure_ports(result: TrialResult) -> PortFigures:
+    """Return the figures of a trial's ports. Raises InputError for a table that is unreadable."""
+    window = arrivals(result.ports, result.spec.duration_ns)
     queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
     means = np.full(window.qlen_bytes.shape[1], math.nan)
     if len(queue):
         means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
-    return TrialMetrics(
-        scalars={
-            **_flow_scalars(size, fct, slowdown),
-            **_queue_scalars(queue),
-            **_link_scalars(result.testbed, window),
-            "dropped_packets": float(totals(result.ports.dropped_packets).sum()),
-            "retransmits": float(np.maximum(flows["retransmits"], 0).sum()),
-        },
-        size_bytes=size,
-        slowdown=slowdown,
-        queue_ccdf=_ccdf(queue),
-        queue_mean_bytes=means,
-    )
+    scalars = {
+        **_queue_scalars(queue),
+        **_link_scalars(result.testbed, window),
+        "dropped_packets": float(totals(result.ports.dropped_packets).sum()),
+    }
+    return PortFigures(scalars, _ccdf(queue), means)
 
 
 def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
@@ -145,7 +177,7 @@ def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
     return np.ones(len(size_bytes), dtype=bool)
 
 
-def _window(ports: PortRecords, duration_ns: int) -> PortRecords:
+def arrivals(ports: PortRecords, duration_ns: int) -> PortRecords:
     """Return the samples taken while flows arrived; all of them if there are fewer than two."""
     upto = int(np.searchsorted(ports.t_ns, duration_ns, side="right"))
     if upto < 2:

@@ -111,13 +111,21 @@ def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
     which happens when mean(a) itself cannot be told from 0.
     """
     n = len(a)
-    cov = np.cov(a, b)
-    k = _t_quantile(n) ** 2 / n
-    aa = float(a.mean() ** 2 - k * cov[0, 0])
-    ab = float(a.mean() * b.mean() - k * cov[0, 1])
-    bb = float(b.mean() ** 2 - k * cov[1, 1])
+    return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n))
+
+
+def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, float]:
+    """Return Fieller's interval of b/a - 1 for means with this covariance, shape (2, 2).
+
+    `t` is the quantile of Student's t for the confidence and the degrees of freedom. NaN when the
+    ratios that the test does not reject are no interval.
+    """
+    k = t * t
+    aa = a * a - k * float(covariance[0, 0])
+    ab = a * b - k * float(covariance[0, 1])
+    bb = b * b - k * float(covariance[1, 1])
     root = ab * ab - aa * bb
-    if aa <= 0:
+    if not aa > 0:
         return math.nan, math.nan
     spread = math.sqrt(max(0.0, root))
     return (ab - spread) / aa - 1, (ab + spread) / aa - 1
