@@ -6,6 +6,7 @@ A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.ym
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
@@ -30,8 +31,21 @@ def load_testbed(name_or_path: str) -> Testbed:
     What contains a `/` or ends in .yml or .yaml is a path. Raises InputError for an unknown name,
     and for a bad file with every problem in it.
     """
+    with _file(name_or_path) as path:
+        return _load(path)
+
+
+def testbed_text(name_or_path: str) -> str:
+    """Return a testbed's file as text, named as for `load_testbed`, which checks it."""
+    with _file(name_or_path) as path:
+        return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _file(name_or_path: str) -> Iterator[Path]:
     if "/" in name_or_path or name_or_path.endswith((".yml", ".yaml")):
-        return _load(Path(name_or_path))
+        yield Path(name_or_path)
+        return
     known = known_testbeds()
     if name_or_path not in known:
         remedy = (
@@ -39,7 +53,7 @@ def load_testbed(name_or_path: str) -> Testbed:
         )
         raise InputError.single("testbed", f"unknown testbed {name_or_path!r}", remedy)
     with resources.as_file(resources.files("inventory") / "testbeds") as folder:
-        return _load(folder / f"{name_or_path}.yml")
+        yield folder / f"{name_or_path}.yml"
 
 
 def _load(path: Path) -> Testbed:

@@ -67,11 +67,15 @@ def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str,
 
 @dataclass(frozen=True)
 class Path:
-    """One shortest path of an idle fabric, host to host: links, delay, slowest link's rate."""
+    """One shortest path of an idle fabric, host to host: links, delay, slowest link's rate.
+
+    `links` are indices into `Testbed.links`, from the source on.
+    """
 
     hops: int
     one_way_ns: int
     rate_bps: int
+    links: tuple[int, ...]
 
 
 class PathTable:
@@ -133,6 +137,7 @@ class PathTable:
                         hops=len(ports),
                         one_way_ns=sum(port.delay_ns for port in ports),
                         rate_bps=min(port.rate_bps for port in ports),
+                        links=tuple(port.link for port in ports),
                     )
                     if best is None or path.one_way_ns < best.one_way_ns:
                         best = path

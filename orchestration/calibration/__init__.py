@@ -1,0 +1,1 @@
+"""What a backend's fabric really does, measured, and a testbed file corrected by it."""

@@ -1,0 +1,190 @@
+"""What the probes' records say: base RTT, goodput and framing, marking curve, loop delay. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from inventory.routing import PathTable
+from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
+from orchestration.model.errors import TrialError
+from orchestration.model.records import DONE, MISSING, Ints, PortRecords, Schedule, TrialRecord
+from orchestration.model.red_law import RedLaw
+
+_BINS = 8
+# Samples in which the queue moved further than this share of the ramp say little of a length.
+_STEADY_SHARE = 0.15
+_Z95 = 1.96
+
+
+@dataclass(frozen=True)
+class BaseRtt:
+    """One kind of path: RTT of an idle path in ns, the median and the range of `count` flows."""
+
+    path: PathKind
+    testbed_ns: int
+    median_ns: int
+    least_ns: int
+    most_ns: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """One flow alone, sending steadily: payload in bit/s, and the framing that it implies."""
+
+    rate_bps: int
+    testbed_bps: float
+    measured_bps: float
+    testbed_framing_bytes: int
+    framing_bytes: float
+
+
+@dataclass(frozen=True)
+class MarkingBin:
+    """Samples with a queue in [from, to) bytes: share marked, its 95 % interval, share wanted."""
+
+    from_bytes: int
+    to_bytes: int
+    packets: int
+    marked_share: float
+    low: float
+    high: float
+    wanted_share: float
+
+
+@dataclass(frozen=True)
+class LoopDelay:
+    """From a reading to the changed threshold read back, in ns, over all changes."""
+
+    count: int
+    median_ns: int
+    p99_ns: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What one backend's fabric does. `marking` is empty where it counts no marks."""
+
+    backend: str
+    testbed: str
+    rtts: tuple[BaseRtt, ...]
+    goodput: Goodput
+    marking: tuple[MarkingBin, ...]
+    loop: LoopDelay
+
+
+def base_rtts(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> tuple[BaseRtt, ...]:
+    """Return the base RTT of each kind of path from the path trial's tiny flows.
+
+    Raises TrialError if one of them did not end.
+    """
+    fct_ns = _fct_ns(schedule, record)
+    paths = PathTable(testbed)
+    found = []
+    for number, kind in enumerate(path_kinds(testbed)):
+        tiny = fct_ns[tiny_flows(number)]
+        found.append(
+            BaseRtt(
+                path=kind,
+                testbed_ns=paths.base_rtt_ns(kind.src, kind.dst),
+                median_ns=int(np.median(tiny)),
+                least_ns=int(tiny.min()),
+                most_ns=int(tiny.max()),
+                count=len(tiny),
+            )
+        )
+    return tuple(found)
+
+
+def goodput(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Goodput:
+    """Return steady goodput from the path trial's two long flows: slow start is in both."""
+    fct_ns = _fct_ns(schedule, record)
+    size_bytes = int(schedule.size_bytes[-1] - schedule.size_bytes[-2])
+    measured_bps = size_bytes * 8e9 / float(fct_ns[-1] - fct_ns[-2])
+    far = path_kinds(testbed)[-1]
+    rate_bps = PathTable(testbed).path(far.src, far.dst).rate_bps
+    mss = testbed.mss_bytes
+    headers = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES
+    return Goodput(
+        rate_bps=rate_bps,
+        testbed_bps=rate_bps * mss / (mss + headers + testbed.framing_bytes),
+        measured_bps=measured_bps,
+        testbed_framing_bytes=testbed.framing_bytes,
+        framing_bytes=mss * rate_bps / measured_bps - mss - headers,
+    )
+
+
+def _fct_ns(schedule: Schedule, record: TrialRecord) -> Ints:
+    if (record.flows.status != DONE).any():
+        count = int((record.flows.status != DONE).sum())
+        raise TrialError(
+            f"{count} of {len(schedule)} probing flows did not end",
+            "see whether the fabric is idle and provisioned: `closloop inventory check`",
+        )
+    result: Ints = record.flows.end_ns - schedule.start_ns
+    return result
+
+
+def marking(testbed: Testbed, ports: PortRecords) -> tuple[MarkingBin, ...]:
+    """Return the share marked by queue length at the queue that the marking trial held.
+
+    A packet is marked on arrival and counted when sent, so a sample's queue is the mean of those
+    at its two ends, and samples in which it moved far are left out.
+    """
+    queue = _held_queue(testbed)
+    length = ports.qlen_bytes[:, queue]
+    if len(length) < 2 or (ports.marked_packets[:, queue] == MISSING).any():
+        return ()
+    kmin, kmax = ramp(testbed)
+    mean = (length[1:] + length[:-1]) // 2
+    steady = np.abs(np.diff(length)) <= _STEADY_SHARE * (kmax - kmin)
+    packets = np.where(steady, np.diff(ports.tx_packets[:, queue]), 0)
+    marked = np.where(steady, np.diff(ports.marked_packets[:, queue]), 0)
+    wanted = RedLaw(kmin, kmax, PMAX).line(mean)
+    edges = [0, *np.linspace(kmin, kmax, _BINS + 1).astype(int).tolist()]
+    found = []
+    for low, high in pairwise(edges):
+        here = (mean >= low) & (mean < high)
+        sent = int(packets[here].sum())
+        if not sent:
+            continue
+        share = float(marked[here].sum()) / sent
+        least, most = _wilson(share, sent)
+        expected = float((wanted[here] * packets[here]).sum()) / sent
+        found.append(MarkingBin(low, high, sent, share, least, most, expected))
+    return tuple(found)
+
+
+def _held_queue(testbed: Testbed) -> int:
+    receiver = testbed.hosts[0]
+    towards = [n for n, q in enumerate(testbed.queues) if testbed.peer_device(q).name == receiver]
+    return towards[0]
+
+
+def _wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval of a share."""
+    z2 = _Z95**2
+    middle = share + z2 / (2 * count)
+    half = _Z95 * float(np.sqrt(share * (1 - share) / count + z2 / (4 * count**2)))
+    return max(0.0, (middle - half) / (1 + z2 / count)), (middle + half) / (1 + z2 / count)
+
+
+def loop_delay(record: TrialRecord) -> LoopDelay:
+    """Return how long the loop trial's changes took, from their readings."""
+    actions = record.actions
+    read_ns = actions.observed_ns
+    # all queues that answer one reading are one change
+    took = np.array(
+        [
+            int(actions.applied_ns[read_ns == t_ns].max()) - t_ns
+            for t_ns in np.unique(read_ns[read_ns > 0]).tolist()
+        ],
+        dtype=np.int64,
+    )
+    if not len(took):
+        return LoopDelay(0, 0, 0)
+    return LoopDelay(len(took), int(np.median(took)), int(np.quantile(took, 0.99)))

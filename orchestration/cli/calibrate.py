@@ -1,0 +1,190 @@
+"""`closloop calibrate`: what a backend's fabric really does, and a testbed file corrected by it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.hardware import (
+    AskBecomePass,
+    AskPass,
+    InventoryOption,
+    enter_virtual_rack,
+    rack_access,
+)
+from orchestration.model.trial import BackendName
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inventory.topology import Testbed
+    from orchestration.calibration.measure import Calibration
+    from orchestration.model.ports import Backend
+
+EPILOG = (
+    "Examples:  closloop calibrate graphcc --on emulated  |  closloop calibrate graphcc "
+    "--on hardware -i rack.yml --json > rack.json  |  "
+    "closloop calibrate graphcc --like rack.json --write twin.yml"
+)
+
+
+def calibrate(
+    testbed: Annotated[str, typer.Argument(help="A testbed's name, or its file.")],
+    backend: Annotated[
+        str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fake.")
+    ] = "emulated",
+    like: Annotated[
+        Path | None,
+        typer.Option("--like", help="Compare with this calibration, another backend's --json."),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", help="Write the corrected testbed here, and measure it again."),
+    ] = None,
+    inventory: InventoryOption = None,
+    ask_pass: AskPass = False,
+    ask_become_pass: AskBecomePass = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the trials' run folders are kept.")
+    ] = Path("runs"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the calibration as JSON, for --like.")
+    ] = False,
+) -> None:
+    """Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.
+
+    With --write, the testbed file is written again with the framing and the propagation delays
+    that make this backend do what --like measured; without --like, what it does itself.
+    """
+    from inventory.amend import amended, check_new, write_new
+    from inventory.files import load_testbed
+    from orchestration.calibration.correct import correction
+    from orchestration.calibration.file import read_calibration, to_json
+
+    name = _backend_name(backend)
+    fabric = load_testbed(testbed)
+    aim = read_calibration(like) if like else None
+    if write:
+        check_new(write)
+    if name == "hardware":
+        enter_virtual_rack(inventory)
+    engine = _engine(name, inventory, ask_pass, ask_become_pass)
+    engine.check(fabric, 1)
+    mine = _measure(engine, name, fabric, testbed, out)
+    again = None
+    if write:
+        change = correction(fabric, mine, aim)
+        text = amended(testbed, _file_name(write), change.framing_bytes, change.delay_change_ns)
+        write_new(write, text)
+        if name != "hardware":
+            again = _measure(engine, name, load_testbed(str(write)), str(write), out)
+    if as_json:
+        data = to_json(mine)
+        if again:
+            data["corrected"] = to_json(again)
+        typer.echo(json.dumps(data, indent=1))
+    else:
+        _show(mine, aim, again)
+        if write:
+            typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
+
+
+def _backend_name(name: str) -> BackendName:
+    from orchestration.campaign.schema import check_backend
+    from orchestration.model.errors import InputError
+
+    try:
+        return check_backend(name)
+    except ValueError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        raise InputError.single("--on", what, remedy) from error
+
+
+def _engine(name: str, inventory: Path | None, ask: bool, ask_become: bool) -> Backend:
+    from orchestration import wiring
+
+    rack = rack_access(inventory, ask, ask_become) if name == "hardware" and inventory else None
+    return wiring.backend(name, rack)
+
+
+def _measure(
+    engine: Backend, name: BackendName, fabric: Testbed, testbed: str, out: Path
+) -> Calibration:
+    from orchestration.calibration.run import calibrate as measure
+    from orchestration.cli.phases import Phases
+
+    with Phases() as phases:
+        last = ""
+
+        def listen(what: str, share: float) -> None:
+            nonlocal last
+            if what != last and what != "done":
+                phases.phase(f"{fabric.name} on {name}: {what}")
+            last = what
+            phases.step(round(1000 * share), 1000)
+
+        folder = out / f"calibrate-{fabric.name}-{name}"
+        return measure(engine, name, fabric, testbed, folder, listen)
+
+
+def _file_name(path: Path) -> str:
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in path.stem.lower())
+
+
+def _show(mine: Calibration, like: Calibration | None, again: Calibration | None) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_table(mine, like, again))
+    for line in _marking_lines(mine):
+        console.print(line, highlight=False, markup=False)
+
+
+def _table(mine: Calibration, like: Calibration | None, again: Calibration | None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("")
+    table.add_column("testbed", justify="right")
+    measured = [mine, *([again] if again else []), *([like] if like else [])]
+    titles = [mine.backend, *(["corrected"] if again else []), *([like.backend] if like else [])]
+    for title in titles:
+        table.add_column(title, justify="right")
+    for number, rtt in enumerate(mine.rtts):
+        table.add_row(
+            f"base RTT {rtt.path.src} to {rtt.path.dst}, us",
+            _us(rtt.testbed_ns),
+            *(_us(c.rtts[number].median_ns) if number < len(c.rtts) else "" for c in measured),
+        )
+    table.add_row(
+        "goodput, one flow, Gbit/s",
+        f"{mine.goodput.testbed_bps / 1e9:.3f}",
+        *(f"{c.goodput.measured_bps / 1e9:.3f}" for c in measured),
+    )
+    table.add_row(
+        "framing that implies, B",
+        str(mine.goodput.testbed_framing_bytes),
+        *(f"{c.goodput.framing_bytes:.1f}" for c in measured),
+    )
+    table.add_row("loop, median, us", "", *(_us(c.loop.median_ns) for c in measured))
+    table.add_row("loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured))
+    return table
+
+
+def _marking_lines(calibration: Calibration) -> list[str]:
+    if not calibration.marking:
+        return ["marking: this backend counts no marks where the queue was held"]
+    lines = ["marking, share of packets (95 % interval), and what DCQCN's line wants:"]
+    for b in calibration.marking:
+        span = f"{b.from_bytes / 1000:.0f} to {b.to_bytes / 1000:.0f} KB"
+        share = f"{b.marked_share:6.2%} ({b.low:.2%} to {b.high:.2%})"
+        lines.append(f"  {span:>16}  {share:28} {b.wanted_share:6.2%}  of {b.packets} packets")
+    return lines
+
+
+def _us(ns: float) -> str:
+    return f"{ns / 1e3:.3f}"
