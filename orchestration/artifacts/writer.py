@@ -37,10 +37,12 @@ def write_trial(
     record: TrialRecord,
     stamp: Stamp,
     facts: Mapping[str, Any],
+    ideal: Ints | None = None,
 ) -> None:
     """Write the run folder `folder` of one finished trial.
 
-    `facts` is JSON-ready and joins the record's own. Raises TrialError, leaving nothing behind,
+    `facts` is JSON-ready and joins the record's own. `ideal` (flows,) replaces `ideal_ns` where
+    others' results bring their own. Raises TrialError, leaving nothing behind,
     when the folder exists or cannot be written (no space, no permission).
     """
     if folder.exists():
@@ -49,7 +51,7 @@ def write_trial(
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
         partial.mkdir(parents=True)
-        _write_tables(partial, testbed, schedule, record)
+        _write_tables(partial, testbed, schedule, record, ideal)
         _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
         about = _about(trial, stamp, {**record.facts, **facts})
         _write_json(partial / TRIAL_FILE, about)
@@ -81,10 +83,12 @@ def _about(trial: TrialSpec, stamp: Stamp, facts: Mapping[str, Any]) -> dict[str
     }
 
 
-def _write_tables(folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord) -> None:
+def _write_tables(
+    folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal: Ints | None
+) -> None:
     tables = {
         "schedule": _schedule(testbed, schedule),
-        "flows": _flows(testbed, schedule, record),
+        "flows": _flows(testbed, schedule, record, ideal),
         "ports": _ports(testbed, record),
         "hosts": _hosts(testbed, record),
         "actions": _actions(testbed, record),
@@ -109,7 +113,9 @@ def _schedule(testbed: Testbed, schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _flows(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> dict[str, Any]:
+def _flows(
+    testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal: Ints | None
+) -> dict[str, Any]:
     flows = record.flows
     not_done = flows.status != DONE
     return {
@@ -118,7 +124,7 @@ def _flows(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> dict[st
         "sent_ns": np.ma.masked_array(flows.sent_ns, flows.sent_ns < 0),
         "end_ns": np.ma.masked_array(flows.end_ns, not_done),
         "fct_ns": np.ma.masked_array(flows.end_ns - schedule.start_ns, not_done),
-        "ideal_ns": ideal_ns(testbed, schedule),
+        "ideal_ns": ideal_ns(testbed, schedule) if ideal is None else ideal,
         "retransmits": flows.retransmits,
         "status": Names(flows.status, STATUS_NAMES),
     }

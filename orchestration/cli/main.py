@@ -8,7 +8,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from orchestration.cli import bench, inventory, kernel, papers, rack, traffic
+from orchestration.cli import bench, exchange, inventory, kernel, papers, rack, traffic
+from orchestration.cli.calibrate import EPILOG as CALIBRATE_EPILOG
+from orchestration.cli.calibrate import calibrate
 from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
@@ -35,11 +37,14 @@ app.command()(run)
 app.command()(plan)
 app.command()(report)
 app.command()(train)
+app.command(epilog=CALIBRATE_EPILOG)(calibrate)
 app.command(epilog=PROVISION_EPILOG)(provision)
 app.command(epilog=RESTORE_EPILOG)(restore)
 app.add_typer(inventory.app, name="inventory")
 app.add_typer(traffic.app, name="traffic")
 app.add_typer(rack.app, name="rack")
+app.add_typer(exchange.importer, name="import")
+app.add_typer(exchange.exporter, name="export")
 app.add_typer(kernel.app, name="kernel")
 app.command(epilog=DOCTOR_EPILOG)(doctor)
 app.add_typer(bench.app, name="bench")

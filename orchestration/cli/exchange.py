@@ -1,0 +1,126 @@
+"""`closloop import` and `closloop export`: others' results in, schedules and testbeds out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.exchange.imported import Imported
+
+importer = typer.Typer(
+    no_args_is_help=True,
+    help="Take over others' results as run folders, or flows out of captures and flow records.",
+)
+exporter = typer.Typer(
+    no_args_is_help=True, help="Write a run's or campaign's flows in others' formats."
+)
+
+Out = Annotated[
+    Path, typer.Option("--out", "-o", help="The campaign's folder that the trial joins.")
+]
+Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
+Seed = Annotated[int, typer.Option(help="Runs of equal flows are paired by it.")]
+Repeat = Annotated[int, typer.Option(help="The number of the repeat.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+
+
+@importer.command("hpcc")
+def import_hpcc(
+    out: Out,
+    topology: Annotated[Path, typer.Option(help="The topology file.")],
+    flow: Annotated[Path | None, typer.Option(help="The flow file: what was to be sent.")] = None,
+    fct: Annotated[Path | None, typer.Option(help="The fct file: which flows ended, when.")] = None,
+    qlen: Annotated[Path | None, typer.Option(help="The file of queue lengths.")] = None,
+    pfc: Annotated[Path | None, typer.Option(help="The file of pauses.")] = None,
+    config: Annotated[Path | None, typer.Option(help="The config file: thresholds, sizes.")] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="names.json, as `closloop export hpcc` leaves it.")
+    ] = None,
+    base: Annotated[str, typer.Option(help="The simulator's time that becomes 0.")] = "2s",
+    label: Label = "",
+    seed: Seed = 0,
+    repeat: Repeat = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a run of the HPCC (Alibaba) ns-3 simulator, or of the forks of ConWeave and UNISON.
+
+    Rows of fct are paired with the flow file's; flows without one are unfinished. Queue lengths are
+    a histogram there, and are kept as one.
+
+    Example: closloop import hpcc --flow mix/flow.txt --topology mix/topology.txt --fct mix/fct.txt
+    --config mix/config.txt -o runs/theirs
+    """
+    from orchestration.exchange.hpcc_import import HpccFiles
+    from orchestration.exchange.hpcc_import import import_hpcc as read
+
+    files = HpccFiles(topology, flow, fct, qlen, pfc, config, names)
+    base_ns = _duration("--base", base)
+    with _busy("reading"):
+        imported = read(files, base_ns)
+    _write(imported, out, label or imported.congestion_control or "hpcc", seed, repeat, as_json)
+
+
+def _write(
+    imported: Imported, out: Path, label: str, seed: int, repeat: int, as_json: bool
+) -> None:
+    from orchestration.exchange.imported import write_imported
+
+    with _busy("writing"):
+        written = write_imported(imported, out, label=label, seed=seed, repeat=repeat)
+    if as_json:
+        data = {
+            "folder": str(written.folder),
+            "label": label,
+            "testbed": imported.testbed.name,
+            "flows": written.flows,
+            "done": written.done,
+            "valid": written.stamp.valid,
+            "missing": list(imported.missing),
+            "reasons": [reason.text for reason in written.stamp.reasons],
+        }
+        typer.echo(json.dumps(data, indent=1))
+        return
+    typer.echo(
+        f"{written.folder}: {written.flows} flows, {written.done} done, "
+        f"on {len(imported.testbed.hosts)} hosts and {len(imported.testbed.switches)} switches"
+    )
+    for item in imported.missing:
+        typer.echo(f"  not taken over: {item}")
+    for reason in written.stamp.reasons:
+        if reason.code != "imported":
+            typer.echo(f"  {reason.severity}: {reason.text}")
+    typer.echo(f"next: closloop report {out}")
+
+
+def _duration(flag: str, text: str) -> int:
+    from orchestration.model.errors import InputError
+    from orchestration.model.units import UnitError, parse_duration_ns
+
+    try:
+        return parse_duration_ns(text)
+    except UnitError as error:
+        raise InputError.single(flag, str(error), "write it like 2s") from error
+
+
+class _busy:  # noqa: N801 (used like a function)
+    """Shows on a terminal that something is being done."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+        self._status = console.status(f"{self._what} ...") if sys.stderr.isatty() else None
+        if self._status is not None:
+            self._status.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._status is not None:
+            self._status.stop()

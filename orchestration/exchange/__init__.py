@@ -1,0 +1,1 @@
+"""Others' results and inputs: into run folders, and out of them again."""

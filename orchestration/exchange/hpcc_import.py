@@ -1,0 +1,322 @@
+"""Makes a run of what the HPCC ns-3 simulator read and wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.parts import Device, LinkSpec
+from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
+from orchestration.artifacts.stamp import Reason
+from orchestration.exchange.fabric import tiers
+from orchestration.exchange.hpcc_inputs import (
+    BASE_NS,
+    HEADER_BYTES,
+    HpccConfig,
+    HpccFlows,
+    HpccTopology,
+    missing_rates,
+    read_config,
+    read_flows,
+    read_topology,
+)
+from orchestration.exchange.hpcc_results import (
+    PFC_KINDS,
+    QUEUE_BIN_BYTES,
+    HpccFct,
+    HpccPauses,
+    QueueHistogram,
+    histogram_figures,
+    pair,
+    read_fct,
+    read_pfc,
+    read_queue_lengths,
+)
+from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.model.errors import InputError
+from orchestration.model.records import DONE, MISSING, UNFINISHED, ActionRecords, Event, Ints
+from orchestration.model.trial import FaultSpec
+from orchestration.model.units import format_duration
+
+NAMES_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class HpccFiles:
+    """The files of one run. Without `flow`, flows are known by their ends alone."""
+
+    topology: Path
+    flow: Path | None = None
+    fct: Path | None = None
+    queues: Path | None = None
+    pfc: Path | None = None
+    config: Path | None = None
+    names: Path | None = None
+
+
+def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
+    """Read the files of one run of the HPCC simulator, or of a fork.
+
+    `base_ns` is the simulator's time that becomes 0. Raises InputError, with file and line, for
+    what is wrong in a file or does not fit the others.
+    """
+    if files.flow is None and files.fct is None:
+        raise InputError.single(
+            "import hpcc", "neither flows nor their ends are given", "add --flow FILE or --fct FILE"
+        )
+    topology = read_topology(files.topology)
+    config = read_config(files.config) if files.config else HpccConfig()
+    names = _read_names(files.names, topology) if files.names else Names.of(topology)
+    testbed = _testbed(topology, config, names)
+    fct = read_fct(files.fct, topology) if files.fct else None
+    flows = read_flows(files.flow, topology) if files.flow else None
+    findings: list[Reason] = []
+    imported = _flows(flows, fct, topology, names, base_ns, findings)
+    histogram = read_queue_lengths(files.queues, topology) if files.queues else None
+    pauses = read_pfc(files.pfc, topology) if files.pfc else None
+    roles = dataclasses.asdict(files)
+    return Imported(
+        format="HPCC ns-3",
+        testbed=testbed,
+        flows=imported,
+        inputs={role: roles[role] for role in ("flow", "topology", "config") if roles[role]},
+        results={role: roles[role] for role in ("fct", "queues", "pfc") if roles[role]},
+        missing=_missing(files, topology, config, testbed),
+        findings=findings,
+        complete=flows is not None,
+        measured=fct is not None,
+        stop_ns=max(0, config.stop_ns - base_ns),
+        congestion_control=config.congestion_control,
+        faults=_faults(config, testbed, base_ns, files),
+        actions=_thresholds(config, testbed),
+        events=_events(pauses, testbed, base_ns),
+        facts=_facts(histogram, testbed, base_ns),
+    )
+
+
+@dataclass(frozen=True)
+class Names:
+    """What ids are called here: the testbed, its nodes with their tiers, ports of flows' classes.
+
+    `classes` maps (priority group, destination port) to a class's name.
+    """
+
+    testbed: str
+    nodes: tuple[tuple[str, int], ...]
+    classes: Mapping[tuple[int, int], str]
+
+    @classmethod
+    def of(cls, topology: HpccTopology) -> Names:
+        """Return names made of the ids, and tiers by the distance from the hosts."""
+        ends = [(link.a, link.b) for link in topology.links]
+        tier = tiers(topology.nodes, topology.hosts, ends)
+        nodes = tuple(
+            (f"{'switch' if node in topology.switches else 'host'}{node}", tier[node])
+            for node in range(topology.nodes)
+        )
+        stem = "".join(c if c.isalnum() else "-" for c in topology.path.stem.lower())
+        return cls(stem.strip("-") or "topology", nodes, {})
+
+    def class_of(self, group: int, port: int) -> str:
+        """Return the name of a class of flows."""
+        return self.classes.get((group, port), f"pg{group}-port{port}")
+
+
+def _read_names(path: Path, topology: HpccTopology) -> Names:
+    """Read the names that `closloop export hpcc` left beside its files."""
+    remedy = "give the names.json that was exported with this topology file, or leave --names out"
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = Names(
+            testbed=str(data["testbed"]),
+            nodes=tuple((str(node["name"]), int(node["tier"])) for node in data["nodes"]),
+            classes={
+                (int(item["group"]), int(item["port"])): str(item["name"])
+                for item in data["classes"]
+            },
+        )
+    except OSError as error:
+        raise InputError.single(str(path), f"cannot be read: {error.strerror}", remedy) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError.single(str(path), f"does not hold names: {error!r}", remedy) from error
+    kinds = [
+        (node in topology.switches) == (tier > 0) for node, (_, tier) in enumerate(found.nodes)
+    ]
+    distinct = len({name for name, _ in found.nodes}) == len(found.nodes)
+    if len(found.nodes) != topology.nodes or not all(kinds) or not distinct:
+        what = f"its {len(found.nodes)} names are not those of the {topology.nodes} nodes"
+        raise InputError.single(str(path), f"{what} of {topology.path}", remedy)
+    return found
+
+
+def _testbed(topology: HpccTopology, config: HpccConfig, names: Names) -> Testbed:
+    label = [name for name, _ in names.nodes]
+    return Testbed.build(
+        names.testbed,
+        (
+            Device(name, "switch" if node in topology.switches else "host", tier)
+            for node, (name, tier) in enumerate(names.nodes)
+        ),
+        (
+            LinkSpec(label[link.a], label[link.b], link.rate_bps, link.delay_ns)
+            for link in topology.links
+        ),
+        mtu_bytes=config.payload_bytes + TCP_IP_HEADER_BYTES,
+        buffer_bytes=config.buffer_bytes,
+        framing_bytes=0,
+        source=f"imported from {topology.path.name}",
+    )
+
+
+def _flows(
+    flows: HpccFlows | None,
+    fct: HpccFct | None,
+    topology: HpccTopology,
+    names: Names,
+    base_ns: int,
+    findings: list[Reason],
+) -> ImportedFlows:
+    number = np.full(topology.nodes, MISSING, dtype=np.int64)
+    number[topology.hosts] = np.arange(len(topology.hosts))
+    if fct is not None and not fct.ordered:
+        text = f"the rows of {fct.path.name} are not in the order in which the flows ended"
+        findings.append(Reason("order-of-ends", "warning", text))
+    if flows is None:
+        assert fct is not None
+        text = "only flows that ended are known: there is no flow file"
+        findings.append(Reason("flows-unknown", "warning", text))
+        start, src, dst = fct.start_ns, fct.src, fct.dst
+        size, group, port = fct.size_bytes, np.full(len(fct), 3, dtype=np.int64), fct.dport
+        end, alone = fct.start_ns + fct.fct_ns, fct.alone_ns
+    else:
+        start, src, dst = flows.start_ns, flows.src, flows.dst
+        size, group, port = flows.size_bytes, flows.group, flows.dport
+        end, alone = np.full((2, len(flows)), MISSING, dtype=np.int64)
+        if fct is not None:
+            pairing = pair(fct, flows)
+            end[pairing.flow] = start[pairing.flow] + fct.fct_ns
+            alone[pairing.flow] = fct.alone_ns
+            if pairing.off:
+                text = f"{pairing.off} flows started a nanosecond off, as its clock rounds seconds"
+                findings.append(Reason("start-rounded", "warning", text))
+    first_ns = int(start.min())
+    if first_ns < base_ns:
+        raise InputError.single(
+            str(flows.path if flows else fct.path if fct else ""),
+            f"a flow starts at {format_duration(first_ns, 9)}, before the base time of "
+            f"{format_duration(base_ns)}",
+            f"give the time that is to be 0: --base {first_ns // 10**9}s",
+        )
+    done = end >= 0
+    keys, klass = np.unique(group << 32 | port, return_inverse=True)
+    return ImportedFlows(
+        start_ns=start - base_ns,
+        src=number[src],
+        dst=number[dst],
+        size_bytes=size,
+        klass=klass.reshape(-1),
+        classes=tuple(names.class_of(int(key) >> 32, int(key) & 0xFFFFFFFF) for key in keys),
+        end_ns=np.where(done, end - base_ns, MISSING),
+        status=np.where(done, DONE, UNFINISHED),
+        ideal=alone if fct is not None else None,
+    )
+
+
+def _missing(
+    files: HpccFiles, topology: HpccTopology, config: HpccConfig, testbed: Testbed
+) -> list[str]:
+    found = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
+    if files.config is None:
+        found.append("config (thresholds, buffer and packet size are the simulator's defaults)")
+    elif config.thresholds is None:
+        found.append("thresholds (no KMIN_MAP, KMAX_MAP and PMAX_MAP)")
+    elif lost := missing_rates(config.thresholds, (port.rate_bps for port in testbed.switch_ports)):
+        rates = ", ".join(str(rate) for rate in lost)
+        found.append(f"thresholds of ports of {rates} bit/s")
+    if any(link.error_rate for link in topology.links):
+        found.append("random loss of links, which a testbed has not")
+    found.append(
+        f"its packets' headers are {HEADER_BYTES} B, the testbed's TCP has more; ideal times of "
+        "flows that ended are the simulator's own"
+    )
+    return found
+
+
+def _faults(
+    config: HpccConfig, testbed: Testbed, base_ns: int, files: HpccFiles
+) -> tuple[FaultSpec, ...]:
+    if config.link_down is None:
+        return ()
+    down_ns, a, b = config.link_down
+    names = [device.name for device in testbed.devices]
+    if max(a, b) >= len(names) or f"{names[a]}-{names[b]}" not in testbed.links_by_name:
+        raise InputError.single(
+            str(files.config),
+            f"LINK_DOWN names a link of {a} and {b}, which {files.topology} has not",
+            "give the topology file of the same run",
+        )
+    return (FaultSpec(down_ns - base_ns, None, 0, (f"{names[a]}-{names[b]}",)),)
+
+
+def _thresholds(config: HpccConfig, testbed: Testbed) -> ActionRecords | None:
+    """Return the thresholds that ports have by their rates, as set at time 0."""
+    if not config.thresholds:
+        return None
+    found = [
+        (number, *config.thresholds[queue.rate_bps])
+        for number, queue in enumerate(testbed.queues)
+        if queue.rate_bps in config.thresholds
+    ]
+    zero: Ints = np.zeros(len(found), dtype=np.int64)
+    queue, kmin, kmax, pmax = (
+        np.array(column) for column in (zip(*found, strict=True) if found else ((),) * 4)
+    )
+    return ActionRecords(
+        zero,
+        zero,
+        zero,
+        queue.astype(np.int64),
+        kmin.astype(np.int64),
+        kmax.astype(np.int64),
+        pmax.astype(np.float64),
+    )
+
+
+def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[Event, ...]:
+    if pauses is None:
+        return ()
+    labels = [[port.label for port in testbed.ports_of[device.name]] for device in testbed.devices]
+    order = np.argsort(pauses.t_ns, kind="stable")
+    rows = zip(
+        (pauses.t_ns[order] - base_ns).tolist(),
+        pauses.node[order].tolist(),
+        pauses.port[order].tolist(),
+        pauses.kind[order].tolist(),
+        strict=True,
+    )
+    return tuple(
+        Event(t_ns, PFC_KINDS[kind], labels[node][port]) for t_ns, node, port, kind in rows
+    )
+
+
+def _facts(histogram: QueueHistogram | None, testbed: Testbed, base_ns: int) -> dict[str, Any]:
+    if histogram is None:
+        return {}
+    names = [device.name for device in testbed.devices]
+    queues = {
+        testbed.ports_of[names[switch]][port].label: {"counts": counts, **histogram_figures(counts)}
+        for (switch, port), counts in sorted(histogram.counts.items())
+    }
+    return {
+        "queue_histogram": {
+            "bin_bytes": QUEUE_BIN_BYTES,
+            "until_ns": histogram.until_ns - base_ns,
+            "queues": queues,
+        }
+    }

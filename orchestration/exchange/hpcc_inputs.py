@@ -1,0 +1,282 @@
+"""Reads the input files of the HPCC ns-3 simulator: flows, topology, config.
+
+Facts of its code: ids of nodes are numbers from 0; a port's index counts the node's links in the
+order of the file, from 1; times of flows are seconds with nine decimals and begin at 2 s; config
+has thresholds in units of 1,000 B by rate, and one buffer in MiB for each switch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, nanoseconds, refuse, rows
+from orchestration.model.errors import InputError
+from orchestration.model.records import Ints
+from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
+
+HEADER_BYTES = 48
+DEFAULT_PAYLOAD_BYTES = 1000
+DEFAULT_BUFFER_MIB = 16
+# Its LINK_DOWN counts from here, wherever the flows begin.
+BASE_NS = 2_000_000_000
+MAX_NODES = 1 << 16
+
+CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
+
+
+@dataclass(frozen=True)
+class HpccFlows:
+    """The rows of a flow file, arrays of shape (flows,). `start_ns` is of the simulator's clock."""
+
+    path: Path
+    src: Ints
+    dst: Ints
+    group: Ints
+    dport: Ints
+    size_bytes: Ints
+    start_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+
+@dataclass(frozen=True)
+class HpccLink:
+    """A line of the topology file."""
+
+    a: int
+    b: int
+    rate_bps: int
+    delay_ns: int
+    error_rate: float
+
+
+@dataclass(frozen=True)
+class HpccTopology:
+    """A topology file: so many nodes, of which `switches` are no hosts."""
+
+    path: Path
+    nodes: int
+    switches: frozenset[int]
+    links: tuple[HpccLink, ...]
+
+    @property
+    def hosts(self) -> list[int]:
+        """The ids of the hosts, ascending."""
+        return [node for node in range(self.nodes) if node not in self.switches]
+
+
+def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
+    """Read a flow file: its count, then a line a flow; what follows is left alone.
+
+    ConWeave's has no destination port. Raises InputError, with the line, for what the simulator
+    could not send either.
+    """
+    (first,) = head(path, 1)
+    if len(first) != 1 or not first[0].isdigit():
+        refuse(path, 1, "does not begin with the number of flows", CHECK_FORMAT)
+    parts: list[tuple[Ints, ...]] = []
+    before_ns = -1
+    for block in rows(path, (6, 5), what="a flow", first=2, count=int(first[0])):
+        src, dst = (block.integers(column, "the host") for column in (0, 1))
+        group = block.integers(2, "the priority group")
+        ported = len(block.columns) == 6
+        dport = block.integers(3, "the port") if ported else np.zeros_like(src)
+        size = block.integers(4 if ported else 3, "the size", least=1)
+        start_ns = nanoseconds(block.columns[-1], block, "the start")
+        check_hosts(block, topology, src, dst)
+        falls = np.diff(start_ns, prepend=before_ns) < 0
+        if falls.any():
+            row = int(np.argmax(falls))
+            block.refuse(row, "starts before the flow above it", "sort the flows by their start")
+        before_ns = int(start_ns[-1])
+        parts.append((src, dst, group, dport, size, start_ns))
+    if not parts:
+        raise InputError.single(str(path), "has no flows", "give a file with one flow or more")
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return HpccFlows(path, *columns)
+
+
+def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:
+    """Raise InputError, with the line, for a flow between what are not two hosts."""
+    is_host = np.ones(topology.nodes + 1, dtype=bool)
+    is_host[list(topology.switches)] = False
+    is_host[-1] = False
+    for ends in (src, dst):
+        bad = ~is_host[np.minimum(ends, topology.nodes)]
+        if bad.any():
+            row = int(np.argmax(bad))
+            known = "is a switch" if ends[row] < topology.nodes else "is not there"
+            what = f"node {ends[row]} {known} in {topology.path}"
+            block.refuse(row, what, "give the topology file of the same run")
+    same = src == dst
+    if same.any():
+        row = int(np.argmax(same))
+        block.refuse(row, f"the flow goes from {src[row]} to itself", CHECK_FORMAT)
+
+
+def read_topology(path: Path) -> HpccTopology:
+    """Read a topology file: counts, switch ids, then a line a link; what follows is left alone."""
+    counts, ids = head(path, 2)
+    try:
+        nodes, switch_count, link_count = (int(cell) for cell in counts)
+    except ValueError:
+        refuse(path, 1, "is not `nodes switches links`, three numbers", CHECK_FORMAT)
+    if not 0 < nodes <= MAX_NODES or not 0 <= switch_count <= nodes or link_count < 0:
+        refuse(path, 1, f"{nodes} nodes with {switch_count} switches cannot be", CHECK_FORMAT)
+    if len(ids) != switch_count or not all(cell.isdigit() and int(cell) < nodes for cell in ids):
+        what = f"does not list {switch_count} switch ids, each below {nodes}"
+        refuse(path, 2, what, "correct the counts of the first line, or this line")
+    switches = frozenset(int(cell) for cell in ids)
+    if len(switches) != switch_count:
+        refuse(path, 2, "lists a switch twice", "list each switch once")
+    links = tuple(
+        _link(block, row, nodes)
+        for block in rows(path, (5,), what="a link", first=3, count=link_count)
+        for row in range(len(block.lines))
+    )
+    return HpccTopology(path, nodes, switches, links)
+
+
+def _link(block: Rows, row: int, nodes: int) -> HpccLink:
+    a, b, rate, delay, loss = (column[row].decode("ascii", "replace") for column in block.columns)
+    try:
+        ends = int(a), int(b)
+        error_rate = float(loss)
+        link = HpccLink(*ends, rate_of(rate), delay_of(delay), error_rate)
+    except UnitError as error:
+        block.refuse(row, str(error), "write rates like 25Gbps and delays like 1000ns")
+    except ValueError:
+        block.refuse(row, "is not `src dst rate delay error_rate`", CHECK_FORMAT)
+    if not all(0 <= end < nodes for end in ends) or ends[0] == ends[1]:
+        block.refuse(row, f"links {a} and {b}; there are nodes 0 to {nodes - 1}", CHECK_FORMAT)
+    if link.rate_bps == 0 or not 0 <= error_rate <= 1:
+        block.refuse(row, "has no rate, or a loss that is no probability", CHECK_FORMAT)
+    return link
+
+
+def rate_of(text: str) -> int:
+    """Return the bit/s of ns-3's `100Gbps`, `25Gb/s`, `40000Mbps`. Raises UnitError."""
+    match = re.fullmatch(r"([0-9.]+)([kKMGT]?)(bps|b/s)", text)
+    if not match:
+        raise UnitError(f"{text!r} is not a rate in bits per second")
+    number, prefix, _ = match.groups()
+    return parse_rate_bps(f"{number}{prefix.replace('k', 'K')}bps")
+
+
+def delay_of(text: str) -> int:
+    """Return the ns of ns-3's `1000ns`, `0.001ms`. Raises UnitError for parts of a nanosecond."""
+    return parse_duration_ns(text)
+
+
+Thresholds = dict[int, tuple[int, int, float]]
+
+
+@dataclass(frozen=True)
+class HpccConfig:
+    """What a config file says that a run folder can hold. `thresholds`: rate -> kmin, kmax, pmax.
+
+    Sizes are bytes; `link_down` is (ns of the simulator's clock, node, node); `stop_ns` 0 is
+    unsaid.
+    """
+
+    payload_bytes: int = DEFAULT_PAYLOAD_BYTES
+    buffer_bytes: int = DEFAULT_BUFFER_MIB << 20
+    congestion_control: str = ""
+    thresholds: Thresholds | None = None
+    link_down: tuple[int, int, int] | None = None
+    stop_ns: int = 0
+
+
+def read_config(path: Path) -> HpccConfig:
+    """Read a config file: `KEY value...` lines in any order; keys of no use here are passed over.
+
+    As in the simulator's own reader a later line wins. Raises InputError, with the line, for a
+    value that is not what its key has.
+    """
+    values: dict[str, tuple[int, list[str]]] = {}
+    lines = head_of_config(path)
+    for number, cells in lines:
+        values[cells[0]] = (number, cells[1:])
+
+    def numbers(key: str, count: int) -> list[float] | None:
+        if key not in values:
+            return None
+        line, cells = values[key]
+        try:
+            found = [float(cell) for cell in cells[:count]]
+        except ValueError:
+            found = []
+        if len(found) < count or min(found) < 0:
+            refuse(path, line, f"{key} needs {count} numbers of 0 or more", CHECK_FORMAT)
+        return found
+
+    def one(key: str) -> float:
+        found = numbers(key, 1)
+        return found[0] if found else 0
+
+    down = numbers("LINK_DOWN", 3)
+    mode = numbers("CC_MODE", 1)
+    return HpccConfig(
+        payload_bytes=int(one("PACKET_PAYLOAD_SIZE")) or DEFAULT_PAYLOAD_BYTES,
+        buffer_bytes=(int(one("BUFFER_SIZE")) or DEFAULT_BUFFER_MIB) << 20,
+        congestion_control=CONGESTION_CONTROL.get(int(mode[0]), f"cc-mode-{mode[0]:g}")
+        if mode
+        else "",
+        thresholds=_thresholds(path, values),
+        link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2]))
+        if down and down[0]
+        else None,
+        stop_ns=round(one("SIMULATOR_STOP_TIME") * 10**9),
+    )
+
+
+def head_of_config(path: Path) -> list[tuple[int, list[str]]]:
+    """Return (line number, words) of a config file's lines that have words; `#` begins a note."""
+    found = []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError.single(str(path), "no such file", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.single(str(path), f"cannot be read: {error}", CHECK_FORMAT) from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        words = line.split("#")[0].split()
+        if words:
+            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
+                refuse(path, number, f"{words[0]!r} is not a key of a config file", CHECK_FORMAT)
+            found.append((number, words))
+    return found
+
+
+def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresholds | None:
+    maps = {}
+    for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"):
+        if key not in values:
+            return None
+        line, cells = values[key]
+        try:
+            count = int(cells[0])
+            pairs = [(int(cells[1 + 2 * n]), float(cells[2 + 2 * n])) for n in range(count)]
+        except (ValueError, IndexError):
+            refuse(path, line, f"{key} is not a count and so many pairs of rate and value", "")
+        maps[key] = (line, dict(pairs))
+    kmin, kmax, pmax = (maps[key][1] for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"))
+    for rate in kmin:
+        if rate not in kmax or rate not in pmax:
+            what = f"KMIN_MAP has a rate {rate} that KMAX_MAP or PMAX_MAP has not"
+            refuse(path, maps["KMIN_MAP"][0], what, "give all three maps the same rates")
+        if not (0 <= kmin[rate] <= kmax[rate] and 0 <= pmax[rate] <= 1):
+            what = f"the thresholds of rate {rate} are not kmin <= kmax with pmax in 0..1"
+            refuse(path, maps["KMIN_MAP"][0], what, "correct the maps")
+    return {rate: (round(kmin[rate] * 1000), round(kmax[rate] * 1000), pmax[rate]) for rate in kmin}
+
+
+def missing_rates(thresholds: Thresholds, rates: Iterable[int]) -> list[int]:
+    """Return the rates that no threshold is given for, ascending."""
+    return sorted(set(rates) - set(thresholds))

@@ -1,0 +1,289 @@
+"""Reads the output files of the HPCC ns-3 simulator and its forks: fct, pfc, queue lengths.
+
+Times are ns of the simulator's clock. Hosts are addresses of eight hexadecimal digits, with the
+node's id in the middle sixteen bits, or in ConWeave's files the id itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, opened, refuse, rows, shown
+from orchestration.model.errors import InputError
+from orchestration.model.records import Floats, Ints
+
+# The reader of the flow file takes seconds as a double, and truncates to a nanosecond.
+_ROUNDING_NS = (0, -1, 1)
+QUEUE_BIN_BYTES = 1000
+# 2 and 3 come from a fork, at the switch, a link's delay earlier.
+PFC_KINDS = {0: "pfc-resume", 1: "pfc-pause", 2: "pfc-pause-sent", 3: "pfc-resume-sent"}
+
+
+@dataclass(frozen=True)
+class HpccFct:
+    """The rows of an fct file, in its order: arrays of shape (rows,); `line` of each."""
+
+    path: Path
+    line: Ints
+    src: Ints
+    dst: Ints
+    sport: Ints
+    dport: Ints
+    size_bytes: Ints
+    start_ns: Ints
+    fct_ns: Ints
+    alone_ns: Ints
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the ends do not decrease, as the simulator writes them."""
+        return bool(np.all(np.diff(self.start_ns + self.fct_ns) >= 0))
+
+
+def read_fct(path: Path, topology: HpccTopology) -> HpccFct:
+    """Read an fct file of eight columns, or of nine with a flow's number first.
+
+    Raises InputError, with the line, for anything else, and for hosts that the topology has not.
+    """
+    parts: list[tuple[Ints, ...]] = []
+    for block in rows(path, (8, 9), what="a finished flow"):
+        shift = len(block.columns) - 8
+        src, dst = (_nodes(block, shift + column) for column in (0, 1))
+        check_hosts(block, topology, src, dst)
+        sport, dport = (block.integers(shift + column, "the port") for column in (2, 3))
+        size = block.integers(shift + 4, "the size", least=1)
+        start_ns = block.integers(shift + 5, "the start")
+        fct_ns = block.integers(shift + 6, "the completion time", least=1)
+        alone_ns = block.integers(shift + 7, "the standalone time", least=1)
+        line = np.array(block.lines, dtype=np.int64)
+        parts.append((line, src, dst, sport, dport, size, start_ns, fct_ns, alone_ns))
+    if not parts:
+        raise InputError.single(
+            str(path), "has no finished flows", "give the file of a run that came to its end"
+        )
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    return HpccFct(path, *columns)
+
+
+def _nodes(block: Rows, column: int) -> Ints:
+    """Return node ids from addresses like 0b000501, or from decimal ids."""
+    known: dict[bytes, int] = {}
+    for row, cell in enumerate(block.columns[column]):
+        if cell not in known:
+            known[cell] = _node(block, row, cell)
+    return np.array([known[cell] for cell in block.columns[column]], dtype=np.int64)
+
+
+def _node(block: Rows, row: int, cell: bytes) -> int:
+    if cell.isdigit() and not (len(cell) == 8 and cell.startswith(b"0")):
+        return int(cell)
+    if not re.fullmatch(rb"0[bB][0-9a-fA-F]{6}", cell):
+        what = f"{shown(cell)} is neither an address like 0b000501 nor an id"
+        block.refuse(row, what, CHECK_FORMAT)
+    return (int(cell, 16) >> 8) & 0xFFFF
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which flow each fct row is of, shape (rows,); `off` counts rows a nanosecond off."""
+
+    flow: Ints
+    off: int
+
+
+def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
+    """Pair the rows of an fct file with the flows of the flow file of the same run.
+
+    By source, destination, size and start, and by destination port where the flow file has one;
+    several alike go by the order of their source ports. Raises InputError, with the line, for a row
+    without a flow, or with one that another row has.
+    """
+    flow = np.full(len(fct), -1, dtype=np.int64)
+    ported = bool(flows.dport.any())
+    free = np.ones(len(flows), dtype=bool)
+    off = 0
+    for delta in _ROUNDING_NS:
+        rows_left = np.flatnonzero(flow < 0)
+        flows_left = np.flatnonzero(free)
+        if not len(rows_left) or not len(flows_left):
+            break
+        wanted = [fct.src, fct.dst, fct.size_bytes, fct.start_ns - delta]
+        offered = [flows.src, flows.dst, flows.size_bytes, flows.start_ns]
+        if ported:
+            wanted.append(fct.dport)
+            offered.append(flows.dport)
+        found = _matches(
+            [column[rows_left] for column in wanted],
+            fct.sport[rows_left],
+            [column[flows_left] for column in offered],
+        )
+        hit = found >= 0
+        flow[rows_left[hit]] = flows_left[found[hit]]
+        free[flows_left[found[hit]]] = False
+        off += int(np.count_nonzero(hit)) if delta else 0
+    if (flow < 0).any():
+        row = int(np.argmax(flow < 0))
+        more = int(np.count_nonzero(flow < 0)) - 1
+        refuse(
+            fct.path,
+            int(fct.line[row]),
+            f"{flows.path} has no flow (or no further one) from {fct.src[row]} to {fct.dst[row]} "
+            f"of {fct.size_bytes[row]} B at {fct.start_ns[row]} ns"
+            + (f", and {more} more rows have none" if more else ""),
+            "give the flow file of the same run; a row that stands twice must go",
+        )
+    return Pairing(flow, off)
+
+
+def _matches(wanted: Sequence[Ints], order: Ints, offered: Sequence[Ints]) -> Ints:
+    """Return for each wanted row the place of the offered one with the same key, or -1.
+
+    Rows of one key are taken in `order`, offered ones as they stand.
+    """
+    count = len(wanted[0])
+    columns = [np.concatenate(pair) for pair in zip(wanted, offered, strict=True)]
+    side = np.concatenate((order, np.arange(len(offered[0]))))
+    is_offer = np.arange(len(side)) >= count
+    sequence = np.lexsort((side, is_offer, *columns))
+    same = np.ones(len(sequence), dtype=bool)
+    same[0] = False
+    for column in columns:
+        ordered = column[sequence]
+        same[1:] &= ordered[1:] == ordered[:-1]
+    group = np.cumsum(~same) - 1
+    first = np.flatnonzero(~same)
+    offers = np.zeros(len(first), dtype=np.int64)
+    np.add.at(offers, group[is_offer[sequence]], 1)
+    asked = np.diff(np.append(first, len(sequence))) - offers
+    result = np.full(count, -1, dtype=np.int64)
+    rank = np.arange(len(sequence)) - first[group]
+    asks = ~is_offer[sequence] & (rank < offers[group])
+    place = first[group] + asked[group] + rank
+    result[sequence[asks]] = sequence[place[asks]] - count
+    return result
+
+
+@dataclass(frozen=True)
+class HpccPauses:
+    """The rows of a pfc file: arrays of shape (rows,). `port` is the place among a node's links."""
+
+    t_ns: Ints
+    node: Ints
+    port: Ints
+    kind: Ints
+
+
+def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
+    """Read a pfc file. Raises InputError, with the line, for a port that the topology has not."""
+    ports = _port_counts(topology)
+    parts = []
+    for block in rows(path, (5,), what="a pause"):
+        t_ns, node, _, port, kind = (
+            block.integers(n, name)
+            for n, name in enumerate(("the time", "the node", "the type", "the port", "the pause"))
+        )
+        bad = (node >= topology.nodes) | (kind > 3) | (port < 1)
+        bad |= port > ports[np.minimum(node, topology.nodes - 1)]
+        if bad.any():
+            row = int(np.argmax(bad))
+            what = f"no node {node[row]} with a port {port[row]} and a pause {kind[row]} (0 to 3)"
+            block.refuse(row, what, "give the topology file of the same run")
+        parts.append((t_ns, node, port - 1, kind))
+    if not parts:
+        none = np.zeros(0, dtype=np.int64)
+        return HpccPauses(none, none, none, none)
+    return HpccPauses(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _port_counts(topology: HpccTopology) -> Ints:
+    ends = [end for link in topology.links for end in (link.a, link.b)]
+    return np.bincount(np.array(ends, dtype=np.int64), minlength=topology.nodes)
+
+
+@dataclass(frozen=True)
+class QueueHistogram:
+    """How long the queues were, over a whole run: (switch, port) -> samples in bins of 1,000 B."""
+
+    until_ns: int
+    counts: dict[tuple[int, int], list[int]]
+
+
+def read_queue_lengths(path: Path, topology: HpccTopology) -> QueueHistogram:
+    """Read a queue-length file and return its last block, which counts since the start.
+
+    Raises InputError, with the line, when a block counts less than the one before it.
+    """
+    head(path, 1)
+    ports = _port_counts(topology)
+    last = QueueHistogram(-1, {})
+    here: QueueHistogram | None = None
+    with opened(path) as file:
+        number, line = 0, b"\n"
+        for number, line in enumerate(file, start=1):
+            cells = line.split()
+            if not cells:
+                continue
+            try:
+                if cells[0] == b"time:":
+                    (t_ns,) = (int(cell) for cell in cells[1:])
+                    if here is not None:
+                        _grown(path, number, last, here)
+                        last = here
+                    if t_ns <= last.until_ns:
+                        what = f"the time {t_ns} ns is not after {last.until_ns} ns"
+                        refuse(path, number, what, "give the file of one run")
+                    here = QueueHistogram(t_ns, {})
+                    continue
+                values = [int(cell) for cell in cells]
+            except ValueError:
+                refuse(
+                    path, number, f"{shown(line.strip())} is no sampling of a queue", CHECK_FORMAT
+                )
+            if here is None:
+                refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
+            switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
+            known = switch in topology.switches and 1 <= port <= ports[switch]
+            if not known or not counts or min(counts) < 0:
+                what = f"{shown(line.strip())} is no queue of {topology.path} with its counts"
+                refuse(path, number, what, "give the topology file of the same run")
+            here.counts[switch, port - 1] = counts
+    if here is None:
+        raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
+    if not line.endswith(b"\n"):
+        refuse(path, number, "the last line has no end: it may be cut off", "copy the file again")
+    _grown(path, number, last, here)
+    return here
+
+
+def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram) -> None:
+    """Raise InputError if a queue was sampled less often than before: another run, or cut off."""
+    for queue, counts in before.counts.items():
+        if sum(after.counts.get(queue, ())) < sum(counts):
+            what = (
+                f"the block of {after.until_ns} ns has fewer samples of switch {queue[0]}, port "
+                f"{queue[1] + 1} than the block before it"
+            )
+            refuse(path, line, what, "the file is cut off, or of two runs: give one run's, whole")
+
+
+def histogram_figures(counts: Sequence[int]) -> dict[str, float]:
+    """Return the mean, p99 and maximum of a queue's length in bytes, at its bins' lower edges."""
+    weight: Floats = np.array(counts, dtype=np.float64)
+    total = weight.sum()
+    if not total:
+        return {"mean_bytes": 0.0, "p99_bytes": 0.0, "max_bytes": 0.0}
+    edges = np.arange(len(weight)) * float(QUEUE_BIN_BYTES)
+    return {
+        "mean_bytes": float(edges @ weight / total),
+        "p99_bytes": float(edges[int(np.searchsorted(np.cumsum(weight), 0.99 * total))]),
+        "max_bytes": float(edges[np.flatnonzero(weight)[-1]]),
+    }

@@ -1,0 +1,277 @@
+"""Writes others' results as a run folder, with a stamp that says what they are and what they lack.
+
+Only what the files prove is checked: a check that they do not allow is left out of `checked`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.artifacts.stamp import Reason, Stamp
+from orchestration.artifacts.writer import ideal_ns, write_trial
+from orchestration.model.errors import InputError
+from orchestration.model.records import (
+    DONE,
+    FAILED,
+    MISSING,
+    UNFINISHED,
+    ActionRecords,
+    Event,
+    FlowRecords,
+    HostRecords,
+    Ints,
+    PortRecords,
+    Schedule,
+    TrialRecord,
+)
+from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+
+_FASTER_THAN_IDEAL = 0.95
+_DIGEST_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class ImportedFlows:
+    """Others' flows, arrays of shape (flows,) in any order; see `Schedule` and `FlowRecords`.
+
+    `end_ns` is `MISSING` for a flow that is not done; `ideal` is what the files say of the ideal
+    completion time, `MISSING` where they say nothing, None where they never do.
+    """
+
+    start_ns: Ints
+    src: Ints
+    dst: Ints
+    size_bytes: Ints
+    klass: Ints
+    classes: tuple[str, ...]
+    end_ns: Ints
+    status: Ints
+    retransmits: Ints | None = None
+    ideal: Ints | None = None
+
+    def sorted(self) -> ImportedFlows:
+        """Return the flows in the order of every schedule: start, class, source, destination."""
+        order = np.lexsort((self.dst, self.src, self.klass, self.start_ns))
+
+        def taken(column: Ints | None) -> Any:
+            return None if column is None else np.asarray(column, dtype=np.int64)[order]
+
+        return ImportedFlows(
+            start_ns=taken(self.start_ns),
+            src=taken(self.src),
+            dst=taken(self.dst),
+            size_bytes=taken(self.size_bytes),
+            klass=taken(self.klass),
+            classes=self.classes,
+            end_ns=taken(self.end_ns),
+            status=taken(self.status),
+            retransmits=taken(self.retransmits),
+            ideal=taken(self.ideal),
+        )
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Others' results, ready to be written.
+
+    `inputs` and `results` are the files by what they are: those that decide the flows and the
+    fabric, and those that say what became of them. `missing` says in words what could not be had;
+    `complete` whether flows that did not end would be known; `measured` whether any end is.
+    """
+
+    format: str
+    testbed: Testbed
+    flows: ImportedFlows
+    inputs: Mapping[str, Path]
+    results: Mapping[str, Path]
+    missing: Sequence[str] = ()
+    findings: Sequence[Reason] = ()
+    complete: bool = True
+    measured: bool = True
+    stop_ns: int = 0
+    congestion_control: str = ""
+    faults: tuple[FaultSpec, ...] = ()
+    ports: PortRecords | None = None
+    actions: ActionRecords | None = None
+    events: tuple[Event, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    sample_period_ns: int = 100_000
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an import left: the trial's folder, its stamp, and counts of flows."""
+
+    folder: Path
+    stamp: Stamp
+    flows: int
+    done: int
+
+
+def write_imported(
+    imported: Imported, out: Path, *, label: str, seed: int = 0, repeat: int = 0
+) -> Written:
+    """Write the results as a trial in the campaign's folder `out`, `label` in the tuner's place.
+
+    Nothing is left behind if it fails. Raises InputError if the same is there already and
+    TrialError if it cannot be written.
+    """
+    flows = imported.flows.sorted()
+    testbed = imported.testbed
+    schedule = Schedule(
+        flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass, flows.classes
+    )
+    count = len(schedule)
+    ideal = ideal_ns(testbed, schedule) if _asks_testbed(flows) else flows.ideal
+    if flows.ideal is not None and ideal is not None:
+        ideal = np.where(flows.ideal >= 0, flows.ideal, ideal)
+    assert ideal is not None
+    unknown = np.full(count, MISSING, dtype=np.int64)
+    trial = _trial(imported, flows, out, label, seed, repeat)
+    record = TrialRecord(
+        flows=FlowRecords(
+            sent_ns=unknown,
+            end_ns=flows.end_ns,
+            retransmits=unknown if flows.retransmits is None else flows.retransmits,
+            status=flows.status,
+        ),
+        ports=imported.ports or no_ports(testbed),
+        hosts=_no_hosts(testbed),
+        actions=imported.actions or no_actions(),
+        events=imported.events,
+        facts={},
+    )
+    stamp = _stamp(imported, flows, ideal)
+    folder = out / trial.id
+    if folder.exists():
+        raise InputError.single(
+            str(folder),
+            "the same flows are imported there already under this label",
+            "give another --label or --repeat, or another folder with -o; or remove that one",
+        )
+    write_trial(folder, trial, testbed, schedule, record, stamp, _facts(imported), ideal)
+    return Written(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
+
+
+def no_ports(testbed: Testbed) -> PortRecords:
+    """Return records of ports without a sample."""
+    shape = (0, len(testbed.queues))
+    return PortRecords(np.zeros(0, np.int64), *(np.zeros(shape, np.int64) for _ in range(5)))
+
+
+def _no_hosts(testbed: Testbed) -> HostRecords:
+    shape = (0, len(testbed.hosts))
+    return HostRecords(np.zeros(0, np.int64), *(np.zeros(shape, np.int64) for _ in range(4)))
+
+
+def no_actions() -> ActionRecords:
+    """Return records without a change of thresholds."""
+    none = np.zeros(0, dtype=np.int64)
+    return ActionRecords(none, none, none, none, none, none, np.zeros(0))
+
+
+def _asks_testbed(flows: ImportedFlows) -> bool:
+    return flows.ideal is None or bool((flows.ideal < 0).any())
+
+
+def _trial(
+    imported: Imported, flows: ImportedFlows, out: Path, label: str, seed: int, repeat: int
+) -> TrialSpec:
+    duration_ns = int(flows.start_ns[-1]) + 1
+    last_ns = max(int(flows.end_ns.max()), duration_ns, imported.stop_ns)
+    return TrialSpec(
+        campaign=re.sub(r"[^a-z0-9-]+", "-", out.resolve().name.lower()).strip("-") or "imported",
+        testbed=imported.testbed.name,
+        backend="imported",
+        tuner=TunerSpec(label),
+        traffic=(),
+        seed=seed,
+        repeat=repeat,
+        duration_ns=duration_ns,
+        drain_ns=last_ns - duration_ns,
+        sample_period_ns=imported.sample_period_ns,
+        action_period_ns=imported.sample_period_ns,
+        faults=imported.faults,
+        host=HostSpec(congestion_control=imported.congestion_control or "unknown"),
+        files={f"{role} {path.name}": digest(path) for role, path in imported.inputs.items()},
+    )
+
+
+def _facts(imported: Imported) -> dict[str, Any]:
+    files = {**imported.inputs, **imported.results}
+    return {
+        "clock": "virtual",
+        "imported": {
+            "format": imported.format,
+            "files": {
+                role: {"name": path.name, "sha256": digest(path)} for role, path in files.items()
+            },
+            "missing": list(imported.missing),
+        },
+        **imported.facts,
+    }
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_DIGEST_BLOCK):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _stamp(imported: Imported, flows: ImportedFlows, ideal: Ints) -> Stamp:
+    names = ", ".join(path.name for path in (*imported.inputs.values(), *imported.results.values()))
+    lacks = f"; not there: {'; '.join(imported.missing)}" if imported.missing else ""
+    reasons = [
+        Reason("imported", "warning", f"imported ({imported.format}) from {names}{lacks}"),
+        *imported.findings,
+    ]
+    checked = []
+    if not imported.measured:
+        reasons.append(
+            Reason(
+                "no-results", "invalid", "no file says what became of the flows: nothing to show"
+            )
+        )
+    else:
+        if imported.complete:
+            checked.append("flows")
+        for code, word, value in (
+            ("flows-unfinished", "had not ended", UNFINISHED),
+            ("flows-failed", "failed", FAILED),
+        ):
+            number = int(np.count_nonzero(flows.status == value))
+            if number:
+                text = f"{number} of {len(flows.status)} flows {word}"
+                reasons.append(Reason(code, "invalid", text))
+        checked.append("ideal times")
+        reasons += _too_fast(flows, ideal)
+    return Stamp(
+        valid=all(reason.severity != "invalid" for reason in reasons),
+        reasons=tuple(reasons),
+        checked=tuple(checked),
+    )
+
+
+def _too_fast(flows: ImportedFlows, ideal: Ints) -> list[Reason]:
+    done = flows.status == DONE
+    fct = (flows.end_ns - flows.start_ns)[done]
+    fast = fct < _FASTER_THAN_IDEAL * ideal[done]
+    if not fast.any():
+        return []
+    text = (
+        f"{np.count_nonzero(fast)} of {len(fct)} flows ended more than 5% sooner than an idle path "
+        f"allows, one in {np.min(fct / ideal[done]):.2f} of the ideal time: compare the links' "
+        "rates and delays with the testbed's"
+    )
+    return [Reason("faster-than-ideal", "warning", text)]
