@@ -21,8 +21,10 @@ from orchestration.model.trial import (
     MessageMixSpec,
     PatternSpec,
     PoissonSpec,
+    ReplaySpec,
     SingleFlowSpec,
 )
+from traffic.flow_file import host_numbers, read_flows
 from traffic.workloads import load_workload
 
 
@@ -52,7 +54,10 @@ class Flows:
 
 
 def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Return the flows of `spec`. Raises ValueError for what `check_pattern` finds wrong."""
+    """Return the flows of `spec`. Raises ValueError for what `check_pattern` finds wrong.
+
+    Raises InputError for a workload or a file of flows that cannot be read.
+    """
     problem = check_pattern(spec, testbed)
     if problem:
         raise ValueError(problem)
@@ -67,6 +72,8 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
             return all_to_all(spec, testbed)
         case SingleFlowSpec():
             return single_flow(spec, testbed)
+        case ReplaySpec():
+            return replay(spec, testbed)
         case _:
             assert_never(spec)
 
@@ -138,6 +145,21 @@ def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
     )
 
 
+def replay(spec: ReplaySpec, testbed: Testbed) -> Flows:
+    """Return the flows of a file, in its order: those of the window, and of the recorded class.
+
+    Raises InputError, with the line, for a bad file and for hosts that the testbed has not.
+    """
+    flows = read_flows(spec.file)
+    src, dst = host_numbers(flows, testbed)
+    chosen = (flows.start_ns >= spec.start_ns) & (flows.start_ns < spec.stop_ns)
+    if spec.recorded_class:
+        names = flows.klass.names
+        wanted = names.index(spec.recorded_class) if spec.recorded_class in names else -1
+        chosen &= flows.klass.codes == wanted
+    return Flows(flows.start_ns[chosen], src[chosen], dst[chosen], flows.size_bytes[chosen])
+
+
 def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
     """Return what makes the pattern impossible on the testbed, "" if nothing does."""
     if len(testbed.hosts) < 2:
@@ -172,6 +194,8 @@ def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
                 or _check_host(spec.dst, testbed)
                 or (itself if spec.src == spec.dst else "")
             )
+        case ReplaySpec():
+            return ""  # reading the file finds what is wrong with it
         case _:
             assert_never(spec)
 

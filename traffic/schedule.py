@@ -12,9 +12,16 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
-from orchestration.model.trial import PatternSpec, PoissonSpec, SingleFlowSpec, TrialSpec
+from orchestration.model.trial import (
+    PatternSpec,
+    PoissonSpec,
+    ReplaySpec,
+    SingleFlowSpec,
+    TrialSpec,
+    of_repeat,
+)
 from traffic.patterns import Flows, Streams, make_flows
-from traffic.workloads import load_workload
+from traffic.workloads import workload_name
 
 
 def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
@@ -22,8 +29,9 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
 
     `classes` has a name for each pattern, in the trial's order. Each pattern draws from random
     streams of its own: editing or appending one leaves the flows of the others as they are. No flow
-    starts at or after `duration_ns`. Raises ValueError for a pattern that cannot be on the testbed
-    and InputError for an unknown workload.
+    starts at or after `duration_ns`. Recorded flows that tie keep their order. Raises ValueError
+    for a pattern that cannot be on the testbed and InputError for an unknown workload or a bad file
+    of recorded flows.
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
@@ -43,12 +51,12 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
         dst=dst[order],
         size_bytes=size_bytes[order],
         klass=klass[order],
-        classes=_class_names(trial.traffic),
+        classes=class_names(trial.traffic),
     )
 
 
 def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
-    """Return the pattern with its window ended by the trial's end.
+    """Return the pattern with its window ended by the trial's end, and its repeat's own file.
 
     A single flow has no window to shorten: raises ValueError if it would start too late.
     """
@@ -59,17 +67,24 @@ def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
                 f"when the trial's {trial.duration_ns} ns are over: start it earlier"
             )
         return spec
+    if isinstance(spec, ReplaySpec):
+        spec = dataclasses.replace(spec, file=of_repeat(spec.file, trial.repeat))
     return dataclasses.replace(spec, stop_ns=min(spec.stop_ns, trial.duration_ns))
 
 
-def _class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
-    """Return a name for each pattern: `incast/tcp` in class tcp, the second `incast/tcp#2`."""
+def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
+    """Return a name for each pattern: `incast/tcp` in class tcp, the second `incast/tcp#2`.
+
+    The replay of a recorded class keeps that class's name. No workload's file is read.
+    """
     names: list[str] = []
     for spec in traffic:
         name: str = spec.kind
         if isinstance(spec, PoissonSpec):
-            name += f":{load_workload(spec.workload).name}"
-        if spec.queue_class:
+            name += f":{workload_name(spec.workload)}"
+        if isinstance(spec, ReplaySpec) and spec.recorded_class:
+            name = spec.recorded_class
+        elif spec.queue_class:
             name += f"/{spec.queue_class}"
         taken, number = name, 1
         while taken in names:

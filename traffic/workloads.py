@@ -91,7 +91,7 @@ def load_workload(name_or_path: str) -> Workload:
 
     Raises InputError for an unknown name, a file that cannot be read, and every fault of a table.
     """
-    if name_or_path.endswith(".csv") or "/" in name_or_path or os.sep in name_or_path:
+    if _is_path(name_or_path):
         path = Path(name_or_path)
         try:
             text = path.read_text(encoding="utf-8-sig")
@@ -104,6 +104,15 @@ def load_workload(name_or_path: str) -> Workload:
     name = _resolve(name_or_path)
     table = resources.files("traffic").joinpath("tables", f"{name}.csv")
     return parse_table(name, table.read_text(encoding="utf-8"), f"{name}.csv")
+
+
+def workload_name(name_or_path: str) -> str:
+    """Return what `load_workload` would call the distribution, without reading a user's file."""
+    return Path(name_or_path).stem if _is_path(name_or_path) else _resolve(name_or_path)
+
+
+def _is_path(name_or_path: str) -> bool:
+    return name_or_path.endswith(".csv") or "/" in name_or_path or os.sep in name_or_path
 
 
 def _resolve(name: str) -> str:

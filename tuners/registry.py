@@ -8,12 +8,17 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from orchestration.model.errors import InputError
 from orchestration.model.ports import Tuner
 from orchestration.model.trial import Scalar, TunerSpec
 from tuners.checkpoint import CheckpointError
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
+
+
+# Repeats the actions of a file, which its parameter `actions` names.
+RECORDED = "recorded"
 
 
 def _secn1(**params: Any) -> Tuner:
@@ -106,6 +111,12 @@ def _graphcc(checkpoint: str = "graphcc", explore: float = 0.0, collect: bool = 
     return Graphcc(checkpoint, explore, collect=collect)
 
 
+def _recorded(actions: str) -> Tuner:
+    from tuners.recorded import RecordedTuner
+
+    return RecordedTuner(actions)
+
+
 TUNERS: dict[str, Callable[..., Tuner]] = {
     "acc": _acc,
     "amt": _amt,
@@ -113,6 +124,7 @@ TUNERS: dict[str, Callable[..., Tuner]] = {
     "pet": _pet,
     "qaecn": _qaecn,
     "random": _random,
+    RECORDED: _recorded,
     "secn1": _secn1,
     "secn2": _secn2,
     "static": _static,
@@ -144,6 +156,11 @@ def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
+def actions_of(name: str, params: Mapping[str, Scalar]) -> str | None:
+    """Return the path of the actions that a tuner repeats; None for a tuner that decides itself."""
+    return str(params["actions"]) if name == RECORDED and "actions" in params else None
+
+
 def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) -> tuple[str, ...]:
     """Return all that is wrong with a tuner's name or parameters, each as `what: remedy`.
 
@@ -152,6 +169,8 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
     faults = _check_params(name, params)
     if not faults and checkpoint_of(name, params) is not None:
         faults = _check_checkpoint(name, params, testbed)
+    elif not faults and actions_of(name, params) is not None:
+        faults = _check_actions(str(params["actions"]), testbed)
     return tuple(faults)
 
 
@@ -192,6 +211,20 @@ def _check_checkpoint(name: str, params: dict[str, Scalar], testbed: Testbed | N
             tuner.check_testbed(testbed)
     except CheckpointError as error:
         return [str(error)]
+    return []
+
+
+def _check_actions(path: str, testbed: Testbed | None) -> list[str]:
+    from tuners.recorded import read_actions
+
+    try:
+        read_actions(path, testbed)
+    except InputError as error:
+        # what is before the first colon is what is wrong
+        return [
+            f"{item.what.replace(': ', ', ')} (in {item.where}): {item.remedy}"
+            for item in error.problems
+        ]
     return []
 
 

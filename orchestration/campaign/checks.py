@@ -6,20 +6,20 @@ what is wrong with the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
-from orchestration.campaign import schema
+from orchestration.campaign import recordings, schema
+from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.errors import InputError
 from orchestration.model.units import format_duration
 from traffic.workloads import load_workload
-from tuners import registry
 
 # More flows than this in one pattern is a slip of the unit: memory ends before the trial does.
 MAX_FLOWS = 10_000_000
@@ -28,16 +28,6 @@ _PATTERNS: dict[str, type[BaseModel]] = {
     get_args(model.model_fields["kind"].annotation)[0]: model
     for model in get_args(schema.AnyPattern)
 }
-
-Fields = Mapping[str, Any]
-
-
-class Finding(NamedTuple):
-    """Something wrong: where in the document, what, and what to do."""
-
-    loc: Loc
-    what: str
-    remedy: str
 
 
 def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Finding]:
@@ -48,7 +38,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     """
     whole = _right_fields(schema.CampaignFile, data)
     yield from _check_periods(whole)
-    yield from _check_tuners(_items(data, "tuners"), testbed, folder)
+    yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
     for index, item in enumerate(_items(data, "traffic")):
@@ -58,6 +48,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver(loc, pattern, whole)
+            if model is schema.Replay:
+                yield from recordings.check_flows(loc, pattern, whole, testbed, folder)
             if "workload" in pattern:
                 yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
             if testbed is not None:
@@ -132,14 +124,16 @@ def _check_periods(whole: Fields) -> Iterator[Finding]:
         )
 
 
-def _check_tuners(items: Iterable[Any], testbed: Testbed | None, folder: str) -> Iterator[Finding]:
+def _check_tuners(
+    items: Iterable[Any], whole: Fields, testbed: Testbed | None, folder: str
+) -> Iterator[Finding]:
     called: dict[str, int] = {}
     for index, item in enumerate(items):
         fields = {"name": item} if isinstance(item, str) else item
         if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
             continue
-        yield from _check_tuner(("tuners", index), fields, testbed, folder)
         label = str(fields.get("label") or fields["name"])
+        yield from _check_tuner(("tuners", index), fields, label, whole, testbed, folder)
         if label in called:
             yield Finding(
                 ("tuners", index),
@@ -147,10 +141,11 @@ def _check_tuners(items: Iterable[Any], testbed: Testbed | None, folder: str) ->
                 "remove one of them, or give it a 'label' of its own",
             )
         called.setdefault(label, index + 1)
+    yield from recordings.check_parent(whole, list(called))
 
 
 def _check_tuner(
-    loc: Loc, fields: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
     name = fields["name"]
     params = {}
@@ -163,7 +158,8 @@ def _check_tuner(
         except ValueError as error:
             unread.append(key)
             yield _finding((*loc, key), str(error))
-    for fault in registry.check(name, schema.params_beside(folder, params), testbed):
+    params = schema.params_beside(folder, params)
+    for fault in recordings.check_tuner(name, params, label, whole, testbed):
         # A parameter that is there but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault for key in unread):
             yield _finding(loc, fault)
@@ -206,8 +202,9 @@ def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findin
         remedy = f"{suggest(name, known)}its classes are {', '.join(known)}"
     else:
         what = f"testbed {testbed.name} has no traffic classes"
-        remedy = "remove 'class', or use a testbed that lists 'classes', like acc-fig8"
-    yield Finding((*loc, "class"), what, remedy)
+        key = "queue_class" if "file" in pattern else "class"
+        remedy = f"remove {key!r}, or use a testbed that lists 'classes', like acc-fig8"
+    yield Finding((*loc, "queue_class" if "file" in pattern else "class"), what, remedy)
 
 
 def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import TUNER, choose, read_factors
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
+    ACTIONS,
     CHECKPOINT,
     AllToAllSpec,
     DriverSpec,
@@ -28,14 +29,16 @@ from orchestration.model.trial import (
     MessageMixSpec,
     PatternSpec,
     PoissonSpec,
+    ReplaySpec,
     Scalar,
     SingleFlowSpec,
     TrialSpec,
     TunerSpec,
+    of_repeat,
 )
 from traffic.workloads import load_workload
 from tuners.checkpoint import find as find_checkpoint
-from tuners.registry import checkpoint_of
+from tuners.registry import actions_of, checkpoint_of
 
 
 @dataclass(frozen=True)
@@ -82,12 +85,15 @@ def load_campaign(
             cells.append(Cell({name: level.label for name, level in chosen.items()}, file))
     if problems:
         raise InputError(in_order(problems))
+    trials = expand(cells, os.path.dirname(path))
+    labels = [_labels(cell, tuner) for cell in cells for tuner in cell.file.tuners]
     return Campaign(
         name=cells[0].file.campaign,
         path=Path(path),
         source=Path(path).read_text(encoding="utf-8"),
-        cells=tuple(_labels(cell, tuner) for cell in cells for tuner in cell.file.tuners),
-        trials=expand(cells, os.path.dirname(path)),
+        # of a replay, a cell may have no trial in the first repeats
+        cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
+        trials=trials,
     )
 
 
@@ -95,13 +101,17 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     """Return the trials of `cells`, crossed with tuners and repeats, in the order of their run.
 
     A block holds every cell once, in an order drawn from the campaign's seed: what drifts over time
-    then favours no tuner. `folder` is where the files that the campaign names by a path are.
+    then favours no tuner. A replay has those cells in a block whose trials its parent has. `folder`
+    is where the files that the campaign names by a path are.
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
     for repeat in range(1, file.repeats + 1):
         block = [
-            _trial(cell, tuner, repeat, folder) for cell in cells for tuner in cell.file.tuners
+            _trial(cell, tuner, repeat, folder)
+            for cell in cells
+            for tuner in cell.file.tuners
+            if _has(cell.file.parent, tuner, repeat)
         ]
         order = np.random.default_rng(_entropy(file.seed, "order", repeat)).permutation(len(block))
         trials += [block[index] for index in order]
@@ -165,19 +175,47 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
     return problems
 
 
+def _has(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool:
+    whole = parent is None or not parent.trials
+    return whole or _parent_trial(parent, tuner, repeat) is not None
+
+
+def _parent_trial(
+    parent: schema.Parent | None, tuner: schema.Tuner, repeat: int
+) -> schema.ParentTrial | None:
+    """Return the trial that a tuner's repeat replays; None if it replays none."""
+    listed = parent.trials if parent is not None else ()
+    mine = (item for item in listed if (item.tuner, item.repeat) == (tuner.called, repeat))
+    return next(mine, None)
+
+
+def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None) -> str:
+    if parent is None:
+        return ""
+    if trial is not None:
+        return f"{parent.run}/{trial.trial} sha256:{trial.sha256}"
+    return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
+
+
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
     file = cell.file
+    replayed = _parent_trial(file.parent, tuner, repeat)
     testbed = schema.beside(folder, file.testbed)
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
     params = schema.params_beside(folder, tuner.params)
+    actions = actions_of(tuner.name, params)
+    own_actions = of_repeat(actions, repeat) if actions else ""
+    if actions:
+        params["actions"] = own_actions
     workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]
+    recordings = {spec.file for spec in traffic if isinstance(spec, ReplaySpec)}
     return TrialSpec(
         campaign=file.campaign,
         testbed=testbed,
         backend=schema.check_backend(file.backend),
         tuner=TunerSpec(tuner.name, params),
         traffic=traffic,
-        seed=trial_seed(file.seed, repeat),
+        seed=trial_seed(file.seed, repeat) if replayed is None else replayed.seed,
         repeat=repeat,
         duration_ns=file.duration,
         drain_ns=file.drain,
@@ -198,8 +236,11 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         cell=_labels(cell, tuner),
         files={
             **{path: _digest(path) for path in (testbed, *workloads) if schema.is_path(path)},
+            **{name: _digest(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(tuner.name, params),
+            **({f"{ACTIONS}{actions}": _digest(own_actions)} if actions else {}),
         },
+        parent=_parent_name(file.parent, replayed),
     )
 
 
@@ -254,9 +295,13 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
             return MessageMixSpec(
                 item.sizes, item.load, *window, receiver=item.receiver, queue_class=klass
             )
+        case schema.Replay():
+            window = _window(item, duration_ns)
+            name = schema.file_beside(folder, item.file)
+            return ReplaySpec(name, *window, item.recorded_class, queue_class=klass)
         case _:
             assert_never(item)
 
 
-def _window(item: schema.Windowed, duration_ns: int) -> tuple[int, int]:
+def _window(item: schema.Windowed | schema.Replay, duration_ns: int) -> tuple[int, int]:
     return item.start, duration_ns if item.stop is None else item.stop

@@ -26,7 +26,7 @@ from orchestration.model.errors import Problem
 from orchestration.model.trial import Scalar
 
 # One value for the whole campaign; a factor cannot vary them.
-FIXED_FIELDS = ("campaign", "backend", "repeats", "seed")
+FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "parent")
 # The tuner is always a factor; its levels are the list of tuners.
 TUNER = "tuner"
 

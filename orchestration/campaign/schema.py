@@ -46,10 +46,22 @@ def is_path(name: str) -> bool:
     return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
 
 
+def file_beside(folder: str, name: str) -> str:
+    """Return the path of a file, whatever its name looks like, as it is seen from `folder`."""
+    return os.path.normpath(os.path.join(folder, name))
+
+
 def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return a tuner's parameters, with the path of its checkpoint as it is seen from `folder`."""
-    name = params.get("checkpoint")
-    return {**params, "checkpoint": beside(folder, name)} if isinstance(name, str) else params
+    """Return a tuner's parameters, with the path of its checkpoint as it is seen from `folder`.
+
+    So with the path of recorded actions.
+    """
+    seen = dict(params)
+    for key, place in (("checkpoint", beside), ("actions", file_beside)):
+        name = params.get(key)
+        if isinstance(name, str):
+            seen[key] = place(folder, name)
+    return seen
 
 
 def read_param(name: str, value: object) -> Scalar:
@@ -93,6 +105,12 @@ def _share(value: float) -> float:
             f"share {value:g} is outside (0, 1]: "
             "it is the share of the switch-to-switch links, 0.1 for 10 %"
         )
+    return value
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(f"{value!r} is no SHA-256: use the 64 digits that sha256sum prints")
     return value
 
 
@@ -196,7 +214,22 @@ class SingleFlow(Classed):
     start: Duration = 0
 
 
-AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow
+class Replay(StrictModel):
+    """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
+
+    `{repeat}` in the file's name is the number of the repeat.
+    """
+
+    kind: Literal["replay"]
+    file: str = Field(description="a CSV file of start_ns,src,dst,bytes,class, like flows.csv")
+    recorded_class: str = Field(default="", alias="class")
+    queue_class: str = ""
+    driver: Annotated[Driver, BeforeValidator(_named)] = Driver(name="sockets")
+    start: Duration = 0
+    stop: Duration | None = None
+
+
+AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Replay
 Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
 
 
@@ -239,6 +272,26 @@ class Tuner(StrictModel):
 NamedTuner = Annotated[Tuner, BeforeValidator(_named)]
 
 
+class ParentTrial(StrictModel):
+    """A trial that is replayed, and as which: the tuner's label, the repeat, and the seed."""
+
+    tuner: str = Field(description="the label of the tuner that takes its place")
+    repeat: Positive = Field(description="which repeat it is replayed as, like 1")
+    seed: NotNegative = Field(description="the seed of its replay, by default its own")
+    trial: str = Field(description="its id, like secn1-r1-0f2975e3ff")
+    sha256: Annotated[str, AfterValidator(_sha256)] = Field(
+        description="the SHA-256 of its trial.json"
+    )
+
+
+class Parent(StrictModel):
+    """What a replay repeats: a run with its trials, or a file of flows with its digest."""
+
+    run: str = Field(description="the name of the run or file that is replayed")
+    sha256: Annotated[str, AfterValidator(_sha256)] | None = None
+    trials: tuple[ParentTrial, ...] = ()
+
+
 # The papers say "sub-millisecond" and act every 100 us (GraphCC): half of that.
 DECISION_LATENCY_NS = 50_000
 
@@ -267,6 +320,7 @@ class CampaignFile(StrictModel):
     decision_latency: Duration | None = None
     host: Host = Host()
     faults: tuple[Fault, ...] = ()
+    parent: Parent | None = None
 
     @property
     def latency_ns(self) -> int:

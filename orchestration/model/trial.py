@@ -8,8 +8,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# How `TrialSpec.files` names a checkpoint that comes with the package.
-CHECKPOINT = "checkpoint "
+# How `TrialSpec.files` names a checkpoint that comes with the package, and recorded actions.
+CHECKPOINT, ACTIONS = "checkpoint ", "actions "
+# What stands for the number of the repeat in the names of recorded flows and actions.
+REPEAT = "{repeat}"
 # "imported" is where others' results come from: nothing runs on it.
 BackendName = Literal["emulated", "fake", "hardware", "imported", "simulated"]
 Scalar = str | int | float | bool
@@ -111,7 +113,24 @@ class SingleFlowSpec:
     kind: Literal["flow"] = "flow"
 
 
-PatternSpec = PoissonSpec | IncastSpec | AllToAllSpec | MessageMixSpec | SingleFlowSpec
+@dataclass(frozen=True)
+class ReplaySpec:
+    """The flows of a CSV file that start within the window, at their recorded times.
+
+    `file` may have `REPEAT` in its name: each repeat then has a recording of its own. With
+    `recorded_class`, those flows alone whose column `class` says so.
+    """
+
+    file: str
+    start_ns: int
+    stop_ns: int
+    recorded_class: str = ""
+    queue_class: str = ""
+    driver: DriverSpec = SOCKETS
+    kind: Literal["replay"] = "replay"
+
+
+PatternSpec = PoissonSpec | IncastSpec | AllToAllSpec | MessageMixSpec | SingleFlowSpec | ReplaySpec
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,8 @@ class TrialSpec:
     A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
 
     `files` has a SHA-256 for each file of the user's that the trial is made from (a testbed, a
-    workload's table): a changed file is another trial. `parent` names the run that is replayed.
+    workload's table, recorded flows): a changed file is another trial. `parent` names the trial or
+    the file that is replayed, with its own SHA-256.
     """
 
     campaign: str
@@ -192,11 +212,17 @@ class TrialSpec:
 
     @property
     def traffic_files(self) -> dict[str, str]:
-        """Return `files` without the checkpoints, which are the tuner's own affair."""
+        """Return the files that all repeats with all tuners are made from.
+
+        Checkpoints and recorded actions are the tuner's own affair, the recorded flows of one
+        repeat that repeat's.
+        """
         return {
             name: digest
             for name, digest in self.files.items()
-            if not name.startswith(CHECKPOINT) and not name.endswith(".safetensors")
+            if not name.startswith((CHECKPOINT, ACTIONS))
+            and not name.endswith(".safetensors")
+            and REPEAT not in name
         }
 
     @property
@@ -210,8 +236,21 @@ class TrialSpec:
 
 
 _PATTERNS = {
-    cls.kind: cls for cls in (PoissonSpec, IncastSpec, AllToAllSpec, MessageMixSpec, SingleFlowSpec)
+    cls.kind: cls
+    for cls in (
+        PoissonSpec,
+        IncastSpec,
+        AllToAllSpec,
+        MessageMixSpec,
+        SingleFlowSpec,
+        ReplaySpec,
+    )
 }
+
+
+def of_repeat(name: str, repeat: int) -> str:
+    """Return the name of the file that a repeat has, `flows-3.csv` for `flows-{repeat}.csv`."""
+    return name.replace(REPEAT, str(repeat))
 
 
 def _pattern(data: dict[str, Any]) -> PatternSpec:

@@ -113,6 +113,7 @@ def init_script(job: Path) -> str:
     python = shlex.quote(sys.executable)
     return (
         "#!/bin/sh\n"
+        f"cd {shlex.quote(os.getcwd())}\n"  # a tuner's files are named as they are seen from here
         f"export CLOSLOOP_JOB={shlex.quote(str(job))} PYTHONPATH={shlex.quote(str(_ROOT))}\n"
         "export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"

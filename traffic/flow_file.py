@@ -1,0 +1,104 @@
+"""Recorded flows: a CSV of `start_ns,src,dst,bytes,class`, sorted by start, hosts by name."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv
+from orchestration.model.errors import InputError
+from orchestration.model.records import Ints
+
+COLUMNS: dict[str, Kind] = {
+    "start_ns": "integer",
+    "src": "name",
+    "dst": "name",
+    "bytes": "integer",
+    "class": "name",
+}
+HEADER = ",".join(COLUMNS)
+# Patterns and tuners of a campaign share their repeats' files.
+_FILES_KEPT = 4
+
+
+@dataclass(frozen=True)
+class RecordedFlows:
+    """The rows of a flow file in their order, arrays of shape (flows,), starts rising."""
+
+    columns: CsvColumns
+    start_ns: Ints
+    size_bytes: Ints
+    src: NameColumn
+    dst: NameColumn
+    klass: NameColumn
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+def read_flows(path: str) -> RecordedFlows:
+    """Return the flows of a file; one that was read before and has not changed is not read again.
+
+    Raises InputError, naming file and line, for a file that cannot be read or is torn, what is no
+    number, flows that are not sorted by start, start before 0, are of no bytes, or go from a host
+    to itself.
+    """
+    try:
+        about = os.stat(path)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = f"give a CSV file of {HEADER}"
+        raise InputError.single(path, f"cannot be read: {reason}", remedy) from error
+    return _read(path, about.st_mtime_ns, about.st_size, about.st_ino)
+
+
+@lru_cache(_FILES_KEPT)
+def _read(path: str, *_version: int) -> RecordedFlows:
+    columns = read_csv(path, COLUMNS)
+    start_ns, size_bytes = columns.integers["start_ns"], columns.integers["bytes"]
+    src, dst, klass = (columns.names[name] for name in ("src", "dst", "class"))
+    falls = np.flatnonzero(np.diff(start_ns) < 0) + 1
+    _refuse(columns, falls, "the flow starts before the one above it", "sort the file by start_ns")
+    early = np.flatnonzero(start_ns < 0)
+    _refuse(columns, early, "the flow starts before 0", "count start_ns from the trial's start")
+    empty = np.flatnonzero(size_bytes < 1)
+    _refuse(
+        columns, empty, "a flow of no bytes", "a flow has at least 1 byte: correct or remove it"
+    )
+    code_of = {name: code for code, name in enumerate(src.names)}
+    same = np.array([code_of.get(name, -1) for name in dst.names], dtype=np.int64)
+    itself = np.flatnonzero(same[dst.codes] == src.codes) if len(dst.names) else empty
+    _refuse(columns, itself, "a flow from a host to itself", "name two hosts, or remove it")
+    return RecordedFlows(columns, start_ns, size_bytes, src, dst, klass)
+
+
+def host_numbers(flows: RecordedFlows, testbed: Testbed) -> tuple[Ints, Ints]:
+    """Return each flow's source and destination as indices of `Testbed.hosts`, shapes (flows,).
+
+    Raises InputError with the line of the first flow of a host that the testbed has not.
+    """
+    number = {name: place for place, name in enumerate(testbed.hosts)}
+    ends = []
+    for column in (flows.src, flows.dst):
+        known = np.array([number.get(name, -1) for name in column.names], dtype=np.int64)
+        ends.append(known[column.codes] if len(known) else column.codes)
+    absent = np.flatnonzero((ends[0] < 0) | (ends[1] < 0))
+    if len(absent):
+        row = int(absent[0])
+        column = flows.src if ends[0][row] < 0 else flows.dst
+        first, last = testbed.hosts[0], testbed.hosts[-1]
+        raise InputError.single(
+            flows.columns.where(row),
+            f"testbed {testbed.name} has no host {column.names[column.codes[row]]!r}",
+            f"its hosts are {first} to {last}: rename the file's hosts, or name their testbed",
+        )
+    return ends[0], ends[1]
+
+
+def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
+    if len(rows):
+        raise InputError.single(columns.where(int(rows[0])), what, remedy)
