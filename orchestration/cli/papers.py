@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from orchestration.campaign.expand import Campaign
 
 _EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
@@ -78,10 +75,11 @@ def run(
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
+    from orchestration.cli.campaigns import run_all
     from orchestration.papers.catalogue import load_campaigns
 
     chosen = load_campaigns(campaigns, names or [], backend=backend, repeats=repeats)
-    code = _run_all(chosen, runs, jobs, replace=replace)
+    code = run_all(chosen, runs, jobs, replace=replace)
     typer.echo(f"the results, any time: closloop papers results --runs {runs}", err=True)
     raise typer.Exit(code)
 
@@ -97,12 +95,13 @@ def grid(
     replace: _Replace = False,
 ) -> None:
     """Search for the static setting with the lowest mean slowdown, and print it."""
+    from orchestration.cli.campaigns import run_all
     from orchestration.papers.catalogue import load_campaigns
     from orchestration.papers.grid import rank_settings
     from orchestration.papers.words import difference_text, estimate_text
 
     chosen = load_campaigns(campaigns, names or [], grids=True, backend=backend, repeats=repeats)
-    code = _run_all(chosen, runs, jobs, replace=replace)
+    code = run_all(chosen, runs, jobs, replace=replace)
     for name, campaign in chosen.items():
         best, *others = rank_settings(runs / campaign.name)
         typer.echo(f"{name}: mean slowdown {estimate_text(best.slowdown, 'ratio')}")
@@ -144,29 +143,3 @@ def results(
             f"{output} cannot be written: {reason}", "choose another with -o"
         ) from (error)
     typer.echo(f"page: {output}", err=True)
-
-
-def _run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool) -> int:
-    """Run campaigns and return the worst of their exit codes."""
-    # Trials run side by side, a core each: NumPy's own threads would only be in the way.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-    from rich.console import Console
-
-    from orchestration import wiring
-    from orchestration.cli.display import open_display, summary_table
-    from orchestration.papers.stale import put_aside
-    from orchestration.runner.run import default_jobs, run_campaign
-
-    code = 0
-    for number, campaign in enumerate(campaigns.values(), start=1):
-        if replace and (count := put_aside(campaign, runs)):
-            typer.echo(f"{campaign.name}: {count} trials of earlier settings put aside", err=True)
-        engine = wiring.backend(campaign.trials[0].backend)
-        side_by_side = jobs or default_jobs(campaign, engine)
-        title = f"({number} of {len(campaigns)}) {campaign.name} on {engine.name}"
-        with open_display(title) as display:
-            summary = run_campaign(campaign, engine, runs, side_by_side, display)
-        Console(stderr=True).print(summary_table(summary))
-        code = max(code, summary.exit_code)
-    return code
