@@ -145,7 +145,7 @@ def measure_flows(result: TrialResult) -> FlowFigures:
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
     scalars = {
-        **_flow_scalars(size, fct, slowdown),
+        **flow_scalars(size, fct, slowdown),
         "retransmits": float(np.maximum(flows["retransmits"], 0).sum()),
     }
     return FlowFigures(scalars, size, slowdown)
@@ -192,7 +192,8 @@ def arrivals(ports: PortRecords, duration_ns: int) -> PortRecords:
     )
 
 
-def _flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
+def flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
+    """Return slowdown and mean FCT by class of sizes, of flows that are done, shapes (done,)."""
     scalars = {}
     for klass in SIZE_CLASSES:
         chosen = in_class(size, klass)

@@ -215,7 +215,7 @@ def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
 def _arms(trials: Sequence[Trial], baseline: str) -> tuple[Arm, ...]:
     valid = [trial for trial in trials if trial.stamp.valid]
     sizes = [trial.metrics.size_bytes for trial in valid]
-    edges = _size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
+    edges = size_edges(np.concatenate(sizes) if sizes else np.zeros(0))
     arms = []
     for tuner in _ordered({trial.tuner for trial in trials}, baseline):
         mine = tuple(trial for trial in trials if trial.tuner == tuner)
@@ -242,7 +242,7 @@ def _comparisons(arms: Sequence[Arm]) -> tuple[Comparison, ...]:
     )
 
 
-def _size_edges(sizes: Floats) -> Floats:
+def size_edges(sizes: Floats) -> Floats:
     """Return the largest size of each group of about as many flows, equal sizes kept together.
 
     What a size that many flows share leaves over of its tenth joins the next group.

@@ -1,0 +1,167 @@
+"""The verdict on one difference: two one-sided tests against a margin, and a test against zero.
+
+Equivalent: both one-sided t-tests say at 5 % that the difference is within the margin. Different:
+it is not 0, after Holm's correction for all metrics of the comparison, and its estimate is beyond
+the margin. Everything else is not enough data. So two runs of the same distribution are called
+different in at most 5 % of comparisons, however many metrics there are, and a metric that truly
+differs by the margin or more is called equivalent in at most 5 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from orchestration.analysis.statistics import fieller
+from orchestration.model.records import Floats
+
+Verdict = Literal["equivalent", "different", "not enough data"]
+EQUIVALENT: Verdict = "equivalent"
+DIFFERENT: Verdict = "different"
+UNDECIDED: Verdict = "not enough data"
+
+SIGNIFICANCE, POWER = 0.05, 0.8
+# More repeats than this settle nothing in practice.
+MOST_REPEATS = 1_000
+# Sums of the same numbers in another order differ by less than this.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Means:
+    """The means of A and B over `n` units, the covariance (2, 2) of these means, and its freedom.
+
+    A unit is a repeat; or, where there is one pair of trials, a block of its time. The covariance
+    is NaN where the spread is not known.
+    """
+
+    a: float
+    b: float
+    covariance: Floats
+    freedom: float
+    n: int
+
+    @property
+    def difference(self) -> float:
+        """B minus A."""
+        return self.b - self.a
+
+    def error(self, ratio: float = 1.0) -> float:
+        """Return the standard error of b - ratio a."""
+        (aa, ab), (_, bb) = self.covariance
+        variance = float(bb - 2 * ratio * ab + ratio * ratio * aa)
+        scale = _ROUNDING * (abs(self.a) + abs(self.b))
+        return math.sqrt(max(0.0, variance)) if variance > scale * scale else variance * 0.0
+
+
+def means_of(a: Floats, b: Floats) -> Means:
+    """Return the means over paired values, shapes (pairs,), one pair a repeat."""
+    n = len(a)
+    covariance = np.cov(a, b) / n if n > 1 else np.full((2, 2), math.nan)
+    return Means(float(a.mean()), float(b.mean()), covariance, n - 1, n)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """B minus A with its 95 % interval, absolute and relative to A; NaN where not known."""
+
+    difference: float
+    low: float
+    high: float
+    relative: float
+    relative_low: float
+    relative_high: float
+
+
+def interval_of(means: Means) -> Interval:
+    """Return the difference with Student's interval, and Fieller's of the relative difference."""
+    error = means.error()
+    t = _quantile(1 - SIGNIFICANCE / 2, means.freedom)
+    half = t * error
+    relative = means.difference / means.a if means.a else math.nan
+    if means.difference == 0:
+        relative = 0.0
+    low, high = math.nan, math.nan
+    if math.isfinite(error) and means.a > 0:
+        low, high = (
+            (relative, relative) if error == 0 else fieller(means.a, means.b, means.covariance, t)
+        )
+    difference = means.difference
+    return Interval(difference, difference - half, difference + half, relative, low, high)
+
+
+@dataclass(frozen=True)
+class PValues:
+    """P-values: `zero` that there is no difference, `beyond` that it is the margin or more.
+
+    `allowed` is the margin in the metric's unit. NaN where the spread is not known.
+    """
+
+    zero: float
+    beyond: float
+    allowed: float
+
+
+def p_values(means: Means, margin: float, floor: float) -> PValues:
+    """Test a difference against 0 and against `margin`, a share of A, or `floor` if that is more.
+
+    The relative margin is that of the ratio b/a: A's own error counts too (as in Fieller's
+    interval), which that of a fixed bound would leave out.
+    """
+    scaled = margin * abs(means.a)
+    allowed = max(scaled, floor)
+    zero = 2 * _tail(abs(means.difference), means.error(), means.freedom)
+    if scaled >= floor:
+        above = means.b - (1 - margin) * means.a, means.error(1 - margin)
+        below = (1 + margin) * means.a - means.b, means.error(1 + margin)
+    else:
+        above = means.difference + floor, means.error()
+        below = floor - means.difference, means.error()
+    beyond = max(_tail(distance, error, means.freedom) for distance, error in (above, below))
+    return PValues(min(1.0, zero), beyond, allowed)
+
+
+def _tail(distance: float, error: float, freedom: float) -> float:
+    """Return the chance that noise alone puts an estimate `distance` beyond a bound."""
+    if math.isnan(error) or math.isnan(distance):
+        return math.nan
+    if error == 0:
+        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+    return float(stdtr(freedom, -distance / error))
+
+
+def verdict(difference: float, tests: PValues, zero_corrected: float) -> Verdict:
+    """Return the verdict, given the p-value against 0 after Holm's correction."""
+    if tests.beyond < SIGNIFICANCE:
+        return EQUIVALENT
+    if zero_corrected < SIGNIFICANCE and abs(difference) > tests.allowed:
+        return DIFFERENT
+    return UNDECIDED
+
+
+def repeats_needed(difference: float, spread: float, allowed: float, family: int) -> int | None:
+    """Return how many repeats would settle it with a power of 80 %, if it is as large as it seems.
+
+    `spread` is the standard deviation of one repeat's difference. Within the margin it is the
+    equivalence that is to be shown, beyond it the difference, at the strictest level that Holm's
+    correction asks of one of `family` metrics. None if that is more than 1,000, or not known: the
+    difference lies at the margin.
+    """
+    if not math.isfinite(spread):
+        return None
+    n = np.arange(2, MOST_REPEATS + 1)
+    if abs(difference) < allowed:
+        level, distance = SIGNIFICANCE, allowed - abs(difference)
+    else:
+        level, distance = SIGNIFICANCE / 2 / max(1, family), abs(difference)
+    needed = (stdtrit(n - 1, 1 - level) + stdtrit(n - 1, POWER)) * spread / np.sqrt(n)
+    enough = np.flatnonzero(needed <= distance)
+    return int(n[enough[0]]) if len(enough) else None
+
+
+def _quantile(share: float, freedom: float) -> float:
+    return float(stdtrit(freedom, share)) if freedom > 0 else math.nan

@@ -1,0 +1,167 @@
+"""Each metric's difference over the pairs of a cell, with what is known of its noise.
+
+With two pairs or more the unit is the repeat: one value a trial, Student's t over the pairs. With
+one pair the spread between repeats is not known; the noise within it stands in (see `resampling`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.analysis.comparison.catalogue import (
+    FCT_RATIO,
+    QUEUE_WASSERSTEIN,
+    SLOWDOWN_KS,
+    Compared,
+)
+from orchestration.analysis.comparison.equivalence import Means, means_of
+from orchestration.analysis.comparison.grids import (
+    BLOCKS,
+    QUEUE_EDGES_BYTES,
+    SLOWDOWN_EDGES,
+    cdf,
+)
+from orchestration.analysis.comparison.resampling import DRAWS, Resampled
+from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
+from orchestration.analysis.metrics import slowdown_key
+from orchestration.model.records import Floats
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far apart two distributions are, what noise alone makes (draws,), and A's mean.
+
+    `noise` is empty where the spread is not known, and has `freedom` degrees of it.
+    """
+
+    value: float
+    noise: Floats
+    scale: float
+    freedom: float
+    n: int
+
+
+class CellEstimates:
+    """The estimates of one cell's pairs."""
+
+    def __init__(self, pairs: Sequence[PairFigures]) -> None:
+        self._pairs = pairs
+        self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
+
+    def means(self, metric: Compared) -> Means | None:
+        """Return a scalar metric's means; None where no pair has it on both sides."""
+        if metric.key == FCT_RATIO:
+            return self._ratio()
+        values = [
+            (pair.a.scalars.get(metric.key, math.nan), pair.b.scalars.get(metric.key, math.nan))
+            for pair in self._pairs
+        ]
+        both = np.array([value for value in values if np.isfinite(value).all()]).reshape(-1, 2)
+        if not len(both):
+            return None
+        if self._resampled is None:
+            return means_of(both[:, 0], both[:, 1])
+        a, b = both[0].tolist()
+        return Means(a, b, self._resampled.covariance(metric, a, b), BLOCKS - 1, 1)
+
+    def on_one_side(self, metric: Compared) -> str:
+        """Return "A" or "B" where only that run ever has the metric, else ""."""
+        sides = []
+        for side in ([pair.a for pair in self._pairs], [pair.b for pair in self._pairs]):
+            if metric.distance:
+                has = [_counts(figures, metric) is not None for figures in side]
+            else:
+                has = [math.isfinite(item.scalars.get(metric.key, math.nan)) for item in side]
+            sides.append(any(has))
+        return "" if sides[0] == sides[1] else "A" if sides[0] else "B"
+
+    def _ratio(self) -> Means | None:
+        """Return the geometric mean of FCT of B over FCT of A, flow by flow, against 1."""
+        paired = [pair.paired for pair in self._pairs]
+        known = [item for item in paired if item is not None and item.count.sum()]
+        if not known:
+            return None
+        logs = np.array([item.log_ratio_sum.sum() / item.count.sum() for item in known])
+        if self._resampled is None:
+            return means_of(np.ones(len(logs)), np.exp(logs))
+        ratio = float(np.exp(logs[0]))
+        return Means(1.0, ratio, self._resampled.ratio_covariance(ratio), BLOCKS - 1, 1)
+
+    def distance(self, metric: Compared) -> Distance | None:
+        """Return a distance of distributions; None where a side has no distribution."""
+        counts, scales = [], []
+        for pair in self._pairs:
+            a, b = _counts(pair.a, metric), _counts(pair.b, metric)
+            if a is not None and b is not None:
+                counts.append((a, b))
+                scales.append(pair.a.scalars[_mean_key(metric)])
+        if not counts:
+            return None
+        apart = np.stack([cdf(b.sum(axis=0)) - cdf(a.sum(axis=0)) for a, b in counts])
+        mean, n = apart.mean(axis=0), len(counts)
+        freedom = n - 1
+        if self._resampled is not None:
+            noise, freedom = self._resampled.noise(metric, *counts[0]), BLOCKS - 1
+        elif n > 1:
+            noise = _studentised(apart - mean)
+        else:
+            noise = np.zeros((0, apart.shape[1]))
+        value = float(_norm(mean[None, :], metric)[0])
+        return Distance(value, _norm(noise, metric), float(np.mean(scales)), freedom, n)
+
+
+def mean_distribution(
+    pairs: Sequence[PairFigures], metric: Compared
+) -> tuple[Floats, Floats, Floats] | None:
+    """Return the edges and the mean CDFs of A and of B over the pairs, all (bins,)."""
+    counts = [
+        (a, b)
+        for pair in pairs
+        for a, b in [(_counts(pair.a, metric), _counts(pair.b, metric))]
+        if a is not None and b is not None
+    ]
+    if not counts:
+        return None
+    a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
+    return _edges(metric), a.mean(axis=0), b.mean(axis=0)
+
+
+def _counts(figures: TrialFigures, metric: Compared) -> Floats | None:
+    """Return a trial's counts by block and bin, (blocks, bins); None if it has none."""
+    if metric.key == QUEUE_WASSERSTEIN:
+        counts = figures.ports.blocks.queue_histogram if figures.ports is not None else None
+    else:
+        counts = figures.flows.histogram.sum(axis=1) if figures.flows is not None else None
+    return counts if counts is not None and counts.any() else None
+
+
+def _mean_key(metric: Compared) -> str:
+    queue = metric.key == QUEUE_WASSERSTEIN
+    return "queue_mean_bytes" if queue else slowdown_key("mean", "all")
+
+
+def _edges(metric: Compared) -> Floats:
+    return QUEUE_EDGES_BYTES if metric.key == QUEUE_WASSERSTEIN else SLOWDOWN_EDGES
+
+
+def _norm(apart: Floats, metric: Compared) -> Floats:
+    """Return the distance that differences of CDFs (rows, bins) amount to, (rows,)."""
+    size = np.abs(apart)
+    if metric.key == SLOWDOWN_KS:
+        return np.asarray(size.max(axis=1))
+    return np.asarray(size[:, :-1] @ np.diff(_edges(metric)))
+
+
+def _studentised(residuals: Floats) -> Floats:
+    """Return what noise adds to the mean of `residuals` (pairs, bins), drawn (draws, bins).
+
+    A normal multiplier for each pair, and one draw of Student's denominator for all bins: in one
+    bin this is the t-test, over all of them it keeps how bins go together.
+    """
+    n, rng = len(residuals), np.random.default_rng(0)
+    drawn = rng.standard_normal((DRAWS, n)) @ residuals / math.sqrt(n * (n - 1))
+    return np.asarray(drawn * np.sqrt((n - 1) / rng.chisquare(n - 1, DRAWS))[:, None])

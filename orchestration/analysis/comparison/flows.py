@@ -1,0 +1,170 @@
+"""The flows of two trials, paired by their number and checked to be the same flows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.analysis.comparison.grids import (
+    BLOCKS,
+    SLOWDOWN_EDGES,
+    block_counts,
+    histogram,
+)
+from orchestration.analysis.metrics import SIZE_CLASSES, in_class
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.errors import InputError
+from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
+
+CLASSES = tuple(klass for klass in SIZE_CLASSES if klass != "all")
+# So much faster than an idle path allows is no network: the numbers are in another unit.
+_IMPOSSIBLE = 0.5
+
+
+@dataclass(frozen=True)
+class TrialFlows:
+    """The flows of one trial, shapes (flows,), in the order of `flow_id`; `fct_ns` of done ones."""
+
+    flow_id: Ints
+    start_ns: Ints
+    src: np.ndarray
+    dst: np.ndarray
+    size_bytes: Ints
+    fct_ns: Ints
+    ideal_ns: Ints
+    done: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.flow_id)
+
+
+@dataclass(frozen=True)
+class FlowBlocks:
+    """One trial's flows that are done, by block of the time in which they started.
+
+    Shapes: `count`, `slowdown_sum`, `fct_sum_ns` (blocks, classes), `histogram` (blocks, classes,
+    bins), by size group `group_count`, `group_sum` (blocks, groups).
+    """
+
+    count: Floats
+    slowdown_sum: Floats
+    fct_sum_ns: Floats
+    histogram: Floats
+    group_count: Floats
+    group_sum: Floats
+
+
+@dataclass(frozen=True)
+class PairedFlows:
+    """What two trials' flows have in common: counts of flows, and how completion times differ.
+
+    `log_ratio_sum` and `count` (blocks,) are of log(FCT of B / FCT of A), of flows done in both;
+    `same` says that the schedules are the same, `identical` that all completion times are.
+    """
+
+    common: int
+    only_a: int
+    only_b: int
+    differing: int
+    log_ratio_sum: Floats
+    count: Floats
+    same: bool
+    identical: bool
+
+
+def read_flows(trial: TrialResult) -> TrialFlows:
+    """Return a trial's flows. Raises InputError for a table that is unreadable or cannot be so."""
+    flows, schedule = trial.table("flows"), trial.table("schedule")
+    where = str(trial.folder / "flows.parquet")
+    if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
+        what = "its flows are not those of schedule.parquet"
+        raise InputError.single(where, what, "put the trial's own files back")
+    done = flows["status"] == STATUS_NAMES[DONE]
+    fct, ideal = flows["fct_ns"][done], flows["ideal_ns"][done]
+    if np.any(fct < 0) or np.any(ideal <= 0):
+        raise InputError.single(
+            where, "a flow ends before it starts", "its clock jumped: run the trial again"
+        )
+    if len(fct) and np.median(fct / ideal) < _IMPOSSIBLE:
+        raise InputError.single(
+            where,
+            f"the median flow takes {np.median(fct / ideal):.3g} of its ideal time: fct_ns is not "
+            "in nanoseconds, or ideal_ns is not this fabric's",
+            "bring the times into nanoseconds and import the run again",
+        )
+    return TrialFlows(
+        flow_id=flows["flow_id"],
+        start_ns=schedule["start_ns"],
+        src=schedule["src"],
+        dst=schedule["dst"],
+        size_bytes=schedule["bytes"],
+        fct_ns=flows["fct_ns"],
+        ideal_ns=flows["ideal_ns"],
+        done=done,
+    )
+
+
+def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> FlowBlocks:
+    """Return a trial's flows by block; `size_edges` are the largest sizes of groups (groups,)."""
+    done = flows.done
+    size, fct = flows.size_bytes[done], flows.fct_ns[done].astype(np.float64)
+    slowdown = fct / flows.ideal_ns[done]
+    block = block_of(flows.start_ns[done], duration_ns)
+    klass = np.select([in_class(size, name) for name in CLASSES], range(len(CLASSES)))
+    cell = block * len(CLASSES) + klass
+    shape = (BLOCKS, len(CLASSES))
+    group = np.minimum(np.searchsorted(size_edges, size), max(0, len(size_edges) - 1))
+    at = block * len(size_edges) + group if len(size_edges) else block
+    groups = (BLOCKS, max(1, len(size_edges)))
+    return FlowBlocks(
+        count=block_counts(cell, None, shape),
+        slowdown_sum=block_counts(cell, slowdown, shape),
+        fct_sum_ns=block_counts(cell, fct, shape),
+        histogram=histogram(cell, slowdown, SLOWDOWN_EDGES, shape),
+        group_count=block_counts(at, None, groups),
+        group_sum=block_counts(at, slowdown, groups),
+    )
+
+
+def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
+    """Pair two trials' flows by number; only those with the same ends, bytes and start count."""
+    if np.array_equal(a.flow_id, b.flow_id):
+        first = second = np.arange(len(a))
+    else:
+        _, first, second = np.intersect1d(
+            a.flow_id, b.flow_id, assume_unique=False, return_indices=True
+        )
+    alike = (
+        (a.start_ns[first] == b.start_ns[second])
+        & (a.size_bytes[first] == b.size_bytes[second])
+        & (a.src[first] == b.src[second])
+        & (a.dst[first] == b.dst[second])
+    ).astype(bool)
+    differing = int(len(alike) - np.count_nonzero(alike))
+    first, second = first[alike], second[alike]
+    both = a.done[first] & b.done[second]
+    identical = len(first) == len(a) == len(b) and bool(
+        np.array_equal(a.done[first], b.done[second])
+        and np.array_equal(a.fct_ns[first][both], b.fct_ns[second][both])
+    )
+    common = len(first)
+    first, second = first[both], second[both]
+    ratio = np.log(np.maximum(b.fct_ns[second], 1) / np.maximum(a.fct_ns[first], 1))
+    block = block_of(a.start_ns[first], duration_ns)
+    return PairedFlows(
+        common=common,
+        only_a=len(a) - common - differing,
+        only_b=len(b) - common - differing,
+        differing=differing,
+        log_ratio_sum=block_counts(block, ratio, (BLOCKS,)),
+        count=block_counts(block, None, (BLOCKS,)),
+        same=common == len(a) == len(b),
+        identical=identical,
+    )
+
+
+def block_of(t_ns: Ints, duration_ns: int) -> Ints:
+    """Return in which block of the arrivals' time each moment lies, later ones in the last."""
+    block = t_ns * BLOCKS // max(1, duration_ns)
+    return np.asarray(np.clip(block, 0, BLOCKS - 1), dtype=np.int64)

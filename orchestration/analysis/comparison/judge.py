@@ -1,0 +1,142 @@
+"""Judges every metric of a comparison: difference, interval, verdict, and what would settle it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from orchestration.analysis.comparison.catalogue import COMPARED, Compared, Margins
+from orchestration.analysis.comparison.equivalence import (
+    SIGNIFICANCE,
+    UNDECIDED,
+    Interval,
+    Means,
+    PValues,
+    Verdict,
+    interval_of,
+    p_values,
+    repeats_needed,
+    verdict,
+)
+from orchestration.analysis.comparison.estimates import CellEstimates, Distance
+from orchestration.analysis.statistics import holm
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One metric of one cell, judged.
+
+    `a` and `b` are the means over pairs; a distance has no `a`. `p_zero` is Holm's, `p_beyond` the
+    equivalence test's. `repeats` would settle a verdict that is open; None if over 1,000, unknown,
+    or settled. `n` counts pairs.
+    """
+
+    cell: str
+    metric: Compared
+    a: float
+    b: float
+    interval: Interval
+    margin: float
+    allowed: float
+    p_zero: float
+    p_beyond: float
+    verdict: Verdict
+    repeats: int | None
+    n: int
+
+
+@dataclass(frozen=True)
+class _Draft:
+    judged: Judged
+    p: PValues
+    spread: float
+
+
+def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[Judged]:
+    """Return every metric of all cells, judged; all of them are one family for Holm's correction.
+
+    A metric that no cell's trials have on both sides is left out.
+    """
+    drafts = []
+    for label, estimates in cells:
+        for metric in COMPARED:
+            margin = margins.margin(metric)
+            draft: _Draft | None = None
+            if metric.distance:
+                distance = estimates.distance(metric)
+                draft = _of_distance(label, metric, distance, margin) if distance else None
+            else:
+                means = estimates.means(metric)
+                draft = _of_means(label, metric, means, margin) if means else None
+            if draft is not None:
+                drafts.append(draft)
+    corrected = holm([draft.p.zero for draft in drafts])
+    family = sum(not math.isnan(p) for p in corrected)
+    return [_settled(draft, p, family) for draft, p in zip(drafts, corrected, strict=True)]
+
+
+def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
+    judged = draft.judged
+    found = verdict(judged.interval.difference, draft.p, p_zero)
+    repeats = None
+    if found == UNDECIDED:
+        repeats = repeats_needed(judged.interval.difference, draft.spread, draft.p.allowed, family)
+        repeats = max(repeats, judged.n + 1) if repeats is not None else None
+    return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
+
+
+def _of_means(cell: str, metric: Compared, means: Means, margin: float) -> _Draft:
+    p = p_values(means, margin, metric.floor)
+    judged = Judged(
+        cell, metric, means.a, means.b, interval_of(means), margin, p.allowed, math.nan, p.beyond,
+        UNDECIDED, None, means.n,
+    )  # fmt: skip
+    return _Draft(judged, p, means.error() * math.sqrt(means.n))
+
+
+def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float) -> _Draft:
+    """Judge a norm of the difference of two distributions.
+
+    By the triangle inequality the true distance is within the norm of the noise of the one seen.
+    """
+    value, noise = distance.value, distance.noise
+    absolute = metric.distance == "cdf"
+    allowed = margin if absolute else max(margin * distance.scale, metric.floor)
+    known = len(noise) > 0
+    half = float(np.quantile(noise, 1 - SIGNIFICANCE)) if known else math.nan
+    p = PValues(
+        zero=_tail(noise, value, distance.freedom) if known else math.nan,
+        beyond=_beyond(noise, allowed - value) if known else math.nan,
+        allowed=allowed,
+    )
+    low, high = max(0.0, value - half), value + half
+    scale = 1.0 if absolute else distance.scale
+    relative = [x / scale if scale else math.nan for x in (value, low, high)]
+    judged = Judged(
+        cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
+        math.nan, p.beyond, UNDECIDED, None, distance.n,
+    )  # fmt: skip
+    # the spread of one repeat that would make such an interval
+    t = float(stdtrit(distance.freedom, 1 - SIGNIFICANCE)) if distance.freedom > 0 else math.nan
+    return _Draft(judged, p, half / t * math.sqrt(distance.n))
+
+
+def _beyond(noise: np.ndarray, room: float) -> float:
+    return float(np.mean(noise >= room)) if room > 0 else 1.0
+
+
+def _tail(noise: np.ndarray, value: float, freedom: float) -> float:
+    """Return the chance of noise as large as `value`; beyond the draws as Student's t falls."""
+    if not noise.any():
+        return 1.0 if value == 0 else 0.0
+    share = float(np.mean(noise >= value))
+    if share > 0:
+        return share
+    half = float(np.quantile(noise, 1 - SIGNIFICANCE))
+    ratio = value / half * float(stdtrit(freedom, 1 - SIGNIFICANCE / 2))
+    return min(1 / len(noise), float(2 * stdtr(freedom, -ratio)))

@@ -1,0 +1,161 @@
+"""What two trials' switch ports measured, reduced to blocks of time, ports and a time line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.analysis.comparison.flows import block_of
+from orchestration.analysis.comparison.grids import BLOCKS, QUEUE_EDGES_BYTES, histogram
+from orchestration.analysis.counters import known_queues, per_port
+from orchestration.analysis.metrics import arrivals
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.errors import InputError
+from orchestration.model.records import Floats, Ints, PortRecords
+
+
+@dataclass(frozen=True)
+class PortBlocks:
+    """One trial's ports by block of time, while flows arrived.
+
+    Shapes: `queue_histogram` (blocks, bins) over queues and samples, `queue_sum_bytes` and
+    `queue_count` (blocks,); of the intervals between samples `marked`, `packets` (of queues whose
+    marks are known), `all_packets`, `dropped`, and for links to hosts and between switches the time
+    that they were `busy` and could have been (`time`), link-nanoseconds (blocks, 2).
+    """
+
+    queue_histogram: Floats
+    queue_sum_bytes: Floats
+    queue_count: Floats
+    marked: Floats
+    packets: Floats
+    all_packets: Floats
+    dropped: Floats
+    busy: Floats
+    time: Floats
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The fabric over time: `queued_bytes` in all queues at `t_ns`, both (samples,).
+
+    Of the interval that ends with a sample: `marked_share`, and `utilisation` of all links (0..1).
+    """
+
+    t_ns: Ints
+    queued_bytes: Floats
+    marked_share: Floats
+    utilisation: Floats
+
+
+@dataclass(frozen=True)
+class TrialPorts:
+    """A trial's ports. `queue_mean_bytes`, `marked`, `wire_bytes` are by queue, (queues,)."""
+
+    blocks: PortBlocks
+    timeline: Timeline
+    queue_mean_bytes: Floats
+    marked: Floats
+    wire_bytes: Floats
+
+
+def read_ports(trial: TrialResult) -> TrialPorts:
+    """Return what a trial's ports measured.
+
+    Raises InputError for a table that is unreadable, or whose clock jumps back.
+    """
+    back = np.flatnonzero(np.diff(trial.ports.t_ns) <= 0)
+    if len(back):
+        before, after = trial.ports.t_ns[back[0] : back[0] + 2].tolist()
+        raise InputError.single(
+            str(trial.folder / "ports.parquet"),
+            f"its clock jumps: after {before} ns comes {after} ns, {len(back)} such samples",
+            "run the trial again with a clock that does not jump",
+        )
+    window = arrivals(trial.ports, trial.spec.duration_ns)
+    if len(window.t_ns) < 2:
+        raise InputError.single(
+            str(trial.folder / "ports.parquet"),
+            f"has {len(window.t_ns)} samples of each queue",
+            "sample more often: sample_period",
+        )
+    steps = _Steps(trial.testbed, window)
+    known = known_queues(window.qlen_bytes)
+    queue = window.qlen_bytes[:, known]
+    means = np.full(len(known), np.nan)
+    means[known] = queue.mean(axis=0)
+    return TrialPorts(
+        blocks=_blocks(trial, window, queue, steps),
+        timeline=Timeline(
+            window.t_ns,
+            queue.sum(axis=1).astype(np.float64),
+            _after_first(_share(steps.marked.sum(axis=1), steps.counted.sum(axis=1))),
+            _after_first(steps.busy_ns.sum(axis=1) / steps.could_ns.sum(axis=1)),
+        ),
+        queue_mean_bytes=means,
+        marked=np.where(known_queues(window.marked_packets), steps.marked.sum(axis=0), np.nan),
+        wire_bytes=np.where(known_queues(window.tx_bytes), steps.wire.sum(axis=0), np.nan),
+    )
+
+
+class _Steps:
+    """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
+
+    def __init__(self, testbed: Testbed, window: PortRecords) -> None:
+        packets, self.wire = _counted(window.tx_packets), _counted(window.tx_bytes)
+        self.wire = self.wire + testbed.framing_bytes * packets
+        marks_known = known_queues(window.marked_packets) & known_queues(window.tx_packets)
+        self.packets = packets
+        self.marked = _counted(window.marked_packets) * marks_known
+        self.counted = packets * marks_known
+        self.dropped = _counted(window.dropped_packets)
+        links = testbed.switch_ports
+        sure = known_queues(window.tx_bytes) & known_queues(window.tx_packets)
+        sure_links = per_port(testbed, (~sure).astype(np.int64)) == 0
+        rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
+        self.busy_ns = per_port(testbed, self.wire) * 8e9 / rate_bps * sure_links
+        self.could_ns = np.diff(window.t_ns)[:, None] * sure_links[None, :].astype(np.float64)
+        self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
+
+
+def _blocks(trial: TrialResult, window: PortRecords, queue: Ints, steps: _Steps) -> PortBlocks:
+    block = block_of(window.t_ns, trial.spec.duration_ns)
+    # an interval belongs to the block of its end
+    which = np.eye(BLOCKS)[block]
+    ends = which[1:]
+    rows = np.repeat(block, queue.shape[1])
+    return PortBlocks(
+        queue_histogram=histogram(
+            rows, queue.ravel().astype(np.float64), QUEUE_EDGES_BYTES, (BLOCKS,)
+        ),
+        queue_sum_bytes=which.T @ queue.sum(axis=1),
+        queue_count=which.T @ np.full(len(queue), float(queue.shape[1])),
+        marked=ends.T @ steps.marked.sum(axis=1),
+        packets=ends.T @ steps.counted.sum(axis=1),
+        all_packets=ends.T @ steps.packets.sum(axis=1),
+        dropped=ends.T @ steps.dropped.sum(axis=1),
+        busy=_two(ends, steps.busy_ns, steps.to_host),
+        time=_two(ends, steps.could_ns, steps.to_host),
+    )
+
+
+def _two(ends: Floats, values: Floats, to_host: np.ndarray) -> Floats:
+    """Return the sums by block over links to hosts and between switches, shape (blocks, 2)."""
+    kinds = [values[:, to_host].sum(axis=1), values[:, ~to_host].sum(axis=1)]
+    return np.asarray(ends.T @ np.stack(kinds, axis=1))
+
+
+def _counted(samples: Ints) -> Floats:
+    """Return what was counted between samples; 0 for queues that were not read every time."""
+    return np.asarray(np.diff(samples, axis=0).astype(np.float64) * known_queues(samples))
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+
+
+def _after_first(values: Floats) -> Floats:
+    """Return values of intervals as values of the samples that end them; NaN at the first."""
+    return np.concatenate(([np.nan], values))

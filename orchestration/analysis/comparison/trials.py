@@ -1,0 +1,133 @@
+"""Reads a pair of trials once and reduces it to what a comparison keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from orchestration.analysis.comparison.catalogue import DROPPED_SHARE
+from orchestration.analysis.comparison.flows import (
+    FlowBlocks,
+    PairedFlows,
+    TrialFlows,
+    pair_flows,
+    read_flows,
+    reduce_flows,
+)
+from orchestration.analysis.comparison.pairing import Pair
+from orchestration.analysis.comparison.parting import PortParting, part_ports
+from orchestration.analysis.comparison.ports import TrialPorts, read_ports
+from orchestration.analysis.comparison.reading import fresh
+from orchestration.analysis.metrics import flow_scalars, measure_ports
+from orchestration.analysis.summary import size_edges
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.errors import InputError
+from orchestration.model.records import Floats
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class TrialFigures:
+    """One trial's scalars (those of the report and more), and its flows and ports in blocks."""
+
+    trial: TrialResult
+    scalars: dict[str, float]
+    flows: FlowBlocks | None
+    ports: TrialPorts | None
+
+
+@dataclass(frozen=True)
+class PairFigures:
+    """A pair of trials, reduced. `notes` say what could not be read or compared, and why.
+
+    `paired` is None where flows are not known on both sides, `parting` where ports are not, or are
+    not the same ports.
+    """
+
+    a: TrialFigures
+    b: TrialFigures
+    paired: PairedFlows | None
+    parting: PortParting | None
+    notes: tuple[str, ...]
+
+
+def reduce_pair(pair: Pair, edges: Floats | None) -> tuple[PairFigures, Floats]:
+    """Read both trials and return their figures, and the edges of the groups of flow sizes.
+
+    `edges` are those of the cell's first pair, None for the first itself.
+    """
+    notes: list[str] = []
+    trials = (fresh(pair.a), fresh(pair.b))
+    flows = [_attempt(read_flows, trial, notes) for trial in trials]
+    ports = [_attempt(read_ports, trial, notes) for trial in trials]
+    first, second = flows
+    duration_ns = pair.a.spec.duration_ns
+    if edges is None:
+        edges = _edges(first or second)
+    figures = []
+    for original, trial, mine, measured in zip((pair.a, pair.b), trials, flows, ports, strict=True):
+        scalars: dict[str, float] = {}
+        blocks = None
+        if mine is not None:
+            blocks = reduce_flows(mine, trial.spec.duration_ns, edges)
+            scalars |= _scalars(mine)
+        if measured is not None:
+            scalars |= measure_ports(trial).scalars
+            scalars[DROPPED_SHARE] = _dropped_share(measured)
+        figures.append(TrialFigures(original, scalars, blocks, measured))
+    paired = None
+    if first is not None and second is not None:
+        paired = pair_flows(first, second, duration_ns)
+        notes += _about_flows(paired, first, second)
+    parting = None
+    if ports[0] is not None and ports[1] is not None:
+        parting = part_ports(trials, (ports[0], ports[1]), notes)
+    return (
+        PairFigures(figures[0], figures[1], paired, parting, tuple(notes)),
+        edges,
+    )
+
+
+def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[str]) -> _T | None:
+    try:
+        return read(trial)
+    except InputError as error:
+        notes += [f"{problem.where}: {problem.what}" for problem in error.problems]
+        return None
+
+
+def _edges(flows: TrialFlows | None) -> Floats:
+    if flows is None or not flows.done.any():
+        return np.array([np.inf])
+    return size_edges(flows.size_bytes[flows.done].astype(np.float64))
+
+
+def _scalars(flows: TrialFlows) -> dict[str, float]:
+    done = flows.done
+    fct = flows.fct_ns[done].astype(np.float64)
+    return flow_scalars(flows.size_bytes[done], fct, fct / flows.ideal_ns[done])
+
+
+def _dropped_share(ports: TrialPorts) -> float:
+    total = float(ports.blocks.all_packets.sum())
+    return float(ports.blocks.dropped.sum()) / total if total else 0.0
+
+
+def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]:
+    """Say how far the schedules are not the same."""
+    if paired.same:
+        return []
+    if not paired.common:
+        return [
+            f"no flow of A ({len(a)}) is a flow of B ({len(b)}): distributions are compared, no "
+            "flow by flow"
+        ]
+    return [
+        f"{paired.common} flows are in both, {paired.only_a} only in A, {paired.only_b} only in "
+        f"B, {paired.differing} have the same number but another source, destination, size or "
+        "start: distributions are of all flows of each, flow by flow are those in both"
+    ]
