@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from orchestration.exchange.imported import Imported
+    from orchestration.exchange.source import Exported
 
 importer = typer.Typer(
     no_args_is_help=True,
@@ -124,3 +125,61 @@ class _busy:  # noqa: N801 (used like a function)
     def __exit__(self, *error: object) -> None:
         if self._status is not None:
             self._status.stop()
+
+
+Run = Annotated[
+    Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
+]
+NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")]
+
+
+@exporter.command("hpcc")
+def export_hpcc(
+    run: Run,
+    out: NewFolder,
+    control: Annotated[
+        str, typer.Option("--cc", help="dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)")
+    ] = "",
+    prefix: Annotated[
+        str, typer.Option(help="The folder's path as the simulator sees it (default: where it is).")
+    ] = "",
+    thresholds: Annotated[
+        bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
+
+    A campaign has a folder for each of its trials. What the formats cannot hold is refused. Bring
+    the results home with `closloop import hpcc --names DIR/names.json`: flows keep their numbers.
+
+    Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
+    """
+    from orchestration.exchange.hpcc_export import export_hpcc as write
+
+    with _busy("exporting"):
+        written = [
+            write(item, place, control=control, prefix=seen, thresholds=thresholds)
+            for item, place, seen in _places(run, out, prefix)
+        ]
+    if as_json:
+        data = [
+            {"folder": str(one.folder), "flows": one.flows, "notes": one.notes} for one in written
+        ]
+        typer.echo(json.dumps(data, indent=1))
+        return
+    for one in written:
+        typer.echo(f"{one.folder}: {one.flows} flows")
+    for note in dict.fromkeys(note for one in written for note in one.notes):
+        typer.echo(f"  note: {note}")
+    typer.echo(f"there: ./waf --run 'scratch/third {prefix or written[0].folder}/config.txt'")
+
+
+def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:
+    """Return what to export, where to, and how that folder is called there."""
+    from orchestration.exchange.source import read_source
+
+    items = read_source(run)
+    if len(items) == 1:
+        return [(items[0], out, prefix)]
+    return [(item, out / item.name, prefix and f"{prefix}/{item.name}") for item in items]

@@ -78,6 +78,7 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
     flows = read_flows(files.flow, topology) if files.flow else None
     findings: list[Reason] = []
     imported = _flows(flows, fct, topology, names, base_ns, findings)
+    imported = dataclasses.replace(imported, in_order=files.names is not None and flows is not None)
     histogram = read_queue_lengths(files.queues, topology) if files.queues else None
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)

@@ -43,7 +43,8 @@ class ImportedFlows:
     """Others' flows, arrays of shape (flows,) in any order; see `Schedule` and `FlowRecords`.
 
     `end_ns` is `MISSING` for a flow that is not done; `ideal` is what the files say of the ideal
-    completion time, `MISSING` where they say nothing, None where they never do.
+    completion time, `MISSING` where they say nothing, None where they never do. With `in_order`,
+    the files are a schedule's own, and flows of one start are numbered as they stand there.
     """
 
     start_ns: Ints
@@ -56,10 +57,22 @@ class ImportedFlows:
     status: Ints
     retransmits: Ints | None = None
     ideal: Ints | None = None
+    in_order: bool = False
 
     def sorted(self) -> ImportedFlows:
-        """Return the flows in the order of every schedule: start, class, source, destination."""
-        order = np.lexsort((self.dst, self.src, self.klass, self.start_ns))
+        """Return the flows in the order of every schedule: start, class, source, destination.
+
+        Classes are numbered in the order in which they appear.
+        """
+        by_start = np.argsort(self.start_ns, kind="stable")
+        seen, first = np.unique(self.klass[by_start], return_index=True)
+        seen = seen[np.argsort(first)]
+        code = np.zeros(len(self.classes), dtype=np.int64)
+        code[seen] = np.arange(len(seen))
+        klass = code[self.klass]
+        order = by_start
+        if not self.in_order:
+            order = np.lexsort((self.dst, self.src, klass, self.start_ns))
 
         def taken(column: Ints | None) -> Any:
             return None if column is None else np.asarray(column, dtype=np.int64)[order]
@@ -69,8 +82,8 @@ class ImportedFlows:
             src=taken(self.src),
             dst=taken(self.dst),
             size_bytes=taken(self.size_bytes),
-            klass=taken(self.klass),
-            classes=self.classes,
+            klass=taken(klass),
+            classes=tuple(self.classes[number] for number in seen),
             end_ns=taken(self.end_ns),
             status=taken(self.status),
             retransmits=taken(self.retransmits),

@@ -1,0 +1,201 @@
+"""Writes the input files of the HPCC ns-3 simulator, so that the very same flows run there.
+
+What its formats cannot hold is refused; what they say differently is told (`HpccExport.notes`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.backends.faults import fault_plan
+from orchestration.exchange.hpcc_config import config_text, mode_of, thresholds_of
+from orchestration.exchange.hpcc_import import NAMES_FORMAT
+from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
+from orchestration.exchange.source import Exported
+from orchestration.exchange.staging import staged
+from orchestration.model.errors import InputError
+from orchestration.model.records import Schedule
+
+# Its sizes are 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
+_MAX_BYTES = 2**32 - 1
+_MAX_FLOWS_OF_PAIR = 65536 - 10000
+_MAX_PORTS = 256
+_GROUP = 3
+# What its fct_analysis takes for normal flows and for incast.
+_NORMAL_PORT, _INCAST_PORT = 100, 200
+
+
+@dataclass(frozen=True)
+class HpccExport:
+    """The folder with flow.txt, topology.txt, trace.txt, config.txt and names.json, and notes."""
+
+    folder: Path
+    flows: int
+    notes: tuple[str, ...]
+
+
+def export_hpcc(
+    item: Exported, folder: Path, *, control: str = "", prefix: str = "", thresholds: bool = True
+) -> HpccExport:
+    """Write one trial's input files into the new folder `folder`.
+
+    `control` is the congestion control there, by default the trial's; `prefix` is the folder's path
+    as the simulator will see it. Without `thresholds`, the config has HPCC's. Raises InputError for
+    what the formats cannot hold, and when the folder exists.
+    """
+    notes: list[str] = []
+    _refuse_testbed(item.testbed)
+    _refuse_schedule(item.schedule, item.testbed)
+    down = _link_down(item)
+    mode = mode_of(control or item.spec.host.congestion_control)
+    marks = thresholds_of(item, thresholds, notes)
+    ports = _class_ports(item.schedule.classes)
+    config = config_text(item, mode, marks, down, prefix or str(folder.resolve()), notes)
+    with staged(folder) as partial:
+        (partial / "topology.txt").write_text("".join(_topology(item.testbed)))
+        with (partial / "flow.txt").open("w") as file:
+            file.writelines(_flows(item, ports))
+        (partial / "trace.txt").write_text("0\n\n")
+        (partial / "config.txt").write_text(config)
+        names = json.dumps(_names(item, ports), indent=1)
+        (partial / "names.json").write_text(names + "\n", encoding="utf-8")
+    return HpccExport(folder, len(item.schedule), tuple(notes))
+
+
+def _refuse_testbed(testbed: Testbed) -> None:
+    where = f"testbed {testbed.name}"
+    if testbed.classes:
+        what = "has traffic classes with weights; the simulator serves its queues in turn"
+        raise InputError.single(where, what, "export a trial on a testbed without classes")
+    if len(testbed.devices) > MAX_NODES:
+        what = f"has {len(testbed.devices)} devices; ids there end at {MAX_NODES - 1}"
+        raise InputError.single(where, what, "export a smaller testbed")
+    for name in testbed.switches:
+        if len(testbed.ports_of[name]) > _MAX_PORTS:
+            what = f"{name} has more than the {_MAX_PORTS} ports of a switch there"
+            raise InputError.single(where, what, "export a testbed of smaller switches")
+    for name, links in testbed.links_by_name.items():
+        if len(links) > 1:
+            what = f"has {len(links)} links {name}; of parallel links the simulator uses one"
+            raise InputError.single(where, what, "export a testbed with one link between devices")
+
+
+def _refuse_schedule(schedule: Schedule, testbed: Testbed) -> None:
+    if not len(schedule):
+        raise InputError.single("the schedule", "has no flows", "export a trial with flows")
+    if int(schedule.size_bytes.max()) > _MAX_BYTES:
+        flow = int(np.argmax(schedule.size_bytes))
+        what = f"flow {flow} has {schedule.size_bytes[flow]} B; sizes there have 32 bits"
+        raise InputError.single("the schedule", what, "export flows of less than 4 GiB")
+    pairs = schedule.src * len(testbed.hosts) + schedule.dst
+    found, counts = np.unique(pairs, return_counts=True)
+    if int(counts.max()) > _MAX_FLOWS_OF_PAIR:
+        src, dst = divmod(int(found[np.argmax(counts)]), len(testbed.hosts))
+        what = (
+            f"{counts.max()} flows go from {testbed.hosts[src]} to {testbed.hosts[dst]}; source "
+            f"ports there are enough for {_MAX_FLOWS_OF_PAIR}"
+        )
+        raise InputError.single("the schedule", what, "export a shorter trial")
+
+
+def _link_down(item: Exported) -> tuple[int, int, int]:
+    """Return LINK_DOWN's us and two node ids, zeros for no failure."""
+    steps = [step for step in fault_plan(item.spec, item.testbed) if step.kind == "links"]
+    if not steps:
+        return 0, 0, 0
+    where = f"trial {item.name}"
+    if len(steps) > 1 or len(steps[0].down) != 1:
+        what = (
+            f"has faults ({'; '.join(s.detail for s in steps)}); LINK_DOWN takes one link down once"
+        )
+        raise InputError.single(where, what, "export a trial without faults, or with one link down")
+    t_ns = steps[0].t_ns
+    if t_ns % 1000 or not t_ns:
+        what = f"takes a link down at {t_ns} ns; LINK_DOWN has whole microseconds above 0"
+        raise InputError.single(where, what, "take it down at a whole microsecond")
+    link = item.testbed.links[next(iter(steps[0].down))]
+    ids = _ids(item.testbed)
+    a, b = (ids[item.testbed.ports[end].device] for end in (link.a, link.b))
+    return t_ns // 1000, a, b
+
+
+def _ids(testbed: Testbed) -> dict[str, int]:
+    return {device.name: number for number, device in enumerate(testbed.devices)}
+
+
+def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Return each class's priority group and port: its own again, or 100 up, for incast 200 up."""
+    taken: set[tuple[int, int]] = set()
+    result = []
+    for name in classes:
+        group, port = _own_port(name) or (
+            _GROUP,
+            _INCAST_PORT if name.startswith("incast") else _NORMAL_PORT,
+        )
+        while (group, port) in taken:
+            port += 1
+        taken.add((group, port))
+        result.append((group, port))
+    return result
+
+
+def _own_port(name: str) -> tuple[int, int] | None:
+    """Return what an imported class without a name of its own says: `pg3-port100`."""
+    group, _, port = name.removeprefix("pg").partition("-port")
+    whole = name.startswith("pg") and group.isdecimal() and port.isdecimal()
+    return (int(group), int(port)) if whole else None
+
+
+def _topology(testbed: Testbed) -> Iterator[str]:
+    ids = _ids(testbed)
+    yield f"{len(ids)} {len(testbed.switches)} {len(testbed.links)}\n"
+    yield " ".join(str(ids[name]) for name in testbed.switches) + "\n"
+    for link in testbed.links:
+        a, b = (ids[testbed.ports[end].device] for end in (link.a, link.b))
+        yield f"{a} {b} {_rate(link.rate_bps)} {link.delay_ns}ns 0.000000\n"
+
+
+def _rate(bps: int) -> str:
+    for unit, factor in (("Gbps", 10**9), ("Mbps", 10**6), ("Kbps", 10**3)):
+        if bps % factor == 0:
+            return f"{bps // factor}{unit}"
+    return f"{bps}bps"
+
+
+def _flows(item: Exported, ports: list[tuple[int, int]]) -> Iterator[str]:
+    schedule = item.schedule
+    ids = _ids(item.testbed)
+    host = [ids[name] for name in item.testbed.hosts]
+    marks = [f"{group} {port}" for group, port in ports]
+    yield f"{len(schedule)}\n"
+    columns = (
+        column.tolist()
+        for column in (
+            schedule.src,
+            schedule.dst,
+            schedule.klass,
+            schedule.size_bytes,
+            schedule.start_ns + BASE_NS,
+        )
+    )
+    for src, dst, klass, size, start in zip(*columns, strict=True):
+        seconds = f"{start // 10**9}.{start % 10**9:09d}"
+        yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"
+
+
+def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
+    return {
+        "format": NAMES_FORMAT,
+        "testbed": item.testbed.name,
+        "nodes": [{"name": device.name, "tier": device.tier} for device in item.testbed.devices],
+        "classes": [
+            {"name": name, "group": group, "port": port}
+            for name, (group, port) in zip(item.schedule.classes, ports, strict=True)
+        ],
+    }

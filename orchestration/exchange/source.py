@@ -1,0 +1,140 @@
+"""What is exported: the flows, fabric and settings of a finished trial, or of a campaign's trials.
+
+A campaign file needs no run: its schedules follow from its seed. Trials that differ in their tuner
+alone are one then, and thresholds are not known.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.errors import InputError
+from orchestration.model.records import Floats, Ints, Schedule
+from orchestration.model.trial import TrialSpec
+
+
+@dataclass(frozen=True)
+class QueueThresholds:
+    """The thresholds that every queue started with, shapes (queues,); whether they then changed."""
+
+    kmin_bytes: Ints
+    kmax_bytes: Ints
+    pmax: Floats
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One trial to export. `thresholds` and `result` are None where nothing ran."""
+
+    name: str
+    spec: TrialSpec
+    testbed: Testbed
+    schedule: Schedule
+    thresholds: QueueThresholds | None = None
+    result: TrialResult | None = None
+
+
+def read_source(path: Path) -> list[Exported]:
+    """Return the trials of a trial's folder, a campaign's folder, or a campaign file.
+
+    Raises InputError for what is none of them, or cannot be read.
+    """
+    if path.suffix in (".yml", ".yaml") and path.is_file():
+        return _of_campaign(path)
+    if (path / TRIAL_FILE).is_file():
+        return [_of_trial(path)]
+    folders = finished_trials(path)
+    if not folders:
+        raise InputError.single(
+            str(path),
+            "is no trial's folder, no campaign's folder with finished trials, and no campaign file",
+            "give runs/<campaign>, runs/<campaign>/<trial> or FILE.yml",
+        )
+    return [_of_trial(folder) for folder in folders]
+
+
+def _of_trial(folder: Path) -> Exported:
+    result = read_trial(folder)
+    return Exported(
+        name=folder.name,
+        spec=result.spec,
+        testbed=result.testbed,
+        schedule=schedule_of(result),
+        thresholds=_thresholds(result),
+        result=result,
+    )
+
+
+def schedule_of(result: TrialResult) -> Schedule:
+    """Return the schedule of a finished trial. Raises InputError for an unreadable table."""
+    table = result.table("schedule")
+    hosts = {name: number for number, name in enumerate(result.testbed.hosts)}
+    classes = {name: number for number, name in enumerate(dict.fromkeys(table["class"]))}
+
+    def numbers(column: str, known: Mapping[str, int]) -> Ints:
+        try:
+            return np.fromiter((known[name] for name in table[column]), np.int64)
+        except KeyError as error:
+            what = f"its schedule names a host {error.args[0]!r} that its testbed has not"
+            raise InputError.single(str(result.folder), what, "restore it from a copy") from error
+
+    return Schedule(
+        start_ns=table["start_ns"],
+        src=numbers("src", hosts),
+        dst=numbers("dst", hosts),
+        size_bytes=table["bytes"],
+        klass=numbers("class", classes),
+        classes=tuple(classes),
+    )
+
+
+def _thresholds(result: TrialResult) -> QueueThresholds | None:
+    """Return what each queue had when flows began; None unless every queue's is known."""
+    table, queues = result.table("actions"), result.testbed.queues
+    place = {(q.device, q.name, q.klass): number for number, q in enumerate(queues)}
+    rows = np.full(len(queues), -1, dtype=np.int64)
+    keys = zip(table["device"], table["port"], table["queue"].tolist(), strict=True)
+    number = np.fromiter((place.get(key, -1) for key in keys), np.int64)
+    early = np.flatnonzero((table["t_ns"] <= 0) & (number >= 0))
+    rows[number[early]] = early
+    if not len(queues) or (rows < 0).any():
+        return None
+    return QueueThresholds(
+        kmin_bytes=table["kmin_bytes"][rows],
+        kmax_bytes=table["kmax_bytes"][rows],
+        pmax=table["pmax"][rows],
+        changed=bool((table["t_ns"] > 0).any()),
+    )
+
+
+def _of_campaign(path: Path) -> list[Exported]:
+    from orchestration.campaign.expand import load_campaign
+    from traffic.schedule import make_schedule
+
+    found: dict[str, Exported] = {}
+    for trial in load_campaign(path).trials:
+        own = ("tuner", "action_period_ns", "cell")
+        shared = {key: value for key, value in trial.to_json().items() if key not in own}
+        shared["files"] = trial.traffic_files
+        key = json.dumps(shared, sort_keys=True)
+        if key not in found:
+            testbed = load_testbed(trial.testbed)
+            words = [str(v) for k, v in trial.cell.items() if not k.startswith("tuner")]
+            safe = "-".join(
+                "".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words
+            )
+            stem = f"{safe}-r{trial.repeat}" if safe else f"r{trial.repeat}"
+            taken = sum(item.name.split(".")[0] == stem for item in found.values())
+            name = f"{stem}.{taken + 1}" if taken else stem
+            found[key] = Exported(name, trial, testbed, make_schedule(trial, testbed))
+    return list(found.values())
