@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import TUNER, choose, read_factors
+from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
     ACTIONS,
@@ -193,8 +193,8 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     if parent is None:
         return ""
     if trial is not None:
-        return f"{parent.run}/{trial.trial} sha256:{trial.sha256}"
-    return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
+        return f"sha256:{trial.sha256} {parent.run}/{trial.trial}"
+    return f"sha256:{parent.sha256} {parent.run}" if parent.sha256 else parent.run
 
 
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
@@ -235,10 +235,10 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         host=HostSpec(file.host.congestion_control, file.host.min_rto),
         cell=_labels(cell, tuner),
         files={
-            **{path: _digest(path) for path in (testbed, *workloads) if schema.is_path(path)},
-            **{name: _digest(of_repeat(name, repeat)) for name in sorted(recordings)},
+            **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
+            **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(tuner.name, params),
-            **({f"{ACTIONS}{actions}": _digest(own_actions)} if actions else {}),
+            **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
     )
@@ -250,12 +250,7 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
     if name is None:
         return {}
     called = name if schema.is_path(name) else f"{CHECKPOINT}{name}"
-    return {called: _digest(str(find_checkpoint(name)))}
-
-
-def _digest(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {called: sha256_of(str(find_checkpoint(name)))}
 
 
 def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:

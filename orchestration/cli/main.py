@@ -16,6 +16,7 @@ from orchestration.cli.doctor import doctor
 from orchestration.cli.plan import plan
 from orchestration.cli.provision import EPILOG as PROVISION_EPILOG
 from orchestration.cli.provision import provision
+from orchestration.cli.replay import replay
 from orchestration.cli.report import report
 from orchestration.cli.restore import EPILOG as RESTORE_EPILOG
 from orchestration.cli.restore import restore
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command()(run)
 app.command()(plan)
+app.command()(replay)
 app.command()(report)
 app.command()(train)
 app.command(epilog=CALIBRATE_EPILOG)(calibrate)

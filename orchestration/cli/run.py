@@ -18,7 +18,9 @@ from orchestration.cli.hardware import (
 )
 
 if TYPE_CHECKING:
+    from orchestration.campaign.expand import Campaign
     from orchestration.runner.run import Summary
+    from orchestration.wiring import RackAccess
 
 
 def run(
@@ -59,28 +61,55 @@ def run(
 
     closloop run examples/quickstart.yml --on hardware --inventory rack.yml
     """
-    # Trials run side by side, a core each: NumPy's own threads would only be in the way.
+    spare_threads()
+
+    from orchestration.campaign.expand import load_campaign
+
+    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    rack = rack_of(campaign, inventory, ask_pass, ask_become_pass)
+    summary = run_loaded(campaign, rack, out, jobs, fresh=fresh)
+    show(summary, report=report, as_json=as_json)
+    raise typer.Exit(summary.exit_code)
+
+
+def spare_threads() -> None:
+    """Let NumPy have no threads of its own: trials run side by side, a core each."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+
+def rack_of(
+    campaign: Campaign, inventory: Path | None, ask_pass: bool, ask_become_pass: bool
+) -> RackAccess | None:
+    """Return how to reach the rack that a campaign needs; None if it needs none, or has none.
+
+    For a virtual rack the whole command runs inside it, and this does not return.
+    """
+    if campaign.trials[0].backend != "hardware" or inventory is None:
+        return None
+    enter_virtual_rack(inventory)
+    return rack_access(inventory, ask_pass, ask_become_pass)
+
+
+def run_loaded(
+    campaign: Campaign, rack: RackAccess | None, out: Path, jobs: int, *, fresh: bool
+) -> Summary:
+    """Run a campaign into `out`, `jobs` trials side by side (0: one a core); show how it goes."""
     from orchestration import wiring
-    from orchestration.campaign.expand import load_campaign
     from orchestration.cli.display import open_display
     from orchestration.runner.run import default_jobs, run_campaign
 
-    campaign = load_campaign(file, backend=backend, repeats=repeats)
-    rack = None
-    if campaign.trials[0].backend == "hardware" and inventory is not None:
-        enter_virtual_rack(inventory)
-        rack = rack_access(inventory, ask_pass, ask_become_pass)
     engine = wiring.backend(campaign.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(campaign, engine)
     with open_display(f"{campaign.name} on {engine.name}") as display:
-        summary = run_campaign(campaign, engine, out, side_by_side, display, fresh=fresh)
+        return run_campaign(campaign, engine, out, side_by_side, display, fresh=fresh)
+
+
+def show(summary: Summary, *, report: bool, as_json: bool) -> None:
+    """Print how a run went: as JSON, or as tables with the report of its results."""
     if as_json:
         typer.echo(json.dumps(_as_json(summary), indent=1))
     else:
         _show(summary, report=report)
-    raise typer.Exit(summary.exit_code)
 
 
 def _show(summary: Summary, *, report: bool) -> None:

@@ -1,0 +1,12 @@
+"""Digests of files: what a trial was made from, in a line."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+
+def sha256_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

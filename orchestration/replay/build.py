@@ -1,0 +1,131 @@
+"""Builds replays: a folder with a campaign file and all that it names, complete for anybody."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from inventory.files import load_testbed
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import finished_trials
+from orchestration.model.digest import sha256_of
+from orchestration.model.errors import InputError
+from orchestration.replay import from_flows, from_runs
+from orchestration.replay.campaign_file import campaign_text
+from orchestration.replay.draft import Draft
+from orchestration.replay.request import ReplayRequest
+from orchestration.replay.testbed_file import with_rates, write_testbed
+
+CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
+INPUTS_SUFFIX, _PARTIAL_SUFFIX = ".inputs", ".partial"
+_NAME_LENGTH = 64
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replay that is ready to run: its campaign file, and what its user should know."""
+
+    file: Path
+    notes: tuple[str, ...]
+
+
+def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> tuple[Replay, ...]:
+    """Write the campaigns that replay what is asked for, each into `out/<name>.inputs`.
+
+    A folder that is there with the same content is left alone; another one is replaced as long as
+    no finished trial was made from it, or with `fresh`. Raises InputError for what cannot be
+    replayed, before anything is replaced.
+    """
+    drafts = _drafts(request)
+    names = [_name(request, draft) for draft in drafts]
+    if len(set(names)) < len(names):
+        names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
+    return tuple(
+        _write(request, draft, name, out, fresh) for draft, name in zip(drafts, names, strict=True)
+    )
+
+
+def _drafts(request: ReplayRequest) -> tuple[Draft, ...]:
+    if request.run.is_file():
+        return (from_flows.draft(request),)
+    return from_runs.drafts(request)
+
+
+def _name(request: ReplayRequest, draft: Draft) -> str:
+    """Return the campaign's name: the parent's, what is changed, and where it runs."""
+    if request.name:
+        words = [request.name, draft.apart]
+    else:
+        others = [entry.label for entry in draft.others]
+        rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
+        rates += ["rates"] if request.rates else []
+        rates += ["thresholds"] if request.scale_thresholds else []
+        words = [draft.parent, draft.apart, "replay", *others, *rates, draft.backend]
+    name = re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, words)).lower()).strip("-")
+    return name[:_NAME_LENGTH].rstrip("-") or "replay"
+
+
+def _write(request: ReplayRequest, draft: Draft, name: str, out: Path, fresh: bool) -> Replay:
+    target = out / f"{name}{INPUTS_SUFFIX}"
+    partial = out / f".{target.name}{_PARTIAL_SUFFIX}"
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # of a call that was killed here
+        partial.mkdir(parents=True)
+        testbed = _testbed(request, draft)
+        write_testbed(partial / TESTBED_FILE, testbed)
+        campaign = draft.write(partial, testbed, name)
+        text = campaign_text(campaign, TESTBED_FILE)
+        (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
+        _put(partial, target, out / name, fresh)
+    except OSError as error:
+        raise InputError.single(
+            str(error.filename or target),
+            f"cannot be written: {error.strerror}",
+            "make room there, make it writable, or choose another place with --out",
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return Replay(target / CAMPAIGN_FILE, (*draft.notes, *_changed(draft.testbed, testbed)))
+
+
+def _testbed(request: ReplayRequest, draft: Draft) -> Testbed:
+    testbed = load_testbed(request.testbed) if request.testbed else draft.testbed
+    if testbed is None:
+        raise InputError.single(
+            str(request.run),
+            "a file of flows says nothing of its testbed",
+            "name it with --testbed: a name of `closloop inventory list`, or a file of your own",
+        )
+    return with_rates(testbed, request.scale_rates, request.rates)
+
+
+def _changed(before: Testbed | None, after: Testbed) -> Iterable[str]:
+    if before is not None and before.name != after.name:
+        yield f"testbed {after.name} in place of {before.name}"
+
+
+def _put(partial: Path, target: Path, results: Path, fresh: bool) -> None:
+    """Give the folder its final name, unless the same is there already."""
+    if target.exists():
+        if _digests(target) == _digests(partial):
+            return
+        if finished_trials(results) and not fresh:
+            raise InputError.single(
+                str(target),
+                f"is another replay's, and {results} has results of it",
+                "give this one another --name, or put the old results aside with --fresh",
+            )
+        shutil.rmtree(target)
+    os.rename(partial, target)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): sha256_of(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

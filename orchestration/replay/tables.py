@@ -1,0 +1,137 @@
+"""The tables of a trial as the CSV files that a replay reads: flows, and actions."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.tables import TABLES, Columns, read_table
+from orchestration.model.csv_columns import write_csv
+from orchestration.model.errors import InputError
+from orchestration.model.records import Ints
+from traffic import flow_file
+from traffic.schedule import class_names
+from tuners import recorded
+
+_AGAIN = "run the trial again, or restore the file from a copy"
+# A reading begins when its time has come, or later. One that began this much early is of its time.
+_EARLY_SHARE = 10
+
+
+def schedule_of(trial: TrialResult) -> Columns:
+    """Return the flows of a trial's schedule. Raises InputError if they are not in its order."""
+    path = trial.folder / TABLES["schedule"].file
+    where, table = str(path), read_table(path, "schedule")
+    _refuse(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
+    _refuse(where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1)
+    if not len(table["start_ns"]):
+        raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
+    return table
+
+
+def write_flows(path: Path, schedule: Columns) -> None:
+    """Write a schedule's flows, in their order."""
+    write_csv(path, {name: schedule[name] for name in flow_file.COLUMNS})
+
+
+def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
+    """Return the classes of a schedule in the order of their patterns, those with flows alone.
+
+    The trial's patterns say it; for imported flows, which have none, flows that start together.
+    """
+    found = tuple(dict.fromkeys(schedule["class"].tolist()))
+    declared = class_names(trial.spec.traffic)
+    if set(found) <= set(declared):
+        return tuple(name for name in declared if name in found)
+    after: dict[str, dict[str, None]] = {name: {} for name in found}
+    together = np.flatnonzero(np.diff(schedule["start_ns"]) == 0)
+    klass = schedule["class"]
+    for before, then in dict.fromkeys(
+        zip(klass[together].tolist(), klass[together + 1].tolist(), strict=True)
+    ):
+        if before != then:
+            after[then][before] = None
+    try:
+        return tuple(graphlib.TopologicalSorter(after).static_order())
+    except graphlib.CycleError:
+        return found
+
+
+def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
+    """Say whether a replay numbers the flows as the schedule does, classes being in this order."""
+    host = {name: place for place, name in enumerate(testbed.hosts)}
+    klass = {name: place for place, name in enumerate(order)}
+
+    def numbers(column: str, of_name: Mapping[str, int]) -> Ints:
+        names = schedule[column].tolist()
+        return np.fromiter((of_name.get(name, -1) for name in names), np.int64, len(names))
+
+    keys = (numbers("dst", host), numbers("src", host), numbers("class", klass))
+    sorted_rows = np.lexsort((*keys, schedule["start_ns"]))
+    return bool(np.array_equal(sorted_rows, np.arange(len(sorted_rows))))
+
+
+def actions_of(trial: TrialResult) -> Columns:
+    """Return a trial's changes of thresholds, each at the sampling time that it answers.
+
+    A reading begins some ns, on a rack some us, after its sampling time: a replay's reading of the
+    same sample may begin a little sooner than the recorded one, and is the right one all the same.
+
+    Raises InputError for a table without rows, one whose clock goes backwards, and impossible
+    thresholds.
+    """
+    path = trial.folder / TABLES["actions"].file
+    where, table = str(path), read_table(path, "actions")
+    if not len(table["t_ns"]):
+        raise InputError.single(
+            where,
+            "the trial has no recorded actions",
+            "let a tuner decide in their place: --tuner secn1",
+        )
+    t_ns = table["t_ns"]
+    _refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
+    kmin, kmax, pmax = (table[name] for name in ("kmin_bytes", "kmax_bytes", "pmax"))
+    _refuse(where, (kmin < 0) | (kmin > kmax), "has not 0 <= kmin_bytes <= kmax_bytes")
+    _refuse(where, ~((pmax >= 0) & (pmax <= 1)), "has a pmax that is no probability")
+    period_ns = trial.spec.sample_period_ns
+    samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
+    return {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
+
+
+def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
+    """Return the actions with each port's kmin and kmax in proportion to its new rate.
+
+    Raises InputError for a port that one of the testbeds has not.
+    """
+    rates = [{(p.device, p.name): p.rate_bps for p in each.ports} for each in (before, after)]
+    ports = list(zip(actions["device"].tolist(), actions["port"].tolist(), strict=True))
+    known: dict[tuple[Any, Any], float] = {}
+    for port in dict.fromkeys(ports):
+        if any(port not in each for each in rates):
+            what = f"{port[0]}:{port[1]} is not in both testbeds"
+            raise InputError.single("--scale-thresholds", what, "leave it out")
+        known[port] = rates[1][port] / rates[0][port]
+    factor = np.fromiter((known[port] for port in ports), np.float64, len(ports))
+    new = {
+        name: np.rint(actions[name] * factor).astype(np.int64)
+        for name in ("kmin_bytes", "kmax_bytes")
+    }
+    return {**actions, **new}
+
+
+def write_actions(path: Path, actions: Columns) -> None:
+    """Write changes of thresholds, in their order."""
+    write_csv(path, {name: actions[name] for name in recorded.COLUMNS})
+
+
+def _refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
+    """Raise InputError for the first row that is wrong; `wrong` begins with row `offset`."""
+    rows = np.flatnonzero(wrong)
+    if len(rows):
+        raise InputError.single(where, f"row {int(rows[0]) + offset + 1} {what}", _AGAIN)

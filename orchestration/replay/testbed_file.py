@@ -1,0 +1,114 @@
+"""The recorded testbed as a testbed file, link by link, with other rates if they are asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from inventory.files import load_testbed
+from inventory.strictyaml import suggest
+from inventory.testbed_json import testbed_to_json
+from inventory.topology import Link, Port, Testbed
+from orchestration.model.errors import InputError
+from orchestration.model.units import UnitError, parse_rate_bps
+from orchestration.replay.text import duration, mapping, quoted, rate
+
+_REMEDY = "name a testbed file of your own with --testbed"
+
+
+def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Testbed:
+    """Return the testbed with every rate multiplied by `scale`, then links by name at `changed`.
+
+    `changed` has rates in bit/s by links' names, `leaf1-spine2`. A testbed whose rates are others
+    has another name. Raises InputError for a link that is not there, and for rates below 1 bit/s.
+    """
+    unknown = [name for name in changed if name not in testbed.links_by_name]
+    if unknown:
+        known = testbed.links_by_name
+        remedy = suggest(unknown[0], known) or f"its first is {next(iter(known), 'none')}: "
+        raise InputError.single(
+            "--rate",
+            f"testbed {testbed.name} has no link {unknown[0]!r}",
+            f"{remedy}a link is named by its two devices",
+        )
+    rates = [round(link.rate_bps * scale) for link in testbed.links]
+    for name, rate_bps in changed.items():
+        for index in testbed.links_by_name[name]:
+            rates[index] = rate_bps
+    if min(rates, default=1) < 1:
+        raise InputError.single(
+            "--scale-rates", f"{scale:g} leaves a link without a rate", "use a larger factor"
+        )
+    if rates == [link.rate_bps for link in testbed.links]:
+        return testbed
+    links = tuple(dataclasses.replace(link, rate_bps=rates[link.index]) for link in testbed.links)
+    ports = tuple(dataclasses.replace(port, rate_bps=rates[port.link]) for port in testbed.ports)
+    ending = "-rates" if changed else f"-x{scale:g}"
+    return dataclasses.replace(testbed, name=testbed.name[:48] + ending, links=links, ports=ports)
+
+
+def parse_rate(text: str) -> tuple[str, int]:
+    """Return a link's name and its rate in bit/s from `leaf1-spine2=50G`, or `...=50Gbps`.
+
+    Raises InputError.
+    """
+    name, equals, value = text.partition("=")
+    unit = "bps" if value[-1:] in ("K", "M", "G", "T") else ""
+    try:
+        rate_bps = parse_rate_bps(value + unit)
+    except UnitError as error:
+        what, _, remedy = str(error).partition(": ")
+        raise InputError.single("--rate", f"{text!r}: {what}", remedy) from error
+    if not equals or not name or rate_bps < 1:
+        raise InputError.single("--rate", f"{text!r} is no link's rate", "like leaf1-spine2=50G")
+    return name, rate_bps
+
+
+def write_testbed(path: Path, testbed: Testbed) -> None:
+    """Write the testbed as a file that `load_testbed` reads back as the same.
+
+    Raises InputError if a testbed file cannot say what this one is: ports with names of their own,
+    buffers that differ from port to port.
+    """
+    path.write_text(_text(testbed), encoding="utf-8")
+    try:
+        again = load_testbed(str(path))
+    except InputError as error:
+        what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
+        raise InputError.single("testbed.json", what, _REMEDY) from error
+    before, after = testbed_to_json(testbed), testbed_to_json(again)
+    different = [key for key in before if before[key] != after.get(key)]
+    if different:
+        what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
+        raise InputError.single("testbed.json", what, _REMEDY)
+
+
+def _text(testbed: Testbed) -> str:
+    tiers = {device.name: device.tier for device in testbed.devices}
+    buffer_bytes = max((port.buffer_bytes for port in testbed.switch_ports), default=0)
+    lines = [
+        "# Written by closloop replay, from the testbed.json of a trial.",
+        "kind: custom",
+        f"name: {quoted(testbed.name)}",
+        f"source: {quoted(testbed.source)}",
+        f"mtu: {testbed.mtu_bytes}B",
+        f"framing: {testbed.framing_bytes}B",
+        f"buffer: {buffer_bytes}B",
+    ]
+    if testbed.classes:
+        lines.append("classes:")
+    for klass in testbed.classes:
+        own = {"congestion_control": klass.congestion_control} if klass.congestion_control else {}
+        lines.append(f"  - {mapping({'name': klass.name, 'weight': klass.weight, **own})}")
+    lines += [f"hosts: {json.dumps(testbed.hosts)}", "switches:"]
+    lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
+    lines += ["links:", *(f"  - {_link(link, testbed.ports)}" for link in testbed.links)]
+    return "\n".join([*lines, ""])
+
+
+def _link(link: Link, ports: tuple[Port, ...]) -> str:
+    ends = {"a": ports[link.a].device, "b": ports[link.b].device}
+    figures = {"rate": rate(link.rate_bps), "delay": duration(link.delay_ns)}
+    return mapping({**ends, **figures})
