@@ -25,8 +25,8 @@ Out = Annotated[
     Path, typer.Option("--out", "-o", help="The campaign's folder that the trial joins.")
 ]
 Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
-Seed = Annotated[int, typer.Option(help="Runs of equal flows are paired by it.")]
-Repeat = Annotated[int, typer.Option(help="The number of the repeat.")]
+Seed = Annotated[int | None, typer.Option(help="Runs of equal flows are paired by it.")]
+Repeat = Annotated[int | None, typer.Option(help="The number of the repeat.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
 
 
@@ -44,8 +44,8 @@ def import_hpcc(
     ] = None,
     base: Annotated[str, typer.Option(help="The simulator's time that becomes 0.")] = "2s",
     label: Label = "",
-    seed: Seed = 0,
-    repeat: Repeat = 0,
+    seed: Seed = None,
+    repeat: Repeat = None,
     as_json: AsJson = False,
 ) -> None:
     """Take over a run of the HPCC (Alibaba) ns-3 simulator, or of the forks of ConWeave and UNISON.
@@ -66,8 +66,32 @@ def import_hpcc(
     _write(imported, out, label or imported.congestion_control or "hpcc", seed, repeat, as_json)
 
 
+Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in which unit.")]
+
+
+@importer.command("csv")
+def import_csv(
+    file: Annotated[Path, typer.Argument(help="A delimited text file with a header.")],
+    mapping: Mapping,
+    out: Out,
+    label: Label = "imported",
+    seed: Seed = None,
+    repeat: Repeat = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a CSV of flows of your own; a small YAML file says which column is what.
+
+    Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
+    """
+    from orchestration.exchange.csv_import import import_csv as read
+
+    with _busy("reading"):
+        imported = read(file, mapping)
+    _write(imported, out, label, seed, repeat, as_json)
+
+
 def _write(
-    imported: Imported, out: Path, label: str, seed: int, repeat: int, as_json: bool
+    imported: Imported, out: Path, label: str, seed: int | None, repeat: int | None, as_json: bool
 ) -> None:
     from orchestration.exchange.imported import write_imported
 
@@ -183,3 +207,24 @@ def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path
     if len(items) == 1:
         return [(items[0], out, prefix)]
     return [(item, out / item.name, prefix and f"{prefix}/{item.name}") for item in items]
+
+
+@exporter.command("csv")
+def export_csv(run: Run, out: NewFolder, as_json: AsJson = False) -> None:
+    """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
+
+    mapping.yml says how `closloop import csv` reads flows.csv again. A campaign has a folder for
+    each of its trials.
+
+    Example: closloop export csv runs/quickstart -o exported
+    """
+    from orchestration.exchange.csv_export import export_csv as write
+
+    with _busy("exporting"):
+        written = [write(item, place) for item, place, _ in _places(run, out)]
+    if as_json:
+        data = [{"folder": str(one.folder), "flows": one.flows} for one in written]
+        typer.echo(json.dumps(data, indent=1))
+        return
+    for one in written:
+        typer.echo(f"{one.folder}: {one.flows} flows")

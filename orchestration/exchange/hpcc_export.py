@@ -17,6 +17,7 @@ from orchestration.backends.faults import fault_plan
 from orchestration.exchange.hpcc_config import config_text, mode_of, thresholds_of
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
 from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
+from orchestration.exchange.imported import IMPORTED
 from orchestration.exchange.source import Exported
 from orchestration.exchange.staging import staged
 from orchestration.model.errors import InputError
@@ -53,7 +54,7 @@ def export_hpcc(
     _refuse_testbed(item.testbed)
     _refuse_schedule(item.schedule, item.testbed)
     down = _link_down(item)
-    mode = mode_of(control or item.spec.host.congestion_control)
+    mode = mode_of(control or _control(item))
     marks = thresholds_of(item, thresholds, notes)
     ports = _class_ports(item.schedule.classes)
     config = config_text(item, mode, marks, down, prefix or str(folder.resolve()), notes)
@@ -66,6 +67,13 @@ def export_hpcc(
         names = json.dumps(_names(item, ports), indent=1)
         (partial / "names.json").write_text(names + "\n", encoding="utf-8")
     return HpccExport(folder, len(item.schedule), tuple(notes))
+
+
+def _control(item: Exported) -> str:
+    own = item.spec.host.congestion_control
+    if own == IMPORTED and item.result is not None:
+        return str(item.result.facts.get("congestion_control", "unknown"))
+    return own
 
 
 def _refuse_testbed(testbed: Testbed) -> None:
@@ -192,6 +200,9 @@ def _flows(item: Exported, ports: list[tuple[int, int]]) -> Iterator[str]:
 def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
     return {
         "format": NAMES_FORMAT,
+        "trial": item.spec.id if item.result is not None else "",
+        "seed": item.spec.seed,
+        "repeat": item.spec.repeat,
         "testbed": item.testbed.name,
         "nodes": [{"name": device.name, "tier": device.tier} for device in item.testbed.devices],
         "classes": [

@@ -98,6 +98,9 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
         facts=_facts(histogram, testbed, base_ns),
+        parent=names.trial,
+        seed=names.seed,
+        repeat=names.repeat,
     )
 
 
@@ -105,12 +108,16 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
 class Names:
     """What ids are called here: the testbed, its nodes with their tiers, ports of flows' classes.
 
-    `classes` maps (priority group, destination port) to a class's name.
+    `classes` maps (priority group, destination port) to a class's name. `trial`, `seed` and
+    `repeat` are those of the trial that was exported.
     """
 
     testbed: str
     nodes: tuple[tuple[str, int], ...]
     classes: Mapping[tuple[int, int], str]
+    trial: str = ""
+    seed: int = 0
+    repeat: int = 0
 
     @classmethod
     def of(cls, topology: HpccTopology) -> Names:
@@ -141,6 +148,9 @@ def _read_names(path: Path, topology: HpccTopology) -> Names:
                 (int(item["group"]), int(item["port"])): str(item["name"])
                 for item in data["classes"]
             },
+            trial=str(data["trial"]),
+            seed=int(data["seed"]),
+            repeat=int(data["repeat"]),
         )
     except OSError as error:
         raise InputError.single(str(path), f"cannot be read: {error.strerror}", remedy) from error

@@ -6,6 +6,7 @@ Only what the files prove is checked: a check that they do not allow is left out
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import ideal_ns, write_trial
@@ -36,6 +38,10 @@ from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 
 _FASTER_THAN_IDEAL = 0.95
 _DIGEST_BLOCK = 1 << 20
+# As a campaign's default.
+_DRAIN_NS = 200_000_000
+# What the spec says in place of the hosts' congestion control; the facts have it.
+IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ class Imported:
     `inputs` and `results` are the files by what they are: those that decide the flows and the
     fabric, and those that say what became of them. `missing` says in words what could not be had;
     `complete` whether flows that did not end would be known; `measured` whether any end is.
+    `parent` is the trial whose flows were sent, if it was one of closloop's.
     """
 
     format: str
@@ -117,6 +124,9 @@ class Imported:
     events: tuple[Event, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     sample_period_ns: int = 100_000
+    parent: str = ""
+    seed: int = 0
+    repeat: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,7 +140,12 @@ class Written:
 
 
 def write_imported(
-    imported: Imported, out: Path, *, label: str, seed: int = 0, repeat: int = 0
+    imported: Imported,
+    out: Path,
+    *,
+    label: str,
+    seed: int | None = None,
+    repeat: int | None = None,
 ) -> Written:
     """Write the results as a trial in the campaign's folder `out`, `label` in the tuner's place.
 
@@ -148,6 +163,8 @@ def write_imported(
         ideal = np.where(flows.ideal >= 0, flows.ideal, ideal)
     assert ideal is not None
     unknown = np.full(count, MISSING, dtype=np.int64)
+    seed = imported.seed if seed is None else seed
+    repeat = imported.repeat if repeat is None else repeat
     trial = _trial(imported, flows, out, label, seed, repeat)
     record = TrialRecord(
         flows=FlowRecords(
@@ -199,7 +216,9 @@ def _trial(
     imported: Imported, flows: ImportedFlows, out: Path, label: str, seed: int, repeat: int
 ) -> TrialSpec:
     duration_ns = int(flows.start_ns[-1]) + 1
-    last_ns = max(int(flows.end_ns.max()), duration_ns, imported.stop_ns)
+    # Unless the files say when it stopped, runs of one schedule should not differ in it.
+    stop_ns = imported.stop_ns or duration_ns + _DRAIN_NS
+    last_ns = max(int(flows.end_ns.max()), duration_ns, stop_ns)
     return TrialSpec(
         campaign=re.sub(r"[^a-z0-9-]+", "-", out.resolve().name.lower()).strip("-") or "imported",
         testbed=imported.testbed.name,
@@ -213,9 +232,25 @@ def _trial(
         sample_period_ns=imported.sample_period_ns,
         action_period_ns=imported.sample_period_ns,
         faults=imported.faults,
-        host=HostSpec(congestion_control=imported.congestion_control or "unknown"),
-        files={f"{role} {path.name}": digest(path) for role, path in imported.inputs.items()},
+        # Which it was stands in the facts: here it would keep runs of one schedule apart.
+        host=HostSpec(congestion_control=IMPORTED),
+        files={"schedule": _digest_of(flows), "testbed": _digest_text(imported.testbed)},
+        parent=imported.parent,
     )
+
+
+def _digest_of(flows: ImportedFlows) -> str:
+    """Return a SHA-256 of what was to be sent: runs that share it are compared."""
+    found = hashlib.sha256("\n".join(flows.classes).encode())
+    for column in (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass):
+        found.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+    return found.hexdigest()
+
+
+def _digest_text(testbed: Testbed) -> str:
+    """Return a SHA-256 of the fabric without the words about it."""
+    data = {**testbed_to_json(testbed), "source": ""}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _facts(imported: Imported) -> dict[str, Any]:
@@ -229,6 +264,7 @@ def _facts(imported: Imported) -> dict[str, Any]:
             },
             "missing": list(imported.missing),
         },
+        "congestion_control": imported.congestion_control or "unknown",
         **imported.facts,
     }
 

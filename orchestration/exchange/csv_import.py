@@ -1,0 +1,189 @@
+"""Makes a run of a CSV file of flows, as its mapping file says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from orchestration.artifacts.stamp import Reason
+from orchestration.exchange.delimited import Block, blocks
+from orchestration.exchange.hosts import Hosts
+from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.exchange.mapping import (
+    DELIMITERS,
+    SIZE_UNITS,
+    TIME_UNITS,
+    CsvMapping,
+    TimeColumn,
+    read_mapping,
+)
+from orchestration.exchange.textrows import refuse
+from orchestration.model.errors import InputError
+from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints
+
+_STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
+ALL = "all"
+
+
+def import_csv(path: Path, mapping_path: Path) -> Imported:
+    """Read a CSV of flows. Raises InputError, with file and line, for what is wrong in either."""
+    mapping, _ = read_mapping(mapping_path, CsvMapping)
+    table = _Table(path, mapping)
+    for block in blocks(path, table.wanted, DELIMITERS[mapping.delimiter]):
+        table.take(block)
+    if not table.lines:
+        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+    lines, src, dst = table.lines, table.src, table.dst
+    hosts = Hosts(mapping, mapping_path, [*src, *dst])
+
+    def where(row: int) -> str:
+        return f"{path}:{lines[row]}"
+
+    numbers = [hosts.numbers(ends, where) for ends in (src, dst)]
+    _refuse_self(path, lines, *numbers)
+    flows = table.flows(*numbers)
+    columns = mapping.columns
+    ends_known = columns.fct is not None or columns.end is not None
+    missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
+    missing += ["thresholds", *(["retransmits"] if columns.retransmits is None else [])]
+    missing += hosts.notes
+    return Imported(
+        format="CSV",
+        testbed=hosts.testbed,
+        flows=flows,
+        inputs={"mapping": mapping_path, "flows": path},
+        results={},
+        missing=missing,
+        findings=[] if not table.notes else [Reason("notes", "warning", n) for n in table.notes],
+        complete=ends_known,
+        measured=ends_known,
+        facts={"hosts_named": hosts.renamed} if hosts.renamed else {},
+    )
+
+
+class _Table:
+    """The columns of the file, block by block."""
+
+    def __init__(self, path: Path, mapping: CsvMapping) -> None:
+        self.path, self.mapping = path, mapping
+        self.lines: list[int] = []
+        self.src: list[str] = []
+        self.dst: list[str] = []
+        self._klass: list[str] = []
+        self._numbers: dict[str, list[Ints]] = {}
+        self.notes: list[str] = []
+        found = mapping.columns
+        self.wanted = {
+            name: item if isinstance(item, str) else item.column
+            for name in type(found).model_fields
+            if (item := getattr(found, name)) is not None
+        }
+
+    def take(self, block: Block) -> None:
+        """Take the rows of a block."""
+        found = self.mapping.columns
+        self.lines += block.lines
+        self.src += block.cells["src"]
+        self.dst += block.cells["dst"]
+        self._klass += block.cells.get("klass", [ALL] * len(block.lines))
+        start = block.scaled("start", TIME_UNITS[found.start.unit], least=self.mapping.base)
+        values = {
+            "start": start - self.mapping.base,
+            "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], least=1),
+            "end": self._end(block, start),
+            "ideal": self._time(block, "ideal", found.ideal, least=1),
+        }
+        for name in ("retransmits", "flow_id"):
+            if name in self.wanted:
+                values[name] = block.scaled(name, 1)
+        values["status"] = self._status(block, values["end"])
+        for name, column in values.items():
+            self._numbers.setdefault(name, []).append(column)
+
+    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int) -> Ints:
+        if column is None:
+            return np.full(len(block.lines), MISSING, dtype=np.int64)
+        return block.scaled(name, TIME_UNITS[column.unit], least=least, empty=True)
+
+    def _end(self, block: Block, start: Ints) -> Ints:
+        found, base = self.mapping.columns, self.mapping.base
+        if found.end is None:
+            fct = self._time(block, "fct", found.fct, least=1)
+            return np.where(fct >= 0, start - base + fct, MISSING)
+        end = self._time(block, "end", found.end, least=0)
+        early = (end >= 0) & (end <= start)
+        if early.any():
+            row = int(np.argmax(early))
+            block.refuse(row, "the flow ends before it starts", "correct the row, or the units")
+        return np.where(end >= 0, end - base, MISSING)
+
+    def _status(self, block: Block, end: Ints) -> Ints:
+        plain = np.where(end >= 0, DONE, UNFINISHED)
+        if "status" not in self.wanted:
+            return plain
+        known = {**{name: name for name in _STATUS}, **self.mapping.statuses}
+        found = []
+        for row, cell in enumerate(block.cells["status"]):
+            name = known.get(cell.strip())
+            if name is None:
+                remedy = "say under `statuses:` of the mapping file what it means"
+                block.refuse(row, f"status is {cell!r}", remedy)
+            if (name == "done") != (end[row] >= 0):
+                remedy = "a flow that is done has an end, others have none"
+                block.refuse(row, f"status is {cell!r}, which its end does not fit", remedy)
+            found.append(_STATUS[name])
+        return np.array(found, dtype=np.int64)
+
+    def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
+        """Return the flows. Raises InputError for rows that stand twice."""
+        joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
+        names = list(dict.fromkeys(self._klass))
+        code = {name: number for number, name in enumerate(names)}
+        klass = np.array([code[name] for name in self._klass], dtype=np.int64)
+        ids = joined.get("flow_id")
+        if ids is None:
+            keys = [joined["end"], klass, joined["bytes"], dst, src, joined["start"]]
+            _refuse_twice(
+                self.path,
+                self.lines,
+                keys,
+                "the row stands twice",
+                ("remove one; if they are two flows, map a column of numbers as `flow_id`"),
+            )
+        else:
+            _refuse_twice(self.path, self.lines, [ids], "the flow_id stands twice", "remove one")
+        order = np.argsort(ids, kind="stable") if ids is not None else np.arange(len(src))
+        in_order = ids is not None and bool((np.diff(joined["start"][order]) >= 0).all())
+        return ImportedFlows(
+            start_ns=joined["start"][order],
+            src=src[order],
+            dst=dst[order],
+            size_bytes=joined["bytes"][order],
+            klass=klass[order],
+            classes=tuple(names),
+            end_ns=joined["end"][order],
+            status=joined["status"][order],
+            retransmits=joined["retransmits"][order] if "retransmits" in joined else None,
+            ideal=joined["ideal"][order] if "ideal" in self.wanted else None,
+            in_order=in_order,
+        )
+
+
+def _refuse_twice(path: Path, lines: list[int], keys: Sequence[Ints], what: str, do: str) -> None:
+    order = np.lexsort(keys)
+    same = np.ones(max(0, len(order) - 1), dtype=bool)
+    for key in keys:
+        same &= np.diff(key[order]) == 0
+    if same.any():
+        at = int(np.argmax(same))
+        first, second = sorted((lines[order[at]], lines[order[at + 1]]))
+        refuse(path, second, f"{what}: in line {first} too", do)
+
+
+def _refuse_self(path: Path, lines: list[int], src: Ints, dst: Ints) -> None:
+    same = src == dst
+    if same.any():
+        row = int(np.argmax(same))
+        refuse(path, lines[row], "the flow goes from a host to itself", "remove the row")

@@ -1,0 +1,183 @@
+"""Mapping files: which column or vector of a foreign file is what, and in which unit.
+
+A unit is always said, never guessed. The YAML is as strict as a campaign file's.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field
+
+from inventory.files import load_testbed
+from inventory.strictyaml import Document, Duration, Rate, Size, StrictModel, in_order, read
+from inventory.testbed_json import testbed_from_json
+from inventory.topology import Testbed
+from orchestration.model.errors import InputError
+
+TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+SIZE_UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+}
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
+
+
+def _one_of(units: dict[str, int], noun: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if value not in units:
+            known = ", ".join(units)
+            raise ValueError(f"{value!r} is no unit of {noun}: use one of {known}")
+        return value
+
+    return AfterValidator(check)
+
+
+TimeUnit = Annotated[str, _one_of(TIME_UNITS, "time")]
+SizeUnit = Annotated[str, _one_of(SIZE_UNITS, "size")]
+
+
+class TimeColumn(StrictModel):
+    """A column of times."""
+
+    column: str
+    unit: TimeUnit = Field(description="s, ms, us or ns")
+
+
+class SizeColumn(StrictModel):
+    """A column of sizes."""
+
+    column: str
+    unit: SizeUnit = Field(description="B, KB, MB, GB, KiB, MiB or GiB")
+
+
+class OneBigSwitch(StrictModel):
+    """The fabric of results that say nothing of theirs: all hosts seen on one switch."""
+
+    rate: Rate = Field(description="of each host's link, like 25Gbps")
+    delay: Duration = Field(description="one-way propagation delay of each link, like 1us")
+    mtu: Size = 1500
+
+
+class _Placed(StrictModel):
+    testbed: str | None = None
+    one_big_switch: OneBigSwitch | None = None
+    hosts: dict[str, str] = Field(default_factory=dict)
+    base: Duration = 0
+
+
+class CsvColumnsOfFlows(StrictModel):
+    """The columns of a CSV of flows: `fct` or `end`, or neither for planned flows."""
+
+    src: str
+    dst: str
+    bytes: SizeColumn
+    start: TimeColumn
+    fct: TimeColumn | None = None
+    end: TimeColumn | None = None
+    ideal: TimeColumn | None = None
+    klass: str | None = Field(default=None, alias="class")
+    status: str | None = None
+    retransmits: str | None = None
+    flow_id: str | None = None
+
+
+class CsvMapping(_Placed):
+    """Schema of the mapping file of `closloop import csv` and `import flows --from csv`."""
+
+    delimiter: Literal["comma", "semicolon", "tab", "bar", "space"] = "comma"
+    columns: CsvColumnsOfFlows
+    statuses: dict[str, Literal["done", "unfinished", "failed"]] = Field(default_factory=dict)
+
+
+class OmnetppFlows(StrictModel):
+    """Where an OMNeT++ result file has its flows.
+
+    `module` is a regular expression for the modules that have them; its groups `src` and `dst` name
+    the hosts where no result does. The names are of vectors, whose values belong together by their
+    place, or of scalars, one flow a module.
+    """
+
+    kind: Literal["vectors", "scalars"]
+    module: str
+    start: str
+    bytes: str
+    fct: str | None = None
+    end: str | None = None
+    src: str | None = None
+    dst: str | None = None
+    klass: str | None = Field(default=None, alias="class")
+    time_unit: TimeUnit = Field(description="of start, fct and end: s, ms, us or ns")
+    size_unit: SizeUnit = Field(description="of bytes: B, KB, ...")
+
+
+class OmnetppQueues(StrictModel):
+    """Where an OMNeT++ result file has its queues: vectors of lengths, and counts of marks.
+
+    `module` is a regular expression with the groups `device` and `port`: the testbed's names, or
+    what `ports` maps to them. `marked` and `dropped` are vectors that count.
+    """
+
+    module: str
+    length: str
+    size_unit: SizeUnit = Field(description="of the length: B, KB, ...")
+    marked: str | None = None
+    dropped: str | None = None
+    ports: dict[str, str] = Field(default_factory=dict)
+    sample_period: Duration = 100_000
+
+
+class OmnetppMapping(_Placed):
+    """Schema of the mapping file of `closloop import omnetpp`."""
+
+    flows: OmnetppFlows
+    queues: OmnetppQueues | None = None
+    run: str | None = None
+
+
+Mapping_ = TypeVar("Mapping_", CsvMapping, OmnetppMapping)
+
+
+def read_mapping(path: Path, schema: type[Mapping_]) -> tuple[Mapping_, Document]:
+    """Return the mapping of a file. Raises InputError with every problem, each with its line."""
+    document = read(path)
+    mapping, problems = document.check(schema)
+    if mapping is not None:
+        if (mapping.testbed is None) == (mapping.one_big_switch is None):
+            what = "names no fabric, or two"
+            remedy = "give `testbed: NAME`, or `one_big_switch: {rate: 25Gbps, delay: 1us}`"
+            problems.append(document.problem((), what, remedy))
+        both = mapping.columns if isinstance(mapping, CsvMapping) else mapping.flows
+        if both.fct is not None and both.end is not None:
+            where = ("columns" if isinstance(mapping, CsvMapping) else "flows", "end")
+            problems.append(document.problem(where, "both fct and end", "keep one of the two"))
+    if problems or mapping is None:
+        raise InputError(in_order(problems))
+    return mapping, document
+
+
+def testbed_of(name: str, beside: Path) -> Testbed:
+    """Return a testbed by name, by a YAML file's path, or from a run's testbed.json.
+
+    Paths are relative to the folder of the file `beside`. Raises InputError.
+    """
+    path = beside.parent / name
+    if name.endswith(".json"):
+        try:
+            return testbed_from_json(json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+            raise InputError.single(str(path), what, "check the path") from error
+        except (KeyError, TypeError, ValueError) as error:
+            remedy = "give the testbed.json of a run"
+            raise InputError.single(str(path), f"is not a testbed: {error!r}", remedy) from error
+    if "/" in name or name.endswith((".yml", ".yaml")):
+        return load_testbed(f"{path.parent}/{path.name}")
+    return load_testbed(name)
