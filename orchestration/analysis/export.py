@@ -58,6 +58,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "tuner": trial.tuner,
         "seed": trial.spec.seed,
         "repeat": trial.spec.repeat,
+        "parent": trial.spec.parent,
         "stamp": trial.stamp.to_json(),
         "metrics": trial.metrics.scalars,
     }

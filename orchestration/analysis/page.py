@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
-
-from plotly.offline import get_plotlyjs
 
 from orchestration.analysis import figures, queue_figures
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.figure_style import Colours, Picture, colours_of
+from orchestration.analysis.document import Pictures, html_document, replace_file
+from orchestration.analysis.figure_style import Colours, colours_of
 from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import QUANTILES, fct_key
 from orchestration.analysis.page_tables import (
@@ -25,58 +20,30 @@ from orchestration.analysis.page_tables import (
 )
 from orchestration.analysis.summary import Condition, Summary
 from orchestration.analysis.timeline import busiest_queues
-from orchestration.model.errors import NotReadyError
 
 # Of all timelines together, so that a big campaign's page stays a few megabytes.
 _TIMELINE_POINTS = 60_000
-# Nothing may be fetched: the page is the same on a plane.
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:"
-)
-_CONFIG = {"displayModeBar": False, "responsive": True, "showTips": False}
-# Drawn when the page is laid out, so that every picture knows its width.
-_DRAW = """
-for (const [place, {data, layout}] of pictures.entries())
-  Plotly.newPlot(`picture-${place}`, data, layout, config);
-"""
 
 
 def write_page(summary: Summary, path: Path) -> None:
     """Write the page to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(build_page(summary), encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise NotReadyError(
-            f"{path} cannot be written: {error.strerror}",
-            "make room there or make it writable; --no-html prints the tables only",
-        ) from error
+    replace_file(path, build_page(summary))
 
 
 def build_page(summary: Summary) -> str:
     """Return the whole page. Raises InputError for a table that cannot be read."""
     page = _Page(summary)
-    body = "\n".join([*page.head(), *page.conditions(), *page.trials(), page.script()])
-    style = files("orchestration.analysis").joinpath("page.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(summary.campaign)} · closloop</title>\n<style>\n{style}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head><body>\n{body}\n</body></html>\n"
-    )
+    body = "\n".join([*page.head(), *page.conditions(), *page.trials(), page.pictures.script()])
+    return html_document(f"{summary.campaign} · closloop", body)
 
 
 class _Page:
-    """The parts of the page, top to bottom. Pictures are numbered as they are placed."""
+    """The parts of the page, top to bottom."""
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
         self._colours: Colours = colours_of(summary.tuners)
-        self._pictures: list[str] = []
+        self.pictures = Pictures()
         series = max(1, 2 * sum(len(condition.arms) for condition in summary.conditions))
         self._points = min(1_500, max(100, _TIMELINE_POINTS // series))
 
@@ -94,6 +61,7 @@ class _Page:
             f'<header><p class="kicker">closloop report · testbed {escape(testbeds)} · '
             f"backend {escape(backends)}</p>",
             f"<h1>{escape(summary.campaign)}</h1>",
+            *(f'<p class="kicker">replays {escape(parent)}</p>' for parent in summary.parents),
             f'<ul class="answers">{items}</ul>',
             f'<p class="standing {verdict}">{escape(standing(summary))}</p>',
             f'<div class="key">{chips}</div></header>',
@@ -124,7 +92,7 @@ class _Page:
                 )
                 for tuner in tuners
             ]
-            parts += [self._grid(forests, wide=True), comparison_table(condition)]
+            parts += [self.pictures.grid(forests, wide=True), comparison_table(condition)]
         parts += self._flows(condition)
         parts += self._queues(condition)
         parts += self._links(condition)
@@ -142,9 +110,9 @@ class _Page:
             "takes alone at line rate, headers and base RTT counted. Each point stands for about a "
             "tenth of all flows, up to the size written below it. Band: 95% bootstrap interval "
             "over repeats and flows.</p>",
-            self._grid(curves),
+            self.pictures.grid(curves),
             flow_table(condition),
-            self._grid([fct], wide=True),
+            self.pictures.grid([fct], wide=True),
             '<p class="caption">Circles: one repeat each, same seed joined by a line. Diamond '
             "and bar: mean over repeats with its 95% interval. Crosses: invalid, not "
             "averaged.</p>",
@@ -156,7 +124,7 @@ class _Page:
             queue_figures.queue_timeline(queue, self._colours)
             for queue in busiest_queues(condition, self._points)
         ]
-        return ["<h3>Queues</h3>", self._grid(pictures, wide=True)]
+        return ["<h3>Queues</h3>", self.pictures.grid(pictures, wide=True)]
 
     def _links(self, condition: Condition) -> list[str]:
         titles = {
@@ -168,7 +136,7 @@ class _Page:
             figures.repeats(condition, key, title, self._colours) for key, title in titles.items()
         ]
         law = marking_law(condition)
-        parts = ["<h3>Marking and utilisation</h3>", self._grid(pictures)]
+        parts = ["<h3>Marking and utilisation</h3>", self.pictures.grid(pictures)]
         if law:
             parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')
         return [*parts, fabric_table(condition)]
@@ -183,25 +151,3 @@ class _Page:
             provenance_table(self._summary),
             "</section>",
         ]
-
-    def _grid(self, pictures: Sequence[Picture], *, wide: bool = False) -> str:
-        cells = "\n".join(self._figure(picture) for picture in pictures)
-        return f'<div class="grid{" wide" if wide else ""}">\n{cells}\n</div>'
-
-    def _figure(self, picture: Picture) -> str:
-        place, height = len(self._pictures), picture.figure.layout.height
-        self._pictures.append(picture.figure.to_json())
-        caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
-        return (
-            f"<figure><h4>{escape(picture.title)}</h4>\n"
-            f'<div id="picture-{place}" style="height:{height}px"></div>\n{caption}</figure>'
-        )
-
-    def script(self) -> str:
-        """Return the script that draws the pictures placed so far."""
-        # a name with </script> in it must not end the script
-        data = ",\n".join(self._pictures).replace("<", "\\u003c")
-        return (
-            f"<script>\nconst config = {json.dumps(_CONFIG)};\nconst pictures = [\n{data}\n];"
-            f"{_DRAW}</script>"
-        )

@@ -16,7 +16,7 @@ from orchestration.analysis.words import NOTHING, quantity, with_error
 _Row = tuple[str, Sequence[str]]
 
 
-def _table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
+def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
     """Return a table: rows are (class, cells), cells are HTML, the last `numbers` right-aligned."""
     first_number = len(heads) - numbers
 
@@ -56,7 +56,7 @@ def flow_table(condition: Condition) -> str:
         f"repeat); flows: in the smallest repeat; * fewer than {FLOWS_FOR_P99} of them, so that "
         "p99 is close to the largest value."
     )
-    return _table(heads, rows, 5, caption)
+    return html_table(heads, rows, 5, caption)
 
 
 def comparison_table(condition: Condition) -> str:
@@ -69,8 +69,8 @@ def comparison_table(condition: Condition) -> str:
                 escape(item.tuner),
                 escape(item.verdict),
                 escape(describe_difference(item)),
-                _p_value(item.p_holm),
-                _p_value(item.difference.p_sign_flip),
+                p_value(item.p_holm),
+                p_value(item.difference.p_sign_flip),
             ],
         )
         for item in condition.comparisons
@@ -84,10 +84,11 @@ def comparison_table(condition: Condition) -> str:
         f"test, uncorrected, which needs no normal differences and cannot go below {floor:.3f} "
         "with these repeats."
     )
-    return _table(heads, rows, 0, caption)
+    return html_table(heads, rows, 0, caption)
 
 
-def _p_value(p: float) -> str:
+def p_value(p: float) -> str:
+    """Return a p-value as HTML."""
     if math.isnan(p):
         return NOTHING
     return "&lt;0.001" if p < 0.001 else f"{p:.3f}"
@@ -107,7 +108,7 @@ def fabric_table(condition: Condition) -> str:
     ]
     heads = ("queues and links", *(escape(arm.tuner) for arm in condition.arms))
     caption = "All switch ports, while flows arrived; mean over repeats ± half of the 95% interval."
-    return _table(heads, rows, len(condition.arms), caption)
+    return html_table(heads, rows, len(condition.arms), caption)
 
 
 def stamp_table(summary: Summary) -> str:
@@ -116,7 +117,7 @@ def stamp_table(summary: Summary) -> str:
         (
             "long",
             [
-                f"<code>{escape(trial.id)}</code>",
+                f"<code>{escape(trial.id)}</code>{_parent(trial)}",
                 escape(trial.tuner),
                 str(trial.spec.repeat),
                 "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
@@ -130,7 +131,14 @@ def stamp_table(summary: Summary) -> str:
         name if count == len(summary.trials) else f"{name} (in {count} trials)"
         for name, count in checked.items()
     )
-    return _table(("trial", "tuner", "repeat", "stamp", "findings"), rows, 0, f"Checked: {listed}.")
+    return html_table(
+        ("trial", "tuner", "repeat", "stamp", "findings"), rows, 0, f"Checked: {listed}."
+    )
+
+
+def _parent(trial: Trial) -> str:
+    parent = trial.spec.parent
+    return f"<br>replays <code>{escape(parent)}</code>" if parent else ""
 
 
 def _findings(trial: Trial) -> str:
@@ -151,7 +159,7 @@ def provenance_table(summary: Summary) -> str:
             "congestion control": spec.host.congestion_control,
             "sampling period": quantity(spec.sample_period_ns, "ns"),
             **trial.versions,
-            **_plain_facts(trial.facts),
+            **plain_facts(trial.facts),
         }
         for key, value in told.items():
             values.setdefault(key, Counter())[value] += 1
@@ -160,10 +168,10 @@ def provenance_table(summary: Summary) -> str:
         for key, counter in values.items()
     ]
     note = "All settings of each trial are in its folder: trial.json and testbed.json."
-    return _table(("what", "value"), rows, 0, note)
+    return html_table(("what", "value"), rows, 0, note)
 
 
-def _plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
+def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return the facts that fit a cell, those of a group by `group: name`."""
     plain = {}
     for key, value in facts.items():

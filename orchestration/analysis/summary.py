@@ -28,6 +28,7 @@ from orchestration.artifacts.stamp import Stamp
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
 
@@ -101,6 +102,12 @@ class Summary:
         return tuple(_ordered({trial.tuner for trial in self.trials}, self.baseline))
 
     @property
+    def parents(self) -> tuple[str, ...]:
+        """The runs that the trials replay, each once; none where they are no replays."""
+        named = (trial.spec.parent.partition(" sha256:")[0] for trial in self.trials)
+        return tuple(dict.fromkeys(name.rpartition("/")[0] or name for name in named if name))
+
+    @property
     def invalid(self) -> tuple[Trial, ...]:
         """The trials that no figure counts."""
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
@@ -163,7 +170,7 @@ def _load(folder: Path) -> Trial:
         folder=folder,
         id=result.spec.id,
         spec=result.spec,
-        tuner=tuner_label(result.spec.tuner),
+        tuner=_arm_label(result.spec),
         stamp=result.stamp,
         versions=dict(result.versions),
         facts=dict(result.facts),
@@ -171,9 +178,18 @@ def _load(folder: Path) -> Trial:
     )
 
 
+def _arm_label(spec: TrialSpec) -> str:
+    """Return what a trial's tuner is called: a recording is called what its campaign calls it."""
+    label = tuner_label(spec.tuner)
+    return str(spec.cell.get("tuner", label)) if spec.tuner.name == RECORDED else label
+
+
 def tuner_label(tuner: TunerSpec) -> str:
-    """Return `secn1`, or `static(kmax_bytes=200000, kmin_bytes=5000)` with parameters."""
-    if not tuner.params:
+    """Return `secn1`, or `static(kmax_bytes=200000, kmin_bytes=5000)` with parameters.
+
+    The file of recorded actions, which may be another one in each repeat, is left out.
+    """
+    if not tuner.params or tuner.name == RECORDED:
         return tuner.name
     params = ", ".join(f"{key}={value}" for key, value in sorted(tuner.params.items()))
     return f"{tuner.name}({params})"
@@ -189,7 +205,7 @@ def _factors(spec: TrialSpec) -> dict[str, Scalar]:
 
 def _condition_key(spec: TrialSpec) -> str:
     """Return what trials must share to be compared: how often a tuner acts is its own affair."""
-    own = ("tuner", "seed", "repeat", "action_period_ns", "cell")
+    own = ("tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
     shared = {key: value for key, value in spec.to_json().items() if key not in own}
     shared["files"] = spec.traffic_files
     return json.dumps([_factors(spec), shared], sort_keys=True)

@@ -34,6 +34,7 @@ FABRIC_METRICS = (
 def report_tables(summary: Summary) -> Group:
     """Return what `closloop report` prints."""
     parts: list[RenderableType] = [Text(f"{summary.campaign}: {standing(summary)}", style="bold")]
+    parts += [Text(f"replays {parent}") for parent in summary.parents]
     parts += [Text(f"• {sentence}") for sentence in answers(summary)]
     for condition in summary.conditions:
         parts.append(Text(""))

@@ -193,8 +193,8 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     if parent is None:
         return ""
     if trial is not None:
-        return f"sha256:{trial.sha256} {parent.run}/{trial.trial}"
-    return f"sha256:{parent.sha256} {parent.run}" if parent.sha256 else parent.run
+        return f"{parent.run}/{trial.trial} sha256:{trial.sha256}"
+    return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
 def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
