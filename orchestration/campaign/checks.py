@@ -41,6 +41,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
+    told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
         if model is not None:
@@ -49,7 +50,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver(loc, pattern, whole)
             if model is schema.Replay:
-                yield from recordings.check_flows(loc, pattern, whole, testbed, folder)
+                yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
                 yield from _check_workload((*loc, "workload"), pattern["workload"], folder)
             if testbed is not None:

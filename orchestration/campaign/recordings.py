@@ -28,9 +28,17 @@ def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
 
 
 def check_flows(
-    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc,
+    pattern: Fields,
+    whole: Fields,
+    testbed: Testbed | None,
+    folder: str,
+    told: set[str],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the recorded flows of a pattern: the first fault of each file."""
+    """Yield what is wrong with the recorded flows of a pattern: the first fault of each file.
+
+    `told` has the files whose faults were found, and takes new ones: patterns share files.
+    """
     if "file" not in pattern:
         return
     name = schema.file_beside(folder, pattern["file"])
@@ -44,8 +52,9 @@ def check_flows(
                 host_numbers(flows, testbed)
         except InputError as error:
             faulty = True
-            for item in error.problems:
+            for item in error.problems if path not in told else ():
                 yield Finding((*loc, "file"), f"{item.where}: {item.what}", item.remedy)
+            told.add(path)
     wanted = pattern.get("recorded_class")
     if wanted and wanted not in known and not faulty:
         remedy = f"{suggest(wanted, known)}it has {', '.join(known) or 'no flows at all'}"

@@ -64,7 +64,8 @@ def _name(request: ReplayRequest, draft: Draft) -> str:
         rates = [f"x{request.scale_rates:g}"] if request.scale_rates != 1 else []
         rates += ["rates"] if request.rates else []
         rates += ["thresholds"] if request.scale_thresholds else []
-        words = [draft.parent, draft.apart, "replay", *others, *rates, draft.backend]
+        place = Path(request.testbed).stem
+        words = [draft.parent, draft.apart, "replay", *others, place, *rates, draft.backend]
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(filter(None, words)).lower()).strip("-")
     return name[:_NAME_LENGTH].rstrip("-") or "replay"
 

@@ -85,10 +85,10 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         if value is not None:
             yield f"{key}: {duration(value)}"
     if campaign.host is not None:
-        settings = {
-            "congestion_control": campaign.host.congestion_control,
-            "min_rto": duration(campaign.host.min_rto_ns),
-        }
+        settings = {"min_rto": duration(campaign.host.min_rto_ns)}
+        # the default goes unsaid: where traffic classes have their own, it would be refused
+        if campaign.host.congestion_control != HostSpec().congestion_control:
+            settings["congestion_control"] = campaign.host.congestion_control
         yield f"host: {mapping(settings)}"
     if campaign.faults:
         yield "faults:"

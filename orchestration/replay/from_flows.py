@@ -10,7 +10,7 @@ from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.replay.campaign_file import ReplayCampaign, ReplayedPattern
 from orchestration.replay.draft import Draft
-from orchestration.replay.request import ReplayRequest
+from orchestration.replay.request import ReplayRequest, backend_of
 from orchestration.replay.tuner_entries import other_tuners, with_checkpoint
 from traffic.flow_file import read_flows
 from tuners.registry import RECORDED
@@ -38,6 +38,7 @@ def draft(request: ReplayRequest) -> Draft:
     flows = read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+    backend = backend_of(request, _DEFAULT_BACKEND)
     others = other_tuners(request.tuners)
     duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
 
@@ -45,7 +46,7 @@ def draft(request: ReplayRequest) -> Draft:
         shutil.copyfile(request.run, folder / _FLOWS_FILE)
         return ReplayCampaign(
             name=name,
-            backend=request.backend or _DEFAULT_BACKEND,
+            backend=backend,
             tuners=tuple(with_checkpoint(entry, folder) for entry in others),
             flows_file=_FLOWS_FILE,
             patterns=tuple(ReplayedPattern(klass) for klass in flows.klass.names),
@@ -58,7 +59,7 @@ def draft(request: ReplayRequest) -> Draft:
     return Draft(
         parent=request.run.stem,
         apart="",
-        backend=request.backend or _DEFAULT_BACKEND,
+        backend=backend,
         testbed=None,
         others=others,
         notes=(),

@@ -25,7 +25,7 @@ from orchestration.replay.campaign_file import ReplayCampaign, ReplayedPattern, 
 from orchestration.replay.draft import Draft
 from orchestration.replay.groups import Group, Recording, group_parents
 from orchestration.replay.parents import find_parents
-from orchestration.replay.request import ReplayRequest
+from orchestration.replay.request import ReplayRequest, backend_of
 from orchestration.replay.tuner_entries import (
     TunerEntry,
     other_tuners,
@@ -52,7 +52,7 @@ def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
 
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
     trial = group.first.parent.trial
-    backend = request.backend or trial.spec.backend
+    backend = backend_of(request, trial.spec.backend)
     if backend == IMPORTED:
         raise InputError.single(
             str(request.run),

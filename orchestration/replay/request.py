@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestration.campaign.schema import check_backend
+from orchestration.model.errors import InputError
 from tuners.registry import RECORDED
 
 
@@ -29,3 +31,14 @@ class ReplayRequest:
     scale_rates: float = 1.0
     rates: Mapping[str, int] = field(default_factory=dict)
     scale_thresholds: bool = False
+
+
+def backend_of(request: ReplayRequest, recorded: str) -> str:
+    """Return the backend of a replay. Raises InputError if nothing can run on the one asked for."""
+    if not request.backend:
+        return recorded
+    try:
+        return check_backend(request.backend)
+    except ValueError as error:
+        what, _, remedy = str(error).partition(": ")
+        raise InputError.single("--on", what, remedy) from error

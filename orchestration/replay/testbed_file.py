@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from inventory.files import load_testbed
 from inventory.strictyaml import suggest
@@ -24,6 +26,9 @@ def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Te
     `changed` has rates in bit/s by links' names, `leaf1-spine2`. A testbed whose rates are others
     has another name. Raises InputError for a link that is not there, and for rates below 1 bit/s.
     """
+    if not (math.isfinite(scale) and scale > 0):
+        what = f"{scale:g} is no factor for rates"
+        raise InputError.single("--scale-rates", what, "use more than 0: 0.5 halves them")
     unknown = [name for name in changed if name not in testbed.links_by_name]
     if unknown:
         known = testbed.links_by_name
@@ -78,11 +83,17 @@ def write_testbed(path: Path, testbed: Testbed) -> None:
     except InputError as error:
         what = f"testbed {testbed.name} cannot be a testbed file: {error.problems[0].what}"
         raise InputError.single("testbed.json", what, _REMEDY) from error
-    before, after = testbed_to_json(testbed), testbed_to_json(again)
+    before, after = _said(testbed), _said(again)
     different = [key for key in before if before[key] != after.get(key)]
     if different:
         what = f"testbed {testbed.name} cannot be a testbed file: its {different[0]} would differ"
         raise InputError.single("testbed.json", what, _REMEDY)
+
+
+def _said(testbed: Testbed) -> dict[str, Any]:
+    """Return what a testbed says. Hosts and switches may stand among each other, or apart."""
+    tiers = {device.name: device.tier for device in testbed.devices}
+    return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
 
 
 def _text(testbed: Testbed) -> str:
