@@ -27,9 +27,9 @@ def summary_to_json(summary: Summary) -> dict[str, Any]:
         "conditions": [_condition(condition) for condition in summary.conditions],
         "trials": [_trial(trial) for trial in summary.trials],
     }
-    plain = _plain(data)
-    assert isinstance(plain, dict)
-    return plain
+    found = plain(data)
+    assert isinstance(found, dict)
+    return found
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
@@ -64,13 +64,14 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return nested data as JSON has it: lists for arrays, None for what is not a number."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -48,7 +48,8 @@ def report_tables(summary: Summary) -> Group:
     return Group(*parts)
 
 
-def _table(title: str, caption: str = "") -> Table:
+def plain_table(title: str, caption: str = "") -> Table:
+    """Return an empty table in the common style of the terminal."""
     return Table(
         title=title,
         title_justify="left",
@@ -61,7 +62,7 @@ def _table(title: str, caption: str = "") -> Table:
 
 
 def _flows(condition: Condition) -> Table:
-    table = _table(
+    table = plain_table(
         "Flow completion: slowdown = FCT / ideal FCT",
         f"mean over repeats ± half of its 95% interval; * fewer than {FLOWS_FOR_P99} flows in a "
         "repeat, p99 is close to the largest value",
@@ -93,7 +94,7 @@ def flow_cells(arm: Arm, klass: str) -> list[str]:
 def _comparisons(condition: Condition) -> Table:
     baseline, family = condition.comparisons[0].baseline, condition.comparisons[0].family
     several = len(condition.arms) > 2
-    table = _table(
+    table = plain_table(
         f"Paired by seed, against {baseline}",
         f"real: paired t-test, p < 0.05 after Holm's correction for {family} comparisons",
     )
@@ -112,7 +113,9 @@ def _comparisons(condition: Condition) -> Table:
 
 def _fabric(condition: Condition) -> Table:
     law = marking_law(condition)
-    table = _table("Queues and links, while flows arrived", f"Marking law: {law}" if law else "")
+    table = plain_table(
+        "Queues and links, while flows arrived", f"Marking law: {law}" if law else ""
+    )
     table.add_column("")
     for arm in condition.arms:
         table.add_column(arm.tuner, justify="right", overflow="fold")
@@ -127,7 +130,7 @@ def _stamps(summary: Summary) -> list[RenderableType]:
     told = [trial for trial in summary.trials if trial.stamp.reasons]
     if not told:
         return []
-    table = _table("What the stamps say")
+    table = plain_table("What the stamps say")
     table.add_column("trial", overflow="fold", ratio=1)
     table.add_column("finding", ratio=2)
     for trial in told:

@@ -34,7 +34,7 @@ class Compared:
 
     `family` is the name that a margin is set by, besides `key`. A `distance` is one of whole
     distributions: never negative, and its margin is a share of A's mean (`scale`), or for "cdf" of
-    all flows.
+    all flows. `klass` is its class of flow sizes.
     """
 
     key: str
@@ -44,11 +44,12 @@ class Compared:
     group: Group
     floor: float = 0.0
     distance: Literal["", "mean", "cdf"] = ""
+    klass: str = "all"
 
 
 def _slowdowns() -> list[Compared]:
     return [
-        Compared(key, METRIC[key].label, "ratio", f"slowdown_{statistic}", "flows")
+        Compared(key, METRIC[key].label, "ratio", f"slowdown_{statistic}", "flows", klass=klass)
         for statistic in ("mean", "p50", "p99")
         if statistic in SLOWDOWN_STATISTICS
         for klass in SIZE_CLASSES
@@ -56,9 +57,9 @@ def _slowdowns() -> list[Compared]:
     ]
 
 
-def _reported(key: str, family: str, floor: float) -> Compared:
+def _reported(key: str, family: str, floor: float, label: str = "") -> Compared:
     metric = METRIC[key]
-    return Compared(key, metric.label, metric.unit, family, "ports", floor)
+    return Compared(key, label or metric.label, metric.unit, family, "ports", floor)
 
 
 COMPARED: tuple[Compared, ...] = (
@@ -67,7 +68,7 @@ COMPARED: tuple[Compared, ...] = (
     Compared(FCT_RATIO, "FCT, flow by flow", "ratio", FCT_RATIO, "flows"),
     Compared(
         SLOWDOWN_WASSERSTEIN,
-        "slowdown, Wasserstein distance",
+        "slowdown, Wasserstein",
         "ratio",
         "slowdown_wasserstein",
         "flows",
@@ -75,7 +76,7 @@ COMPARED: tuple[Compared, ...] = (
     ),
     Compared(
         SLOWDOWN_KS,
-        "slowdown, Kolmogorov-Smirnov",
+        "slowdown, KS distance",
         "share",
         "slowdown_ks",
         "flows",
@@ -85,7 +86,7 @@ COMPARED: tuple[Compared, ...] = (
     _reported("queue_p99_bytes", "queue_p99", _PACKET_BYTES),
     Compared(
         QUEUE_WASSERSTEIN,
-        "queue, Wasserstein distance",
+        "queue, Wasserstein",
         "bytes",
         "queue_wasserstein",
         "ports",
@@ -93,8 +94,8 @@ COMPARED: tuple[Compared, ...] = (
         "mean",
     ),
     _reported("marked_share", "marked_share", _MARKED_SHARE),
-    _reported("utilisation_hosts", "utilisation", _UTILISATION),
-    _reported("utilisation_fabric", "utilisation", _UTILISATION),
+    _reported("utilisation_hosts", "utilisation", _UTILISATION, "links to hosts used"),
+    _reported("utilisation_fabric", "utilisation", _UTILISATION, "core links used"),
     Compared(DROPPED_SHARE, "packets dropped", "share", DROPPED_SHARE, "ports", _DROPPED_SHARE),
 )
 COMPARED_BY_KEY = {metric.key: metric for metric in COMPARED}

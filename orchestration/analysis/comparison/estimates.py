@@ -91,6 +91,24 @@ class CellEstimates:
         ratio = float(np.exp(logs[0]))
         return Means(1.0, ratio, self._resampled.ratio_covariance(ratio), BLOCKS - 1, 1)
 
+    def by_size(self, group: int) -> Means | None:
+        """Return the mean slowdowns in one group of flow sizes; None where there are no flows."""
+        values = [
+            [
+                side.group_sum[:, group].sum() / side.group_count[:, group].sum()
+                for side in (pair.a.flows, pair.b.flows)
+                if side is not None and side.group_count[:, group].any()
+            ]
+            for pair in self._pairs
+        ]
+        both = np.array([value for value in values if len(value) == 2]).reshape(-1, 2)
+        if not len(both):
+            return None
+        if self._resampled is None:
+            return means_of(both[:, 0], both[:, 1])
+        a, b = both[0].tolist()
+        return Means(a, b, self._resampled.group_covariance(group), BLOCKS - 1, 1)
+
     def distance(self, metric: Compared) -> Distance | None:
         """Return a distance of distributions; None where a side has no distribution."""
         counts, scales = [], []

@@ -66,19 +66,19 @@ def pair_trials(a: Sequence[TrialResult], b: Sequence[TrialResult]) -> Pairing:
 
 
 def _with_parents(a: Sequence[TrialResult], b: Sequence[TrialResult]) -> list[Pair]:
-    """Pair each replay with the trial that its `parent` names, by id or by folder."""
-    found = []
-    for trial in b:
-        parent = trial.spec.parent.rstrip("/")
-        for other in a:
-            if parent and _names(parent, other):
-                found.append(Pair(other, trial))
-                break
-    return found
+    """Pair each replay with the trial that its `parent` names, whichever of the two it is."""
+    return [
+        Pair(first, second)
+        for second in b
+        for first in a
+        if _is_parent(first, second) or _is_parent(second, first)
+    ]
 
 
-def _names(parent: str, trial: TrialResult) -> bool:
-    return parent.rpartition("/")[2] in (trial.spec.id, trial.folder.resolve().name)
+def _is_parent(trial: TrialResult, replay: TrialResult) -> bool:
+    """Look for the trial's name at the end of `run/trial sha256:...`."""
+    named = replay.spec.parent.partition(" sha256:")[0].rstrip("/").rpartition("/")[2]
+    return bool(named) and named in (trial.spec.id, trial.folder.resolve().name)
 
 
 def _by_cell(pairs: Sequence[Pair]) -> list[list[Pair]]:

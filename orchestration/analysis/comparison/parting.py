@@ -77,12 +77,12 @@ def _label(testbed: Testbed, number: int) -> str:
 
 
 def _kind(testbed: Testbed, number: int) -> str:
-    """Return `tier 1 to hosts`, `tier 1 up`, `tier 2 down`."""
+    """Return `ports to hosts, tier 1`, `ports up, tier 1`."""
     queue = testbed.queues[number]
     here, there = testbed.device[queue.device], testbed.peer_device(queue)
     if there.kind == "host":
-        return f"tier {here.tier} to hosts"
-    return f"tier {here.tier} {'up' if there.tier > here.tier else 'down'}"
+        return f"ports to hosts, tier {here.tier}"
+    return f"ports {'up' if there.tier > here.tier else 'down'}, tier {here.tier}"
 
 
 def _parted(a: PortRecords, b: PortRecords) -> tuple[int | None, int]:

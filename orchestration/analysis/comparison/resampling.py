@@ -75,6 +75,25 @@ class Resampled:
         variance = float(logs.var(ddof=1)) * BLOCKS / (BLOCKS - 1) * ratio**2
         return np.array([[0.0, 0.0], [0.0, variance]])
 
+    def group_covariance(self, group: int) -> Floats:
+        """Return the covariance of the two trials' mean slowdowns in one group of flow sizes."""
+        a, b = self._pair.a.flows, self._pair.b.flows
+        if a is None or b is None:
+            return _UNKNOWN
+        if self._pair.paired is not None and self._pair.paired.identical:
+            return np.zeros((2, 2))
+        if np.count_nonzero(a.group_count[:, group] + b.group_count[:, group]) < LEAST_BLOCKS:
+            return _UNKNOWN
+        with np.errstate(invalid="ignore", divide="ignore"):
+            drawn = np.stack(
+                [
+                    (w @ side.group_sum[:, group]) / (w @ side.group_count[:, group])
+                    for w, side in ((self._weights_a, a), (self._weights_b, b))
+                ]
+            )
+        drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
+        return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1))
+
     def noise(self, metric: Compared, a: Floats, b: Floats) -> Floats:
         """Return what noise adds to the difference of two distributions: (draws, bins).
 

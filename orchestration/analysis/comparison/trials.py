@@ -17,7 +17,6 @@ from orchestration.analysis.comparison.flows import (
     read_flows,
     reduce_flows,
 )
-from orchestration.analysis.comparison.pairing import Pair
 from orchestration.analysis.comparison.parting import PortParting, part_ports
 from orchestration.analysis.comparison.ports import TrialPorts, read_ports
 from orchestration.analysis.comparison.reading import fresh
@@ -55,21 +54,22 @@ class PairFigures:
     notes: tuple[str, ...]
 
 
-def reduce_pair(pair: Pair, edges: Floats | None) -> tuple[PairFigures, Floats]:
+def reduce_pair(
+    trials: tuple[TrialResult, TrialResult], edges: Floats | None
+) -> tuple[PairFigures, Floats]:
     """Read both trials and return their figures, and the edges of the groups of flow sizes.
 
     `edges` are those of the cell's first pair, None for the first itself.
     """
     notes: list[str] = []
-    trials = (fresh(pair.a), fresh(pair.b))
     flows = [_attempt(read_flows, trial, notes) for trial in trials]
     ports = [_attempt(read_ports, trial, notes) for trial in trials]
     first, second = flows
-    duration_ns = pair.a.spec.duration_ns
+    duration_ns = trials[0].spec.duration_ns
     if edges is None:
         edges = _edges(first or second)
     figures = []
-    for original, trial, mine, measured in zip((pair.a, pair.b), trials, flows, ports, strict=True):
+    for trial, mine, measured in zip(trials, flows, ports, strict=True):
         scalars: dict[str, float] = {}
         blocks = None
         if mine is not None:
@@ -78,7 +78,7 @@ def reduce_pair(pair: Pair, edges: Floats | None) -> tuple[PairFigures, Floats]:
         if measured is not None:
             scalars |= measure_ports(trial).scalars
             scalars[DROPPED_SHARE] = _dropped_share(measured)
-        figures.append(TrialFigures(original, scalars, blocks, measured))
+        figures.append(TrialFigures(fresh(trial), scalars, blocks, measured))
     paired = None
     if first is not None and second is not None:
         paired = pair_flows(first, second, duration_ns)

@@ -1,0 +1,292 @@
+"""The pictures of a comparison: what differs, distributions, and by how much flow sizes differ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+
+from orchestration.analysis.comparison import sentences
+from orchestration.analysis.comparison.catalogue import (
+    COMPARED_BY_KEY,
+    QUEUE_WASSERSTEIN,
+    SLOWDOWN_WASSERSTEIN,
+)
+from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
+from orchestration.analysis.comparison.estimates import mean_distribution
+from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.result import ComparedCell
+from orchestration.analysis.figure_style import (
+    FAINT,
+    INK,
+    Colours,
+    Picture,
+    band,
+    base_figure,
+    line,
+    log_ticks,
+    padded,
+    ratio_ticks,
+)
+from orchestration.analysis.words import quantity
+from orchestration.model.records import Floats
+from orchestration.model.units import format_size
+
+_MARGIN_COLOUR = "#e3efe3"
+# Axes of ratios end here; what is beyond is drawn at the end.
+_WIDEST = 8.0
+
+
+def forest(cell: ComparedCell, colour: str) -> Picture:
+    """Draw each metric's relative difference with its interval, over its margin."""
+    drawn = [item for item in cell.judged if math.isfinite(item.interval.relative)][::-1]
+    figure = base_figure(height=86 + 34 * len(drawn))
+    ends = [1.0]
+    for row, item in enumerate(drawn):
+        ends += _margin(figure, row, item)
+        ends += _estimate(figure, row, item, colour)
+    figure.add_vline(x=1, line={"color": INK, "width": 1})
+    ticks = ratio_ticks(min(ends), max(ends))
+    figure.update_xaxes(
+        title="B against A",
+        type="log",
+        range=padded([math.log10(end) for end in ends]),
+        tickvals=ticks,
+        ticktext=[f"{100 * (tick - 1):+.0f}%" if tick != 1 else "same" for tick in ticks],
+        tickangle=0,
+    )
+    figure.update_yaxes(
+        showgrid=False, showticklabels=False, ticks="", range=[-0.6, len(drawn) - 0.2]
+    )
+    figure.update_layout(margin_l=12)
+    count = sum(item.verdict == DIFFERENT for item in drawn)
+    return Picture(
+        f"{count} of {len(drawn)} metrics differ by more than their margin",
+        "Difference relative to A with its 95% interval, on a log axis; green: the margin within "
+        "which it does not matter. Filled: different. Ringed: equivalent. Grey: not enough data. "
+        "A distance between distributions is never below 0.",
+        figure,
+    )
+
+
+def _margin(figure: go.Figure, row: int, item: Judged) -> list[float]:
+    """Draw the margin of a row, and return its ends as ratios."""
+    base = 1.0 if item.metric.distance == "cdf" else _base(item)
+    share = item.allowed / base if base else math.inf
+    if not math.isfinite(share):
+        return []
+    low = 1.0 if item.metric.distance else max(1 / _WIDEST, 1 - share)
+    high = min(_WIDEST, 1 + share)
+    shape = {"y0": row - 0.38, "y1": row + 0.3, "line": {"width": 0}, "fillcolor": _MARGIN_COLOUR}
+    figure.add_shape(type="rect", x0=low, x1=high, layer="below", **shape)
+    return [low, high]
+
+
+def _base(item: Judged) -> float:
+    """Return what a relative difference is relative to."""
+    relative = item.interval.relative
+    return item.interval.difference / relative if relative else item.allowed / item.margin
+
+
+def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[float]:
+    got = item.interval
+    shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
+    ratio = _within(1 + got.relative)
+    ends = [ratio]
+    if math.isfinite(got.relative_low):
+        ends += [_within(1 + got.relative_low), _within(1 + got.relative_high)]
+        figure.add_trace(line(ends[1:], [row, row], shade, 3))
+    figure.add_trace(
+        go.Scatter(
+            x=[ratio],
+            y=[row],
+            mode="markers",
+            marker={
+                "size": 11,
+                "color": shade if item.verdict == DIFFERENT else "white",
+                "line": {"color": shade, "width": 2},
+            },
+            hovertemplate=f"{item.metric.label}: {sentences.difference(item)}<br>{item.verdict}"
+            "<extra></extra>",
+        )
+    )
+    figure.add_annotation(
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=row,
+        yshift=13,
+        text=item.metric.label,
+        font={"size": 12},
+        showarrow=False,
+    )
+    return ends
+
+
+def _within(ratio: float) -> float:
+    return min(_WIDEST, max(1 / _WIDEST, ratio))
+
+
+def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+    """Draw both runs' distributions of the slowdown."""
+    found = mean_distribution(cell.pairs, COMPARED_BY_KEY[SLOWDOWN_WASSERSTEIN])
+    if found is None:
+        return None
+    edges, *shares = found
+    figure = base_figure(height=340)
+    top = 1.0
+    for name, share in zip(colours, shares, strict=True):
+        kept = _changes(share)
+        trace = line(edges[kept], share[kept], colours[name])
+        trace.line.shape = "hv"
+        trace.hovertemplate = f"{name}: %{{y:.1%}} up to %{{x:.2f}}<extra></extra>"
+        figure.add_trace(trace)
+        top = max(top, float(edges[np.searchsorted(share, 0.9999)]))
+    low = float(edges[min(np.searchsorted(share, 1e-6) for share in shares)])
+    apart = np.abs(shares[1] - shares[0])
+    worst = int(np.argmax(apart))
+    if apart[worst] > 0:
+        at = [float(edges[worst])] * 2
+        figure.add_trace(line(at, [float(s[worst]) for s in shares], INK, 2))
+    ticks = log_ticks(low, top)
+    figure.update_xaxes(
+        title="slowdown",
+        type="log",
+        range=[math.log10(low), math.log10(top * 1.05)],
+        tickvals=ticks,
+        ticktext=[f"{tick:g}" for tick in ticks],
+    )
+    figure.update_yaxes(title="share of flows up to x", range=[0, 1.01], tickformat=".0%")
+    where = f"; farthest apart, {100 * apart[worst]:.1f} points, at {edges[worst]:.2f}"
+    return Picture(
+        f"Half of the flows have a slowdown of up to {_median(edges, shares[0])} in A, "
+        f"{_median(edges, shares[1])} in B",
+        "Distribution of the slowdown over all flows, mean over repeats"
+        + (where + " (black: the Kolmogorov-Smirnov distance)." if apart[worst] > 0 else "."),
+        figure,
+    )
+
+
+def _median(edges: Floats, share: Floats) -> str:
+    return f"{edges[min(int(np.searchsorted(share, 0.5)), len(edges) - 1)]:.2f}"
+
+
+def _changes(share: Floats) -> np.ndarray:
+    """Return where a distribution rises, with the points beside, so that flat parts cost none."""
+    rises = np.diff(share, prepend=share[0], append=share[-1]) != 0
+    return np.flatnonzero(rises[:-1] | rises[1:])
+
+
+def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
+    """Draw how often queues are longer than x in both runs."""
+    found = mean_distribution(cell.pairs, COMPARED_BY_KEY[QUEUE_WASSERSTEIN])
+    if found is None:
+        return None
+    edges, *shares = found
+    figure = base_figure(height=340)
+    floor, longest = 0.1, 2e3
+    for name, share in zip(colours, shares, strict=True):
+        above = np.maximum(1 - share, 0)
+        kept = np.intersect1d(_changes(share), np.flatnonzero((above > 1e-9) & (edges > 0)))
+        if not len(kept):
+            continue
+        floor, longest = min(floor, above[kept].min()), max(longest, float(edges[kept[-1]]))
+        trace = line(edges[kept], above[kept], colours[name])
+        trace.hovertemplate = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
+        figure.add_trace(trace)
+    decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
+    figure.update_yaxes(
+        title="share of queue samples above x",
+        type="log",
+        range=[math.log10(floor) - 0.1, 0.02],
+        tickvals=decades,
+        ticktext=[f"{100 * share:g}%" for share in decades],
+    )
+    ticks = log_ticks(1e3, longest * 1.3)
+    figure.update_xaxes(
+        title="queue length",
+        type="log",
+        range=[3, math.log10(longest * 1.3)],
+        tickvals=ticks,
+        ticktext=[format_size(tick) for tick in ticks],
+    )
+    p99 = [float(edges[int(np.searchsorted(share, 0.99))]) for share in shares]
+    return Picture(
+        f"1% of the time a queue is longer than {quantity(p99[0], 'bytes')} in A, "
+        f"{quantity(p99[1], 'bytes')} in B",
+        "All switch queues and samples while flows arrived, mean over repeats.",
+        figure,
+    )
+
+
+def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
+    """Draw the mean slowdown by flow size in both runs, and its relative difference."""
+    sizes = cell.places.sizes
+    if not sizes:
+        return []
+    groups = np.arange(len(sizes))
+    text = [f"≤{quantity(group.upto_bytes, 'bytes')}" for group in sizes]
+    both = base_figure(height=330)
+    columns = ([group.a for group in sizes], [group.b for group in sizes])
+    for name, values in zip(colours, columns, strict=True):
+        trace = line(groups, values, colours[name])
+        trace.update(mode="lines+markers", hovertemplate=f"{name}: %{{y:.2f}}<extra></extra>")
+        both.add_trace(trace)
+    every = [value for column in columns for value in column]
+    ticks = log_ticks(min(every), max(every))
+    both.update_yaxes(
+        title="mean slowdown", type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks]
+    )
+    apart = base_figure(height=330)
+    relative = [100 * np.array(_row(group.interval)) for group in sizes]
+    middle, low, high = np.array(relative).T
+    margin = 100 * next(
+        (item.margin for item in cell.judged if item.metric.family == "slowdown_mean"), 0.1
+    )
+    ends = np.array([-0.5, len(sizes) - 0.5])
+    apart.add_trace(band(ends, np.full(2, -margin), np.full(2, margin), "#009E73"))
+    trace = line(groups, middle, colours["B"])
+    trace.update(
+        mode="markers",
+        marker={"size": 10, "color": colours["B"]},
+        error_y={
+            "type": "data",
+            "symmetric": False,
+            "array": np.nan_to_num(high - middle),
+            "arrayminus": np.nan_to_num(middle - low),
+            "color": colours["B"],
+            "thickness": 2,
+        },
+        customdata=[group.flows for group in sizes],
+        hovertemplate="%{y:+.1f}%, %{customdata} flows<extra></extra>",
+    )
+    apart.add_trace(trace)
+    apart.add_hline(y=0, line={"color": INK, "width": 1})
+    shown = np.clip(np.concatenate([middle, low, high, [-margin, margin]]), -100, 300)
+    apart.update_yaxes(title="B against A, %", range=padded(shown.tolist()))
+    for figure in (both, apart):
+        figure.update_xaxes(
+            title="flow size",
+            tickvals=groups,
+            ticktext=text,
+            tickangle=-45,
+            range=[-0.5, len(sizes) - 0.5],
+        )
+    apart_count = sum(group.interval.relative_low > 0 or group.interval.relative_high < 0
+                      for group in sizes)  # fmt: skip
+    return [
+        Picture("Mean slowdown by flow size", "A tenth of all flows a point.", both),
+        Picture(
+            f"{apart_count} of {len(sizes)} size groups are surely not the same",
+            "Relative difference of the mean slowdown with its 95% interval, one by one. Green: "
+            "the margin.",
+            apart,
+        ),
+    ]
+
+
+def _row(interval: object) -> Sequence[float]:
+    names = ("relative", "relative_low", "relative_high")
+    return [float(getattr(interval, name)) for name in names]

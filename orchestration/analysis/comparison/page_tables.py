@@ -1,0 +1,135 @@
+"""The tables of a comparison's page, as HTML."""
+
+from __future__ import annotations
+
+from html import escape
+
+from orchestration.analysis.comparison import sentences
+from orchestration.analysis.comparison.equivalence import DIFFERENT
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.page_tables import html_table, p_value, plain_facts
+from orchestration.analysis.words import NOTHING, quantity
+from orchestration.artifacts.reader import TrialResult
+
+
+def verdict_table(cell: ComparedCell, comparison: RunComparison) -> str:
+    """Return every metric with its difference, interval, margin and verdict."""
+    rows = [
+        (
+            "real" if item.verdict == DIFFERENT else "",
+            [
+                escape(item.metric.label),
+                *(escape(value) for value in sentences.values(item)),
+                escape(sentences.difference(item)),
+                escape(sentences.allowed(item)),
+                _emphasised(item.verdict),
+                escape(sentences.needs(item)),
+                p_value(item.p_zero),
+                p_value(item.p_beyond),
+            ],
+        )
+        for item in cell.judged
+    ]
+    rows += [
+        ("", [escape(metric.label), *[""] * 4, f"not compared: only {side} has it", "", "", ""])
+        for metric, side in cell.left_out
+    ]
+    heads = (
+        "metric", "A", "B", "B − A [95% CI]", "margin", "verdict", "", "p, no difference",
+        "p, beyond the margin",
+    )  # fmt: skip
+    note = sentences.margins_note(
+        [item.metric for item in comparison.judged], comparison.margins.default
+    )
+    return html_table(heads, rows, 0, note)
+
+
+def _emphasised(verdict: str) -> str:
+    return f"<b>{verdict}</b>" if verdict == DIFFERENT else verdict
+
+
+def cause_table(cell: ComparedCell) -> str:
+    """Return the settings that differ, the likeliest cause first."""
+    if not cell.causes:
+        return "<p>No recorded setting differs: what differs is chance, or is not recorded.</p>"
+    rows = [
+        (
+            "long",
+            [
+                str(place),
+                escape(cause.what),
+                f"<code>{escape(cause.a)}</code>",
+                f"<code>{escape(cause.b)}</code>",
+                escape(", ".join(cause.moves)),
+                escape(cause.why),
+                f"{cause.effect:.2f} × {cause.fit:.2f}",
+            ],
+        )
+        for place, cause in enumerate(cell.causes, start=1)
+    ]
+    heads = ("", "setting", "A", "B", "would move", "why", "rank: effect × fit")
+    note = (
+        "Suspects from what both trials of the first pair recorded, no proof. Effect: a rough "
+        "guess of how much the setting moves, from how much it differs. Fit: how well what it moves is "
+        "what differs (F-measure). To prove one, change it alone."
+    )
+    return html_table(heads, rows, 0, note)
+
+
+def speed_table(comparison: RunComparison) -> str:
+    """Return packet-hops per wall second of both runs."""
+    rows = []
+    for run, speed in (
+        (comparison.a, comparison.speed_a),
+        (comparison.b, comparison.speed_b),
+    ):
+        known = [
+            f"{value:,.0f}" if value else NOTHING
+            for value in (speed.packet_hops, speed.per_wall_s, speed.per_run_s)
+        ]
+        wall = quantity(speed.wall_s * 1e9, "ns") if speed.wall_s else NOTHING
+        name = f"{run.letter}, {run.backend}"
+        rows.append(("", [escape(name), str(speed.trials), known[0], wall, *known[1:]]))
+    heads = (
+        "run", "trials", "packet-hops", "wall time", "packet-hops a wall second",
+        "of traffic alone",
+    )  # fmt: skip
+    return html_table(heads, rows, 5)
+
+
+def provenance_table(comparison: RunComparison) -> str:
+    """Return what the first pair was made with, side by side; what differs comes first."""
+    pair = comparison.cells[0].pairs[0]
+    first, second = _told(pair.a.trial), _told(pair.b.trial)
+    keys = list(dict.fromkeys([*first, *second]))
+    keys.sort(key=lambda key: first.get(key) == second.get(key))
+    rows = [
+        (
+            "real" if first.get(key) != second.get(key) else "",
+            [
+                escape(key),
+                f"<code>{escape(first.get(key, NOTHING))}</code>",
+                f"<code>{escape(second.get(key, NOTHING))}</code>",
+            ],
+        )
+        for key in keys
+    ]
+    note = "The first pair; what differs comes first. All settings are in the trials' folders."
+    return html_table(("what", "A", "B"), rows, 0, note)
+
+
+def _told(trial: TrialResult) -> dict[str, str]:
+    spec = trial.spec
+    findings = "; ".join(reason.code for reason in trial.stamp.reasons) or "none"
+    return {
+        "trial": spec.id,
+        "testbed": spec.testbed,
+        "backend": spec.backend,
+        "parent": spec.parent or NOTHING,
+        "congestion control": spec.host.congestion_control,
+        "minimum RTO": quantity(spec.host.min_rto_ns, "ns"),
+        "sampling period": quantity(spec.sample_period_ns, "ns"),
+        "stamp's findings": findings,
+        **trial.versions,
+        **plain_facts(trial.facts),
+    }

@@ -1,0 +1,133 @@
+"""Where two runs part: by flow size, by port and by time, over all pairs of a cell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.analysis.comparison.equivalence import Interval, interval_of
+from orchestration.analysis.comparison.estimates import CellEstimates
+from orchestration.analysis.comparison.timelines import AlignedTimeline, align
+from orchestration.analysis.comparison.trials import PairFigures
+from orchestration.model.records import Floats
+
+_EIGHTHS = 8
+
+
+@dataclass(frozen=True)
+class SizeGroup:
+    """Flows of up to `upto_bytes`: how many A has, mean slowdowns, and their difference."""
+
+    upto_bytes: float
+    flows: int
+    a: float
+    b: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class PortGap:
+    """One queue's mean length and marks in both runs, means over the pairs."""
+
+    label: str
+    kind: str
+    queue_a_bytes: float
+    queue_b_bytes: float
+    marked_a: float
+    marked_b: float
+
+    @property
+    def gap_bytes(self) -> float:
+        """B's mean length minus A's."""
+        return self.queue_b_bytes - self.queue_a_bytes
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a cell's pairs part.
+
+    `sizes` are in order of size, `ports` by how much their queues differ, most first. The queues
+    part at `parted_ns` (median over the pairs that do, `parted_pairs` of them), mostly at
+    `parted_at`. `apart_ns` is the eighth of the time in which the queued bytes differ most, with
+    the mean difference there, None without ports.
+    """
+
+    sizes: tuple[SizeGroup, ...]
+    ports: tuple[PortGap, ...]
+    timelines: tuple[AlignedTimeline, ...]
+    parted_ns: float
+    parted_pairs: int
+    parted_at: str
+    apart_ns: tuple[float, float] | None
+    apart_bytes: float
+
+
+def find_places(
+    pairs: Sequence[PairFigures], estimates: CellEstimates, size_edges: Floats
+) -> Places:
+    """Return where the pairs part."""
+    times = [
+        (pair.parting.parted_ns, pair.parting.parted_at)
+        for pair in pairs
+        if pair.parting is not None and pair.parting.parted_ns is not None
+    ]
+    timelines = tuple(align(pairs))
+    apart_ns, apart_bytes = _eighth(timelines)
+    names = [name for _, name in times]
+    return Places(
+        sizes=tuple(_sizes(pairs, estimates, size_edges)),
+        ports=tuple(_ports(pairs)),
+        timelines=timelines,
+        parted_ns=float(np.median([t for t, _ in times])) if times else math.nan,
+        parted_pairs=len(times),
+        parted_at=max(dict.fromkeys(names), key=names.count) if names else "",
+        apart_ns=apart_ns,
+        apart_bytes=apart_bytes,
+    )
+
+
+def _sizes(
+    pairs: Sequence[PairFigures], estimates: CellEstimates, edges: Floats
+) -> list[SizeGroup]:
+    groups = []
+    for group, upto in enumerate(edges):
+        means = estimates.by_size(group)
+        if means is not None and math.isfinite(upto):
+            flows = sum(
+                int(p.a.flows.group_count[:, group].sum()) for p in pairs if p.a.flows is not None
+            )
+            groups.append(SizeGroup(float(upto), flows, means.a, means.b, interval_of(means)))
+    return groups
+
+
+def _ports(pairs: Sequence[PairFigures]) -> list[PortGap]:
+    known = [pair.parting for pair in pairs if pair.parting is not None]
+    if not known or any(item.labels != known[0].labels for item in known):
+        return []
+
+    def mean(name: str) -> Floats:
+        return np.asarray(np.mean([getattr(item, name) for item in known], axis=0))
+
+    names = ("queue_a_bytes", "queue_b_bytes", "marked_a", "marked_b")
+    columns = [mean(name).tolist() for name in names]
+    gaps = [
+        PortGap(label, kind, *values)
+        for label, kind, *values in zip(known[0].labels, known[0].kinds, *columns, strict=True)
+    ]
+    sure = [gap for gap in gaps if math.isfinite(gap.gap_bytes)]
+    return sorted(sure, key=lambda gap: -abs(gap.gap_bytes))
+
+
+def _eighth(timelines: Sequence[AlignedTimeline]) -> tuple[tuple[float, float] | None, float]:
+    queued = next((line for line in timelines if line.name == "queued_bytes"), None)
+    if queued is None or len(queued.t_ns) < _EIGHTHS:
+        return None, math.nan
+    parts = np.array_split(np.arange(len(queued.t_ns)), _EIGHTHS)
+    gaps = [float(queued.difference[part].mean()) for part in parts]
+    most = int(np.argmax(np.abs(gaps)))
+    half = float(queued.t_ns[1] - queued.t_ns[0]) / 2
+    span = (queued.t_ns[parts[most][0]] - half, queued.t_ns[parts[most][-1]] + half)
+    return (float(span[0]), float(span[1])), gaps[most]

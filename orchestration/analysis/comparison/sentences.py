@@ -1,0 +1,225 @@
+"""A comparison in words: the answer, each difference, where runs part, how fast they ran."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from orchestration.analysis.comparison.catalogue import Compared
+from orchestration.analysis.comparison.equivalence import (
+    DIFFERENT,
+    EQUIVALENT,
+    MOST_REPEATS,
+    UNDECIDED,
+)
+from orchestration.analysis.comparison.judge import Judged
+from orchestration.analysis.comparison.places import Places, SizeGroup
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+from orchestration.analysis.comparison.speed import Speed
+from orchestration.analysis.words import NOTHING, change, quantity
+from orchestration.model.units import format_duration, format_size
+
+_HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not enough data"}
+
+
+def answer(comparison: RunComparison) -> str:
+    """Return the verdict on the whole with its counts: `Different: 4 of 23 metrics differ, ...`."""
+    total = len(comparison.judged)
+    different, same, open_ = (
+        comparison.count(verdict) for verdict in (DIFFERENT, EQUIVALENT, UNDECIDED)
+    )
+    parts = []
+    if different:
+        parts.append(f"{different} of {total} metrics differ")
+    if same:
+        parts.append(f"{same} of {total} are equivalent" if parts else f"{same} of {total} metrics")
+    if open_:
+        parts.append(f"{open_} of {total} lack data{_repeats(comparison.judged)}")
+    missing = sum(len(cell.left_out) for cell in comparison.cells)
+    if missing:
+        parts.append(f"{missing} could not be compared")
+    return f"{_HEADLINES[comparison.verdict]}: {', '.join(parts)}."
+
+
+def _repeats(judged: Sequence[Judged]) -> str:
+    """Return how many repeats would settle what is open: half of it, and all of it."""
+    needed = [item.repeats for item in judged if item.verdict == UNDECIDED]
+    known = sorted(count for count in needed if count is not None)
+    if not known:
+        return ""
+    half, most = known[(len(known) - 1) // 2], known[-1]
+    whom = "all" if len(known) == len(needed) else str(len(known))
+    if half == most:
+        return f" ({most} repeats would settle {whom} of them)"
+    return f" ({half} repeats would settle half of them, {most} {whom})"
+
+
+def difference(item: Judged) -> str:
+    """Return the difference with its interval, relative where it can be: `-38.7% [-41.1, -36.4]`.
+
+    A share's is in percentage points: its relative one could be taken for it.
+    """
+    got, metric = item.interval, item.metric
+    if metric.distance == "cdf" or (metric.unit == "share" and not math.isfinite(got.relative_low)):
+        points = [100 * value for value in (got.difference, got.low, got.high)]
+        sign = "" if metric.distance else "+"
+        bounds = f" [{points[1]:{sign}.1f}, {points[2]:{sign}.1f}]" if _known(points[1:]) else ""
+        return f"{points[0]:{sign}.1f}{bounds} pt"
+    if not math.isfinite(got.relative):
+        return change(got.difference, metric.unit)
+    sign = "" if metric.distance else "+"
+    values = [100 * value for value in (got.relative, got.relative_low, got.relative_high)]
+    texts = [f"{value:{sign}.{_digits(value)}f}" for value in values]
+    return f"{texts[0]}%" + (f" [{texts[1]}, {texts[2]}]" if _known(values[1:]) else "")
+
+
+def _digits(percent: float) -> int:
+    return 0 if abs(percent) >= 99.5 else 1
+
+
+def _known(values: Sequence[float]) -> bool:
+    return all(math.isfinite(value) for value in values)
+
+
+def values(item: Judged) -> tuple[str, str]:
+    """Return A's and B's value; a distance has none of its own."""
+    if item.metric.distance:
+        return NOTHING, NOTHING
+    return quantity(item.a, item.metric.unit), quantity(item.b, item.metric.unit)
+
+
+def allowed(item: Judged) -> str:
+    """Return the margin: `10%`, `1.5KB` where the floor is more, `10 points` of all flows."""
+    if item.metric.distance == "cdf":
+        return f"{100 * item.margin:g} points"
+    relative = item.allowed > item.metric.floor or not item.metric.floor
+    if relative:
+        return f"{100 * item.margin:g}%"
+    if item.metric.unit == "share":
+        return f"{100 * item.allowed:g} points"
+    return quantity(item.allowed, item.metric.unit)
+
+
+def needs(item: Judged) -> str:
+    """Return what an open verdict lacks: `needs 21 repeats`; "" if it is settled."""
+    if item.verdict != UNDECIDED:
+        return ""
+    if not math.isfinite(item.interval.low):
+        return "needs repeats"
+    return f"needs {item.repeats} repeats" if item.repeats else f"needs >{MOST_REPEATS:,}"
+
+
+def parting(cell: ComparedCell) -> list[str]:
+    """Return where the runs part, a sentence each for size, port and time."""
+    places = cell.places
+    return [said for said in (_by_size(places), _by_port(places), _by_time(cell)) if said]
+
+
+def _by_size(places: Places) -> str:
+    known = [group for group in places.sizes if math.isfinite(group.interval.relative)]
+    if not known:
+        return ""
+    most = max(known, key=lambda group: (_sure(group), abs(group.interval.relative)))
+    if most.interval.relative == 0:
+        return "By size: no group of flow sizes differs."
+    before = [group.upto_bytes for group in places.sizes if group.upto_bytes < most.upto_bytes]
+    low = f"{format_size(before[-1])} to " if before else "up to "
+    got = most.interval
+    bounds = ""
+    if _known([got.relative_low, got.relative_high]):
+        bounds = f" [{100 * got.relative_low:+.1f}, {100 * got.relative_high:+.1f}]"
+    return (
+        f"By size: flows of {low}{format_size(most.upto_bytes)} differ most, mean slowdown "
+        f"{most.a:.2f} and {most.b:.2f}, {100 * got.relative:+.1f}%{bounds}."
+    )
+
+
+def _sure(group: SizeGroup) -> bool:
+    low, high = group.interval.relative_low, group.interval.relative_high
+    return low > 0 or high < 0
+
+
+def _by_port(places: Places) -> str:
+    if not places.ports:
+        return ""
+    most = places.ports[0]
+    if most.gap_bytes == 0:
+        return "By port: every queue has the same mean length."
+    kinds: dict[str, float] = {}
+    for gap in places.ports:
+        kinds[gap.kind] = kinds.get(gap.kind, 0.0) + abs(gap.gap_bytes)
+    kind = max(kinds, key=lambda name: kinds[name])
+    share = kinds[kind] / sum(kinds.values())
+    return (
+        f"By port: {most.label} differs most, mean queue {format_size(most.queue_a_bytes)} and "
+        f"{format_size(most.queue_b_bytes)}; {share:.0%} of what differs lies at {kind}."
+    )
+
+
+def _by_time(cell: ComparedCell) -> str:
+    places = cell.places
+    if not places.timelines:
+        return ""
+    if not places.parted_pairs:
+        return "By time: the queues never part."
+    text = (
+        f"By time: the queues part at {format_duration(places.parted_ns)}, "
+        f"{'first' if len(cell.pairs) == 1 else 'mostly first'} at {places.parted_at}"
+    )
+    if len(cell.pairs) > 1:
+        text += f" (median of {places.parted_pairs} of {len(cell.pairs)} pairs)"
+    if places.apart_ns is not None and places.apart_bytes:
+        begin, end = (format_duration(t) for t in places.apart_ns)
+        side = "more" if places.apart_bytes > 0 else "less"
+        text += (
+            f"; most from {begin} to {end}, with {format_size(abs(places.apart_bytes))} {side} "
+            "queued in B"
+        )
+    return text + "."
+
+
+def speeds(comparison: RunComparison) -> list[str]:
+    """Return how fast each run was, and their ratio where both are known."""
+    a, b = comparison.speed_a, comparison.speed_b
+    lines = [
+        f"{run.letter} ({run.backend}): {_speed(speed)}"
+        for run, speed in ((comparison.a, a), (comparison.b, b))
+    ]
+    pairs = (
+        ("traffic alone", a.per_run_s, b.per_run_s),
+        ("starting and building included", a.per_wall_s, b.per_wall_s),
+    )
+    for word, first, second in pairs:
+        if first and second:
+            fast, slow = ("A", "B") if first >= second else ("B", "A")
+            ratio = max(first, second) / min(first, second)
+            lines.append(f"{fast} is {ratio:.2g} times as fast as {slow}, {word}.")
+            break
+    if {a.counted, b.counted} != {"nothing was counted"}:
+        lines.append(f"A packet-hop: {'; '.join(sorted({a.counted, b.counted}))}.")
+    return lines
+
+
+def _trials(count: int) -> str:
+    return "trial" if count == 1 else "trials"
+
+
+def _speed(speed: Speed) -> str:
+    told = f"{speed.packet_hops:,} packet-hops in {speed.trials} {_trials(speed.trials)}"
+    if speed.per_wall_s is None or speed.wall_s is None:
+        return f"{told}, wall time not recorded"
+    text = f"{told}, {speed.per_wall_s:,.0f} a wall second ({speed.wall_s:.1f} s)"
+    if speed.per_run_s is not None and speed.run_s is not None:
+        text += f", {speed.per_run_s:,.0f} of traffic alone ({speed.run_s:.1f} s)"
+    return text
+
+
+def margins_note(metrics: Sequence[Compared], default: float) -> str:
+    """Return how the verdicts were made, for below the table."""
+    family = len(metrics)
+    return (
+        f"Equivalent: both one-sided t-tests at 5% put the difference within the margin "
+        f"({100 * default:g}% of A unless set). Different: not 0 after Holm's correction for "
+        f"{family} metrics, and beyond the margin. Needs n repeats: not enough data, about "
+        "n would settle it. Intervals: 95%."
+    )

@@ -1,0 +1,73 @@
+"""`closloop compare`: how two or more runs differ, with a verdict for each metric."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EPILOG = (
+    "Examples:  closloop compare runs/quickstart runs/replay  |  "
+    "closloop compare A B --margin 5% --margin slowdown_mean=15%"
+)
+_PAGE = Path("compare.html")
+_NOT_EQUIVALENT = 1
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Run folders: campaigns' (runs/<campaign>) or single trials'. The first is A, the "
+            "reference.",
+            metavar="A B ...",
+        ),
+    ],
+    margin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Within this a difference does not matter: 5%, or of one metric "
+            "slowdown_mean=15%. Default: 10%.",
+            metavar="SHARE",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON instead of tables, for a program.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Write the page here.")] = _PAGE,
+    html: Annotated[bool, typer.Option("--html/--no-html", help="Write the page.")] = True,
+) -> None:
+    """Compare runs: is each metric equivalent, different, or is there not enough data?
+
+    Trials are paired by cell and seed, a replay with its parent; flows by their number.
+
+    Exit code: 0 all equivalent, 1 something is not, or not enough data, 2 bad input.
+    """
+    from orchestration.analysis.comparison.catalogue import parse_margins
+    from orchestration.analysis.comparison.equivalence import EQUIVALENT
+    from orchestration.analysis.comparison.result import compare_runs
+    from orchestration.cli.phases import Phases
+
+    margins = parse_margins(margin or [])
+    with Phases() as phases:
+        phases.phase("Reading pairs of trials")
+        comparisons = compare_runs(runs, margins, phases.step)
+    if as_json:
+        from orchestration.analysis.comparison.export import comparisons_to_json
+
+        typer.echo(json.dumps(comparisons_to_json(comparisons), indent=1, allow_nan=False))
+    else:
+        from rich.console import Console
+
+        from orchestration.analysis.comparison.tables import comparison_tables
+
+        Console().print(comparison_tables(comparisons))
+    if html:
+        from orchestration.analysis.comparison.page import write_comparison
+
+        write_comparison(comparisons, out)
+        typer.echo(f"page: {out}", err=True)
+    if any(comparison.verdict != EQUIVALENT for comparison in comparisons):
+        raise typer.Exit(_NOT_EQUIVALENT)
