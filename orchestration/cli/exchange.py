@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from orchestration.exchange.imported import Imported
+    from orchestration.exchange.replay_file import ReplayFile
     from orchestration.exchange.source import Exported
 
 importer = typer.Typer(
@@ -88,6 +90,80 @@ def import_csv(
     with _busy("reading"):
         imported = read(file, mapping)
     _write(imported, out, label, seed, repeat, as_json)
+
+
+@importer.command("flows")
+def import_flows(
+    file: Annotated[
+        Path, typer.Argument(help="A capture, nfdump's CSV, sflowtool's lines, or a CSV.")
+    ],
+    testbed: Annotated[str, typer.Option(help="The testbed whose hosts the addresses become.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to make.")],
+    kind: Annotated[
+        str, typer.Option("--from", help="capture, nfdump, sflowtool or csv (default: by content).")
+    ] = "",
+    hosts: Annotated[
+        Path | None, typer.Option(help="YAML: `10.0.0.1: h1` for each address.")
+    ] = None,
+    idle: Annotated[
+        str, typer.Option(help="A longer silence ends a flow (capture 100ms, records 15s).")
+    ] = "",
+    mapping: Annotated[
+        Path | None, typer.Option(help="The mapping file of a CSV of your own.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make flows to replay out of what a network carried: a capture or exporters' flow records.
+
+    Without --hosts, each new address is the testbed's next host. Flows with an end that is no host
+    are dropped, and counted.
+
+    Examples: closloop import flows rack.pcap --testbed graphcc --hosts hosts.yml -o flows.csv
+
+    closloop import flows records.csv --from nfdump --testbed graphcc -o flows.csv
+    """
+    from inventory.files import load_testbed
+    from orchestration.exchange.replay_file import (
+        kind_of,
+        read_hosts,
+        read_records,
+        write_replay,
+    )
+
+    fabric = load_testbed(testbed)
+    chosen = kind or ("csv" if mapping else kind_of(file))
+    with _busy("reading"):
+        found, named = read_records(
+            file, chosen, _duration("--idle", idle) if idle else None, mapping
+        )
+        given = read_hosts(hosts, fabric) if hosts else named or None
+        written = write_replay(out, found, fabric, given)
+    if as_json:
+        typer.echo(json.dumps({**dataclasses.asdict(written), "path": str(out)}, indent=1))
+    else:
+        _say_replay(written)
+
+
+def _say_replay(written: ReplayFile) -> None:
+    from orchestration.model.units import format_duration, format_size
+
+    typer.echo(
+        f"{written.path}: {written.flows} flows of {format_size(written.size_bytes)} within "
+        f"{format_duration(written.duration_ns)}, from {written.source}"
+    )
+    if written.assigned:
+        pairs = [f"{address} = {host}" for address, host in written.hosts.items()]
+        more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
+        typer.echo(f"  hosts in order of appearance: {', '.join(pairs[:8])}{more}")
+    if written.dropped_flows:
+        worst = [f"{address} ({count})" for address, count in list(written.dropped.items())[:5]]
+        typer.echo(
+            f"  dropped: {written.dropped_flows} flows with an end that is no host of the "
+            f"testbed: {', '.join(worst)}"
+        )
+    for note in written.notes:
+        typer.echo(f"  note: {note}")
+    typer.echo(f"next, in a campaign file: traffic: [{{kind: replay, file: {written.path}}}]")
 
 
 def _write(

@@ -1,0 +1,196 @@
+"""Turns flow records into a file of flows to replay on a testbed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from inventory import yamltree
+from inventory.strictyaml import in_order, suggest
+from inventory.topology import Testbed
+from orchestration.exchange.capture import read_capture
+from orchestration.exchange.csv_records import read_csv_records
+from orchestration.exchange.netflow import read_nfdump
+from orchestration.exchange.records import FlowRecord, Recorded
+from orchestration.exchange.sflow import read_sflowtool
+from orchestration.exchange.textrows import opened
+from orchestration.model.csv_columns import write_csv
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.units import parse_duration_ns
+
+# What a file is -> how long a five-tuple is silent between two flows, unless the user says.
+IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
+_MAGICS = (
+    b"\xa1\xb2\xc3\xd4",
+    b"\xd4\xc3\xb2\xa1",
+    b"\xa1\xb2\x3c\x4d",
+    b"\x4d\x3c\xb2\xa1",
+    b"\x0a\x0d\x0d\x0a",
+    b"\x1f\x8b",
+)
+
+
+@dataclass(frozen=True)
+class ReplayFile:
+    """The file that was written, and all that has to be said of it.
+
+    `hosts` is address -> host; `dropped` counts flows of each address that has no host.
+    """
+
+    path: Path
+    source: str
+    flows: int
+    size_bytes: int
+    duration_ns: int
+    hosts: dict[str, str]
+    assigned: bool
+    dropped: dict[str, int]
+    dropped_flows: int
+    notes: tuple[str, ...]
+
+
+def kind_of(path: Path) -> str:
+    """Return what a file of flows is, by its first bytes. Raises InputError if it is unknown."""
+    with opened(path) as file:
+        start = file.read(4096)
+    if start.startswith(_MAGICS):
+        return "capture"
+    first = start.split(b"\n", 1)[0]
+    if first.startswith((b"ts,", b"firstSeen,")):
+        return "nfdump"
+    if first.startswith((b"startDatagram", b"unixSecondsUTC")):
+        return "sflowtool"
+    raise InputError.single(
+        str(path),
+        "is neither a capture, nfdump's CSV nor sflowtool's lines",
+        "name what it is with --from; for a CSV of your own add --mapping FILE",
+    )
+
+
+def read_records(
+    path: Path, kind: str, idle_ns: int | None, mapping: Path | None
+) -> tuple[Recorded, dict[str, str]]:
+    """Return a file's flow records, and what its mapping file says of hosts. Raises InputError."""
+    if kind not in IDLE:
+        known = ", ".join(IDLE)
+        remedy = f"{suggest(kind, IDLE)}use one of {known}"
+        raise InputError.single("--from", f"unknown kind {kind!r}", remedy)
+    idle = parse_duration_ns(IDLE[kind]) if idle_ns is None else idle_ns
+    if kind == "csv":
+        if mapping is None:
+            what = "a CSV needs to be told which column is what"
+            raise InputError.single("--mapping", what, "add --mapping FILE")
+        return read_csv_records(path, mapping)
+    read = {"capture": read_capture, "nfdump": read_nfdump, "sflowtool": read_sflowtool}[kind]
+    return read(path, idle), {}
+
+
+def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
+    """Return the file's map of addresses to hosts. Raises InputError with every problem in it."""
+    try:
+        tree = yamltree.parse(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.single(str(path), f"cannot be read: {error}", "check the path") from error
+    problems = list(tree.faults)
+    if problems:
+        raise InputError(in_order(problems))
+    hosts = {str(address): str(name) for address, name in tree.data.items()}
+    for address, name in hosts.items():
+        if name not in testbed.hosts:
+            what = f"{address} is to be {name!r}, which testbed {testbed.name} has not"
+            remedy = f"{suggest(name, testbed.hosts)}write lines like 10.0.0.1: {testbed.hosts[0]}"
+            raise InputError.single(str(path), what, remedy)
+    return hosts
+
+
+def write_replay(
+    out: Path, recorded: Recorded, testbed: Testbed, hosts: dict[str, str] | None
+) -> ReplayFile:
+    """Write `start_ns,src,dst,bytes,class`, the first flow at 0, and return what was written.
+
+    Without `hosts`, addresses that are hosts' names mean these; else each new one is the next host
+    of the testbed. Flows with an end that has no host are dropped. Raises InputError if none is
+    left, or `out` is there already.
+    """
+    if out.exists():
+        raise InputError.single(str(out), "is there already", "choose another place with -o")
+    assigned = hosts is None
+    known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
+    kept, lost, itself = _placed(recorded.records, known)
+    dropped = Counter(
+        address for record in lost for address in (record.src, record.dst) if address not in known
+    )
+    if not kept:
+        raise InputError.single(
+            str(out),
+            f"no flow is left: {len(lost)} of {len(lost) + itself} have an end that is no host of "
+            f"{testbed.name}",
+            "say which address is which host: --hosts FILE",
+        )
+    first_ns = min(record.start_ns for record in kept)
+    number = {name: place for place, name in enumerate(testbed.hosts)}
+    kept.sort(key=lambda r: (r.start_ns, number[known[r.src]], number[known[r.dst]]))
+    columns: dict[str, list[object]] = {
+        "start_ns": [record.start_ns - first_ns for record in kept],
+        "src": [known[record.src] for record in kept],
+        "dst": [known[record.dst] for record in kept],
+        "bytes": [record.size_bytes for record in kept],
+        "class": [record.klass for record in kept],
+    }
+    _write_whole(out, columns)
+    notes = list(recorded.notes)
+    if itself:
+        notes.append(f"{itself} flows go from a host to itself and are dropped")
+    return ReplayFile(
+        path=out,
+        source=recorded.source,
+        flows=len(kept),
+        size_bytes=sum(record.size_bytes for record in kept),
+        duration_ns=kept[-1].start_ns - first_ns,
+        hosts=known,
+        assigned=assigned,
+        dropped=dict(dropped.most_common()),
+        dropped_flows=len(lost),
+        notes=tuple(notes),
+    )
+
+
+def _in_order_of_appearance(records: Iterable[FlowRecord], testbed: Testbed) -> dict[str, str]:
+    seen = dict.fromkeys(address for record in records for address in (record.src, record.dst))
+    if all(address in testbed.hosts for address in seen):
+        return {address: address for address in seen}
+    return dict(zip(seen, testbed.hosts, strict=False))
+
+
+def _placed(
+    records: Sequence[FlowRecord], hosts: dict[str, str]
+) -> tuple[list[FlowRecord], list[FlowRecord], int]:
+    """Return the flows between two hosts, those with an end elsewhere, and how many stay at one."""
+    kept, lost, itself = [], [], 0
+    for record in records:
+        if record.src not in hosts or record.dst not in hosts:
+            lost.append(record)
+        elif hosts[record.src] == hosts[record.dst]:
+            itself += 1
+        else:
+            kept.append(record)
+    return kept, lost, itself
+
+
+def _write_whole(out: Path, columns: dict[str, list[object]]) -> None:
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_csv(partial, columns)
+        os.replace(partial, out)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise NotReadyError(
+            f"{out} cannot be written: {error.strerror or error}",
+            "make room there or make it writable, or choose another place with -o",
+        ) from error
