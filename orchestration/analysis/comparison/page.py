@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 
 from orchestration.analysis.comparison import figures, place_figures, sentences
-from orchestration.analysis.comparison.equivalence import EQUIVALENT
 from orchestration.analysis.comparison.page_tables import (
     cause_table,
     provenance_table,
@@ -39,25 +38,22 @@ def build_comparison(comparisons: Sequence[RunComparison]) -> str:
 
 
 def _head(comparisons: Sequence[RunComparison]) -> list[str]:
-    reference = comparisons[0].a
+    reference, several = comparisons[0].a, len(comparisons) > 1
     names = [f"{run.b.folder.resolve().name} on {run.b.backend}" for run in comparisons]
-    items = [
-        escape(f"{run.b.letter}: {text}" if len(comparisons) > 1 else text)
-        for run in comparisons
-        for text in (sentences.answer(run),)
-    ]
-    good = all(run.verdict == EQUIVALENT for run in comparisons)
     title = f"{reference.folder.resolve().name} on {reference.backend}, and {', '.join(names)}"
-    chips = (("A", reference.name), ("B", f"{'each of the others' if len(names) > 1 else ''}"))
+    items = "".join(
+        f"<li>{escape(f'{run.b.letter}: ' if several else '')}{escape(sentences.answer(run))}</li>"
+        for run in comparisons
+    )
+    keys = {"A": reference.name, "B": "each other run" if several else comparisons[0].b.name}
     key = "".join(
         f'<span style="--colour:{_COLOURS[letter]}">{escape(name)}</span>'
-        for letter, name in (chips[0], (chips[1][0], chips[1][1] or comparisons[0].b.name))
+        for letter, name in keys.items()
     )
     return [
         '<header><p class="kicker">closloop compare</p>',
         f"<h1>{escape(title)}</h1>",
-        f'<ul class="answers">{"".join(f"<li>{item}</li>" for item in items)}</ul>',
-        f'<p class="standing {"ok" if good else "bad"}"></p>' if good else "",
+        f'<ul class="answers">{items}</ul>',
         f'<div class="key">{key}</div></header>',
     ]
 

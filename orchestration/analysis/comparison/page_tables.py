@@ -6,6 +6,7 @@ from html import escape
 
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.equivalence import DIFFERENT
+from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.page_tables import html_table, p_value, plain_facts
 from orchestration.analysis.words import NOTHING, quantity
@@ -16,14 +17,13 @@ def verdict_table(cell: ComparedCell, comparison: RunComparison) -> str:
     """Return every metric with its difference, interval, margin and verdict."""
     rows = [
         (
-            "real" if item.verdict == DIFFERENT else "",
+            "",
             [
                 escape(item.metric.label),
                 *(escape(value) for value in sentences.values(item)),
                 escape(sentences.difference(item)),
                 escape(sentences.allowed(item)),
-                _emphasised(item.verdict),
-                escape(sentences.needs(item)),
+                _verdict(item),
                 p_value(item.p_zero),
                 p_value(item.p_beyond),
             ],
@@ -31,21 +31,25 @@ def verdict_table(cell: ComparedCell, comparison: RunComparison) -> str:
         for item in cell.judged
     ]
     rows += [
-        ("", [escape(metric.label), *[""] * 4, f"not compared: only {side} has it", "", "", ""])
+        ("", [escape(metric.label), *[""] * 4, f"not compared: only {side} has it", "", ""])
         for metric, side in cell.left_out
     ]
-    heads = (
-        "metric", "A", "B", "B − A [95% CI]", "margin", "verdict", "", "p, no difference",
-        "p, beyond the margin",
-    )  # fmt: skip
+    heads = ("metric", "A", "B", "B − A [95% CI]", "margin", "verdict", "p, zero", "p, margin")
     note = sentences.margins_note(
         [item.metric for item in comparison.judged], comparison.margins.default
     )
-    return html_table(heads, rows, 0, note)
+    about_p = (
+        "p, zero: that there is no difference, after Holm's correction. p, margin: that it is the "
+        "margin or more; below 0.05 it is equivalent."
+    )
+    return html_table(heads, rows, 0, f"{note} {about_p}")
 
 
-def _emphasised(verdict: str) -> str:
-    return f"<b>{verdict}</b>" if verdict == DIFFERENT else verdict
+def _verdict(item: Judged) -> str:
+    if item.verdict == DIFFERENT:
+        return f"<b>{item.verdict}</b>"
+    lacking = sentences.needs(item)
+    return f"{item.verdict}, {escape(lacking)}" if lacking else item.verdict
 
 
 def cause_table(cell: ComparedCell) -> str:
@@ -60,18 +64,17 @@ def cause_table(cell: ComparedCell) -> str:
                 escape(cause.what),
                 f"<code>{escape(cause.a)}</code>",
                 f"<code>{escape(cause.b)}</code>",
-                escape(", ".join(cause.moves)),
-                escape(cause.why),
                 f"{cause.effect:.2f} × {cause.fit:.2f}",
+                f"{escape(cause.why)}; would move {escape(', '.join(cause.moves))}",
             ],
         )
         for place, cause in enumerate(cell.causes, start=1)
     ]
-    heads = ("", "setting", "A", "B", "would move", "why", "rank: effect × fit")
+    heads = ("", "setting", "A", "B", "effect × fit", "why")
     note = (
         "Suspects from what both trials of the first pair recorded, no proof. Effect: a rough "
-        "guess of how much the setting moves, from how much it differs. Fit: how well what it moves is "
-        "what differs (F-measure). To prove one, change it alone."
+        "guess of how much the setting moves, from how much it differs. Fit: how well what it "
+        "moves is what differs (F-measure). Their product ranks. To prove one, change it alone."
     )
     return html_table(heads, rows, 0, note)
 

@@ -51,7 +51,7 @@ def _repeats(judged: Sequence[Judged]) -> str:
     whom = "all" if len(known) == len(needed) else str(len(known))
     if half == most:
         return f" ({most} repeats would settle {whom} of them)"
-    return f" ({half} repeats would settle half of them, {most} {whom})"
+    return f" ({half} repeats would settle half of them, {most} repeats {whom})"
 
 
 def difference(item: Judged) -> str:
