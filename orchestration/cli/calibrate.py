@@ -63,8 +63,9 @@ def calibrate(
     from inventory.files import load_testbed
     from orchestration.calibration.correct import correction
     from orchestration.calibration.file import read_calibration, to_json
+    from orchestration.cli.campaigns import backend_named
 
-    name = _backend_name(backend)
+    name = backend_named(backend)
     fabric = load_testbed(testbed)
     aim = read_calibration(like) if like else None
     if write:
@@ -90,17 +91,6 @@ def calibrate(
         _show(mine, aim, again)
         if write:
             typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
-
-
-def _backend_name(name: str) -> BackendName:
-    from orchestration.campaign.schema import check_backend
-    from orchestration.model.errors import InputError
-
-    try:
-        return check_backend(name)
-    except ValueError as error:
-        what, _, remedy = str(error).rpartition(": ")
-        raise InputError.single("--on", what, remedy) from error
 
 
 def _engine(name: str, inventory: Path | None, ask: bool, ask_become: bool) -> Backend:

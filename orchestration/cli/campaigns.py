@@ -8,11 +8,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from orchestration.model.trial import BackendName
+
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
 
 
-def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool) -> int:
+def backend_named(name: str) -> BackendName:
+    """Return a backend's name, checked. Raises InputError for one that runs nothing."""
+    from orchestration.campaign.schema import check_backend
+    from orchestration.model.errors import InputError
+
+    try:
+        return check_backend(name)
+    except ValueError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        raise InputError.single("backend", what, remedy) from error
+
+
+def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool = False) -> int:
     """Run campaigns, one after the other, and return the worst of their exit codes.
 
     With `replace`, finished trials that their files no longer describe are put aside first.

@@ -11,8 +11,12 @@ import typer
 from orchestration.cli import bench, exchange, inventory, kernel, papers, rack, traffic
 from orchestration.cli.calibrate import EPILOG as CALIBRATE_EPILOG
 from orchestration.cli.calibrate import calibrate
+from orchestration.cli.compare import EPILOG as COMPARE_EPILOG
+from orchestration.cli.compare import compare
 from orchestration.cli.doctor import EPILOG as DOCTOR_EPILOG
 from orchestration.cli.doctor import doctor
+from orchestration.cli.fidelity import EPILOG as FIDELITY_EPILOG
+from orchestration.cli.fidelity import fidelity
 from orchestration.cli.plan import plan
 from orchestration.cli.provision import EPILOG as PROVISION_EPILOG
 from orchestration.cli.provision import provision
@@ -22,6 +26,8 @@ from orchestration.cli.restore import EPILOG as RESTORE_EPILOG
 from orchestration.cli.restore import restore
 from orchestration.cli.run import run
 from orchestration.cli.train import train
+from orchestration.cli.watch import EPILOG as WATCH_EPILOG
+from orchestration.cli.watch import watch
 from orchestration.model.errors import ClosloopError
 
 _DEBUG_VARIABLE = "CLOSLOOP_DEBUG"
@@ -37,9 +43,12 @@ app = typer.Typer(
 app.command()(run)
 app.command()(plan)
 app.command()(replay)
+app.command(epilog=WATCH_EPILOG)(watch)
 app.command()(report)
+app.command(epilog=COMPARE_EPILOG)(compare)
 app.command()(train)
 app.command(epilog=CALIBRATE_EPILOG)(calibrate)
+app.command(epilog=FIDELITY_EPILOG)(fidelity)
 app.command(epilog=PROVISION_EPILOG)(provision)
 app.command(epilog=RESTORE_EPILOG)(restore)
 app.add_typer(inventory.app, name="inventory")

@@ -1,0 +1,1 @@
+"""Do two backends agree? Four scenarios on both, and the page that says where and why not."""
