@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from orchestration.exchange.imported import Imported
+    from orchestration.exchange.omnetpp_import import Listed
     from orchestration.exchange.replay_file import ReplayFile
     from orchestration.exchange.source import Exported
 
@@ -90,6 +91,63 @@ def import_csv(
     with _busy("reading"):
         imported = read(file, mapping)
     _write(imported, out, label, seed, repeat, as_json)
+
+
+@importer.command("omnetpp")
+def import_omnetpp(
+    files: Annotated[list[Path], typer.Argument(help="The .sca and .vec files of one run.")],
+    mapping: Annotated[
+        Path | None, typer.Option(help="The mapping file: which results are flows and queues.")
+    ] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="Show what the files have, for writing a mapping file.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The campaign's folder.")] = None,
+    label: Label = "omnetpp",
+    seed: Seed = None,
+    repeat: Repeat = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take over a run of OMNeT++ (result files of versions 2 and 3).
+
+    Examples: closloop import omnetpp results/General-0.vec --list
+
+    closloop import omnetpp results/General-0.sca results/General-0.vec --mapping mapping.yml
+    -o runs/omnetpp
+    """
+    from orchestration.exchange.omnetpp_import import import_omnetpp as read
+    from orchestration.exchange.omnetpp_import import list_results
+    from orchestration.model.errors import InputError, Problem
+
+    if listing:
+        with _busy("reading"):
+            found = list_results(files)
+        _say_results(found, as_json)
+        return
+    if mapping is None or out is None:
+        given = {"--mapping": mapping, "--out": out}
+        raise InputError(
+            [
+                Problem(flag, "is needed", "add it, or use --list to see what there is")
+                for flag, value in given.items()
+                if value is None
+            ]
+        )
+    with _busy("reading"):
+        imported = read(files, mapping)
+    _write(imported, out, label, seed, repeat, as_json)
+
+
+def _say_results(found: dict[str, list[Listed]], as_json: bool) -> None:
+    if as_json:
+        data = {run: [item._asdict() for item in items] for run, items in found.items()}
+        typer.echo(json.dumps(data, indent=1))
+        return
+    for run, items in found.items():
+        typer.echo(f"run {run}")
+        for item in items:
+            modules = f" in {item.modules} modules" if item.modules > 1 else ""
+            typer.echo(f"  {item.kind:9} {item.module} {item.name}: {item.values} values{modules}")
 
 
 @importer.command("flows")

@@ -45,7 +45,7 @@ class Block:
         blank = np.array([not cell.strip() for cell in cells]) if empty else None
         filled = [cell if cell.strip() else "0" for cell in cells] if empty else cells
         try:
-            values = _scaled(filled, factor)
+            values = scaled_integers(filled, factor)
         except (ValueError, ArithmeticError):
             row = next(n for n, cell in enumerate(filled) if not _is_number(cell, factor))
             remedy = f"write the plain number; its unit belongs into the mapping file ({column})"
@@ -119,7 +119,8 @@ def _refuse_torn(path: Path) -> None:
     refuse(path, lines + 1, what, "copy the file again; if it is whole, end it with a line break")
 
 
-def _scaled(cells: Sequence[str], factor: int) -> Ints:
+def scaled_integers(cells: Sequence[str], factor: int) -> Ints:
+    """Return decimals times `factor`, rounded. Raises ValueError or ArithmeticError for others."""
     try:
         whole = [int(cell) * factor for cell in cells]
         return np.array(whole, dtype=np.int64)

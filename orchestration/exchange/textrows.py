@@ -52,7 +52,12 @@ CHECK_FORMAT = "give the file as the simulator wrote it; see `closloop import --
 
 def refuse(path: Path, line: int, what: str, remedy: str) -> NoReturn:
     """Raise InputError about a line of a file."""
-    raise InputError.single(f"{path}:{line}", what, remedy)
+    raise fault(path, line, what, remedy)
+
+
+def fault(path: Path, line: int, what: str, remedy: str) -> InputError:
+    """Return an error about a line of a file."""
+    return InputError.single(f"{path}:{line}", what, remedy)
 
 
 def shown(cell: bytes | str) -> str:

@@ -1,0 +1,267 @@
+"""Makes a run of OMNeT++ result files, as a mapping file says what is what in them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from inventory.strictyaml import Document, suggest
+from orchestration.exchange.csv_import import ALL
+from orchestration.exchange.hosts import Hosts
+from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.exchange.mapping import (
+    SIZE_UNITS,
+    TIME_UNITS,
+    OmnetppFlows,
+    OmnetppMapping,
+    read_mapping,
+)
+from orchestration.exchange.omnetpp_file import Run, read_results
+from orchestration.exchange.omnetpp_queues import queue_samples
+from orchestration.model.errors import InputError
+from orchestration.model.records import DONE, MISSING, UNFINISHED, Floats, Ints
+
+_INDEX = re.compile(r"\[\d+\]")
+
+
+class Listed(NamedTuple):
+    """Results of one kind: how many modules have them, indices left out, and how many values."""
+
+    kind: str
+    module: str
+    name: str
+    modules: int
+    values: int
+
+
+def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
+    """Return what the files have, run by run: for writing a mapping file. Raises InputError."""
+    found = {}
+    for name, run in _joined(paths).items():
+        modules: Counter[tuple[str, str, str]] = Counter()
+        values: Counter[tuple[str, str, str]] = Counter()
+        items = [
+            *(("scalar", scalar.module, scalar.name, 1) for scalar in run.scalars),
+            *(("statistic", item.module, item.name, 1) for item in run.statistics),
+            *(("vector", item.module, item.name, len(item.value)) for item in run.vectors),
+        ]
+        for kind, module, title, count in items:
+            key = (kind, _INDEX.sub("[*]", module), title)
+            modules[key] += 1
+            values[key] += count
+        found[name] = [Listed(*key, modules[key], values[key]) for key in sorted(modules)]
+    return found
+
+
+def _joined(paths: Sequence[Path]) -> dict[str, Run]:
+    runs: dict[str, Run] = {}
+    for path in paths:
+        for name, run in read_results(path).items():
+            if name in runs:
+                runs[name].settings.update(run.settings)
+                runs[name].scalars += run.scalars
+                runs[name].statistics += run.statistics
+                runs[name].vectors += run.vectors
+            else:
+                runs[name] = run
+    return runs
+
+
+def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
+    """Read the result files of one run. Raises InputError, with file and line, for what is wrong.
+
+    Flows that are vectors are known by their ends; of flows that are scalars, one without an end is
+    unfinished.
+    """
+    mapping, document = read_mapping(mapping_path, OmnetppMapping)
+    run = _chosen(_joined(paths), mapping, document)
+    modules = _Modules(run, mapping.flows, document)
+    rows = list(modules.rows())
+    if not rows:
+        what = f"no module of run {run.name} has flows as `flows` says"
+        remedy = "`closloop import omnetpp FILE --list` shows what there is"
+        raise InputError([document.problem(("flows",), what, remedy)])
+    hosts = Hosts(mapping, mapping_path, [end for row in rows for end in (row.src, row.dst)])
+
+    def where(row: int) -> str:
+        return f"{paths[0]}, module {rows[row].module}"
+
+    src = hosts.numbers([row.src for row in rows], where)
+    dst = hosts.numbers([row.dst for row in rows], where)
+    flows = _flows(rows, src, dst, mapping, where)
+    ends_known = mapping.flows.fct is not None or mapping.flows.end is not None
+    ports = None
+    if mapping.queues is not None:
+        last_ns = int(max(flows.start_ns.max() + 1, flows.end_ns.max()))
+        ports = queue_samples(run, mapping.queues, hosts.testbed, mapping.base, last_ns, document)
+    missing = ["TCP counters of hosts", "when each flow's first byte was sent", "thresholds"]
+    missing += ["retransmits", *hosts.notes]
+    if ports is None:
+        missing.append("samples of ports")
+    if mapping.flows.kind == "vectors":
+        missing.append("flows that did not end")
+    return Imported(
+        format="OMNeT++",
+        testbed=hosts.testbed,
+        flows=flows,
+        inputs={"mapping": mapping_path},
+        results={f"results {number}": path for number, path in enumerate(paths, start=1)},
+        missing=missing,
+        complete=mapping.flows.kind == "scalars",
+        measured=ends_known,
+        ports=ports,
+        sample_period_ns=mapping.queues.sample_period if mapping.queues else 100_000,
+        facts={
+            "clock": "virtual",
+            "run": run.name,
+            "settings": run.settings,
+            **({"hosts_named": hosts.renamed} if hosts.renamed else {}),
+        },
+    )
+
+
+def _chosen(runs: dict[str, Run], mapping: OmnetppMapping, document: Document) -> Run:
+    if mapping.run is not None:
+        if mapping.run not in runs:
+            remedy = f"{suggest(mapping.run, runs)}there are {', '.join(runs)}"
+            what = f"no run {mapping.run!r} in the files"
+            raise InputError([document.problem(("run",), what, remedy)])
+        return runs[mapping.run]
+    if len(runs) > 1:
+        what = f"the files have {len(runs)} runs and `run` names none"
+        remedy = f"add `run:` with one of {', '.join(runs)}"
+        raise InputError([document.problem((), what, remedy)])
+    return next(iter(runs.values()))
+
+
+class _Row(NamedTuple):
+    """One flow as the results have it: times and size in the mapping's units."""
+
+    module: str
+    src: str
+    dst: str
+    start: float
+    size: float
+    fct: float
+    end: float
+    klass: str
+
+
+class _Modules:
+    """The modules that have flows, and the flows of each."""
+
+    def __init__(self, run: Run, flows: OmnetppFlows, document: Document) -> None:
+        self._flows, self._document = flows, document
+        try:
+            pattern = re.compile(flows.module)
+        except re.error as error:
+            what = f"is no regular expression: {error}"
+            remedy = r"write it like 'Net\.host\[(?P<src>\d+)\]\.app\[\d+\]'"
+            raise InputError([document.problem(("flows", "module"), what, remedy)]) from error
+        self._values: dict[str, tuple[re.Match[str], dict[str, Floats]]] = {}
+        items: list[tuple[str, str, Floats]] = (
+            [(vector.module, vector.name, vector.value) for vector in run.vectors]
+            if flows.kind == "vectors"
+            else [(item.module, item.name, np.array([item.value])) for item in run.scalars]
+        )
+        for module, name, value in items:
+            match = pattern.fullmatch(module)
+            if match is not None:
+                self._values.setdefault(module, (match, {}))[1][name] = value
+
+    def rows(self) -> Iterator[_Row]:
+        """Yield the flows, module by module. Raises InputError for what does not fit together."""
+        wanted = {
+            name: called
+            for name in ("start", "bytes", "fct", "end", "src", "dst", "klass")
+            if (called := getattr(self._flows, name)) is not None
+        }
+        for module, (match, values) in self._values.items():
+            found = {name: values[called] for name, called in wanted.items() if called in values}
+            if not found:
+                continue
+            unfinished = {"fct", "end"} if self._flows.kind == "scalars" else set()
+            absent = [n for n in wanted if n not in found and n not in unfinished]
+            if absent:
+                self._fail(module, f"has no {wanted[absent[0]]!r} beside its other results")
+            lengths = {len(value) for value in found.values()}
+            if len(lengths) > 1:
+                counts = ", ".join(f"{wanted[name]} {len(value)}" for name, value in found.items())
+                self._fail(module, f"its results have different numbers of values: {counts}")
+            for place in range(lengths.pop()):
+                yield self._row(module, match, {n: float(v[place]) for n, v in found.items()})
+
+    def _row(self, module: str, match: re.Match[str], value: dict[str, float]) -> _Row:
+        groups = match.groupdict()
+        ends = []
+        for name in ("src", "dst"):
+            if name in value:
+                ends.append(_whole(value[name]))
+            elif groups.get(name):
+                ends.append(groups[name])
+            else:
+                self._fail(module, f"nothing says the {name}: neither a result nor the group")
+        return _Row(
+            module=module,
+            src=ends[0],
+            dst=ends[1],
+            start=value["start"],
+            size=value["bytes"],
+            fct=value.get("fct", np.nan),
+            end=value.get("end", np.nan),
+            klass=_whole(value["klass"]) if "klass" in value else ALL,
+        )
+
+    def _fail(self, module: str, what: str) -> None:
+        remedy = "correct the mapping; record start, bytes, ends and fct together, flow by flow"
+        raise InputError([self._document.problem(("flows",), f"module {module}: {what}", remedy)])
+
+
+def _whole(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _flows(
+    rows: list[_Row], src: Ints, dst: Ints, mapping: OmnetppMapping, where: Callable[[int], str]
+) -> ImportedFlows:
+    time, size = TIME_UNITS[mapping.flows.time_unit], SIZE_UNITS[mapping.flows.size_unit]
+    start = _rounded([row.start for row in rows], time) - mapping.base
+    bytes_ = _rounded([row.size for row in rows], size)
+    fct = _rounded([row.fct for row in rows], time)
+    end = _rounded([row.end for row in rows], time)
+    end = np.where(
+        fct != MISSING, start + fct, np.where(end != MISSING, end - mapping.base, MISSING)
+    )
+    done = end != MISSING
+    for bad, what in (
+        (start < 0, "a flow starts before the base time"),
+        (bytes_ < 1, "a flow of less than a byte"),
+        (done & (end <= start), "a flow ends before it starts"),
+        (src == dst, "a flow from a host to itself"),
+    ):
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise InputError.single(
+                where(row), what, "check the units and names of the mapping file"
+            )
+    names = list(dict.fromkeys(row.klass for row in rows))
+    return ImportedFlows(
+        start_ns=start,
+        src=src,
+        dst=dst,
+        size_bytes=bytes_,
+        klass=np.array([names.index(row.klass) for row in rows], dtype=np.int64),
+        classes=tuple(names),
+        end_ns=end,
+        status=np.where(done, DONE, UNFINISHED),
+    )
+
+
+def _rounded(values: list[float], factor: int) -> Ints:
+    array = np.array(values) * factor
+    return np.where(np.isfinite(array), np.rint(np.nan_to_num(array)), MISSING).astype(np.int64)
