@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def run(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Run on this backend: emulated, fake or hardware.")
+        str | None, typer.Option("--on", help="Run on emulated, fake, simulated or hardware.")
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")

@@ -36,8 +36,24 @@ def testbed(request) -> Testbed:
 
 
 @pytest.fixture(params=registry.names())
-def spec(request) -> TunerSpec:
+def spec(request, testbed, tmp_path) -> TunerSpec:
+    if request.param == registry.RECORDED:
+        return TunerSpec(request.param, {"actions": recording(testbed, tmp_path)})
     return TunerSpec(request.param, dict(PARAMS.get(request.param, {})))
+
+
+def recording(testbed: Testbed, folder) -> str:
+    """Write actions on every queue at the start, and on some of them twice later on."""
+    rows = ["t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax"]
+    for t_ns, queues, kmin in (
+        (0, testbed.queues, 10_000),
+        (200_000, testbed.queues[:3], 20_000),
+        (500_000, testbed.queues[::2], 30_000),
+    ):
+        rows += [f"{t_ns},{q.device},{q.name},{q.klass},{kmin},{3 * kmin},0.1" for q in queues]
+    path = folder / "actions.csv"
+    path.write_text("\n".join([*rows, ""]), encoding="utf-8")
+    return str(path)
 
 
 def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:

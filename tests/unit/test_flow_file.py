@@ -64,9 +64,7 @@ def write(path, schedule) -> None:
 
 
 PATTERNS = st.one_of(
-    st.builds(
-        PoissonSpec, st.just("WebSearch"), st.floats(0.2, 0.9), st.just(0), st.just(3 * MS)
-    ),
+    st.builds(PoissonSpec, st.just("WebSearch"), st.floats(0.2, 0.9), st.just(0), st.just(3 * MS)),
     st.builds(
         IncastSpec, st.integers(1, 4), st.integers(1, 99), st.just(MS), st.just(0), st.just(3 * MS)
     ),
