@@ -15,8 +15,16 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
+from orchestration.analysis.histogram import HistogramFigures
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints, PortRecords
+from orchestration.model.records import (
+    DONE,
+    MISSING,
+    STATUS_NAMES,
+    Floats,
+    Ints,
+    PortRecords,
+)
 
 Unit = Literal["ns", "bytes", "ratio", "share", "count"]
 
@@ -146,7 +154,7 @@ def measure_flows(result: TrialResult) -> FlowFigures:
     slowdown = fct / flows["ideal_ns"][done]
     scalars = {
         **flow_scalars(size, fct, slowdown),
-        "retransmits": float(np.maximum(flows["retransmits"], 0).sum()),
+        "retransmits": _total(flows["retransmits"]),
     }
     return FlowFigures(scalars, size, slowdown)
 
@@ -158,12 +166,22 @@ def measure_ports(result: TrialResult) -> PortFigures:
     means = np.full(window.qlen_bytes.shape[1], math.nan)
     if len(queue):
         means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
+    dropped = result.ports.dropped_packets
     scalars = {
         **_queue_scalars(queue),
         **_link_scalars(result.testbed, window),
-        "dropped_packets": float(totals(result.ports.dropped_packets).sum()),
+        "dropped_packets": _total(totals(dropped) if (dropped != MISSING).any() else dropped),
     }
+    if not len(queue) and "queue_histogram" in result.facts:
+        found = HistogramFigures.of(result.facts["queue_histogram"], result.testbed)
+        return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
     return PortFigures(scalars, _ccdf(queue), means)
+
+
+def _total(counts: Ints) -> float:
+    """Return the sum of what was counted; NaN if nothing was: others' results may not count."""
+    known = counts[counts != MISSING]
+    return float(known.sum()) if len(known) else math.nan
 
 
 def in_class(size_bytes: Ints, klass: str) -> np.ndarray:

@@ -38,7 +38,7 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
     Shown in the first repeat that every measured tuner has, and busiest there by mean length, the
-    tuners together; with at most `points` points each. Raises InputError for an unreadable table.
+    tuners together; with at most `points` points each; none if a trial has no samples. Raises InputError for an unreadable table.
     """
     arms = [arm for arm in condition.arms if arm.valid]
     if not arms:
@@ -49,6 +49,8 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     seed = next(trial.spec.seed for trial in arms[0].valid if trial.spec.seed in common)
     trials = [next(trial for trial in arm.valid if trial.spec.seed == seed) for arm in arms]
     results = [read_trial(trial.folder) for trial in trials]
+    if not all(len(result.ports.t_ns) for result in results):
+        return []  # others' results may know lengths, but not when
     testbed, repeat = results[0].testbed, trials[0].spec.repeat
     means = np.mean([trial.metrics.queue_mean_bytes for trial in trials], axis=0)
     found = []

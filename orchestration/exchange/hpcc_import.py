@@ -32,7 +32,6 @@ from orchestration.exchange.hpcc_results import (
     HpccFct,
     HpccPauses,
     QueueHistogram,
-    histogram_figures,
     pair,
     read_fct,
     read_pfc,
@@ -321,7 +320,7 @@ def _facts(histogram: QueueHistogram | None, testbed: Testbed, base_ns: int) -> 
         return {}
     names = [device.name for device in testbed.devices]
     queues = {
-        testbed.ports_of[names[switch]][port].label: {"counts": counts, **histogram_figures(counts)}
+        testbed.ports_of[names[switch]][port].label: {"counts": counts}
         for (switch, port), counts in sorted(histogram.counts.items())
     }
     return {

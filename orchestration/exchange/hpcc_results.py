@@ -16,7 +16,7 @@ import numpy as np
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, opened, refuse, rows, shown
 from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints
+from orchestration.model.records import Ints
 
 # The reader of the flow file takes seconds as a double, and truncates to a nanosecond.
 _ROUNDING_NS = (0, -1, 1)
@@ -273,17 +273,3 @@ def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram)
                 f"{queue[1] + 1} than the block before it"
             )
             refuse(path, line, what, "the file is cut off, or of two runs: give one run's, whole")
-
-
-def histogram_figures(counts: Sequence[int]) -> dict[str, float]:
-    """Return the mean, p99 and maximum of a queue's length in bytes, at its bins' lower edges."""
-    weight: Floats = np.array(counts, dtype=np.float64)
-    total = weight.sum()
-    if not total:
-        return {"mean_bytes": 0.0, "p99_bytes": 0.0, "max_bytes": 0.0}
-    edges = np.arange(len(weight)) * float(QUEUE_BIN_BYTES)
-    return {
-        "mean_bytes": float(edges @ weight / total),
-        "p99_bytes": float(edges[int(np.searchsorted(np.cumsum(weight), 0.99 * total))]),
-        "max_bytes": float(edges[np.flatnonzero(weight)[-1]]),
-    }
