@@ -38,7 +38,8 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
     Shown in the first repeat that every measured tuner has, and busiest there by mean length, the
-    tuners together; with at most `points` points each; none if a trial has no samples. Raises InputError for an unreadable table.
+    tuners together; with at most `points` points each, none if a trial has no samples. Raises
+    InputError for an unreadable table.
     """
     arms = [arm for arm in condition.arms if arm.valid]
     if not arms:
