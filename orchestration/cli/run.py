@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 def run(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Run on emulated, fake, simulated or hardware.")
+        str | None,
+        typer.Option("--on", help="Run on emulated, fake, simulated or hardware."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
@@ -49,6 +51,15 @@ def run(
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Report the results at the end.")
     ] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the fabric while it runs, as closloop watch does.")
+    ] = False,
+    sink: Annotated[
+        str,
+        typer.Option(
+            "--sink", envvar="CLOSLOOP_SINK", help="Send the records there too, live: influx."
+        ),
+    ] = "",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print how the run went as JSON, and no report.")
     ] = False,
@@ -67,7 +78,7 @@ def run(
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
     rack = rack_of(campaign, inventory, ask_pass, ask_become_pass)
-    summary = run_loaded(campaign, rack, out, jobs, fresh=fresh)
+    summary = run_loaded(campaign, rack, out, jobs, fresh=fresh, watch=watch, sink=sink)
     show(summary, report=report, as_json=as_json)
     raise typer.Exit(summary.exit_code)
 
@@ -91,17 +102,35 @@ def rack_of(
 
 
 def run_loaded(
-    campaign: Campaign, rack: RackAccess | None, out: Path, jobs: int, *, fresh: bool
+    campaign: Campaign,
+    rack: RackAccess | None,
+    out: Path,
+    jobs: int,
+    *,
+    fresh: bool,
+    watch: bool = False,
+    sink: str = "",
 ) -> Summary:
-    """Run a campaign into `out`, `jobs` trials side by side (0: one a core); show how it goes."""
+    """Run a campaign into `out`, `jobs` trials side by side (0: one a core); show how it goes.
+
+    With `watch`, show its fabric too; with a `sink`, send the records there.
+    """
     from orchestration import wiring
     from orchestration.cli.display import open_display
+    from orchestration.cli.telemetry import follow
     from orchestration.runner.run import default_jobs, run_campaign
 
+    following = follow(sink, out / campaign.name)
     engine = wiring.backend(campaign.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(campaign, engine)
-    with open_display(f"{campaign.name} on {engine.name}") as display:
-        return run_campaign(campaign, engine, out, side_by_side, display, fresh=fresh)
+    title = f"{campaign.name} on {engine.name}"
+    watched = out / campaign.name if watch else None
+    with following or nullcontext(), open_display(title, watched=watched) as display:
+        listener = following.before(display) if following else display
+        spool = following.spool if following else None
+        return run_campaign(
+            campaign, engine, out, side_by_side, listener, fresh=fresh, spool=spool
+        )
 
 
 def show(summary: Summary, *, report: bool, as_json: bool) -> None:
