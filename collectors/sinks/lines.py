@@ -1,0 +1,129 @@
+"""InfluxDB's line protocol: columns of a measurement as lines of text, a line a point."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collectors.sinks.names import Kind, Measurement
+
+Column = NDArray[Any]
+# A string field may hold 64 KB; beyond that the server refuses the point.
+TEXT_BYTES = 60_000
+
+_MISSING = -1
+_TAG = str.maketrans({",": r"\,", " ": r"\ ", "=": r"\=", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+_TEXT = str.maketrans({'"': r"\"", "\\": "\\\\"})
+
+
+def series(measurement: str, tags: Mapping[str, str]) -> str:
+    """Return how a series' lines begin: the measurement and its tags. Empty tags are left out."""
+    words = [f"{key}={_tag(value)}" for key, value in tags.items() if value]
+    return ",".join([measurement, *words])
+
+
+def _tag(value: str) -> str:
+    escaped = value.translate(_TAG)
+    # A backslash at the end would escape the comma that follows.
+    return escaped + r"\ " if escaped.endswith("\\") else escaped
+
+
+def text_field(value: str) -> str:
+    """Return a text as a field's value, cut at `TEXT_BYTES`."""
+    if len(value) > TEXT_BYTES // 4:
+        value = value.encode()[:TEXT_BYTES].decode(errors="ignore")
+    return f'"{value.translate(_TEXT)}"'
+
+
+def unique_times(t_ns: Column, codes: Column) -> Column:
+    """Return the times of points so that no two of a series have the same, shape (rows,).
+
+    `codes` says which series a row is of. A point's time is its own, or, if that is not later, one
+    ns after the point before it: two points of one series and time would be one in the database.
+    """
+    times = np.array(t_ns, dtype=np.int64)
+    order = np.argsort(codes, kind="stable")
+    ends = np.flatnonzero(np.diff(codes[order])) + 1
+    for rows in np.split(order, ends):
+        number = np.arange(len(rows))
+        times[rows] = np.maximum.accumulate(times[rows] - number) + number
+    return times
+
+
+def encode(
+    measurement: Measurement,
+    begins: Sequence[str],
+    codes: Column,
+    columns: Mapping[str, Column],
+    times_ns: Column,
+) -> list[str]:
+    """Return a line for each row. `begins[codes[i]]` is row i's `series`, `times_ns` is absolute.
+
+    A field that is missing, or no number, is left out.
+    """
+    if not len(times_ns):
+        return []
+    kinds = {name: kind for name, kind in measurement.fields.items() if name in columns}
+    absent = {name: _absent(columns[name], kind) for name, kind in kinds.items()}
+    kinds = {name: kind for name, kind in kinds.items() if not absent[name].all()}
+    if not kinds:
+        return []
+    shown = {name: _shown(columns[name], kind) for name, kind in kinds.items()}
+    if any(absent[name].any() for name in kinds):
+        there = np.stack([~absent[name] for name in kinds], axis=1)
+        return _some_absent(kinds, begins, codes, shown, there, times_ns)
+    heads = [begin.replace("%", "%%") + " " for begin in begins]
+    fields = ",".join(f"{name}={_mark(kind)}" for name, kind in kinds.items())
+    formats = [f"{head}{fields} %d" for head in heads]
+    rows = zip(*shown.values(), times_ns.tolist(), strict=True)
+    if len(begins) == 1:
+        form = formats[0]
+        return [form % row for row in rows]
+    return [formats[code] % row for code, row in zip(codes.tolist(), rows, strict=True)]
+
+
+def _some_absent(
+    kinds: Mapping[str, Kind],
+    begins: Sequence[str],
+    codes: Column,
+    shown: Mapping[str, list[Any]],
+    there: Column,
+    times_ns: Column,
+) -> list[str]:
+    """Return the lines of rows that lack fields: `there` (rows, fields) says which they have."""
+    names = list(kinds)
+    values = list(zip(*shown.values(), strict=True))
+    patterns, which = np.unique(there, axis=0, return_inverse=True)
+    chosen = [np.flatnonzero(pattern).tolist() for pattern in patterns]
+    forms = [",".join(f"{names[i]}={_mark(kinds[names[i]])}" for i in some) for some in chosen]
+    return [
+        f"{begins[code]} {forms[kind] % tuple(values[row][i] for i in chosen[kind])} {time_ns}"
+        for row, (kind, code, time_ns) in enumerate(
+            zip(which.ravel().tolist(), codes.tolist(), times_ns.tolist(), strict=True)
+        )
+        if chosen[kind]
+    ]
+
+
+def _absent(values: Column, kind: Kind) -> Column:
+    if kind == "int?":
+        return np.equal(values, _MISSING)
+    if kind == "float":
+        return ~np.isfinite(values)
+    return np.zeros(len(values), dtype=bool)
+
+
+def _mark(kind: Kind) -> str:
+    return {"int": "%di", "int?": "%di", "float": "%r", "text": "%s", "bool": "%s"}[kind]
+
+
+def _shown(values: Column, kind: Kind) -> list[Any]:
+    plain: list[Any] = np.asarray(values).tolist()
+    if kind == "text":
+        return [text_field(value) for value in plain]
+    if kind == "bool":
+        return ["true" if value else "false" for value in plain]
+    return plain

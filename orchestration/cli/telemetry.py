@@ -1,0 +1,133 @@
+"""`closloop push`, `pull` and `exporter`: runs and InfluxDB, and metrics to scrape."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.telemetry.follow import Following
+
+_INFLUX = "influx"
+EPILOG = (
+    "The server is given by CLOSLOOP_INFLUX_URL, _ORG, _BUCKET and _TOKEN, or by "
+    "~/.config/closloop/influx.toml (mode 600)."
+)
+
+
+def follow(sink: str, campaign_folder: Path) -> Following | None:
+    """Return what sends a run to `sink`; None for "". Raises InputError for an unknown one."""
+    if not sink:
+        return None
+    from orchestration.model.errors import InputError
+    from orchestration.telemetry.follow import Following
+    from orchestration.telemetry.settings import load_settings
+
+    if sink != _INFLUX:
+        raise InputError.single("--sink", f"no sink is called {sink!r}", f"known: {_INFLUX}")
+    return Following(campaign_folder, load_settings())
+
+
+def push(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Campaigns' folders, or folders of single trials.")
+    ],
+    again: Annotated[
+        bool, typer.Option("--again", help="Send what has been sent already, too.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes twice.
+
+    Exit code: 0 all is there, 1 some could not be read or sent, 2 bad input, 3 not ready.
+
+    Example: closloop push runs/quickstart
+    """
+    from orchestration.cli.waiting import waiting
+    from orchestration.telemetry.push import push as send
+    from orchestration.telemetry.settings import load_settings
+
+    settings = load_settings()
+    with waiting("sending") as show:
+        pushed = send(runs, settings, again=again, say=_warn, progress=show)
+    if as_json:
+        typer.echo(json.dumps(vars(pushed), indent=1))
+    else:
+        typer.echo(
+            f"{pushed.trials} trials: {pushed.points} points in {pushed.requests} requests "
+            f"sent to {settings.server}"
+        )
+    raise typer.Exit(1 if pushed.failed else 0)
+
+
+def pull(
+    campaign: Annotated[str, typer.Argument(help="The campaign's name.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where its folder is made.")] = Path(
+        "runs"
+    ),
+    trials: Annotated[
+        list[str] | None, typer.Option("--trial", help="Only this trial, by its id; repeatable.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+) -> None:
+    """Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is whole.
+
+    Exit code: 0 all rebuilt, 1 some are not whole in the database, 2 bad input, 3 not ready.
+
+    Example: closloop pull quickstart -o pulled
+    """
+    from orchestration.cli.waiting import waiting
+    from orchestration.telemetry.pull import pull as fetch
+    from orchestration.telemetry.settings import load_settings
+
+    settings = load_settings()
+    with waiting("fetching") as show:
+        pulled = fetch(campaign, out, settings.server, trials or (), say=_warn, progress=show)
+    if as_json:
+        data = {**vars(pulled), "folder": str(pulled.folder)}
+        typer.echo(json.dumps(data, indent=1))
+    else:
+        kept = f", {len(pulled.present)} were there already" if pulled.present else ""
+        typer.echo(f"{pulled.folder}: {len(pulled.rebuilt)} trials rebuilt{kept}")
+    raise typer.Exit(1 if pulled.broken else 0)
+
+
+def exporter(
+    run: Annotated[Path, typer.Argument(help="The campaign's folder, running or done.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: any free one.")] = 9464,
+    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the metrics and end, for a textfile collector.")
+    ] = False,
+) -> None:
+    """Serve a run's metrics in Prometheus' text format: its trials, and the queues of running ones.
+
+    Example: closloop exporter runs/quickstart --port 9464
+    """
+    from orchestration.telemetry.exporter import metrics_text, serve
+
+    if once:
+        typer.echo(metrics_text(run), nl=False)
+        return
+    with serve(run, address, port) as bound:
+        typer.echo(f"http://{address}:{bound}/metrics (Ctrl-C ends it)", err=True)
+        bound_forever()
+
+
+def bound_forever() -> None:
+    """Wait for Ctrl-C or SIGTERM."""
+    import signal
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        return
+
+
+def _warn(text: str, remedy: str) -> None:
+    print(f"{text}\n  -> {remedy}" if remedy else text, file=sys.stderr, flush=True)

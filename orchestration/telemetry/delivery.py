@@ -1,0 +1,98 @@
+"""Getting lines to a server, whatever it does: again and again, ever less often, in order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from collectors.sinks.influx import Answer
+
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 15.0
+# A request is halved when it is too large, but not below this.
+_FEWEST_LINES = 16
+
+
+class Connection(Protocol):
+    """Something that takes lines: see `collectors.sinks.influx.InfluxConnection`."""
+
+    def write(self, lines: Sequence[str]) -> Answer:
+        """Send lines, and return what the server says."""
+
+
+class Refused(Exception):  # noqa: N818 (the server's answer)
+    """The server does not take the records, and trying again would change nothing."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.text)
+        self.answer = answer
+
+
+class GaveUp(Exception):  # noqa: N818
+    """It was not to be tried any longer."""
+
+
+@dataclass
+class Delivery:
+    """Sends lines until the server has confirmed them.
+
+    `patient` is asked before each further try; `said` is told what goes wrong, each thing once
+    until it is well again. `trouble` is what the last answer said, "" if it was good.
+    """
+
+    connection: Connection
+    patient: Callable[[], bool]
+    said: Callable[[str, str], None]
+    sleep: Callable[[float], None] = time.sleep
+    requests: int = 0
+    points: int = 0
+    trouble: str = ""
+    _known: set[str] = field(default_factory=set)
+
+    def send(self, lines: Sequence[str]) -> None:
+        """Send lines. Raises Refused, or GaveUp when patience has ended."""
+        waiting = [list(lines)]
+        tries = 0
+        while waiting:
+            if not waiting[0]:
+                waiting.pop(0)
+                continue
+            if not self.patient():
+                raise GaveUp
+            answer = self.connection.write(waiting[0])
+            self.requests += 1
+            if answer.meaning == "ok":
+                self.points += len(waiting.pop(0))
+                self.trouble, tries = "", 0
+                self._known.clear()
+            elif answer.meaning == "too-large" and len(waiting[0]) >= 2 * _FEWEST_LINES:
+                whole = waiting.pop(0)
+                middle = len(whole) // 2
+                waiting[:0] = [whole[:middle], whole[middle:]]
+            elif answer.meaning == "later":
+                self._remark(answer)
+                self._pause(answer, tries)
+                tries += 1
+            else:
+                self._remark(answer)
+                raise Refused(answer)
+
+    def _remark(self, answer: Answer) -> None:
+        self.trouble = answer.text
+        if answer.text not in self._known:
+            self._known.add(answer.text)
+            self.said(answer.text, answer.remedy)
+
+    def _pause(self, answer: Answer, tries: int) -> None:
+        wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
+        # Several senders are not to come back at the same moment.
+        wait_s = max(answer.wait_s, wait_s * random.uniform(0.75, 1.25))
+        until_s = time.monotonic() + wait_s
+        while (left_s := until_s - time.monotonic()) > 0:
+            if not self.patient():
+                raise GaveUp
+            self.sleep(min(left_s, 0.2))
+        if not self.patient():
+            raise GaveUp

@@ -1,0 +1,267 @@
+"""A run's metrics in Prometheus' text format: the run, its finished trials, its running queues.
+
+Everything is read anew at each scrape, from the journal, the running trials' snapshots and the
+archive; nothing is written or locked. The one module that imports prometheus_client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.live.state import RunReader, RunState, TrialState, find_run
+from orchestration.model.errors import InputError, NotReadyError
+
+_QUANTILES = (0.5, 0.99)
+_QUEUE_LABELS = ("trial", "device", "port", "queue")
+_COUNTERS = {
+    "tx_bytes": "Bytes that the queue has sent, Ethernet header counted.",
+    "tx_packets": "Packets that the queue has sent.",
+    "marked_packets": "Packets that the queue has marked CE.",
+    "dropped_packets": "Packets that the queue has dropped.",
+}
+_THRESHOLDS = {
+    "kmin_bytes": "Where marking begins.",
+    "kmax_bytes": "Where every packet is marked.",
+    "pmax": "The probability of marking just below kmax.",
+}
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """What is kept of a finished trial."""
+
+    labels: tuple[str, str, str]
+    valid: bool
+    wall_s: float
+    flows: int
+    done: int
+    slowdown: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Queues:
+    """The queues of one trial: its columns have an entry a queue, -1 where there is none."""
+
+    trial: str
+    testbed: Testbed
+    columns: dict[str, Any]
+
+
+class RunCollector:
+    """Makes the metrics of one run folder, for prometheus_client's registries."""
+
+    def __init__(self, run: Path) -> None:
+        """Take the folder. Raises InputError if it is no run folder."""
+        self._reader = RunReader(find_run(run))
+        self._finished: dict[str, _Finished] = {}
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the metric families as of now."""
+        state = self._reader.read()
+        self._read_finished(state.folder)
+        yield from _of_run(state)
+        yield from _of_finished(self._finished.values())
+        yield from _of_running(state.trials)
+        yield from _of_queues(_queues(state))
+
+    def _read_finished(self, folder: Path) -> None:
+        there = {path.name: path for path in finished_trials(folder)}
+        self._finished = {name: one for name, one in self._finished.items() if name in there}
+        for name, path in there.items():
+            if name not in self._finished:
+                try:
+                    self._finished[name] = _summed_up(read_trial(path))
+                except InputError:
+                    continue  # damaged: it counts in the journal's figures alone
+
+
+def _summed_up(trial: TrialResult) -> _Finished:
+    flows = trial.table("flows")
+    done = flows["status"] == "done"
+    slowdown = flows["fct_ns"][done] / np.maximum(1, flows["ideal_ns"][done])
+    quantiles = np.quantile(slowdown, _QUANTILES) if len(slowdown) else ()
+    return _Finished(
+        (trial.spec.id, trial.spec.tuner.name, trial.spec.testbed),
+        trial.stamp.valid,
+        float(trial.facts.get("wall_s", 0.0)),
+        len(done),
+        int(done.sum()),
+        tuple(float(value) for value in quantiles),
+    )
+
+
+def _of_run(state: RunState) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    tally = state.tally
+    trials = GaugeMetricFamily(
+        "closloop_run_trials", "Trials of the campaign by state.", labels=["campaign", "state"]
+    )
+    counts = {
+        "planned": tally.trials,
+        "done": tally.done,
+        "running": len(tally.running),
+        "failed": tally.failed,
+        "invalid": tally.invalid,
+    }
+    for name, count in counts.items():
+        trials.add_metric([state.name, name], count)
+    yield trials
+    active = GaugeMetricFamily("closloop_run_active", "1 while it runs.", labels=["campaign"])
+    active.add_metric([state.name], 0 if state.ended else 1)
+    yield active
+
+
+def _of_finished(finished: Iterable[_Finished]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["trial", "tuner", "testbed"]
+    valid = GaugeMetricFamily("closloop_trial_valid", "1 if the stamp says so.", labels=labels)
+    wall = GaugeMetricFamily("closloop_trial_wall_seconds", "Wall time it took.", labels=labels)
+    flows = GaugeMetricFamily(
+        "closloop_trial_flows", "Flows of a finished trial by outcome.", labels=[*labels, "status"]
+    )
+    slowdown = GaugeMetricFamily(
+        "closloop_trial_slowdown",
+        "Quantiles of the completed flows' slowdown: time over the ideal time.",
+        labels=[*labels, "quantile"],
+    )
+    for one in finished:
+        valid.add_metric(one.labels, int(one.valid))
+        wall.add_metric(one.labels, one.wall_s)
+        flows.add_metric([*one.labels, "done"], one.done)
+        flows.add_metric([*one.labels, "not done"], one.flows - one.done)
+        for quantile, value in zip(_QUANTILES, one.slowdown, strict=False):
+            slowdown.add_metric([*one.labels, str(quantile)], value)
+    yield from (valid, wall, flows, slowdown)
+
+
+def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    reached = GaugeMetricFamily(
+        "closloop_running_trial_seconds", "The trial's own clock.", labels=["trial"]
+    )
+    flows = GaugeMetricFamily(
+        "closloop_running_flows", "Flows of a running trial: all, and done.", labels=["trial", "of"]
+    )
+    changes = CounterMetricFamily(
+        "closloop_tuner_changes", "Answers of the tuner that changed queues.", labels=["trial"]
+    )
+    late = CounterMetricFamily(
+        "closloop_late_samples", "Readings over half a period off their time.", labels=["trial"]
+    )
+    for trial in trials:
+        flows.add_metric([trial.id, "all"], trial.flows)
+        if trial.snapshot is None:
+            continue
+        reached.add_metric([trial.id], trial.snapshot.t_ns / 1e9)
+        changes.add_metric([trial.id], trial.snapshot.changes)
+        late.add_metric([trial.id], trial.snapshot.late_samples)
+        if trial.snapshot.flows_done >= 0:
+            flows.add_metric([trial.id, "done"], trial.snapshot.flows_done)
+    yield from (reached, flows, changes, late)
+
+
+def _queues(state: RunState) -> list[_Queues]:
+    """Return the queues of the trials that run, else those of the trial that ended last."""
+    names = ("qlen_bytes", *_COUNTERS, *_THRESHOLDS)
+    if state.trials:
+        return [
+            _Queues(
+                trial.id,
+                trial.testbed,
+                {name: getattr(trial.snapshot, name) for name in names},
+            )
+            for trial in state.trials
+            if trial.snapshot is not None
+        ]
+    folders = finished_trials(state.folder)
+    if not folders:
+        return []
+    last = max(folders, key=lambda folder: folder.stat().st_mtime)
+    try:
+        trial = read_trial(last)
+        ports = trial.ports
+    except InputError:
+        return []
+    if not len(ports.t_ns):
+        return []
+    columns = {name: getattr(ports, name)[-1] for name in ("qlen_bytes", *_COUNTERS)}
+    return [_Queues(trial.spec.id, trial.testbed, columns)]
+
+
+def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    families: dict[str, Any] = {
+        "qlen_bytes": GaugeMetricFamily(
+            "closloop_queue_bytes", "Bytes waiting.", labels=_QUEUE_LABELS
+        )
+    }
+    for name, text in _COUNTERS.items():
+        families[name] = CounterMetricFamily(f"closloop_queue_{name}", text, labels=_QUEUE_LABELS)
+    for name, text in _THRESHOLDS.items():
+        families[name] = GaugeMetricFamily(f"closloop_queue_{name}", text, labels=_QUEUE_LABELS)
+    for one in trials:
+        for number, queue in enumerate(one.testbed.queues):
+            labels = (one.trial, queue.device, queue.name, str(queue.klass))
+            for name, values in one.columns.items():
+                if values[number] >= 0:
+                    families[name].add_metric(labels, float(values[number]))
+    yield from families.values()
+
+
+def metrics_text(run: Path) -> str:
+    """Return the metrics as text. Raises InputError if `run` is no run folder."""
+    prometheus = _library()
+    text: str = prometheus.generate_latest(_registry(run)).decode()
+    return text
+
+
+@contextmanager
+def serve(run: Path, address: str, port: int) -> Iterator[int]:
+    """Serve the metrics while the context lasts; yield the port. 0 takes any that is free.
+
+    Raises InputError if `run` is no run folder, NotReadyError if the port cannot be had.
+    """
+    prometheus = _library()
+    registry = _registry(run)
+    try:
+        server, thread = prometheus.start_http_server(port, address, registry)
+    except OSError as error:
+        raise NotReadyError(
+            f"{address}:{port} cannot be listened on: {error.strerror or error}",
+            "choose another with --port or --address",
+        ) from error
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _registry(run: Path) -> Any:
+    registry = _library().CollectorRegistry(auto_describe=False)
+    registry.register(RunCollector(run))
+    return registry
+
+
+def _library() -> Any:
+    try:
+        import prometheus_client
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            "the exporter needs prometheus_client, which is not installed",
+            "pip install 'closloop[influx]'",
+        ) from error
+    return prometheus_client

@@ -1,0 +1,194 @@
+"""An archived trial as points: its tables, its files, and a last one that says it is complete."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collectors.sinks.lines import Column, encode, series, unique_times
+from collectors.sinks.names import (
+    ACTION,
+    EVENT,
+    FILE,
+    FLOW,
+    HOST,
+    PORT,
+    ROW,
+    TRIAL,
+    Measurement,
+    run_tag,
+)
+from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
+from orchestration.model.errors import InputError
+
+CAMPAIGN_FILE = "campaign.yml"
+# A request of 5,000 lines is what InfluxDB's documentation advises.
+LINES = 5_000
+# A part of a file in UTF-8, well below the 64 KB of a string field.
+_PART_CHARACTERS = 15_000
+_TABLES = (PORT, HOST, ACTION, FLOW, EVENT)
+_FILES, _LAST = "files", "trial"
+# The order in which an archive is sent.
+STAGES = (*(one.table for one in _TABLES), _FILES, _LAST)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Lines of a stage, and which of its rows come next."""
+
+    stage: str
+    next_row: int
+    lines: list[str]
+
+
+class ArchivedPoints:
+    """The points of one archived trial. Raises InputError if its folder is damaged."""
+
+    def __init__(self, trial: TrialResult, started_ns: int) -> None:
+        """Take the trial, whose time 0 was at `started_ns` of the wall clock."""
+        self._trial, self._started_ns = trial, started_ns
+        self.run = run_tag(started_ns)
+        self._tags = {
+            "campaign": trial.spec.campaign,
+            "trial": trial.spec.id,
+            "run": self.run,
+        }
+
+    def rows(self, table: str) -> int:
+        """Return how many rows a table has."""
+        return len(next(iter(self._trial.table(table).values())))
+
+    def batches(self, stage: str = "", row: int = 0, skip: Sequence[str] = ()) -> Iterator[Batch]:
+        """Yield the points in order, from row `row` of `stage` on, without the stages `skip`."""
+        first = STAGES.index(stage) if stage else 0
+        for name in STAGES[first:]:
+            if name not in skip:
+                yield from self._stage(name, row if name == stage else 0)
+
+    def _stage(self, name: str, row: int) -> Iterator[Batch]:
+        if name == _FILES:
+            yield from self._file_batches(row)
+        elif name == _LAST:
+            yield Batch(_LAST, 1, self._last())
+        else:
+            measurement = next(one for one in _TABLES if one.table == name)
+            yield from self._table(measurement, row)
+
+    def _table(self, measurement: Measurement, row: int) -> Iterator[Batch]:
+        table = dict(self._trial.table(measurement.table))
+        if measurement is FLOW:
+            schedule = self._trial.table("schedule")
+            if not np.array_equal(schedule["flow_id"], table["flow_id"]):
+                raise InputError.single(
+                    str(self._trial.folder),
+                    "its schedule and its flows are not of the same flows",
+                    "restore the folder from a copy",
+                )
+            table |= {name: schedule[name] for name in ("src", "dst", "bytes", "class")}
+        begins, codes = self._series(measurement, table)
+        table[ROW] = np.arange(len(codes))
+        times = self._started_ns + unique_times(table[measurement.time], codes)
+        fields = {name: table[name] for name in measurement.fields}
+        for start in range(row, len(codes), LINES):
+            part = slice(start, start + LINES)
+            used, local = np.unique(codes[part], return_inverse=True)
+            lines = encode(
+                measurement,
+                [begins[code] for code in used],
+                local.ravel(),
+                {name: values[part] for name, values in fields.items()},
+                times[part],
+            )
+            yield Batch(measurement.table, min(start + LINES, len(codes)), lines)
+
+    def _series(
+        self, measurement: Measurement, table: Mapping[str, Column]
+    ) -> tuple[list[str], Column]:
+        """Return how the series' lines begin, and which series each row is of."""
+        columns = [table[tag] for tag in measurement.tags]
+        rows = len(columns[0])
+        new = np.ones(rows, dtype=bool)
+        if rows:
+            new[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+        firsts = np.flatnonzero(new)
+        numbers: dict[tuple[Any, ...], int] = {}
+        of_run = [
+            numbers.setdefault(values, len(numbers))
+            for values in zip(*(column[firsts].tolist() for column in columns), strict=True)
+        ]
+        codes = np.repeat(np.array(of_run, dtype=np.int64), np.diff([*firsts, rows]))
+        begins = [
+            series(
+                measurement.name,
+                self._tags | dict(zip(measurement.tags, map(str, values), strict=True)),
+            )
+            for values in numbers
+        ]
+        return begins, codes
+
+    def _file_batches(self, row: int) -> Iterator[Batch]:
+        lines = [line for name, text in self._texts().items() for line in self._file(name, text)]
+        # Their lines are long: a few make a request.
+        step = max(1, 4_000_000 // (4 * _PART_CHARACTERS))
+        for start in range(row, len(lines), step):
+            yield Batch(_FILES, min(start + step, len(lines)), lines[start : start + step])
+
+    def _texts(self) -> dict[str, str]:
+        folder = self._trial.folder
+        texts = {name: _text(folder / name) for name in (TRIAL_FILE, TESTBED_FILE)}
+        if (folder.parent / CAMPAIGN_FILE).is_file():
+            texts[CAMPAIGN_FILE] = _text(folder.parent / CAMPAIGN_FILE)
+        return texts
+
+    def _file(self, name: str, text: str) -> list[str]:
+        starts = range(0, max(1, len(text)), _PART_CHARACTERS)
+        parts = np.array([text[start : start + _PART_CHARACTERS] for start in starts], dtype=object)
+        number = np.arange(len(parts))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        columns = {
+            "part": number,
+            "parts": np.full(len(parts), len(parts)),
+            "text": parts,
+            "sha256": np.full(len(parts), digest, dtype=object),
+        }
+        begin = series(FILE.name, self._tags | {"file": name})
+        zeros = np.zeros(len(parts), dtype=np.int64)
+        return encode(FILE, [begin], zeros, columns, self._started_ns + number)
+
+    def _last(self) -> list[str]:
+        trial = self._trial
+        spec = trial.spec
+        tags = {"testbed": spec.testbed, "backend": spec.backend, "tuner": spec.tuner.name}
+        fields: dict[str, Any] = {
+            "seed": spec.seed,
+            "repeat": spec.repeat,
+            "started_ns": self._started_ns,
+            "duration_ns": spec.duration_ns,
+            "valid": trial.stamp.valid,
+            "reasons": "; ".join(reason.text for reason in trial.stamp.reasons),
+            "wall_s": float(trial.facts.get("wall_s", float("nan"))),
+            "parts": sum(len(self._file(name, text)) for name, text in self._texts().items()),
+        }
+        fields |= {f"rows_{one.table}": self.rows(one.table) for one in _TABLES}
+        columns = {
+            name: np.array([value], dtype=object if isinstance(value, str) else None)
+            for name, value in fields.items()
+        }
+        begin = series(TRIAL.name, self._tags | tags)
+        times = np.array([self._started_ns])
+        return encode(TRIAL, [begin], np.zeros(1, dtype=np.int64), columns, times)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError.single(
+            str(path), f"cannot be read: {error}", "restore the folder from a copy"
+        ) from error

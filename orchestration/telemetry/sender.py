@@ -1,0 +1,210 @@
+"""Sends a campaign to a server: what running trials spool, and each archive once it is there.
+
+The archive stays the source of truth. What a spool could not take, or what was damaged in it, is
+sent from the archive; the same points sent twice are one in the database.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
+from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.telemetry.delivery import Delivery
+from orchestration.telemetry.ledger import Ledger, Sent
+from orchestration.telemetry.points import ArchivedPoints
+from orchestration.telemetry.source import spool_batches, started_ns
+
+Say = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Left:
+    """What is not sent yet: finished trials, and runs with records in the spool."""
+
+    trials: int
+    spooled: int
+
+    def __bool__(self) -> bool:
+        return bool(self.trials or self.spooled)
+
+
+class Sender:
+    """Sends one campaign's folder. One at a time: it holds a lock while open; close it."""
+
+    def __init__(self, campaign_folder: Path, home: Path, delivery: Delivery, say: Say) -> None:
+        """Take the ledger in `home`. Raises NotReadyError if another sender has it."""
+        self._folder, self._spool = campaign_folder, home
+        self._delivery, self._say = delivery, say
+        self._ledger = Ledger(home)
+        self._lock = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self.close()
+            raise NotReadyError(
+                f"{campaign_folder} is being sent by another closloop",
+                "wait for it to end: what is left over can be sent then",
+            ) from error
+        self._damaged: set[str] = set()
+        self._done: set[str] = set()
+        self._clock_said = False
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._ledger.close()
+        os.close(self._lock)
+
+    @property
+    def damaged(self) -> frozenset[str]:
+        """The finished trials that could not be read."""
+        return frozenset(self._damaged)
+
+    def turn(self) -> bool:
+        """Send what there is now; return whether there was anything.
+
+        Raises Refused or GaveUp as the delivery does; what was confirmed until then is noted.
+        """
+        busy = self.send_spooled()
+        spooling = {name for run in spooled_runs(self._spool) if (name := self._trial_of(run))}
+        for folder in finished_trials(self._folder):
+            if folder.name not in spooling:
+                busy = self.send_archive(folder) or busy
+        return busy
+
+    def send_spooled(self) -> bool:
+        """Send what runs have spooled; return whether that was anything. Raises as `turn`."""
+        busy = False
+        for run in spooled_runs(self._spool):
+            busy = self._send_spool(run) or busy
+        return busy
+
+    def left(self) -> Left:
+        """Return what is not sent yet."""
+        waiting = 0
+        for folder in finished_trials(self._folder):
+            if folder.name in self._done:
+                continue
+            with suppress(InputError):
+                trial = read_trial(folder)
+                run = ArchivedPoints(trial, started_ns(trial)).run
+                waiting += not self._ledger.of(trial.spec.id, run).done
+        return Left(waiting, len(spooled_runs(self._spool)))
+
+    def send_archive(self, folder: Path, *, again: bool = False) -> bool:
+        """Send what a finished trial's server lacks; return whether that was anything.
+
+        With `again`, all of it. A folder that is damaged is said once and left out.
+        """
+        if folder.name in self._damaged or (folder.name in self._done and not again):
+            return False
+        try:
+            return self._archive(read_trial(folder), again)
+        except InputError as error:
+            self._damaged.add(folder.name)
+            problem = error.problems[0]
+            self._say(f"{problem.where}: {problem.what}; it is not sent", problem.remedy)
+            return False
+
+    def _archive(self, trial: TrialResult, again: bool) -> bool:
+        start_ns = started_ns(trial)
+        self._watch_clock(start_ns)
+        points = ArchivedPoints(trial, start_ns)
+        key = (trial.spec.id, points.run)
+        if again:
+            self._ledger.forget(*key)
+        sent = self._ledger.of(*key)
+        if sent.done:
+            self._done.add(trial.folder.name)
+            return False
+        skip = ("ports", "actions") if self._spool_had_all(trial, points, sent) else ()
+        for batch in points.batches(sent.table, sent.rows, skip):
+            self._delivery.send(batch.lines)
+            sent.table, sent.rows = batch.stage, batch.next_row
+            self._ledger.note(*key)
+        sent.done = True
+        self._ledger.note(*key)
+        self._done.add(trial.folder.name)
+        return True
+
+    def _spool_had_all(self, trial: TrialResult, points: ArchivedPoints, sent: Sent) -> bool:
+        if not sent.spool_done:
+            return False
+        readings = points.rows("ports") // max(1, len(trial.testbed.queues))
+        if (sent.readings, sent.changes) == (readings, points.rows("actions")):
+            return True
+        self._say(
+            f"{trial.spec.id}: the spool took {sent.readings} of {readings} readings; "
+            "they are sent from the archive",
+            "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they are "
+            "sent while the trial runs",
+        )
+        return False
+
+    def _send_spool(self, run: SpooledRun) -> bool:
+        busy = False
+        try:
+            about = run.about()
+            # Asked before the reading: what comes after the last frame was not there yet.
+            written = run.is_written()
+            if about is not None:
+                self._watch_clock(int(about["started_ns"]))
+                key = (str(about["trial"]), str(about["run"]))
+                sent = self._ledger.of(*key)
+                for batch in spool_batches(run, about, sent.place):
+                    self._delivery.send(batch.lines)
+                    sent.place = batch.place
+                    sent.readings += batch.readings
+                    sent.changes += batch.changes
+                    self._ledger.note(*key)
+                    run.forget(sent.place)
+                    busy = True
+                if not written:
+                    sent.spool_done = True
+                    self._ledger.note(*key)
+        except (DamagedSpool, KeyError) as error:
+            self._say(
+                f"the spool is damaged: {error}; the trial is sent from the archive",
+                "nothing is lost once the trial is finished",
+            )
+            written = False
+        if not written:
+            run.remove()
+        return busy
+
+    def _trial_of(self, run: SpooledRun) -> str:
+        try:
+            about = run.about()
+        except DamagedSpool:
+            return ""
+        return str(about["trial"]) if about else ""
+
+    def _watch_clock(self, start_ns: int) -> None:
+        """Say once if trials were started at times that lie after now: the clock was set back."""
+        ahead_s = (start_ns - time.time_ns()) / 1e9
+        if ahead_s > 1 and not self._clock_said:
+            self._clock_said = True
+            self._say(
+                f"the clock of this machine was set back by {ahead_s:.0f} s or more: trials were "
+                "started after now",
+                "set the clock; points keep the times that were right when they were made",
+            )

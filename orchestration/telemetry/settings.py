@@ -1,0 +1,137 @@
+"""Where InfluxDB is and who we are there: from the environment or a file, never a campaign."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from collectors.sinks.influx import Server
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.units import UnitError, format_size, parse_size_bytes
+
+FILE_VARIABLE = "CLOSLOOP_INFLUX_FILE"
+_VARIABLES = {
+    "url": "CLOSLOOP_INFLUX_URL",
+    "org": "CLOSLOOP_INFLUX_ORG",
+    "bucket": "CLOSLOOP_INFLUX_BUCKET",
+    "token": "CLOSLOOP_INFLUX_TOKEN",
+    "spool": "CLOSLOOP_INFLUX_SPOOL",
+}
+_NEEDED = ("url", "org", "bucket", "token")
+_DEFAULT_SPOOL = "256MB"
+_LEAST_SPOOL_BYTES = 1_000_000
+_FOLDER = ".telemetry"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A server, and how many bytes a campaign may spool for it."""
+
+    server: Server
+    spool_bytes: int
+
+    def home(self, campaign_folder: Path) -> Path:
+        """Return the folder in which a campaign's spool and ledger for this server are."""
+        server = self.server
+        text = "\n".join((server.url, server.org, server.bucket))
+        return campaign_folder / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of the environment and, for what is not in it, of the file.
+
+    The file is `CLOSLOOP_INFLUX_FILE`, or influx.toml in ~/.config/closloop: TOML with the keys
+    url, org, bucket, token and, if wanted, spool. Raises InputError for what is missing or wrong,
+    NotReadyError if others may read the file.
+    """
+    given = os.environ if environment is None else environment
+    values = _from_file(given)
+    values |= {key: given[name] for key, name in _VARIABLES.items() if given.get(name)}
+    missing = [key for key in _NEEDED if not values.get(key)]
+    if missing:
+        raise InputError.single(
+            "InfluxDB",
+            f"no {', no '.join(missing)} is given",
+            f"set {', '.join(_VARIABLES[key] for key in missing)}, or write "
+            f"{', '.join(missing)} into {_file(given)} (mode 600)",
+        )
+    return Settings(
+        Server(_url(values["url"]), values["org"], values["bucket"], values["token"]),
+        _spool(values.get("spool", _DEFAULT_SPOOL)),
+    )
+
+
+def _file(environment: Mapping[str, str]) -> Path:
+    if environment.get(FILE_VARIABLE):
+        return Path(environment[FILE_VARIABLE])
+    config = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(config).expanduser() / "closloop" / "influx.toml"
+
+
+def _from_file(environment: Mapping[str, str]) -> dict[str, str]:
+    path = _file(environment)
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise NotReadyError(
+                    f"{path} holds a token, and others may read it (mode {mode & 0o777:o})",
+                    f"chmod 600 {path}",
+                )
+            data = tomllib.load(file)
+    except FileNotFoundError as error:
+        if environment.get(FILE_VARIABLE):
+            raise InputError.single(
+                FILE_VARIABLE, f"{path} is not there", "write it, or unset the variable"
+            ) from error
+        return {}
+    except OSError as error:
+        raise InputError.single(
+            str(path), f"cannot be read: {error.strerror}", "make it yours, mode 600"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # Without the parser's words: they quote the file, and the token is in it.
+        raise InputError.single(
+            str(path), "is not TOML", 'write lines such as url = "http://127.0.0.1:8086"'
+        ) from error
+    wrong = [key for key, value in data.items() if key not in _VARIABLES or type(value) is not str]
+    if wrong:
+        raise InputError.single(
+            str(path), f"{wrong[0]!r} is none of its keys, or no text", f"keys: {[*_VARIABLES]}"
+        )
+    return data
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError.single(
+            _VARIABLES["url"], f"{text!r} is no address", "write it like http://127.0.0.1:8086"
+        )
+    if parts.username or parts.password or parts.query:
+        raise InputError.single(
+            _VARIABLES["url"],
+            "an address with a password or a query in it would be shown and logged",
+            f"write the server's address only, and the token into {_VARIABLES['token']}",
+        )
+    return text.rstrip("/")
+
+
+def _spool(text: str) -> int:
+    try:
+        size = parse_size_bytes(text)
+    except UnitError as error:
+        raise InputError.single(_VARIABLES["spool"], str(error), "write it like 256MB") from error
+    if size < _LEAST_SPOOL_BYTES:
+        raise InputError.single(
+            _VARIABLES["spool"],
+            f"a spool of {format_size(size)} is too small for readings of a fabric",
+            f"give it at least {format_size(_LEAST_SPOOL_BYTES)}",
+        )
+    return size
