@@ -264,7 +264,8 @@ def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresho
             count = int(cells[0])
             pairs = [(int(cells[1 + 2 * n]), float(cells[2 + 2 * n])) for n in range(count)]
         except (ValueError, IndexError):
-            refuse(path, line, f"{key} is not a count and so many pairs of rate and value", "")
+            what = f"{key} is not a count and so many pairs of rate and value"
+            refuse(path, line, what, "write it like KMIN_MAP 1 25000000000 100")
         maps[key] = (line, dict(pairs))
     kmin, kmax, pmax = (maps[key][1] for key in ("KMIN_MAP", "KMAX_MAP", "PMAX_MAP"))
     for rate in kmin:

@@ -17,6 +17,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 
 _BLOCK_LINES = 100_000
+_SAMPLE_BYTES = 4096
 _INT64 = np.iinfo(np.int64)
 
 
@@ -88,6 +89,8 @@ def rows(
     Raises InputError for a file that is cut off, binary, or of other columns.
     """
     with opened(path) as file:
+        _refuse_binary(path, file.read(_SAMPLE_BYTES))
+        file.seek(0)
         lines = enumerate(islice(file, first - 1, None), start=first)
         left = count
         width = 0
@@ -127,18 +130,20 @@ _CUT = "copy the file again; if the line is whole, end it with a newline"
 
 
 def head(path: Path, count: int) -> list[list[bytes]]:
-    """Return the first `count` lines, split. Raises InputError if the file has fewer or is binary.
-
-    A byte that no text has is refused here, so that a compressed file is called by its name.
-    """
+    """Return the first `count` lines, split. Raises InputError for a shorter or a binary file."""
     with opened(path) as file:
+        _refuse_binary(path, file.read(_SAMPLE_BYTES))
+        file.seek(0)
         found = list(islice(file, count))
         if len(found) < count or not found[0].strip():
             line = len(found) or 1
             refuse(path, line, f"ends after {len(found)} lines" if found else "is empty", _CUT)
-    if any(b"\0" in line for line in found):
-        raise InputError.single(str(path), "is binary, not text", CHECK_FORMAT)
     return [line.split() for line in found]
+
+
+def _refuse_binary(path: Path, start: bytes) -> None:
+    if b"\0" in start:
+        raise InputError.single(str(path), "is binary, not text", CHECK_FORMAT)
 
 
 def nanoseconds(cells: Sequence[bytes], block: Rows, name: str) -> Ints:
