@@ -6,10 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from orchestration.live.tally import RunningTrial, Tally, clock_text, status_line
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Group
     from rich.live import Live
     from rich.table import Table
@@ -21,56 +24,6 @@ if TYPE_CHECKING:
 _REFRESH_S = 0.1
 _HEARTBEAT_S = 15.0
 _CONSOLE_LINES = 12
-
-
-@dataclass
-class RunningTrial:
-    """A trial that runs: when it began (monotonic seconds), and what it said last."""
-
-    began_s: float
-    virtual_ns: int = 0
-    end_ns: int = 0
-    wall_s: float = 0.0
-
-
-@dataclass
-class Tally:
-    """Counts of a run, and the trials that are running, by id."""
-
-    trials: int = 0
-    earlier: int = 0
-    jobs: int = 1
-    finished: int = 0
-    invalid: int = 0
-    failed: int = 0
-    spent_s: float = 0.0
-    running: dict[str, RunningTrial] = field(default_factory=dict)
-
-    @property
-    def done(self) -> int:
-        """Trials that have their results, earlier runs' included."""
-        return self.earlier + self.finished
-
-    def left_s(self, now_s: float) -> float | None:
-        """Return the wall time that is left, or None before anything is known.
-
-        A trial takes the mean of those that ended; before one has, what its progress tells.
-        """
-        ended = self.finished + self.failed
-        if ended:
-            mean_s = self.spent_s / ended
-        else:
-            told = [
-                trial.wall_s * max(1.0, trial.end_ns / trial.virtual_ns)
-                for trial in self.running.values()
-                if trial.virtual_ns
-            ]
-            if not told:
-                return None
-            mean_s = sum(told) / len(told)
-        waiting = self.trials - self.done - self.failed - len(self.running)
-        started = sum(max(0.0, mean_s - now_s + t.began_s) for t in self.running.values())
-        return (waiting * mean_s + started) / self.jobs
 
 
 class Display:
@@ -136,10 +89,19 @@ class Display:
 
 
 @contextmanager
-def open_display(title: str) -> Iterator[Listener]:
-    """Show a run on standard error for as long as the context lasts."""
+def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
+    """Show a run on standard error for as long as the context lasts.
+
+    On a terminal, `watched` is the run folder whose fabric is shown on the whole screen.
+    """
     if not sys.stderr.isatty():
         yield Display(title, _say_plainly, _Heartbeat(time.monotonic))
+        return
+    if watched is not None:
+        from orchestration.cli.watch_screen import open_watching_display
+
+        with open_watching_display(title, watched) as display:
+            yield display
         return
     from rich.console import Console
     from rich.live import Live
@@ -187,19 +149,6 @@ class _LiveTable:
             self._live.update(live_view(self._title, tally, now_s), refresh=True)
 
 
-def status_line(tally: Tally, now_s: float) -> str:
-    """Return `3 of 10 done, 2 running, 1 failed, 40 s left`."""
-    parts = [f"{tally.done} of {tally.trials} done", f"{len(tally.running)} running"]
-    if tally.failed:
-        parts.append(f"{tally.failed} failed")
-    if tally.invalid:
-        parts.append(f"{tally.invalid} invalid")
-    left_s = tally.left_s(now_s)
-    if left_s is not None:
-        parts.append(f"{_clock_text(left_s)} left")
-    return ", ".join(parts)
-
-
 def live_view(title: str, tally: Tally, now_s: float) -> Group:
     """Return the live picture: a line for the run, a row for each running trial."""
     from rich.console import Group
@@ -240,13 +189,5 @@ def summary_table(summary: Summary) -> Table:
         table.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
     for trial, failure in summary.failed.items():
         table.add_row("[red]failed[/red]", f"{trial}: {escape(failure.message)}")
-    table.add_row("wall time", _clock_text(summary.wall_s))
+    table.add_row("wall time", clock_text(summary.wall_s))
     return table
-
-
-def _clock_text(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"

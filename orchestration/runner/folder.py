@@ -73,7 +73,7 @@ class RunFolder:
 
     def work_of(self, trial: TrialSpec) -> Path:
         """Return the folder for a running trial's temporary files."""
-        return self.path / f".{trial.id}{_WORK_SUFFIX}"
+        return work_folder(self.path, trial.id)
 
     def discard(self, trial: str) -> None:
         """Remove the temporary folders of a trial that is no longer running."""
@@ -120,6 +120,11 @@ class RunFolder:
         for entry in read_journal(self.path / JOURNAL_FILE):
             if entry["event"] == TRIAL_STARTED:
                 self.discard(str(entry["trial"]))
+
+
+def work_folder(campaign_folder: Path, trial: str) -> Path:
+    """Return the hidden folder that the trial of this id works in while it runs."""
+    return campaign_folder / f".{trial}{_WORK_SUFFIX}"
 
 
 def _unused(path: Path) -> Path:

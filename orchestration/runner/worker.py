@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from collectors.sinks.live import SpoolNote, leave_note, started_ns
+from collectors.snapshot import ABOUT_FILE, replace_file
+from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
@@ -27,12 +32,16 @@ _PROGRESS_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs. `folder` is where the result goes, `work` holds temporary files."""
+    """What a worker needs. `folder` is where the result goes, `work` holds temporary files.
+
+    `spool` says where records go while the trial runs, None if nowhere.
+    """
 
     trial: TrialSpec
     testbed: Testbed
     folder: Path
     work: Path
+    spool: SpoolNote | None = None
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ Message = Progressed | Finished | Failed
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     """Run one trial in this process, which was forked by process `parent` to do so."""
     enter_worker(job, parent)
-    begin = time.monotonic()
+    begin, begin_ns = time.monotonic(), time.time_ns()
     sent_at = -_PROGRESS_EVERY_S
 
     def progress(virtual_ns: int, end_ns: int) -> None:
@@ -82,10 +91,12 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
 
     try:
         schedule = make_schedule(job.trial, job.testbed)
+        _introduce(job, len(schedule))
+        leave_note(job.work, job.spool)
         record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
         verdict = stamp(job.trial, job.testbed, schedule, record)
         wall_s = time.monotonic() - begin
-        facts = {"wall_s": round(wall_s, 3)}
+        facts = {"wall_s": round(wall_s, 3), "started_ns": started_ns(job.work, begin_ns)}
         write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts)
         reasons = tuple(reason.text for reason in verdict.reasons)
         virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0
@@ -97,6 +108,18 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     except Exception as error:
         message = f"unexpected {type(error).__name__}: {error}"
         pipe.send(Failed(message, "", traceback.format_exc(), time.monotonic() - begin))
+
+
+def _introduce(job: Job, flows: int) -> None:
+    """Leave beside the trial's snapshots what a viewer needs to know of the trial."""
+    about = {
+        "spec": job.trial.to_json(),
+        "testbed": testbed_to_json(job.testbed),
+        "flows": flows,
+        "began_s": time.time(),
+    }
+    with suppress(OSError):  # a full disk: nothing to watch, the trial goes on
+        replace_file(job.work / ABOUT_FILE, json.dumps(about).encode())
 
 
 def enter_worker(job: Job, parent: int) -> None:

@@ -109,7 +109,9 @@ class Driver:
 
 def run_job(folder: Path) -> None:
     """Build, run, write."""
+    from collectors.live import LiveObserver
     from collectors.recorder import Recorder
+    from collectors.tee import Tee
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.remote import AskingTuner
@@ -136,6 +138,7 @@ def run_job(folder: Path) -> None:
     flows = attach_flow_tables(job, fabric)
     rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done, flows)
     recorder = Recorder()
+    live = LiveObserver(folder, job.trial, lambda: driver.board.done, by_samples=True)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:
@@ -145,7 +148,7 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.board.done)
 
     say(stage="run")
-    said = run_loop(rig, tuner, job.testbed, job.trial, recorder, progress)
+    said = run_loop(rig, tuner, job.testbed, job.trial, Tee(recorder, live), progress)
     driver.wait()
     say(stage="write", t_ns=rig.now_ns())
     record = TrialRecord(

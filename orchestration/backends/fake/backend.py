@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from collectors.live import LiveObserver
 from collectors.recorder import Recorder
+from collectors.sinks.live import spooled
+from collectors.tee import Tee
 from inventory.topology import Testbed
 from orchestration.backends.fake.rig import STEP_NS, FakeRig
 from orchestration.loop import run_loop
@@ -52,7 +55,10 @@ class FakeBackend:
         tuner = tuner or registry.create(trial.tuner)
         rig = FakeRig(trial, testbed, schedule, flow_table=tuner.observes_flows)
         recorder = Recorder()
-        said = run_loop(rig, tuner, testbed, trial, recorder, progress)
+        observers = Tee(
+            recorder, LiveObserver(folder, trial, rig.flows_done), *spooled(folder, testbed)
+        )
+        said = run_loop(rig, tuner, testbed, trial, observers, progress)
         return TrialRecord(
             flows=rig.flows(),
             ports=recorder.ports(len(testbed.queues)),

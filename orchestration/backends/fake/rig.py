@@ -14,6 +14,7 @@ from orchestration.backends.fake.senders import Senders
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (
+    DONE,
     Action,
     Applied,
     Event,
@@ -121,6 +122,10 @@ class FakeRig:
     def flows(self) -> FlowRecords:
         """Return the outcome of every flow as of now."""
         return self._senders.records(self._now_ns)
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended by now."""
+        return int(np.count_nonzero(self.flows().status == DONE))
 
     def hosts(self) -> HostRecords:
         """Return the hosts' counters, a row for each observation."""

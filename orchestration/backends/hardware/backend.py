@@ -12,7 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from collectors.live import LiveObserver
 from collectors.recorder import Recorder
+from collectors.sinks.live import spooled
+from collectors.tee import Tee
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
@@ -122,7 +125,7 @@ class HardwareBackend:
         notes: list[str] = []
         for _ in range(_ATTEMPTS):
             try:
-                record = self._attempt(trial, testbed, schedule, progress, tuner)
+                record = self._attempt(trial, testbed, schedule, folder, progress, tuner)
             except (DeviceGone, ControllerSlept) as error:
                 notes.append(f"{error.message}; the trial was run again")
                 self._await_devices(error)
@@ -141,6 +144,7 @@ class HardwareBackend:
         trial: TrialSpec,
         testbed: Testbed,
         schedule: Schedule,
+        folder: Path,
         progress: Progress,
         tuner: Tuner | None,
     ) -> TrialRecord:
@@ -176,8 +180,14 @@ class HardwareBackend:
             rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
-                said = run_loop(rig, decides, testbed, trial, recorder, progress)
-                rig.finish(recorder)
+                # The hosts say at the end only how many flows have ended.
+                observers = Tee(
+                    recorder,
+                    LiveObserver(folder, trial, lambda: -1),
+                    *spooled(folder, testbed),
+                )
+                said = run_loop(rig, decides, testbed, trial, observers, progress)
+                rig.finish(observers)
                 nics.finish()
                 records = traffic.records()
             finally:

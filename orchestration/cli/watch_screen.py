@@ -1,0 +1,121 @@
+"""The live view on a terminal's screen: keys, the trial that is shown, the pictures in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+
+from orchestration.cli.display import Display
+from orchestration.cli.keys import Keys, open_keys
+from orchestration.cli.watch_view import view
+from orchestration.live.state import RunReader, RunState, TrialState
+from orchestration.live.tally import Tally
+
+_EVERY_S = 0.25
+_CHOOSE = "left, right: another trial   a: the newest"
+_KEYS = f"q: quit   {_CHOOSE}"
+
+
+class Screen:
+    """Shows a run. `update` reads and draws, `press` chooses."""
+
+    def __init__(self, folder: Path, live: Live, keys: str) -> None:
+        self._reader = RunReader(folder)
+        self._live = live
+        self._keys = keys
+        self._chosen = ""
+        self._shown: TrialState | None = None
+
+    def update(self) -> RunState:
+        """Read the run's state and draw it."""
+        state = self._reader.read()
+        self._shown = choose(state, self._chosen, self._shown)
+        console = self._live.console
+        lines = view(
+            state,
+            self._shown,
+            console.width,
+            console.height,
+            keys=self._keys,
+            ascii_only=console.options.ascii_only,
+        )
+        self._live.update(Group(*lines), refresh=True)
+        return state
+
+    def press(self, meaning: str, state: RunState) -> None:
+        """Choose another trial to show."""
+        names = [trial.id for trial in state.trials]
+        if meaning == "newest" or not names:
+            self._chosen, self._shown = "", None
+            return
+        at = names.index(self._shown.id) if self._shown and self._shown.id in names else 0
+        self._chosen = names[(at + (1 if meaning == "next" else -1)) % len(names)]
+
+
+def choose(state: RunState, chosen: str, before: TrialState | None) -> TrialState | None:
+    """Return the trial to show: the chosen one, else the newest with a reading, else `before`."""
+    for trial in state.trials:
+        if trial.id == chosen:
+            return trial
+    read = [trial for trial in state.trials if trial.snapshot is not None]
+    if read:
+        # Another only when the one before has ended: nobody can read a picture that jumps.
+        kept = [trial for trial in read if before is not None and trial.id == before.id]
+        return kept[0] if kept else read[-1]
+    return before
+
+
+@contextmanager
+def open_screen(folder: Path, console: Console, keys: str = _KEYS) -> Iterator[tuple[Screen, Keys]]:
+    """Show the run of `folder` on the whole screen, which is as before when the context ends."""
+    with (
+        open_keys() as typed,
+        # No thread of its own: a run's workers are forked from the process that draws.
+        Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
+        yield Screen(folder, live, keys), typed
+
+
+def watch_to_the_end(folder: Path, console: Console) -> RunState | None:
+    """Show a run until it ends, and return how it ended; None if the viewer has seen enough."""
+    with open_screen(folder, console) as (screen, keys):
+        while True:
+            state = screen.update()
+            if state.ended:
+                return state
+            for meaning in keys.wait(_EVERY_S):
+                if meaning == "quit":
+                    return None
+                screen.press(meaning, state)
+
+
+@contextmanager
+def open_watching_display(title: str, folder: Path) -> Iterator[Display]:
+    """Show a run of this process on the whole screen; what it said is printed afterwards."""
+    console = Console(stderr=True)
+    said: list[str] = []
+    try:
+        with open_screen(folder, console, f"Ctrl-C: stop the run   {_CHOOSE}") as (screen, keys):
+            drawn_s = float("-inf")
+            state: RunState | None = None
+
+            def show(tally: Tally) -> None:
+                nonlocal drawn_s, state
+                for meaning in keys.wait(0) if state is not None else ():
+                    if meaning != "quit":  # Ctrl-C stops a run
+                        assert state is not None
+                        screen.press(meaning, state)
+                        drawn_s = float("-inf")
+                if time.monotonic() - drawn_s >= _EVERY_S:
+                    drawn_s = time.monotonic()
+                    state = screen.update()
+
+            yield Display(title, said.append, show)
+    finally:
+        for text in said:
+            console.print(text, highlight=False, markup=False)

@@ -1,0 +1,132 @@
+"""The fabric as rows of cells: the top tier first, a cell a port, or a device where ports are many.
+
+Levels are numbers 0..8 that a screen draws as heights: 0 is nothing, 1 to 7 are eighths, 8 is full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inventory.summary import tier_name
+from inventory.topology import Testbed
+from orchestration.model.records import Floats
+
+FULL = 8
+UNKNOWN = -1
+_GAP = 2
+_Device = tuple[str, tuple[int, ...]]
+# Below this a queue or a link counts as empty.
+_NOTHING = 0.002
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: the switch ports that it shows the highest figure of."""
+
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A device with a cell for each port, or, without a name, many devices with a cell each."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    @property
+    def width(self) -> int:
+        """Columns that it takes, with its name above it."""
+        return max(len(self.name), len(self.cells))
+
+
+@dataclass(frozen=True)
+class MapRow:
+    """One row of the map: its tier, and what stands in it from left to right."""
+
+    tier: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def lines(self) -> int:
+        """Lines of text: the names if there are any, a line of queues and one of links."""
+        return 3 if any(block.name for block in self.blocks) else 2
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """The rows, how wide their labels are, what a cell is, and how many devices found no room."""
+
+    rows: tuple[MapRow, ...]
+    margin: int
+    cell_is_port: bool
+    left_out: int
+
+
+def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
+    """Return the fabric's map in at most `width` columns and `lines` lines of text.
+
+    Ports are cells if there is room, else devices are; devices that find no room are counted.
+    """
+    tiers = sorted({testbed.device[name].tier for name in testbed.switches}, reverse=True)
+    labels = {tier: tier_name(testbed, tier) for tier in tiers}
+    margin = max(len(label) for label in labels.values()) + 4
+    number = {port.index: place for place, port in enumerate(testbed.switch_ports)}
+    devices = {
+        tier: [
+            (name, tuple(number[port.index] for port in testbed.ports_of[name]))
+            for name in testbed.switches
+            if testbed.device[name].tier == tier
+        ]
+        for tier in tiers
+    }
+    by_port = [
+        MapRow(labels[tier], tuple(blocks))
+        for tier in tiers
+        for blocks in _wrapped(
+            [Block(name, tuple(Cell((p,)) for p in ports)) for name, ports in devices[tier]],
+            width - margin,
+        )
+    ]
+    if sum(row.lines for row in by_port) <= lines and all(
+        sum(block.width for block in row.blocks) <= width - margin for row in by_port
+    ):
+        return HeatMap(tuple(by_port), margin, cell_is_port=True, left_out=0)
+    room = max(1, width - margin)
+    by_device = [
+        MapRow(labels[tier], (Block("", tuple(Cell(ports) for _, ports in some)),))
+        for tier in tiers
+        for some in _pieces(devices[tier], room)
+    ]
+    kept = by_device[: max(1, lines // 2)]
+    left_out = sum(len(row.blocks[0].cells) for row in by_device[len(kept) :])
+    return HeatMap(tuple(kept), margin, cell_is_port=False, left_out=left_out)
+
+
+def level(cell: Cell, values: Floats) -> int:
+    """Return 0..8 for the highest of a cell's `values` (ports,), where 1.0 is full."""
+    known = [value for port in cell.ports if not math.isnan(value := float(values[port]))]
+    if not known:
+        return UNKNOWN
+    value = max(known)
+    if value < _NOTHING:
+        return 0
+    return FULL if value >= 1 else min(FULL - 1, 1 + math.floor(value * (FULL - 1)))
+
+
+def _wrapped(blocks: Sequence[Block], width: int) -> list[list[Block]]:
+    """Return the blocks in rows that are no wider than `width`, unless one block alone is."""
+    rows: list[list[Block]] = [[]]
+    used = 0
+    for block in blocks:
+        if rows[-1] and used + _GAP + block.width > width:
+            rows.append([])
+            used = 0
+        used += block.width + (_GAP if rows[-1] else 0)
+        rows[-1].append(block)
+    return rows
+
+
+def _pieces(items: Sequence[_Device], size: int) -> list[Sequence[_Device]]:
+    return [items[at : at + size] for at in range(0, len(items), size)]

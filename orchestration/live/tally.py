@@ -1,0 +1,77 @@
+"""How far a run has come: counts of its trials, and what is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RunningTrial:
+    """A trial that runs: when it began (seconds of the tally's clock), and what it said last."""
+
+    began_s: float
+    virtual_ns: int = 0
+    end_ns: int = 0
+    wall_s: float = 0.0
+
+
+@dataclass
+class Tally:
+    """Counts of a run, and the trials that are running, by id."""
+
+    trials: int = 0
+    earlier: int = 0
+    jobs: int = 1
+    finished: int = 0
+    invalid: int = 0
+    failed: int = 0
+    spent_s: float = 0.0
+    running: dict[str, RunningTrial] = field(default_factory=dict)
+
+    @property
+    def done(self) -> int:
+        """Trials that have their results, earlier runs' included."""
+        return self.earlier + self.finished
+
+    def left_s(self, now_s: float) -> float | None:
+        """Return the wall time that is left, or None before anything is known.
+
+        A trial takes the mean of those that ended; before one has, what its progress tells.
+        """
+        ended = self.finished + self.failed
+        if ended:
+            mean_s = self.spent_s / ended
+        else:
+            told = [
+                trial.wall_s * max(1.0, trial.end_ns / trial.virtual_ns)
+                for trial in self.running.values()
+                if trial.virtual_ns
+            ]
+            if not told:
+                return None
+            mean_s = sum(told) / len(told)
+        waiting = self.trials - self.done - self.failed - len(self.running)
+        started = sum(max(0.0, mean_s - now_s + t.began_s) for t in self.running.values())
+        return (waiting * mean_s + started) / self.jobs
+
+
+def clock_text(seconds: float) -> str:
+    """Return `40.0 s`, `2 min 05 s`, `3 h 07 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
+
+
+def status_line(tally: Tally, now_s: float) -> str:
+    """Return `3 of 10 done, 2 running, 1 failed, 40 s left`."""
+    parts = [f"{tally.done} of {tally.trials} done", f"{len(tally.running)} running"]
+    if tally.failed:
+        parts.append(f"{tally.failed} failed")
+    if tally.invalid:
+        parts.append(f"{tally.invalid} invalid")
+    left_s = tally.left_s(now_s)
+    if left_s is not None:
+        parts.append(f"{clock_text(left_s)} left")
+    return ", ".join(parts)

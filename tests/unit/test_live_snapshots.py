@@ -1,0 +1,142 @@
+"""What a running trial shows of itself, and that showing it changes nothing."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+from collectors.live import LiveObserver
+from collectors.snapshot import (
+    SNAPSHOT_FILE,
+    SnapshotError,
+    decode_snapshot,
+    encode_snapshot,
+    replace_file,
+)
+from orchestration.model.records import Applied, Observation
+from orchestration.model.trial import TrialSpec, TunerSpec
+
+PERIOD_NS = 100_000
+TRIAL = TrialSpec(
+    "c", "t", "fake", TunerSpec("secn1"), (), 1, 1, 100 * PERIOD_NS, 0, sample_period_ns=PERIOD_NS
+)
+
+
+def reading(tick, queue=(0, 0), late_ns=0):
+    zero = np.zeros(2, dtype=np.int64)
+    return Observation(
+        t_ns=tick * PERIOD_NS + late_ns,
+        age_ns=zero,
+        qlen_bytes=np.array(queue),
+        tx_bytes=zero + 1000 * tick,
+        tx_packets=zero + tick,
+        marked_packets=zero + tick // 2,
+        dropped_packets=zero,
+        kmin_bytes=zero + 5_000,
+        kmax_bytes=zero + 10_000,
+        pmax=np.array([0.5, 1.0]),
+    )
+
+
+class Wall:
+    now_s = 50.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def wall():
+    return Wall()
+
+
+@pytest.fixture
+def shown(tmp_path):
+    return lambda: decode_snapshot((tmp_path / SNAPSHOT_FILE).read_bytes())
+
+
+def test_a_snapshot_is_read_back_as_it_was_written(tmp_path, shown):
+    observer = LiveObserver(tmp_path, TRIAL, lambda: 7)
+    three = np.arange(3)
+    observer.applied(0, 0, Applied(10, three, three * 100, three * 200, three / 4))
+    observer.observed(reading(1, (300, 400)))
+    found = shown()
+    assert (found.t_ns, found.samples, found.flows_done, found.changes) == (PERIOD_NS, 1, 7, 1)
+    assert found.qlen_bytes.tolist() == [300, 400]
+    assert found.pmax.tolist() == [0.5, 1.0]
+    (change,) = found.recent
+    assert (change.applied_ns, change.queues) == (10, 3)
+    assert (change.kmin_bytes, change.kmax_bytes, change.pmax) == ((0, 200), (0, 400), (0.0, 0.5))
+    again = decode_snapshot(encode_snapshot(found))
+    for field in dataclasses.fields(found):
+        assert np.array_equal(getattr(again, field.name), getattr(found, field.name)), field.name
+
+
+def test_a_snapshot_sums_up_what_was_read_since_the_one_before(tmp_path, wall, shown):
+    observer = LiveObserver(tmp_path, TRIAL, lambda: 0, clock=wall)
+    observer.observed(reading(1))
+    observer.observed(reading(2, (100, 0)))
+    observer.observed(reading(3, (500, 0)))
+    assert shown().t_ns == PERIOD_NS  # the wall's clock stands: nothing new is written
+    wall.now_s += 1
+    observer.observed(reading(4, (300, 30)))
+    found = shown()
+    assert (found.before_ns, found.t_ns, found.samples) == (PERIOD_NS, 4 * PERIOD_NS, 4)
+    assert found.peak_bytes.tolist() == [500, 30]
+    assert found.mean_bytes.tolist() == [300, 10]
+    assert (found.tx_bytes - found.before_tx_bytes).tolist() == [3000, 3000]
+
+
+def test_readings_off_their_time_are_counted(tmp_path, wall, shown):
+    observer = LiveObserver(tmp_path, TRIAL, lambda: 0, clock=wall)
+    for tick, late_ns in ((1, 0), (2, 40_000), (3, 60_000), (4, -60_000)):
+        wall.now_s += 1
+        observer.observed(reading(tick, late_ns=late_ns))
+    assert shown().late_samples == 2
+
+
+def test_where_no_wall_clock_can_be_read_samples_are_counted(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr("collectors.live.replace_file", lambda path, data: written.append(data))
+    long = dataclasses.replace(TRIAL, duration_ns=5_000 * PERIOD_NS)
+
+    def no_clock():
+        raise AssertionError("the wall's clock was read")
+
+    observer = LiveObserver(tmp_path, long, lambda: 0, by_samples=True, clock=no_clock)
+    for tick in range(1, 2 * 5_000):  # as long a drain as the traffic was
+        observer.observed(reading(tick))
+    assert 50 <= len(written) <= 200
+    assert decode_snapshot(written[0]).samples == 1
+
+
+def test_a_trial_goes_on_where_no_snapshot_can_be_written(tmp_path):
+    observer = LiveObserver(tmp_path / "gone", TRIAL, lambda: 0, by_samples=True)
+    for tick in range(1, 100):
+        observer.observed(reading(tick))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path):
+    path = tmp_path / "x"
+    replace_file(path, b"old")
+    with path.open("rb") as before:
+        replace_file(path, b"newer")
+        assert before.read() == b"old"
+    assert path.read_bytes() == b"newer"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"CLOSLIVE", b"PAR1" * 40])
+def test_what_is_no_snapshot_is_refused(damage):
+    with pytest.raises(SnapshotError):
+        decode_snapshot(damage)
+
+
+def test_a_truncated_or_newer_snapshot_is_refused(tmp_path, shown):
+    LiveObserver(tmp_path, TRIAL, lambda: 0).observed(reading(1))
+    data = (tmp_path / SNAPSHOT_FILE).read_bytes()
+    for bad in (data[:-8], data + b"12345678", data.replace(b'"format":1', b'"format":2')):
+        with pytest.raises(SnapshotError):
+            decode_snapshot(bad)

@@ -1,0 +1,272 @@
+"""The live view fits its screen, says what holds, and leaves the terminal as it was."""
+
+import dataclasses
+import fcntl
+import io
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from collectors.snapshot import Change, Snapshot
+from inventory.files import load_testbed
+from orchestration.cli.keys import meanings
+from orchestration.cli.watch_screen import choose
+from orchestration.cli.watch_view import view
+from orchestration.live.state import RunState, TrialState
+from orchestration.live.tally import RunningTrial, Tally
+from orchestration.model.trial import TrialSpec, TunerSpec
+
+CAMPAIGN = """\
+campaign: watched
+testbed: graphcc
+backend: fake
+tuners: [secn1]
+traffic:
+  - {kind: poisson, workload: WebSearch, load: 0.6}
+repeats: 1
+duration: 1s
+"""
+
+
+def trial(name, testbed="graphcc", seed=1, t_ns=4_000_000, **changes):
+    fabric = load_testbed(testbed)
+    queues = len(fabric.queues)
+    rng = np.random.default_rng(seed)
+    rates = np.repeat([port.rate_bps for port in fabric.switch_ports], fabric.queues_per_port)
+    packets = (rng.uniform(0, 1, queues) * rates / 8 * 1e-3 / 1524).astype(np.int64)
+    zero = np.zeros(queues, dtype=np.int64)
+    length = rng.integers(0, 300_000, queues) * rng.integers(0, 2, queues)
+    values = {
+        "qlen_bytes": length,
+        "mean_bytes": length * 0.7,
+        "peak_bytes": length * 2,
+        "tx_bytes": packets * 1500,
+        "tx_packets": packets,
+        "marked_packets": packets // 5,
+        "dropped_packets": zero,
+        "before_tx_bytes": zero,
+        "before_tx_packets": zero,
+        "before_marked_packets": zero,
+        "kmin_bytes": zero + 5_000,
+        "kmax_bytes": zero + 200_000,
+        "pmax": np.full(queues, 0.01),
+    } | changes
+    change = Change(
+        t_ns - 150_000, t_ns - 100_000, 3, (5_000, 50_000), (200_000, 400_000), (0.01, 1)
+    )
+    snapshot = Snapshot(t_ns, t_ns - 1_000_000, 40, 0, 41, 39, (change,) * 6, **values)
+    spec = TrialSpec("c", testbed, "fake", TunerSpec("amt"), (), 1, 1, 10_000_000, 0)
+    return TrialState(name, spec, fabric, 123, 0.0, snapshot)
+
+
+def state(trials, ended="", remarks=(), **counts):
+    running = {item.id: RunningTrial(0.0) for item in trials}
+    tally = Tally(**{"trials": 12, "finished": 3, "spent_s": 30.0, "running": running} | counts)
+    return RunState(Path("runs/quick"), 5.0, tally, ended, tuple(trials), tuple(remarks))
+
+
+def shown(run, chosen, width=80, height=24, **options):
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    lines = view(run, chosen, width, height, **options)
+    for line in lines:
+        console.print(line, highlight=False)
+    printed = console.file.getvalue().splitlines()
+    assert len(printed) == len(lines) <= height
+    assert max(len(line) for line in printed) <= width
+    return printed
+
+
+@pytest.mark.parametrize("testbed", ["graphcc", "rlcc-7", "acc", "drlet-k8"])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (132, 50), (60, 16)])
+def test_every_testbed_fits_every_screen(testbed, width, height):
+    trials = [trial(f"a-very-long-name-of-a-trial-{i}-0123456789", testbed) for i in range(7)]
+    remarks = [("t", "warning", "a long story about drops " * 9)] * 9
+    run = state(trials, remarks=remarks)
+    lines = shown(run, trials[3], width, height, keys="q: quit")
+    assert lines[0].startswith("quick: 3 of 12 done, 7 running")
+    assert lines[-1] == "q: quit"
+    assert sum("▸" in line for line in lines) == 1
+
+
+def test_the_picture_says_what_the_snapshot_has():
+    # One queue only: leaf1's port to its first host, at twice its Kmax.
+    full = np.zeros(len(load_testbed("graphcc").queues))
+    full[0] = 400_000
+    whole = full.astype(np.int64)
+    one = trial("one", mean_bytes=full, qlen_bytes=whole, peak_bytes=whole)
+    port = one.testbed.switch_ports[0]
+    text = "\n".join(shown(state([one]), one))
+    assert text.count("█") == 2  # that queue, and the legend's
+    assert f"{port.device}:{port.name} → {one.testbed.peer_device(port).name}" in text
+    assert "41/123 flows" in text
+    assert "4ms/10ms" in text
+    assert "20.0 % of those sent" in text
+    assert "amt: 39 actions; 3.9ms: 3 queues Kmin 5KB..50KB, Kmax 200KB..400KB, Pmax 1..10" in text
+
+
+def test_numbers_that_a_device_lacks_are_question_marks():
+    queues = len(load_testbed("graphcc").queues)
+    none = np.full(queues, -1)
+    one = trial("one", qlen_bytes=none, mean_bytes=none.astype(float), peak_bytes=none)
+    text = "\n".join(shown(state([one]), one))
+    assert "?" * 8 in text
+    assert "all queues are empty" in text
+
+
+def test_a_terminal_without_unicode_gets_ascii():
+    one = trial("one")
+    run = state([one])
+    text = "\n".join(shown(run, one, keys="q: quit", ascii_only=True))
+    assert text.isascii()
+
+
+def test_drops_and_late_readings_of_the_running_trial_are_warnings():
+    queues = len(load_testbed("graphcc").queues)
+    one = trial("one", dropped_packets=np.full(queues, 2))
+    one = dataclasses.replace(one, snapshot=dataclasses.replace(one.snapshot, late_samples=5))
+    text = "\n".join(shown(state([one]), one))
+    assert f"warning one: {2 * queues} packets dropped" in text
+    assert "warning one: 5 of 40 readings late" in text
+
+
+def test_an_ended_run_says_so():
+    run = state([], ended="was interrupted at 12:00:00", finished=5, invalid=1)
+    assert shown(run, None)[0].startswith(
+        "quick was interrupted at 12:00:00: 5 of 12 trials done, 1 invalid"
+    )
+
+
+def test_the_newest_trial_is_shown_until_it_ends_or_another_is_chosen():
+    old, new = trial("old"), trial("new")
+    silent = dataclasses.replace(trial("silent"), snapshot=None)
+    both = state([old, new, silent])
+    assert choose(both, "", None) is new
+    assert choose(both, "", old) is old
+    assert choose(both, "silent", old) is silent
+    assert choose(state([new]), "old", old) is new
+    assert choose(state([]), "", old) is old
+
+
+def test_keys():
+    assert meanings("\x1b[Cn\x1b[Dpazq") == [
+        "next", "next", "previous", "previous", "newest", "quit",
+    ]  # fmt: skip
+
+
+class Terminal:
+    """A program on a terminal of 80 by 24."""
+
+    def __init__(self, *command, **settings):
+        self.master, slave = pty.openpty()
+        set_size(slave)
+        self.before = termios.tcgetattr(self.master)
+        environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment,
+            start_new_session=True, preexec_fn=lambda: own(slave), **settings,
+        )  # fmt: skip
+        os.close(slave)
+        self.said = ""
+
+    def until(self, text, seconds=40):
+        deadline = time.monotonic() + seconds
+        while text not in self.said:
+            assert time.monotonic() < deadline, f"no {text!r} in {self.said[-3000:]!r}"
+            if select.select([self.master], [], [], 0.2)[0]:
+                try:
+                    self.said += os.read(self.master, 65_536).decode(errors="replace")
+                except OSError:  # all ends are closed
+                    assert text in self.said, self.said[-3000:]
+
+    def type(self, keys):
+        os.write(self.master, keys.encode())
+
+    def end(self, seconds=40):
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.said[-3000:]
+            if select.select([self.master], [], [], 0.1)[0]:
+                try:
+                    self.said += os.read(self.master, 65_536).decode(errors="replace")
+                except OSError:
+                    break
+        return self.process.wait(seconds)
+
+    def assert_clean(self):
+        """The screen and the cursor are back, and keys are read as before."""
+        assert self.said.rindex("\x1b[?1049l") > self.said.rindex("\x1b[?1049h")
+        assert self.said.rindex("\x1b[?25h") > self.said.rindex("\x1b[?25l")
+        assert termios.tcgetattr(self.master)[3] == self.before[3]
+
+
+def own(handle):
+    fcntl.ioctl(handle, termios.TIOCSCTTY, 0)
+
+
+def set_size(handle):
+    fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+
+
+@pytest.fixture
+def program():
+    """The command line of closloop in this Python."""
+    code = "from orchestration.cli.main import main; main()"
+    return lambda *arguments: (sys.executable, "-c", code, *map(str, arguments))
+
+
+@pytest.fixture
+def run(tmp_path, program):
+    """A campaign that runs for some seconds."""
+    file = tmp_path / "watched.yml"
+    file.write_text(CAMPAIGN)
+    command = program("run", file, "--out", tmp_path / "runs", "--no-report")
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    yield tmp_path / "runs" / "watched", process
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.mark.slow
+def test_watching_over_a_terminal_ends_clean_with_ctrl_c_and_with_the_run(run, program):
+    folder, process = run
+    deadline = time.monotonic() + 40
+    while not list(folder.glob(".*.work/live.bin")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    first = Terminal(*program("watch", folder))
+    first.until("fullest queues")
+    first.type("n")
+    first.type("\x03")
+    assert first.end() == 130
+    first.assert_clean()
+    second = Terminal(*program("watch", folder.parent))
+    second.until("fullest queues")
+    process.send_signal(signal.SIGTERM)
+    assert second.end() == 0
+    second.assert_clean()
+    assert "was interrupted at" in second.said.rpartition("\x1b[?1049l")[2]
+
+
+def test_run_watch_shows_the_fabric_and_then_the_results(tmp_path, program):
+    file = tmp_path / "watched.yml"
+    file.write_text(CAMPAIGN.replace("1s", "100ms"))
+    command = program("run", file, "--out", tmp_path / "runs", "--no-report", "--watch")
+    terminal = Terminal(*command)
+    terminal.until("fullest queues")
+    assert terminal.end() == 0
+    terminal.assert_clean()
+    after = terminal.said.rpartition("\x1b[?1049l")[2]
+    assert "1 of 1 trials" in after
+    assert "[1/1] secn1-r1-" in after
