@@ -56,7 +56,13 @@ def _emulated() -> Backend:
     return EmulatedBackend()
 
 
-_BACKENDS = {"emulated": _emulated, "fake": _fake}
+def _simulated() -> Backend:
+    from orchestration.backends.simulated.backend import SimulatedBackend
+
+    return SimulatedBackend()
+
+
+_BACKENDS = {"emulated": _emulated, "fake": _fake, "simulated": _simulated}
 _HARDWARE = "hardware"
 
 

@@ -3,11 +3,13 @@
 # if something is missing, root or sudo.
 set -eu
 
-packages="make gcc gcc-bpf libc6-dev flex bison bc xz-utils tar util-linux ca-certificates"
+packages="make gcc g++ gcc-bpf libc6-dev flex bison bc xz-utils tar util-linux ca-certificates"
 packages="$packages python3-venv debian-archive-keyring"
 # The virtual rack's devices: SSH, cabling, SONiC's database, RDMA, generators of traffic.
 packages="$packages iproute2 openssh-server openssh-client sudo lldpd redis-server"
 packages="$packages ibverbs-providers perftest iperf3 fio"
+# A server for the tests of the InfluxDB sink.
+packages="$packages victoria-metrics"
 
 missing=""
 for package in $packages; do

@@ -38,6 +38,7 @@ PACES = {
     "emulated": Pace(0.8, 450_000),
     "fake": Pace(0.05, 8_000_000),
     "hardware": Pace(15.0, 50_000_000),
+    "simulated": Pace(0.1, 170_000),
 }
 
 # Bytes in the run folder, measured: a sample of a queue and of a host, a flow, and the rest.

@@ -16,8 +16,8 @@ from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.model.trial import BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
-# The backends that can run a campaign so far, of those that a trial can name.
-ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fake", "hardware")
+# The backends that can run a campaign, of those that a trial can name.
+ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fake", "simulated", "hardware")
 
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
 
@@ -32,7 +32,10 @@ def check_backend(name: str) -> BackendName:
             return accepted
     usable = f"{', '.join(ACCEPTED_BACKENDS[:-1])} or {ACCEPTED_BACKENDS[-1]}"
     if name in get_args(BackendName):
-        raise ValueError(f"backend {name!r} is not accepted yet: use {usable}")
+        raise ValueError(
+            f"nothing runs on backend {name!r}, which has results of other programs only: "
+            f"use {usable}"
+        )
     raise ValueError(f"unknown backend {name!r}: {suggest(name, ACCEPTED_BACKENDS)}use {usable}")
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def plan(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Plan for this backend: emulated, fake or hardware.")
+        str | None, typer.Option("--on", help="Plan for emulated, fake, simulated or hardware.")
     ] = None,
     inventory: InventoryOption = None,
     ask_pass: AskPass = False,

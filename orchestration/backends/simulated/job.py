@@ -1,0 +1,150 @@
+"""A trial as the arrays that the ns-3 program builds it from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from ipaddress import IPv4Address
+
+import numpy as np
+
+from inventory.addressing import attachments, nic_addresses
+from inventory.routing import next_hops
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.backends.services import services
+from orchestration.backends.sysctls import TSQ_LIMIT_BYTES, switch_sysctls
+from orchestration.model.errors import InputError, NotReadyError, TrialError
+from orchestration.model.records import Ints, Schedule
+from orchestration.model.trial import TrialSpec
+from traffic.drivers.flows import Endpoints, Flows
+
+# As `ns3/traffic.h` numbers them.
+CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
+# Addresses hold one octet for the switch.
+MAX_ATTACHMENTS = 250
+# As the emulated hosts': the defaults of tcp_wmem and tcp_rmem, and a shaper's spare bytes.
+SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
+_BUCKET_SPARE_BYTES = 100
+
+
+def check_supported(testbed: Testbed) -> None:
+    """Raise InputError or NotReadyError for a testbed that this backend cannot reproduce."""
+    count = len(attachments(testbed))
+    if count > MAX_ATTACHMENTS:
+        raise InputError.single(
+            testbed.name,
+            f"{count} switches have hosts, more than {MAX_ATTACHMENTS}",
+            "use a smaller testbed: addresses hold one octet for the switch",
+        )
+    for klass in testbed.classes:
+        if klass.congestion_control and klass.congestion_control not in CONGESTION_CONTROLS:
+            raise NotReadyError(
+                f"the simulated backend has no {klass.congestion_control!r}, which traffic class "
+                f"{klass.name!r} of testbed {testbed.name} names",
+                f"use the emulated backend, or one of {', '.join(CONGESTION_CONTROLS)}",
+            )
+
+
+def build_arrays(
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, *, observes_flows: bool
+) -> list[Ints]:
+    """Return the arrays of a BUILD request, in the order in which `ns3/fabric.h` reads them.
+
+    Raises TrialError for a congestion control that ns-3 has not, and for more flows than a host has
+    ports.
+    """
+    scalars = [
+        trial.seed & 0x7FFFFFFFFFFFFFFF,
+        testbed.mtu_bytes,
+        testbed.framing_bytes,
+        testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES,
+        trial.host.min_rto_ns,
+        TSQ_LIMIT_BYTES,
+        SEND_BUFFER_BYTES,
+        RECEIVE_BUFFER_BYTES,
+        int(observes_flows),
+    ]
+    number = {device.name: i for i, device in enumerate(testbed.devices)}
+    addresses = {port: int(IPv4Address(text)) for port, text in nic_addresses(testbed).items()}
+    return [
+        _ints(scalars),
+        _ints([int(device.kind == "switch") for device in testbed.devices]),
+        _ints([hash_seed(trial.seed, place) for place in range(len(testbed.devices))]),
+        _ints([number[port.device] for port in testbed.ports]),
+        _ints([port.peer for port in testbed.ports]),
+        _ints([port.rate_bps for port in testbed.ports]),
+        _ints([port.delay_ns for port in testbed.ports]),
+        _ints([addresses.get(port.index, 0) for port in testbed.ports]),
+        _ints([queue.index for queue in testbed.queues]),
+        _ints([queue.buffer_bytes for queue in testbed.queues]),
+        _ints(_quanta(testbed)),
+        route_rows(testbed, ()),
+        *_flow_arrays(trial, testbed, schedule),
+    ]
+
+
+def route_rows(testbed: Testbed, down_links: Collection[int]) -> Ints:
+    """Return every switch's next hops over the links that are up: switch, target, count, ports."""
+    number = {device.name: i for i, device in enumerate(testbed.devices)}
+    hops = next_hops(testbed, down_links)
+    rows: list[int] = []
+    for name in testbed.switches:
+        for target, place in attachments(testbed).items():
+            ports = hops[name].get(target, ())
+            rows += [number[name], place, len(ports), *(port.index for port in ports)]
+    return _ints(rows)
+
+
+def cut_ports(testbed: Testbed, down_links: Collection[int]) -> Ints:
+    """Return the ports at the ends of these links."""
+    links = [testbed.links[index] for index in sorted(down_links)]
+    return _ints([end for link in links for end in (link.a, link.b)])
+
+
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, dtype=np.int64)
+
+
+def hash_seed(seed: int, place: int) -> int:
+    """Return the seed of a switch's ECMP hash: the one that its emulated twin is given."""
+    return int(switch_sysctls(seed, place)["net/ipv4/fib_multipath_hash_seed"])
+
+
+def _quanta(testbed: Testbed) -> list[int]:
+    """Return the bytes of each class's turn, the smallest a frame, as in the emulated fabric."""
+    weights = [klass.weight for klass in testbed.classes]
+    if not weights:
+        return []
+    scale = -(-(testbed.mtu_bytes + ETHERNET_HEADER_BYTES) // min(weights))
+    return [scale * weight for weight in weights]
+
+
+def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list[Ints]:
+    addresses = nic_addresses(testbed)
+    ends = Endpoints(
+        [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
+    )
+    try:
+        flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
+    except OSError as error:
+        raise TrialError(str(error), "make duration shorter, or the load lower") from error
+    controls = [
+        service.congestion_control or trial.host.congestion_control for service in flows.service
+    ]
+    for control in controls:
+        if control not in CONGESTION_CONTROLS:
+            raise TrialError(
+                f"the simulated backend has no {control!r}",
+                f"use the emulated backend, or one of {', '.join(CONGESTION_CONTROLS)}",
+            )
+    packed = {text: int(IPv4Address(text)) for text in addresses.values()}
+    return [
+        _ints(flows.start_ns),
+        _ints(flows.size_bytes),
+        _ints(flows.src),
+        _ints(flows.dst),
+        _ints([packed[address] for address, _ in flows.near]),
+        _ints([port for _, port in flows.near]),
+        _ints([packed[address] for address, _ in flows.far]),
+        _ints([port for _, port in flows.far]),
+        _ints([CONGESTION_CONTROLS[control] for control in controls]),
+    ]

@@ -1,0 +1,128 @@
+"""The C++ program that runs a trial in ns-3: compiled once, kept in the user's cache.
+
+~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
+
+The hash is of the source, of ns-3's version and place, and of how it is compiled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from orchestration.model.errors import NotReadyError
+
+PROGRAM = "closloop-ns3"
+COMPILER = "g++"
+_SOURCE = Path(__file__).parent / "ns3"
+_FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
+_MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """The installed ns3 package. Libraries are called lib`prefix`-core.so and so on."""
+
+    version: str
+    folder: Path
+    prefix: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """The compiled program. `hash` names its folder."""
+
+    path: Path
+    hash: str
+    ns3_version: str
+
+
+def find_wheel() -> Wheel | None:
+    """Return the installed ns3 package, None without one. It is not imported."""
+    try:
+        found = metadata.distribution("ns3")
+    except metadata.PackageNotFoundError:
+        return None
+    folder = Path(str(found.locate_file("ns3")))
+    for library in sorted((folder / "lib64").glob("libns3*-core.so")):
+        prefix = library.name.removeprefix("lib").removesuffix("-core.so")
+        return Wheel(found.version, folder, prefix)
+    return None
+
+
+def find_program() -> Program | None:
+    """Return the program if it is compiled, None if it is not, or ns-3 is not installed."""
+    wheel = find_wheel()
+    if wheel is None:
+        return None
+    program = _program(wheel)
+    return program if program.path.is_file() else None
+
+
+def require_program() -> Program:
+    """Return the program, compiled now if it was not yet (some seconds).
+
+    Raises NotReadyError without ns-3, without a compiler, or if it does not compile.
+    """
+    wheel = find_wheel()
+    if wheel is None:
+        raise NotReadyError(
+            "the simulated backend needs ns3, which is not installed",
+            "pip install 'closloop[sim]'",
+        )
+    program = _program(wheel)
+    if not program.path.is_file():
+        _compile(wheel, program.path)
+    return program
+
+
+def _program(wheel: Wheel) -> Program:
+    digest = hashlib.sha256(repr((wheel.version, str(wheel.folder), _FLAGS)).encode())
+    for file in sorted(_SOURCE.iterdir()):
+        if file.suffix in (".cc", ".h"):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    key = digest.hexdigest()[:12]
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Program(base / "closloop" / "ns3" / key / PROGRAM, key, wheel.version)
+
+
+def compile_argv(wheel: Wheel, output: Path) -> list[str]:
+    """Return the command that compiles the program to `output`."""
+    libraries = wheel.folder / "lib64"
+    return [
+        COMPILER,
+        *_FLAGS,
+        *("-isystem", str(wheel.folder / "include")),
+        *("-o", str(output)),
+        str(_SOURCE / "main.cc"),
+        f"-L{libraries}",
+        *(f"-l{wheel.prefix}-{module}" for module in _MODULES),
+        f"-Wl,-rpath,{libraries}",
+    ]
+
+
+def _compile(wheel: Wheel, path: Path) -> None:
+    if shutil.which(COMPILER) is None:
+        raise NotReadyError(
+            f"the simulated backend needs a C++ compiler, and there is no {COMPILER}",
+            "apt-get install g++",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Two that compile at once do not see each other's half.
+    with tempfile.TemporaryDirectory(prefix=".compile-", dir=path.parent) as folder:
+        partial = Path(folder) / PROGRAM
+        done = subprocess.run(compile_argv(wheel, partial), capture_output=True, text=True)
+        if done.returncode:
+            said = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
+            raise NotReadyError(
+                f"the ns-3 program does not compile with ns3 {wheel.version}:\n{said}",
+                "pip install 'closloop[sim]' installs the version that it is written for",
+            )
+        os.replace(partial, path)

@@ -1,0 +1,179 @@
+"""The ns-3 fabric as a rig: waiting lets its time pass, faults on the way included."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from inventory.topology import Testbed
+from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
+from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.model.bounds import check_thresholds
+from orchestration.model.records import (
+    Action,
+    Applied,
+    Event,
+    Floats,
+    FlowRecords,
+    HostRecords,
+    Ints,
+    NoAction,
+    Observation,
+    Schedule,
+)
+from orchestration.model.red_law import read_back_pmax, red_max_ps
+from orchestration.model.trial import TrialSpec
+
+# Hosts' TCP counters are kept at every tenth sample, as in the emulated fabric.
+HOST_EVERY = 10
+_QUEUE_COUNTERS, _HOST_COUNTERS, _FLOW_COLUMNS, _TABLE_COLUMNS = 8, 4, 4, 4
+# Columns of a queue's counters.
+_QLEN, _TX_BYTES, _TX_PACKETS, _MARKED, _DROPPED, _KMIN, _KMAX, _MAX_P = range(_QUEUE_COUNTERS)
+
+
+class SimulatedRig:
+    """A `Rig` over a started program, in which it builds the trial's fabric. Use it once."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        *,
+        flow_table: bool = False,
+    ) -> None:
+        self._simulation = simulation
+        self._testbed = testbed
+        self._schedule = schedule
+        self._steps = list(fault_plan(trial, testbed))
+        self._now_ns = self._ended = 0
+        self._ticks = 0
+        self._host_times: list[int] = []
+        self._host_rows: list[Ints] = []
+        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
+        self._flows = _FlowWindow(simulation, testbed, slot) if flow_table else None
+        self.events: list[Event] = []
+        arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
+        simulation.ask(Operation.BUILD, *arrays)
+        self._known, _ = self._read()
+
+    def start(self) -> None:
+        """Let the clock begin: it reads 0 since all flows are connected."""
+        self._keep_hosts(self._read()[1])
+
+    def now_ns(self) -> int:
+        """Return ns-3's time since time 0."""
+        return self._now_ns
+
+    def wait_until(self, t_ns: int) -> bool:
+        """Run ns-3 until `t_ns`, faults on the way included; False once every flow has ended."""
+        while self._steps and self._steps[0].t_ns <= t_ns:
+            step = self._steps.pop(0)
+            self._run(step.t_ns)
+            self._take(step)
+        self._run(t_ns)
+        return not self._all_done()
+
+    def _run(self, t_ns: int) -> None:
+        now_ns, ended = self._simulation.ask(Operation.RUN, t_ns).tolist()
+        self._now_ns, self._ended = now_ns, ended
+
+    def _all_done(self) -> bool:
+        return self._ended >= len(self._schedule)
+
+    def _take(self, step: FaultStep) -> None:
+        if step.kind == "links":
+            self._simulation.ask(Operation.LINKS, cut_ports(self._testbed, step.down))
+        else:
+            self._simulation.ask(Operation.ROUTES, route_rows(self._testbed, step.down))
+        self.events.append(Event(self._now_ns, step.kind, step.detail))
+
+    def observe(self) -> Observation:
+        """Read every queue, all at one instant."""
+        self._known, hosts = self._read()
+        self._ticks += 1
+        if self._ticks % HOST_EVERY == 0 or self._all_done():
+            self._keep_hosts(hosts)
+        flows = self._flows.read() if self._flows else None
+        known = self._known
+        return Observation(
+            t_ns=self._now_ns,
+            age_ns=np.zeros(len(known), dtype=np.int64),
+            qlen_bytes=known[:, _QLEN],
+            tx_bytes=known[:, _TX_BYTES],
+            tx_packets=known[:, _TX_PACKETS],
+            marked_packets=known[:, _MARKED],
+            dropped_packets=known[:, _DROPPED],
+            kmin_bytes=known[:, _KMIN],
+            kmax_bytes=known[:, _KMAX],
+            pmax=_pmax(known[:, _MAX_P]),
+            **(vars(flows) if flows else {}),
+        )
+
+    def apply(self, action: Action) -> Applied:
+        """Set thresholds, and read them back; what is as it should be is left alone."""
+        if isinstance(action, NoAction):
+            empty = np.zeros(0, dtype=np.int64)
+            return Applied(self._now_ns, empty, empty, empty, np.zeros(0))
+        check_thresholds(action, len(self._known))
+        queues = np.asarray(action.queues, dtype=np.int64)
+        wanted = np.column_stack([action.kmin_bytes, action.kmax_bytes, red_max_ps(action.pmax)])
+        differs = (self._known[queues, _KMIN : _MAX_P + 1] != wanted).any(axis=1)
+        if differs.any():
+            self._simulation.ask(Operation.THRESHOLDS, queues[differs], *wanted[differs].T)
+            self._known, _ = self._read()
+        return Applied(
+            t_ns=self._now_ns,
+            queues=queues,
+            kmin_bytes=self._known[queues, _KMIN],
+            kmax_bytes=self._known[queues, _KMAX],
+            pmax=_pmax(self._known[queues, _MAX_P]),
+        )
+
+    def _read(self) -> tuple[Ints, Ints]:
+        """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
+        words = self._simulation.ask(Operation.READ)
+        cut = _QUEUE_COUNTERS * len(self._testbed.queues)
+        return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, _HOST_COUNTERS)
+
+    def _keep_hosts(self, counters: Ints) -> None:
+        self._host_times.append(self._now_ns)
+        self._host_rows.append(counters)
+
+    def hosts(self) -> HostRecords:
+        """Return the hosts' counters so far."""
+        shape = (len(self._host_rows), len(self._testbed.hosts), _HOST_COUNTERS)
+        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
+        return HostRecords(np.array(self._host_times, dtype=np.int64), *np.moveaxis(rows, 2, 0))
+
+    def outcome(self) -> tuple[FlowRecords, int, int]:
+        """Return what became of the flows, the packets that hosts sent, and ns-3's events."""
+        words = self._simulation.ask(Operation.FLOWS)
+        rows = words[:-2].reshape(-1, _FLOW_COLUMNS)
+        return FlowRecords(*rows.T), int(words[-2]), int(words[-1])
+
+
+def _pmax(max_p: Ints) -> Floats:
+    return read_back_pmax(max_p.astype(np.float64))
+
+
+class _FlowWindow:
+    """What the program's flow table says, slot by slot (see `collectors.readers.flows`)."""
+
+    def __init__(self, simulation: Simulation, testbed: Testbed, readings_per_slot: int) -> None:
+        self._simulation = simulation
+        self._queues, self._hosts = len(testbed.queues), len(testbed.hosts)
+        self._readings_per_slot = readings_per_slot
+        self._readings = self._slot = 0
+
+    def read(self) -> FlowReading:
+        """Count the flows of the last slots, and begin the next slot if it is time."""
+        before = self._slot - WINDOW_SLOTS
+        self._readings += 1
+        if self._readings % self._readings_per_slot == 0:
+            self._slot += 1
+        words = self._simulation.ask(Operation.FLOW_TABLE, [before, self._slot])
+        queue, receiver, sender, seen = words.reshape(-1, _TABLE_COLUMNS).T
+        return per_queue(queue, receiver, sender, seen, self._queues, self._hosts)
