@@ -25,6 +25,12 @@ def draft(request: ReplayRequest) -> Draft:
 
     The trial's duration is up to the last flow's start, in whole sampling periods.
     """
+    if request.run.suffix != ".csv":
+        raise InputError.single(
+            str(request.run),
+            "is no CSV of flows",
+            f"make one of a capture or of flow records: closloop import flows {request.run}",
+        )
     problems = []
     if RECORDED in request.tuners:
         remedy = "name a tuner that decides: --tuner secn1"

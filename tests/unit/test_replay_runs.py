@@ -299,6 +299,8 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
         replay(file, tmp_path, tuners=("secn1",))
     with pytest.raises(InputError, match="has no recorded actions"):
         replay(file, tmp_path, testbed="rlcc-7")
+    with pytest.raises(InputError, match="is no CSV of flows\n  -> .* closloop import flows"):
+        replay(Path(shutil.copy(file, tmp_path / "mine.pcap")), tmp_path, tuners=("secn1",))
     campaign = replay(
         file, tmp_path, testbed="rlcc-7", tuners=("secn1",), backend="fake", repeats=2
     )
@@ -324,3 +326,27 @@ def test_what_cannot_be_replayed_is_refused(old, tmp_path, changes, said):
     with pytest.raises(InputError, match=said) as caught:
         replay(old, tmp_path, **changes)
     assert all(problem.remedy for problem in caught.value.problems)
+
+
+def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
+    """Others' results have flows, but neither patterns nor actions, and settings of their own."""
+    folder = tmp_path / "others"
+    for source in finished_trials(old):
+        trial = Path(shutil.copytree(source, folder / source.name))
+        about = json.loads((trial / "trial.json").read_text())
+        about["spec"] |= {"campaign": "others", "backend": "imported", "traffic": [], "repeat": 0}
+        about["spec"] |= {"host": {"congestion_control": "dcqcn", "min_rto_ns": 1_000_000}}
+        about["spec"] |= {"decision_latency_ns": 0, "drain_ns": 0}
+        (trial / "trial.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="was imported.*\n.*--on emulated"):
+        replay(folder, tmp_path, tuners=("secn1",))
+    made = build_replays(ReplayRequest(folder, "fake", ("secn1",)), tmp_path)
+    assert len(made) == 2  # two labels, whose flows need not be the same
+    assert all("dctcp in place of dcqcn" in " ".join(item.notes) for item in made)
+    for item in made:
+        campaign = load_campaign(item.file)
+        assert sorted(trial.repeat for trial in campaign.trials) == [1, 2]
+        for trial in run(campaign, tmp_path):
+            origin = read_trial(folder / trial.spec.parent.split()[0].removeprefix("others/"))
+            assert_same_tables(origin, trial, "schedule")
+            assert trial.stamp.valid
