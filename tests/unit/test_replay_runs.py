@@ -299,7 +299,7 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
         replay(file, tmp_path, tuners=("secn1",))
     with pytest.raises(InputError, match="has no recorded actions"):
         replay(file, tmp_path, testbed="rlcc-7")
-    with pytest.raises(InputError, match="is no CSV of flows\n  -> .* closloop import flows"):
+    with pytest.raises(InputError, match=r"is no CSV of flows\n  -> .* closloop import flows"):
         replay(Path(shutil.copy(file, tmp_path / "mine.pcap")), tmp_path, tuners=("secn1",))
     campaign = replay(
         file, tmp_path, testbed="rlcc-7", tuners=("secn1",), backend="fake", repeats=2
@@ -338,7 +338,7 @@ def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
         about["spec"] |= {"host": {"congestion_control": "dcqcn", "min_rto_ns": 1_000_000}}
         about["spec"] |= {"decision_latency_ns": 0, "drain_ns": 0}
         (trial / "trial.json").write_text(json.dumps(about))
-    with pytest.raises(InputError, match="was imported.*\n.*--on emulated"):
+    with pytest.raises(InputError, match=r"was imported.*\n.*--on emulated"):
         replay(folder, tmp_path, tuners=("secn1",))
     made = build_replays(ReplayRequest(folder, "fake", ("secn1",)), tmp_path)
     assert len(made) == 2  # two labels, whose flows need not be the same
