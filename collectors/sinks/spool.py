@@ -49,12 +49,12 @@ class SpoolWriter:
 
     def __init__(self, spool: Path, name: str, about: Mapping[str, Any], limit_bytes: int) -> None:
         """Begin the run `name` in the folder `spool`, which may hold `limit_bytes` in all."""
+        self._handle = self._lock = -1
         self.full = ""
         self._spool, self._folder, self._limit = spool, spool / f"{name}{_RUN_SUFFIX}", limit_bytes
         self._about = frame(_ABOUT, json.dumps(about).encode())
         self._segment = self._size = 0
         self._unseen = _LOOK_EVERY_BYTES
-        self._handle = self._lock = -1
         try:
             # A reader is to see it only when it is held.
             new = self._folder.with_suffix(".new")
@@ -64,6 +64,9 @@ class SpoolWriter:
             new.rename(self._folder)
         except OSError as error:
             self.full = f"{self._folder} cannot be written: {error.strerror}"
+
+    def __del__(self) -> None:
+        self.close()
 
     def add(self, kind: int, payload: bytes) -> bool:
         """Append a frame; return whether it was taken."""

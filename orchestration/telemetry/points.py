@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,15 @@ from collectors.sinks.names import (
     run_tag,
 )
 from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE
 from orchestration.model.errors import InputError
 
 CAMPAIGN_FILE = "campaign.yml"
 # A request of 5,000 lines is what InfluxDB's documentation advises.
 LINES = 5_000
-# A part of a file in UTF-8, well below the 64 KB of a string field.
-_PART_CHARACTERS = 15_000
+# A part of a file, well below the 64 KB of a string field however it is written.
+_PART_CHARACTERS = 10_000
 _TABLES = (PORT, HOST, ACTION, FLOW, EVENT)
 _FILES, _LAST = "files", "trial"
 # The order in which an archive is sent.
@@ -59,6 +61,12 @@ class ArchivedPoints:
             "trial": trial.spec.id,
             "run": self.run,
         }
+
+    def check(self) -> None:
+        """Raise InputError if the folder does not fit together: before anything of it is sent."""
+        _ = self._trial.ports  # their rows are the testbed's queues
+        for table in TABLES:
+            self._trial.table(table)
 
     def rows(self, table: str) -> int:
         """Return how many rows a table has."""
@@ -148,7 +156,14 @@ class ArchivedPoints:
 
     def _file(self, name: str, text: str) -> list[str]:
         starts = range(0, max(1, len(text)), _PART_CHARACTERS)
-        parts = np.array([text[start : start + _PART_CHARACTERS] for start in starts], dtype=object)
+        # As JSON strings: the database's CSV changes the ends of lines.
+        parts = np.array(
+            [
+                json.dumps(text[start : start + _PART_CHARACTERS], ensure_ascii=False)
+                for start in starts
+            ],
+            dtype=object,
+        )
         number = np.arange(len(parts))
         digest = hashlib.sha256(text.encode()).hexdigest()
         columns = {

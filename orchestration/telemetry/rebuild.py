@@ -131,7 +131,7 @@ def _columns(connection: InfluxConnection, trial: StoredTrial, measurement: Meas
 
 def _typed(texts: list[str], kind: Kind) -> Column:
     if kind == "text":
-        return np.array(texts, dtype=object)
+        return np.array([text.replace("\r\n", "\n") for text in texts], dtype=object)
     if kind == "float":
         return np.array([float(text) if text else float("nan") for text in texts], dtype=float)
     return np.array([int(text) if text else _MISSING for text in texts], dtype=np.int64)
@@ -165,7 +165,7 @@ def _files(connection: InfluxConnection, trial: StoredTrial) -> dict[str, str]:
         raise Incomplete(f"{there} of {trial.parts} parts of its files are there")
     texts: dict[str, str] = {}
     for name, of_file in parts.items():
-        text = "".join(of_file[number]["text"] for number in sorted(of_file))
+        text = "".join(json.loads(of_file[number]["text"]) for number in sorted(of_file))
         if hashlib.sha256(text.encode()).hexdigest() != of_file[0]["sha256"]:
             raise Incomplete(f"its {name} is not what was sent")
         texts[name] = text

@@ -136,6 +136,7 @@ class Sender:
         if sent.done:
             self._done.add(trial.folder.name)
             return False
+        points.check()
         skip = ("ports", "actions") if self._spool_had_all(trial, points, sent) else ()
         for batch in points.batches(sent.table, sent.rows, skip):
             self._delivery.send(batch.lines)

@@ -1,0 +1,336 @@
+"""The server ends up with what the archive has, count by count, whatever happened on the way."""
+
+import dataclasses
+import importlib.util
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.sinks.influx import Answer
+from collectors.sinks.live import SpoolNote, leave_note, spooled, started_ns
+from collectors.sinks.names import MEASUREMENTS, run_tag
+from inventory.files import load_testbed
+from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.artifacts.writer import write_trial
+from orchestration.backends.fake.backend import FakeBackend
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
+from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
+from orchestration.telemetry.sender import Sender
+from traffic.schedule import make_schedule
+
+_SPEC = importlib.util.spec_from_file_location(
+    "telemetry_store", Path(__file__).parent / "telemetry_store.py"
+)
+assert _SPEC is not None
+assert _SPEC.loader is not None
+_MODULE = importlib.util.module_from_spec(_SPEC)
+sys.modules["telemetry_store"] = _MODULE
+_SPEC.loader.exec_module(_MODULE)
+Store = _MODULE.Store
+
+SPOOL = 50_000_000
+START_NS = 1_795_287_252_123_456_789
+
+
+def run_fake(campaign: Path, seed: int, limit=SPOOL, *, live=True, archive=True):
+    """Run a trial on the fluid model as a worker does."""
+    testbed = load_testbed("rlcc-7")
+    trial = TrialSpec(
+        campaign="tele", testbed="rlcc-7", backend="fake", tuner=TunerSpec("amt"),
+        traffic=(PoissonSpec("WebSearch", 0.5, 0, 2_000_000),), seed=seed, repeat=seed,
+        duration_ns=2_000_000, drain_ns=50_000_000,
+    )  # fmt: skip
+    schedule = make_schedule(trial, testbed)
+    work = campaign / f".{trial.id}.work"
+    work.mkdir(parents=True)
+    if live:
+        note = SpoolNote(str(campaign / ".telemetry" / "home"), limit, "tele", trial.id)
+        leave_note(work, note)
+    record = FakeBackend().run(trial, testbed, schedule, work, lambda t_ns, end_ns: None)
+    if archive:
+        facts = {"wall_s": 1.0, "started_ns": started_ns(work, START_NS + seed)}
+        verdict = stamp(trial, testbed, schedule, record)
+        write_trial(campaign / trial.id, trial, testbed, schedule, record, verdict, facts)
+    shutil.rmtree(work)
+    return trial
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    return tmp_path / "tele"
+
+
+def sending(campaign, store, patient=lambda: True):
+    said = []
+    say = lambda *words: said.append(words)  # noqa: E731
+    delivery = Delivery(store, patient, say, sleep=lambda seconds: None)
+    return Sender(campaign, campaign / ".telemetry" / "home", delivery, say), said
+
+
+def send_all(campaign, store):
+    sender, said = sending(campaign, store)
+    with sender:
+        while sender.turn():
+            pass
+        assert not sender.left()
+    return said
+
+
+def agree(campaign, store):
+    """Compare every field's count and sum with the archive's tables."""
+    for folder in finished_trials(campaign):
+        trial = read_trial(folder)
+        tags = {"trial": trial.spec.id, "run": run_tag(int(trial.facts["started_ns"]))}
+        for measurement in MEASUREMENTS.values():
+            if not measurement.table:
+                continue
+            points = store.of(measurement.name, **tags)
+            table = dict(trial.table(measurement.table))
+            if measurement.table == "flows":
+                table |= {n: trial.table("schedule")[n] for n in ("src", "dst", "bytes", "class")}
+            assert len(points) == len(next(iter(table.values())))
+            for name in (*measurement.tags, *measurement.fields):
+                if name == "row":
+                    continue
+                theirs = sorted(point[name] for point in points if name in point)
+                values = table[name]
+                if measurement.fields.get(name) == "int?":
+                    values = values[values != -1]
+                shown = repr if measurement.fields.get(name) == "float" else str
+                assert theirs == sorted(shown(value) for value in values.tolist()), name
+        assert len(store.of("closloop_trial", **tags)) == 1
+
+
+def test_what_was_sent_live_is_what_the_archive_has(campaign, store):
+    for seed in (1, 2):
+        run_fake(campaign, seed)
+        send_all(campaign, store)
+    agree(campaign, store)
+    # Nothing came twice: readings and changes went live, and not again from the archive.
+    assert store.lines == len(store.points)
+
+
+def test_an_archive_alone_gives_the_same_points_as_a_live_run(campaign, store):
+    trial = run_fake(campaign, 1)
+    send_all(campaign, store)
+    from_archive = Store()
+    shutil.rmtree(campaign / ".telemetry")
+    send_all(campaign, from_archive)
+    assert from_archive.points == store.points
+    assert store.of("closloop_action", trial=trial.id)
+
+
+@pytest.mark.parametrize("limit", [0, 1_100_000])
+def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, limit, monkeypatch):
+    monkeypatch.setattr("collectors.sinks.spool._LOOK_EVERY_BYTES", 1_000)
+    if limit:  # another trial has filled nearly all of it
+        other = campaign / ".telemetry" / "home" / "a.run"
+        other.mkdir(parents=True)
+        (other / "000000.seg").write_bytes(bytes(limit - 60_000))
+    run_fake(campaign, 1, limit)
+    if limit:
+        shutil.rmtree(other)
+    said = send_all(campaign, store)
+    agree(campaign, store)
+    if limit:
+        [(text, remedy)] = said
+        assert "sent from the archive" in text
+        assert "CLOSLOOP_INFLUX_SPOOL" in remedy
+
+
+def test_a_damaged_spool_is_said_once_and_the_archive_is_sent(campaign, store):
+    run_fake(campaign, 1)
+    [segment] = campaign.glob(".telemetry/home/*/*.seg")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 255
+    segment.write_bytes(data)
+    said = send_all(campaign, store)
+    agree(campaign, store)
+    assert [text.split(":")[0] for text, _ in said] == ["the spool is damaged"]
+
+
+def test_a_run_of_a_trial_that_failed_is_told_from_the_one_that_was_archived(campaign, store):
+    trial = run_fake(campaign, 1, archive=False)
+    send_all(campaign, store)
+    failed = store.of("closloop_port", trial=trial.id)
+    assert failed
+    run_fake(campaign, 1)
+    send_all(campaign, store)
+    agree(campaign, store)
+    assert len({point["run"] for point in store.of("closloop_port", trial=trial.id)}) == 2
+
+
+def test_a_sender_that_is_ended_anywhere_goes_on_where_it_was(campaign, store):
+    run_fake(campaign, 1)
+    run_fake(campaign, 2, live=False)
+    ends = 0
+    while True:
+        tries = iter([True, True, False])
+        # The first request of each life arrives, then patience ends.
+        sender, _ = sending(campaign, store, lambda tries=tries: next(tries, False))
+        with sender:
+            try:
+                while sender.turn():
+                    pass
+                break
+            except GaveUp:
+                ends += 1
+        assert ends < 1000
+    assert ends > 3
+    agree(campaign, store)
+    assert store.lines == len(store.points)
+
+
+def test_a_ledger_that_a_kill_has_torn_costs_a_repetition_and_no_point(campaign, store):
+    run_fake(campaign, 1)
+    send_all(campaign, store)
+    points = dict(store.points)
+    [ledger] = campaign.glob(".telemetry/home/sent.jsonl")
+    lines = ledger.read_bytes().splitlines(keepends=True)
+    ledger.write_bytes(b"".join(lines[: len(lines) // 2]) + lines[len(lines) // 2][:7])
+    send_all(campaign, store)
+    assert store.points == points
+
+
+def test_troubles_in_the_midst_lose_nothing(campaign, store):
+    run_fake(campaign, 1)
+    later = Answer("later", "is in trouble (500)", "see its log")
+    store.answers = [Answer("ok"), later, later, Answer("too-large"), Answer("ok"), later]
+    said = send_all(campaign, store)
+    agree(campaign, store)
+    assert said == [("is in trouble (500)", "see its log")] * 2
+
+
+def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
+    run_fake(campaign, 1)
+    store.answers = [Answer("refused", "does not take the token (401)", "set it")]
+    sender, said = sending(campaign, store)
+    with sender, pytest.raises(Refused):
+        sender.turn()
+    assert said == [("does not take the token (401)", "set it")]
+    send_all(campaign, store)
+    agree(campaign, store)
+
+
+@pytest.mark.parametrize("what", ["flows.parquet", "trial.json", "testbed.json"])
+def test_a_damaged_run_folder_is_said_once_and_the_others_are_sent(campaign, store, what):
+    broken = run_fake(campaign, 1, live=False)
+    run_fake(campaign, 2, live=False)
+    path = campaign / broken.id / what
+    path.write_bytes(path.read_bytes()[:-20] + b"tampered with, so it is")
+    sender, said = sending(campaign, store)
+    with sender:
+        for _ in range(3):
+            sender.turn()
+        assert sender.damaged == {broken.id}
+    assert len(said) == 1
+    assert what in said[0][0]
+    assert said[0][1]
+    assert [point["repeat"] for point in store.of("closloop_trial")] == ["2"]
+
+
+def test_a_run_folder_without_a_start_takes_the_journals(campaign, store):
+    trial = run_fake(campaign, 1, live=False)
+    path = campaign / trial.id / "trial.json"
+    about = json.loads(path.read_text())
+    del about["facts"]["started_ns"]
+    path.write_text(json.dumps(about))
+    sender, said = sending(campaign, store)
+    with sender:
+        sender.turn()
+    assert "when it was run" in said[0][0]
+    entry = {"at": "2026-11-21T18:54:12.426+00:00", "event": "trial-started", "trial": trial.id}
+    (campaign / "journal.jsonl").write_text(json.dumps(entry) + "\n")
+    send_all(campaign, store)
+    [point] = store.of("closloop_trial")
+    assert point["_time"] == "1795287252426000000"
+
+
+def test_a_clock_that_was_set_back_is_said_once(campaign, store, monkeypatch):
+    run_fake(campaign, 1, live=False)
+    run_fake(campaign, 2, live=False)
+    monkeypatch.setattr("orchestration.telemetry.sender.time.time_ns", lambda: START_NS - 10**12)
+    said = send_all(campaign, store)
+    assert len(said) == 1
+    assert "set back by 1000 s" in said[0][0]
+    agree(campaign, store)
+
+
+def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
+    work = tmp_path / "work"
+    work.mkdir()
+    leave_note(work, SpoolNote(str(tmp_path / "spool"), SPOOL, "c", "t"))
+    [observer] = spooled(work, case.testbed)
+    queues = len(case.testbed.queues)
+    columns = dict.fromkeys(
+        ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
+        np.arange(queues),
+    )
+    reading = make_observation(queues, columns)
+    for t_ns in (100, 200, 50, 200, 300):
+        observer.observed(dataclasses.replace(reading, t_ns=t_ns))
+    observer.close()
+    store = Store()
+    delivery = Delivery(store, lambda: True, lambda *words: None)
+    with Sender(tmp_path, tmp_path / "spool", delivery, lambda *words: None) as sender:
+        sender.turn()
+    points = store.of("closloop_port", device=case.testbed.queues[0].device, port="eth0")
+    assert [point["t_ns"] for point in points] == ["100", "200", "50", "200", "300"]
+
+
+def make_observation(queues, columns):
+    from orchestration.model.records import Observation
+
+    zeros = np.zeros(queues, np.int64)
+    return Observation(
+        t_ns=0, age_ns=zeros, kmin_bytes=zeros, kmax_bytes=zeros, pmax=zeros * 0.1, **columns
+    )
+
+
+def test_only_one_sender_has_a_campaign(campaign, store):
+    run_fake(campaign, 1)
+    sender, _ = sending(campaign, store)
+    with sender, pytest.raises(NotReadyError, match="being sent by another"):
+        sending(campaign, store)
+    send_all(campaign, store)
+
+
+def test_a_full_disk_costs_the_live_records_and_not_the_trial(campaign, store, monkeypatch):
+    import collectors.sinks.spool as spool
+
+    real, calls = spool.os.write, []
+
+    def write(handle, data):
+        calls.append(handle)
+        if len(calls) > 10:
+            raise OSError(28, "No space left on device")
+        return real(handle, data)
+
+    monkeypatch.setattr(spool.os, "write", write)
+    testbed = load_testbed("rlcc-7")
+    note = SpoolNote(str(campaign / ".telemetry" / "home"), SPOOL, "tele", "t")
+    work = campaign / "w"
+    work.mkdir(parents=True)
+    leave_note(work, note)
+    [observer] = spooled(work, testbed)
+    queues = len(testbed.queues)
+    columns = dict.fromkeys(
+        ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
+        np.arange(queues),
+    )
+    for t_ns in range(0, 3000, 100):
+        observer.observed(dataclasses.replace(make_observation(queues, columns), t_ns=t_ns))
+    assert len(calls) == 11
+    with pytest.raises(InputError):
+        read_trial(campaign / "t")
