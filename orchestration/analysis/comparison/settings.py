@@ -64,10 +64,15 @@ def _total(table: Columns, by: str, counter: str) -> int:
 
 
 def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:
-    """Return the share of sampling periods up to the end of the arrivals that have no reading."""
+    """Return the share of sampling periods up to the end of the arrivals that have no reading.
+
+    A trial whose flows have all ended before that ends with them.
+    """
+    if not len(t_ns):
+        return None
     period = trial.spec.sample_period_ns
-    due = trial.spec.duration_ns // period
-    if due < 1 or not len(t_ns):
+    due = min(trial.spec.duration_ns, int(t_ns.max()) + period // 2) // period
+    if due < 1:
         return None
     seen = np.unique((t_ns + (period - 1) // 2) // period)
     return 1 - float(np.count_nonzero((seen >= 1) & (seen <= due))) / due
