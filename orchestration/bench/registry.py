@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from orchestration.bench import decision, flow_table, learned, physics, program, rack, red, speed
+from orchestration.bench import (
+    compare_million,
+    decision,
+    flow_table,
+    learned,
+    physics,
+    program,
+    rack,
+    red,
+    speed,
+)
 from orchestration.bench.outcome import Outcome
 from orchestration.model.errors import InputError
 
@@ -22,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "training": learned.training_cost,
     "idle-rule": learned.idle_rule,
     "program": program.start_up,
+    "compare-million": compare_million.compare_million,
     "ssh-loop": rack.ssh_loop,
     "rack-provision": rack.provisioning,
     "rack-kills": rack.controller_killed,

@@ -66,7 +66,7 @@ class CellEstimates:
         if self._resampled is None:
             return means_of(both[:, 0], both[:, 1])
         a, b = both[0].tolist()
-        return Means(a, b, self._resampled.covariance(metric, a, b), BLOCKS - 1, 1)
+        return self._resampled.means(metric, a, b)
 
     def on_one_side(self, metric: Compared) -> str:
         """Return "A" or "B" where only that run ever has the metric, else ""."""

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from orchestration.analysis.comparison.catalogue import DROPPED_SHARE, Compared
+from orchestration.analysis.comparison.equivalence import Means
 from orchestration.analysis.comparison.flows import CLASSES, FlowBlocks
 from orchestration.analysis.comparison.grids import (
     BLOCKS,
@@ -27,8 +28,8 @@ from orchestration.model.records import Floats
 DRAWS = 4_000
 # For variances, which need fewer draws than the tail of a distance.
 _FEW = 1_000
-# Fewer blocks with something in them say nothing of the spread.
-LEAST_BLOCKS = 4
+# Fewer blocks with something in them, or fewer flows, say nothing of the spread.
+LEAST_BLOCKS, LEAST_FLOWS = 4, 30
 _UNKNOWN = np.full((2, 2), math.nan)
 # The width of a bin, as a share of the value, that a resampled quantile is rounded to.
 _BIN = {"slowdown_p50": 0.005, "slowdown_p99": 0.005, "queue_p99": 0.012}
@@ -49,18 +50,23 @@ class Resampled:
         self._scalars_a = _scalars(pair.a, self._weights_a[:_FEW])
         self._scalars_b = _scalars(pair.b, self._weights_b[:_FEW])
 
-    def covariance(self, metric: Compared, a: float, b: float) -> Floats:
-        """Return the covariance (2, 2) of a scalar metric's values `a` and `b`."""
+    def means(self, metric: Compared, a: float, b: float) -> Means:
+        """Return a scalar metric's values `a` and `b` with their noise."""
+        filled, enough = _filled(self._pair, metric)
         if self._identical(metric):
-            return np.zeros((2, 2))
-        if _filled(self._pair, metric) < LEAST_BLOCKS:
-            return _UNKNOWN
+            return Means(a, b, np.zeros((2, 2)), BLOCKS - 1, 1)
+        if not enough:
+            return Means(a, b, _UNKNOWN, BLOCKS - 1, 1)
+        # blocks without flows of a class tell nothing of its spread
+        return Means(a, b, self._covariance(metric, a, b, filled), filled - 1, 1)
+
+    def _covariance(self, metric: Compared, a: float, b: float, filled: int) -> Floats:
         drawn = np.stack([self._scalars_a[metric.key], self._scalars_b[metric.key]])
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
         if drawn.shape[1] < _FEW / 2:
             return _UNKNOWN
         rounding = np.square(_BIN.get(metric.family, 0.0) * np.array([a, b])) / 12
-        return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1) + np.diag(rounding))
+        return np.asarray(np.cov(drawn) * filled / (filled - 1) + np.diag(rounding))
 
     def ratio_covariance(self, ratio: float) -> Floats:
         """Return the covariance of 1 and of the geometric mean of FCTs' ratios, flow by flow."""
@@ -114,17 +120,17 @@ class Resampled:
         return self._pair.parting is not None and self._pair.parting.identical
 
 
-def _filled(pair: PairFigures, metric: Compared) -> int:
-    """Return in how many blocks one of the trials has something of a metric."""
+def _filled(pair: PairFigures, metric: Compared) -> tuple[int, bool]:
+    """Return in how many blocks both trials have something of a metric, and if that is enough."""
     if metric.group == "ports":
-        return BLOCKS
-    klass = metric.key.rpartition("_")[2]
-    filled = np.zeros(BLOCKS)
+        return BLOCKS, True
+    counts = []
     for side in (pair.a, pair.b):
-        if side.flows is not None:
-            count = side.flows.count
-            filled += count[:, CLASSES.index(klass)] if klass in CLASSES else count.sum(axis=1)
-    return int(np.count_nonzero(filled))
+        count = side.flows.count if side.flows is not None else np.zeros((BLOCKS, len(CLASSES)))
+        at = CLASSES.index(metric.klass) if metric.klass in CLASSES else slice(None)
+        counts.append(count[:, at].reshape(BLOCKS, -1).sum(axis=1))
+    filled = int(np.count_nonzero(np.minimum(*counts)))
+    return filled, filled >= LEAST_BLOCKS and min(c.sum() for c in counts) >= LEAST_FLOWS
 
 
 def _scalars(figures: TrialFigures, weights: Floats) -> dict[str, Floats]:
