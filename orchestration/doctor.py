@@ -16,6 +16,7 @@ from orchestration.backends.emulated.kernel.boot import available_memory_bytes, 
 from orchestration.backends.emulated.kernel.build import missing_tools
 from orchestration.backends.emulated.kernel.cache import find_kernel, kernel_folder
 from orchestration.backends.emulated.kernel.check import check_kernel
+from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
 from orchestration.model.errors import ClosloopError
 
 State = Literal["ok", "missing", "note"]
@@ -58,6 +59,7 @@ def examine(*, boot: bool) -> tuple[Finding, ...]:
         _host_qdiscs(),
         _bpf(),
         _flow_table(),
+        _ns3(),
         _tools(),
     )
 
@@ -173,6 +175,22 @@ def _flow_table() -> Finding:
         return Finding(what, "ok", f"compiled: {flow_table_object().name}")
     except ClosloopError as error:
         return Finding(what, "note", f"tuners that observe flows: {error.message}", error.remedy)
+
+
+def _ns3() -> Finding:
+    what = "ns-3"
+    wheel = find_wheel()
+    if wheel is None:
+        return Finding(
+            what, "note", "not installed: no --on simulated", "pip install 'closloop[sim]'"
+        )
+    program = find_program()
+    if program is not None:
+        return Finding(what, "ok", f"{wheel.version}, compiled: {program.hash}")
+    if shutil.which(COMPILER) is None:
+        found = f"{wheel.version}, but no {COMPILER} to compile with"
+        return Finding(what, "note", found, "apt-get install g++")
+    return Finding(what, "ok", f"{wheel.version}, to be compiled when it is first used")
 
 
 def _tools() -> Finding:

@@ -29,8 +29,17 @@ def _no_program(name: str) -> str:
     return "" if found else f"no {name}: install it with scripts/system-packages.sh"
 
 
+def _no_ns3() -> str:
+    from orchestration.backends.simulated.program import COMPILER, find_wheel
+
+    if find_wheel() is None:
+        return "no ns-3: pip install 'closloop[sim]'"
+    return _no_program(COMPILER)
+
+
 NEEDS = {
     "kernel": _no_kernel,
+    "ns3": _no_ns3,
     "ssh": lambda: _no_program("sshd"),
     "redis": lambda: _no_program("redis-server"),
 }

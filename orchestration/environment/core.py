@@ -89,7 +89,7 @@ class FabricEpisodes:
         self._settings = settings
         self._episode: Episode | None = None
         # Linux draws random numbers of its own.
-        self.deterministic = self._source.backend == "fake"
+        self.deterministic = self._source.backend in ("fake", "simulated")
         self.testbed = self._source.testbed
         self.templates = settings.templates or graphcc_templates()
         self.labels = tuple(queue.label for queue in self.testbed.queues)

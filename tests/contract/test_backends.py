@@ -25,7 +25,13 @@ def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
     return TunerSpec("static", {"kmin_bytes": kmin_bytes, "kmax_bytes": kmax_bytes, "pmax": pmax})
 
 
-@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def backend(request):
     return wiring.backend(request.param)
 
@@ -180,7 +186,7 @@ def test_flows_start_as_scheduled(run):
 
 def test_every_backend_is_sent_the_same_flows(run):
     trial, schedule, _ = run()
-    for name in ("fake", "emulated"):
+    for name in ("fake", "emulated", "simulated"):
         other = make_schedule(dataclasses.replace(trial, backend=name), TESTBED)
         for field in ("start_ns", "src", "dst", "size_bytes", "klass"):
             np.testing.assert_array_equal(getattr(schedule, field), getattr(other, field))

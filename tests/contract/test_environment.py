@@ -28,7 +28,13 @@ TRIAL = TrialSpec(
 QUEUE = "switch1:eth0"
 
 
-@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def backend(request):
     return request.param
 

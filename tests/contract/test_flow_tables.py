@@ -1,4 +1,4 @@
-"""What both backends say of the flows at a queue, for flows that are known."""
+"""What every backend says of the flows at a queue, for flows that are known."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,13 @@ class Watcher:
         return {}
 
 
-@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def watch(request, tmp_path):
     def run(traffic, duration_ns=2 * MS, *, observes_flows=True):
         backend = wiring.backend(request.param)

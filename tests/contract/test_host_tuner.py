@@ -47,7 +47,13 @@ class Watched(EcnTuner):
         return {"t_ns": np.array([reading.t_ns for reading in self.seen])}
 
 
-@pytest.fixture(params=["fake", pytest.param("emulated", marks=pytest.mark.kernel)])
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def run(request, tmp_path):
     backend = wiring.backend(request.param)
 
