@@ -20,6 +20,7 @@ from orchestration.model.records import Ints
 
 # The reader of the flow file takes seconds as a double, and truncates to a nanosecond.
 _ROUNDING_NS = (0, -1, 1)
+_FIRST_PORT = 10000
 QUEUE_BIN_BYTES = 1000
 # 2 and 3 come from a fork, at the switch, a link's delay earlier.
 PFC_KINDS = {0: "pfc-resume", 1: "pfc-pause", 2: "pfc-pause-sent", 3: "pfc-resume-sent"}
@@ -103,14 +104,16 @@ class Pairing:
 def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
     """Pair the rows of an fct file with the flows of the flow file of the same run.
 
-    By source, destination, size and start, and by destination port where the flow file has one;
-    several alike go by the order of their source ports. Raises InputError, with the line, for a row
-    without a flow, or with one that another row has.
+    By source, destination, size and start, and by destination port where the flow file has one. The
+    source port counts the flows of a pair of hosts, which tells those alike; where it does not fit,
+    they go by the order of their source ports. Raises InputError, with the line, for a row without
+    a flow, or with one that another row has.
     """
-    flow = np.full(len(fct), -1, dtype=np.int64)
     ported = bool(flows.dport.any())
+    flow = _by_source_port(fct, flows, ported)
     free = np.ones(len(flows), dtype=bool)
-    off = 0
+    free[flow[flow >= 0]] = False
+    off = int(np.count_nonzero(fct.start_ns[flow >= 0] != flows.start_ns[flow[flow >= 0]]))
     for delta in _ROUNDING_NS:
         rows_left = np.flatnonzero(flow < 0)
         flows_left = np.flatnonzero(free)
@@ -142,6 +145,29 @@ def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
             "give the flow file of the same run; a row that stands twice must go",
         )
     return Pairing(flow, off)
+
+
+def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:
+    """Return the flow that each row's source port counts to, -1 where it is not like the row."""
+    pair_of = flows.src << 32 | flows.dst
+    order = np.argsort(pair_of, kind="stable")
+    pairs, first = np.unique(pair_of[order], return_index=True)
+    counts = np.diff(np.append(first, len(order)))
+    wanted = fct.src << 32 | fct.dst
+    place = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
+    rank = fct.sport - _FIRST_PORT
+    known = (pairs[place] == wanted) & (rank >= 0) & (rank < counts[place])
+    flow = order[np.where(known, first[place] + rank, 0)]
+    known &= flows.size_bytes[flow] == fct.size_bytes
+    known &= np.abs(flows.start_ns[flow] - fct.start_ns) <= 1
+    if ported:
+        known &= flows.dport[flow] == fct.dport
+    found = np.where(known, flow, -1)
+    # A row that stands twice has one flow; the other is refused by who calls.
+    _, once = np.unique(found, return_index=True)
+    again = np.ones(len(found), dtype=bool)
+    again[once] = False
+    return np.where(again, -1, found)
 
 
 def _matches(wanted: Sequence[Ints], order: Ints, offered: Sequence[Ints]) -> Ints:

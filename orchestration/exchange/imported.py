@@ -158,10 +158,7 @@ def write_imported(
         flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass, flows.classes
     )
     count = len(schedule)
-    ideal = ideal_ns(testbed, schedule) if _asks_testbed(flows) else flows.ideal
-    if flows.ideal is not None and ideal is not None:
-        ideal = np.where(flows.ideal >= 0, flows.ideal, ideal)
-    assert ideal is not None
+    ideal = _ideal(testbed, schedule, flows.ideal)
     unknown = np.full(count, MISSING, dtype=np.int64)
     seed = imported.seed if seed is None else seed
     repeat = imported.repeat if repeat is None else repeat
@@ -208,8 +205,18 @@ def no_actions() -> ActionRecords:
     return ActionRecords(none, none, none, none, none, none, np.zeros(0))
 
 
-def _asks_testbed(flows: ImportedFlows) -> bool:
-    return flows.ideal is None or bool((flows.ideal < 0).any())
+def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
+    """Return ideal completion times: those of the files, else those of the testbed."""
+    if known is not None and bool((known >= 0).all()):
+        return known
+    try:
+        own = ideal_ns(testbed, schedule)
+    except OverflowError:
+        what = "a flow takes centuries at its link's rate"
+        raise InputError.single(testbed.name, what, "check the links' rates and sizes") from None
+    except ValueError as error:
+        raise InputError.single(testbed.name, str(error), "check its links") from error
+    return own if known is None else np.where(known >= 0, known, own)
 
 
 def _trial(

@@ -137,7 +137,7 @@ def test_what_the_spool_did_not_take_comes_from_the_archive(campaign, store, lim
     if limit:  # another trial has filled nearly all of it
         other = campaign / ".telemetry" / "home" / "a.run"
         other.mkdir(parents=True)
-        (other / "000000.seg").write_bytes(bytes(limit - 60_000))
+        (other / "000000.seg").write_bytes(bytes(limit - 5_000))
     run_fake(campaign, 1, limit)
     if limit:
         shutil.rmtree(other)
