@@ -80,6 +80,10 @@ class SimulatedRig:
         now_ns, ended = self._simulation.ask(Operation.RUN, t_ns).tolist()
         self._now_ns, self._ended = now_ns, ended
 
+    def flows_ended(self) -> int:
+        """Return how many flows have ended by now."""
+        return self._ended
+
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
 
