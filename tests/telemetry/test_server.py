@@ -1,0 +1,267 @@
+"""Archive and server agree, count and sum, whatever became of server, run and sender."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.sinks.influx import InfluxConnection, Server
+from collectors.sinks.names import MEASUREMENTS, run_tag
+from orchestration.artifacts.reader import finished_trials, read_trial
+
+pytestmark = pytest.mark.influx
+
+PATIENCE_S = 60.0
+TROUBLES = (
+    *("pass", "pass", "busy", "500 the disk is full", "rubbish", "drop"),
+    *("pass", "slow", "507 full", "413 too large", "502 nobody there"),
+)
+ROOT = Path(__file__).resolve().parents[2]
+# Flows a few ms apart: the server keeps milliseconds.
+CAMPAIGN = """\
+campaign: tele
+testbed: {testbed}
+backend: fake
+tuners: [secn1, amt]
+traffic:
+  - {{kind: incast, fan_in: 3, size: 9MB, period: 9ms, receiver: h1, stop: {duration}}}
+{flows}
+repeats: {repeats}
+duration: {duration}
+drain: 100ms
+sample_period: 1ms
+"""
+
+
+def write_campaign(tmp_path, repeats, duration_ms, testbed="rlcc-7"):
+    places = [(1 + n % 3, 4 + n % 3, 2 * n + 1) for n in range(duration_ms // 3)]
+    flows = "\n".join(
+        f"  - {{kind: flow, src: h{src}, dst: h{dst}, size: 200KB, start: {start}ms}}"
+        for src, dst, start in places
+    )
+    path = tmp_path / "tele.yml"
+    path.write_text(
+        CAMPAIGN.format(flows=flows, repeats=repeats, duration=f"{duration_ms}ms", testbed=testbed)
+    )
+    return path
+
+
+def closloop(*words, cwd, **options):
+    return subprocess.run(
+        [sys.executable, "-c", "from orchestration.cli.main import main; main()", *map(str, words)],
+        cwd=cwd, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)}, **options,
+    )  # fmt: skip
+
+
+def begin(*words, cwd):
+    return subprocess.Popen(
+        [sys.executable, "-c", "from orchestration.cli.main import main; main()", *map(str, words)],
+        cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def until(true, what, patience_s=PATIENCE_S):
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, f"waited too long until {what}"
+        time.sleep(0.02)
+
+
+def expected(trial, measurement):
+    """Return metric name -> (count, sum) of a measurement's numbers in the archive."""
+    table = dict(trial.table(measurement.table))
+    if measurement.table == "flows":
+        table |= {"bytes": trial.table("schedule")["bytes"]}
+        # Of flows that start in one ms the server keeps one: leave the incasts out.
+        chosen = trial.table("schedule")["class"] != "incast"
+        table = {name: values[chosen] for name, values in table.items()}
+    found = {}
+    for name, kind in measurement.fields.items():
+        if name == "row" or kind not in ("int", "int?", "float"):
+            continue
+        values = table[name]
+        if kind == "int?":
+            values = values[values != -1]
+        if len(values):
+            found[f"{measurement.name}_{name}"] = (len(values), float(np.sum(values)))
+    return found
+
+
+def agree(server, campaign, trials):
+    folders = finished_trials(campaign)
+    assert len(folders) == trials
+    for folder in folders:
+        trial = read_trial(folder)
+        run = run_tag(int(trial.facts["started_ns"]))
+        wanted = {}
+        for measurement in MEASUREMENTS.values():
+            if measurement.table and measurement.table != "events":
+                wanted |= expected(trial, measurement)
+        assert len(wanted) > 20
+
+        def stored(run=run, trial=trial, wanted=wanted):
+            series = server.export(trial=trial.spec.id, run=run)
+            return {
+                name: (
+                    sum(len(one["values"]) for one in series.get(name, []) if _counts(one)),
+                    float(sum(sum(one["values"]) for one in series.get(name, []) if _counts(one))),
+                )
+                for name in wanted
+            }
+
+        # What has just been written takes a moment to be seen.
+        end = time.monotonic() + 5
+        found = stored()
+        while _counted(found) != _counted(wanted) and time.monotonic() < end:
+            time.sleep(0.2)
+            found = stored()
+        for name, (count, total) in wanted.items():
+            assert found[name][0] == count, name
+            assert found[name][1] == pytest.approx(total, rel=1e-12), name
+        [complete] = server.export(trial=trial.spec.id, run=run)["closloop_trial_rows_ports"]
+        assert complete["values"] == [len(trial.table("ports")["t_ns"])]
+
+
+def _counted(figures):
+    return {name: count for name, (count, _) in figures.items()}
+
+
+def _counts(series):
+    return series["metric"].get("class") != "incast"
+
+
+def test_a_run_is_in_the_server_when_it_ends(server, proxy, environment, tmp_path):
+    file = write_campaign(tmp_path, repeats=1, duration_ms=30)
+    done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "points sent to bucket 'runs'" in done.stderr
+    agree(server, tmp_path / "runs" / "tele", 2)
+    assert proxy.tokens == {"Token t0k3n-of-mine"}
+    # Pushing it again sends nothing, pushing it --again changes nothing.
+    before = proxy.forwarded
+    assert closloop("push", "runs/tele", cwd=tmp_path).returncode == 0
+    assert proxy.forwarded == before
+    assert closloop("push", "runs/tele", "--again", cwd=tmp_path).returncode == 0
+    assert proxy.forwarded > before
+    agree(server, tmp_path / "runs" / "tele", 2)
+    written = b"".join(
+        path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()
+    )
+    assert environment["CLOSLOOP_INFLUX_TOKEN"].encode() not in written + done.stderr.encode()
+
+
+@pytest.mark.slow
+def test_a_run_that_meets_every_trouble_and_is_killed(server, proxy, environment, tmp_path):
+    file = write_campaign(tmp_path, repeats=6, duration_ms=120, testbed="graphcc")
+    command = ("run", file, "--sink", "influx", "--no-report", "-j", "1")
+    campaign = tmp_path / "runs" / "tele"
+    proxy.plan = itertools.cycle(TROUBLES)
+    run = begin(*command, cwd=tmp_path)
+    until(lambda: proxy.forwarded > 2, "something has arrived")
+    server.stop()
+    finished = len(finished_trials(campaign))
+    until(lambda: len(finished_trials(campaign)) > finished, "a trial ends without the server")
+    server.start()
+    arrived = proxy.forwarded
+    until(lambda: proxy.forwarded > arrived + 2, "it goes on")
+    assert run.poll() is None
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    assert len(finished_trials(campaign)) < 12
+    # The sender ends with the run that it belongs to.
+    time.sleep(0.3)
+    requests = proxy.requests
+    time.sleep(1.5)
+    assert proxy.requests == requests
+    proxy.plan, proxy.mode = None, "slow"
+    done = closloop(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    proxy.mode = "pass"
+    pushed = closloop("push", campaign, cwd=tmp_path)
+    assert pushed.returncode == 0, pushed.stderr
+    agree(server, campaign, 12)
+
+
+@pytest.mark.slow
+def test_a_run_without_a_server_ends_as_ever_and_is_sent_later(
+    server, proxy, environment, tmp_path
+):
+    server.stop()
+    proxy.mode = "drop"
+    file = write_campaign(tmp_path, repeats=1, duration_ms=30)
+    done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cannot be reached") == 1
+    assert "2 trials are not sent yet" in done.stderr
+    assert "closloop push runs/tele" in done.stderr
+    server.start()
+    proxy.mode = "pass"
+    pushed = closloop("push", "runs/tele", "--json", cwd=tmp_path)
+    assert pushed.returncode == 0, pushed.stderr
+    agree(server, tmp_path / "runs" / "tele", 2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "words", "remedy"),
+    [
+        ("401 unauthorized access", "does not take the token (401", "CLOSLOOP_INFLUX_TOKEN"),
+        ("404 bucket not found", "there is no bucket 'runs'", "influx bucket create"),
+        ("422 field type conflict", "refuses the records (422", "choose another bucket"),
+    ],
+)
+def test_a_refusal_is_said_once_with_its_remedy_and_the_run_goes_on(
+    proxy, environment, tmp_path, mode, words, remedy
+):
+    proxy.mode = mode
+    file = write_campaign(tmp_path, repeats=1, duration_ms=10)
+    done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(words) == 1
+    assert done.stderr.count(remedy) == 1
+    assert proxy.requests == 1
+    pushed = closloop("push", "runs/tele", cwd=tmp_path)
+    assert pushed.returncode == 3
+    assert words in pushed.stderr
+
+
+@pytest.mark.parametrize(
+    ("mode", "meaning", "words"),
+    [
+        ("pass", "ok", ""),
+        ("busy", "later", "is busy (429: slow down)"),
+        ("500 engine is closed", "later", "is in trouble (500: engine is closed)"),
+        ("rubbish", "later", "does not answer as InfluxDB does: status 200"),
+        ("drop", "later", "cannot be reached"),
+        ("413 too large", "too-large", "413"),
+        ("400 bad line", "refused", "refuses the records (400: bad line)"),
+        ("403 no", "refused", "does not take the token"),
+    ],
+)
+def test_what_each_answer_means(proxy, mode, meaning, words):
+    proxy.mode = mode
+    connection = InfluxConnection(Server(proxy.url, "lab", "runs", "secret"))
+    answer = connection.write(["closloop_event,kind=a t_ns=1i 1795287252426000000"])
+    connection.close()
+    assert answer.meaning == meaning
+    assert words in answer.text
+    assert answer.wait_s == (1.0 if mode == "busy" else 0.0)
+    assert "secret" not in repr(answer)
+    if meaning != "ok" and meaning != "too-large":
+        assert answer.remedy
+
+
+def test_a_server_that_is_not_there(server):
+    server.stop()
+    connection = InfluxConnection(Server(server.url, "lab", "runs", "secret"))
+    answer = connection.write(["closloop_event t_ns=1i 1"])
+    connection.close()
+    assert answer.meaning == "later"
+    assert "refused" in answer.text
