@@ -156,7 +156,7 @@ def read_table(path: Path, name: str) -> Columns:
     except (OSError, pa.ArrowException) as error:
         said = str(error).splitlines()[0]
         raise InputError.single(where, f"cannot be read as Parquet: {said}", again) from error
-    version = _version(table.schema.metadata or {}, spec, where)
+    version = check_version(table.schema.metadata or {}, name, where)
     columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
     for step in range(version, spec.version):
         columns = _UPGRADES[name, step](columns)
@@ -166,11 +166,16 @@ def read_table(path: Path, name: str) -> Columns:
     return columns
 
 
-def _version(metadata: Mapping[bytes, bytes], spec: TableSpec, where: str) -> int:
-    name = metadata.get(_NAME_KEY, b"").decode(errors="replace")
+def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:
+    """Return the version of table `name` from the metadata of its file `where`.
+
+    Raises InputError when it is another table, none of closloop's, or of a newer version.
+    """
+    spec = TABLES[name]
+    found = metadata.get(_NAME_KEY, b"").decode(errors="replace")
     text = metadata.get(_VERSION_KEY, b"").decode(errors="replace")
-    if name != spec.name or not text.isdecimal():
-        said = f"is table {name!r}" if name else "was not written by closloop"
+    if found != spec.name or not text.isdecimal():
+        said = f"is table {found!r}" if found else "was not written by closloop"
         raise InputError.single(
             where, f"{said}, not the table {spec.name!r}", "put the trial's own file back"
         )

@@ -25,6 +25,8 @@ from orchestration.cli.report import report
 from orchestration.cli.restore import EPILOG as RESTORE_EPILOG
 from orchestration.cli.restore import restore
 from orchestration.cli.run import run
+from orchestration.cli.sql import EPILOG as SQL_EPILOG
+from orchestration.cli.sql import sql
 from orchestration.cli.train import train
 from orchestration.cli.watch import EPILOG as WATCH_EPILOG
 from orchestration.cli.watch import watch
@@ -45,6 +47,7 @@ app.command()(plan)
 app.command()(replay)
 app.command(epilog=WATCH_EPILOG)(watch)
 app.command()(report)
+app.command(epilog=SQL_EPILOG)(sql)
 app.command(epilog=COMPARE_EPILOG)(compare)
 app.command()(train)
 app.command(epilog=CALIBRATE_EPILOG)(calibrate)

@@ -1,0 +1,116 @@
+"""`closloop sql`: queries over all run folders at once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    import duckdb
+
+_MOST_ROWS = 1000
+
+EPILOG = """Examples:
+
+closloop sql runs "select tuner, count(*), avg(valid::int) from trials group by all"
+
+closloop sql runs/quickstart "select tuner, quantile_cont(fct_ns / ideal_ns, 0.99) as p99
+from flows join trials using (run, trial) where valid group by all"
+
+closloop sql runs "from ports" -o ports.parquet
+"""
+
+
+def sql(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUNS...", help="Run folders, or folders that have some."),
+    ],
+    query: Annotated[
+        str, typer.Argument(help="One SQL statement that reads; - takes it from stdin.")
+    ],
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", help="table, csv, json or parquet; else what -o's name says."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write all rows to this file.")
+    ] = None,
+) -> None:
+    """Ask run folders in SQL (DuckDB's): what no report answers.
+
+    Tables: trials, reasons, schedule, flows, ports, hosts, actions, events, each with the columns
+    run, campaign and trial; `describe flows` lists a table's columns. Invalid trials are in them:
+    join trials, where valid. Nothing is written but what -o names.
+    """
+    from orchestration.model.errors import InputError
+    from orchestration.query import Runs
+    from orchestration.query.interrupt import interruptible
+    from orchestration.query.output import FORMATS, first_rows, write_result
+
+    kind = "json" if as_json else kind or _of_name(output, FORMATS)
+    if kind not in FORMATS:
+        raise InputError.single("--format", f"unknown {kind!r}", f"give {', '.join(FORMATS)}")
+    if output is None and kind == "parquet":
+        raise InputError.single("--format", "parquet goes to a file", "name one: -o rows.parquet")
+    if output is not None and kind == "table":
+        raise InputError.single(
+            "-o", f"{output} does not say a format", "give --format csv, json or parquet"
+        )
+    archive = Runs(*runs)
+    text = sys.stdin.read() if query == "-" else query
+    relation = interruptible(archive, lambda: archive.sql(text))
+    if output is not None:
+        rows = interruptible(archive, lambda: write_result(relation, output, kind))
+        typer.echo(f"{rows:,} rows: {output}", err=True)
+    elif kind == "table":
+        _print_table(*interruptible(archive, lambda: first_rows(relation, _MOST_ROWS)))
+    else:
+        interruptible(archive, lambda: _print_rows(relation, kind))
+
+
+def _of_name(output: Path | None, formats: tuple[str, ...]) -> str:
+    """Return the format that a file's name says, or "table"."""
+    suffix = output.suffix.removeprefix(".") if output is not None else ""
+    return suffix if suffix in formats else "table"
+
+
+def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
+    from orchestration.query.output import stream_result
+
+    try:
+        stream_result(relation, sys.stdout.buffer, kind)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # | head
+        sys.stderr.close()
+
+
+def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for place, name in enumerate(columns):
+        numbers = all(isinstance(row[place], int | float | None) for row in rows)
+        table.add_column(Text(name), justify="right" if numbers and rows else "left")
+    for row in rows:
+        table.add_row(*(Text(_shown(value)) for value in row))
+    console = Console()
+    if not console.is_terminal:  # whole values for a pipe, however long
+        console = Console(width=max(80, 60 * max(1, len(columns))))
+    console.print(table)
+    if more:
+        typer.echo(f"the first {_MOST_ROWS:,} rows; --format csv gives all", err=True)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -1,0 +1,188 @@
+"""Run folders as a database that can be read, and nothing else.
+
+DuckDB reads the Parquet files itself. Before a user's statement runs, everything outside of the
+views is shut off: other files, extensions, settings, and variables of the Python program.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestration.artifacts.tables import TABLES
+from orchestration.model.errors import InputError
+from orchestration.query.found import find_trials
+from orchestration.query.trials import create_trials
+from orchestration.query.views import INTERNAL, create_view
+
+if TYPE_CHECKING:
+    import duckdb
+
+NAMES = ("trials", "reasons", *TABLES)
+_WHERE = "the query"
+_READING = re.compile(
+    r"(select|with|from|values|table|describe|summarize|show|pivot|unpivot)\b|\(", re.IGNORECASE
+)
+# What those are to DuckDB; PIVOT is several.
+_KINDS = ("SELECT", "EXPLAIN", "MULTI")
+_EXPLAIN = re.compile(r"explain\s+(analyze\s+)?", re.IGNORECASE)
+_COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
+
+
+class Runs:
+    """The finished trials at and below some paths, open for queries.
+
+    Tables: `trials`, `reasons`, and those of the run folder (docs/sql.md). Each has the columns
+    `run`, `campaign` and `trial`. Trials that finish later are not seen.
+    """
+
+    def __init__(self, *paths: str | Path) -> None:
+        """Find the trials. Raises InputError if there are none, or a `trial.json` is damaged."""
+        self._found = find_trials(Path(path) for path in paths)
+        self._connection = self._connect()
+        self._missing = set(TABLES)
+        self._files: list[str] = []
+        self._locked = False
+
+    def table(self, name: str) -> duckdb.DuckDBPyRelation:
+        """Return a table of all trials, to be filtered, joined, or fetched: `.pl()`, `.df()`.
+
+        Raises InputError for a table that there is not, or files that cannot be read.
+        """
+        if name not in NAMES:
+            raise InputError.single("table", f"there is no {name!r}", _tables_there_are())
+        return self.sql(f"select * from {name}")
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Return what a query yields: one statement that reads.
+
+        Rows are made when they are fetched. Raises InputError for anything else, for a statement
+        that is wrong, and for files that cannot be read.
+        """
+        import duckdb
+
+        try:
+            statements = self._connection.extract_statements(query)
+        except duckdb.Error as error:
+            raise query_error(error) from error
+        if len(statements) != 1:
+            raise InputError.single(
+                _WHERE, f"has {len(statements)} statements", "give one: select ... from flows"
+            )
+        self._refuse_writing(query, statements[0].type.name)
+        self._open_views(query)
+        try:
+            relation = self._connection.sql(query)
+        except duckdb.Error as error:
+            raise query_error(error) from error
+        if relation is None:
+            raise InputError.single(_WHERE, "yields nothing", "give a query: select ... from flows")
+        return relation
+
+    def interrupt(self) -> None:
+        """Stop the query that runs in another thread."""
+        self._connection.interrupt()
+
+    def _connect(self) -> duckdb.DuckDBPyConnection:
+        import duckdb
+
+        connection = duckdb.connect()
+        connection.execute(f"create schema {INTERNAL}")
+        create_trials(connection, self._found)
+        return connection
+
+    def _refuse_writing(self, query: str, kind: str) -> None:
+        """Refuse what could write a file that the views read, such as COPY to one of them."""
+        plain = _COMMENTS.sub("", query)
+        while explained := _EXPLAIN.match(plain):
+            plain = _COMMENTS.sub("", plain[explained.end() :])
+        if not _READING.match(plain) or kind not in _KINDS:
+            word = plain.split(None, 1)[0] if plain.split() else query
+            what = f"cannot begin with {word[:20]!r}" if kind in _KINDS else f"is {kind} for DuckDB"
+            raise InputError.single(
+                _WHERE,
+                f"{what}: run folders are read, never changed",
+                "begin it with select, with, from, describe, summarize or show; -o FILE writes "
+                "what it yields",
+            )
+
+    def _open_views(self, query: str) -> None:
+        """Create the views that the query names, and shut the rest of the world off."""
+        import duckdb
+
+        try:
+            named = {name.lower() for name in self._connection.get_table_names(query)}
+        except duckdb.Error:
+            named = set()
+        if not named:  # such as SHOW TABLES
+            named = set(TABLES)
+        if not self._missing & named and self._locked:
+            return
+        # Settings are locked for good: what was opened before is opened again, with the rest.
+        wanted = (set(TABLES) - self._missing) | (named & set(TABLES))
+        if self._locked:
+            self._connection = self._connect()
+        self._files = []
+        for name in TABLES:
+            if name in wanted:
+                self._files += create_view(self._connection, name, self._found)
+        self._missing = set(TABLES) - wanted
+        self._lock()
+
+    def _lock(self) -> None:
+        set_to = {
+            "allowed_paths": self._files,
+            # Large sorts spill there; DuckDB makes the folder when it needs it, and removes it.
+            "temp_directory": f"{tempfile.gettempdir()}/closloop-sql-{uuid.uuid4().hex}",
+            "autoinstall_known_extensions": False,
+            "python_enable_replacements": False,
+            "enable_external_access": False,
+            "lock_configuration": True,
+        }
+        for name, value in set_to.items():
+            self._connection.execute(f"set {name} = $1", [value])
+        self._locked = True
+
+
+def table(paths: str | Path | Iterable[str | Path], name: str) -> duckdb.DuckDBPyRelation:
+    """Return a table over the run folders at and below `paths`: `.pl()`, `.df()`, `.filter(…)`.
+
+    Raises InputError as `Runs` does.
+    """
+    return _runs(paths).table(name)
+
+
+def sql(paths: str | Path | Iterable[str | Path], query: str) -> duckdb.DuckDBPyRelation:
+    """Return what a query over the run folders at and below `paths` yields.
+
+    Raises InputError as `Runs` does.
+    """
+    return _runs(paths).sql(query)
+
+
+def query_error(error: Exception) -> InputError:
+    """Return a DuckDB error as one message: what is wrong, where in the query, what to do."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    what = "\n    ".join(lines)
+    remedy = "correct it: docs/sql.md has examples"
+    if "Table with name" in what or "Referenced table" in what:
+        remedy = _tables_there_are()
+    elif "column" in what.lower() and "not found" in what:
+        remedy = "`describe flows` and so on list a table's columns"
+    elif "disabled by configuration" in what:
+        remedy = f"only the run folders can be read; {_tables_there_are()}"
+    elif "parquet" in what.lower() and ("Invalid Input" in what or "IO Error" in what):
+        remedy = "run that trial again, or restore the file from a copy"
+    return InputError.single(_WHERE, what, remedy)
+
+
+def _tables_there_are() -> str:
+    return f"there are {', '.join(NAMES)}"
+
+
+def _runs(paths: str | Path | Iterable[str | Path]) -> Runs:
+    return Runs(*([paths] if isinstance(paths, str | Path) else paths))
