@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.artifacts.stamp import Reason
 from orchestration.exchange.delimited import Block, blocks
 from orchestration.exchange.hosts import Hosts
 from orchestration.exchange.imported import Imported, ImportedFlows
@@ -56,7 +55,6 @@ def import_csv(path: Path, mapping_path: Path) -> Imported:
         inputs={"mapping": mapping_path, "flows": path},
         results={},
         missing=missing,
-        findings=[] if not table.notes else [Reason("notes", "warning", n) for n in table.notes],
         complete=ends_known,
         measured=ends_known,
         facts={"hosts_named": hosts.renamed} if hosts.renamed else {},
@@ -73,7 +71,6 @@ class _Table:
         self.dst: list[str] = []
         self._klass: list[str] = []
         self._numbers: dict[str, list[Ints]] = {}
-        self.notes: list[str] = []
         found = mapping.columns
         self.wanted = {
             name: item if isinstance(item, str) else item.column

@@ -251,10 +251,7 @@ def _missing(
         found.append(f"thresholds of ports of {rates} bit/s")
     if any(link.error_rate for link in topology.links):
         found.append("random loss of links, which a testbed has not")
-    found.append(
-        f"its packets' headers are {HEADER_BYTES} B, the testbed's TCP has more; ideal times of "
-        "flows that ended are the simulator's own"
-    )
+    found.append(f"its {HEADER_BYTES} B of headers a packet (the testbed's TCP has more)")
     return found
 
 
