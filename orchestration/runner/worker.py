@@ -116,7 +116,6 @@ def _introduce(job: Job, flows: int) -> None:
         "spec": job.trial.to_json(),
         "testbed": testbed_to_json(job.testbed),
         "flows": flows,
-        "began_s": time.time(),
     }
     with suppress(OSError):  # a full disk: nothing to watch, the trial goes on
         replace_file(job.work / ABOUT_FILE, json.dumps(about).encode())

@@ -14,8 +14,11 @@ from collectors.snapshot import (
     encode_snapshot,
     replace_file,
 )
+from inventory.files import load_testbed
+from orchestration.backends.fake.backend import FakeBackend
 from orchestration.model.records import Applied, Observation
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
 
 PERIOD_NS = 100_000
 TRIAL = TrialSpec(
@@ -140,3 +143,27 @@ def test_a_truncated_or_newer_snapshot_is_refused(tmp_path, shown):
     for bad in (data[:-8], data + b"12345678", data.replace(b'"format":1', b'"format":2')):
         with pytest.raises(SnapshotError):
             decode_snapshot(bad)
+
+
+def test_watching_changes_no_result(tmp_path, monkeypatch):
+    testbed = load_testbed("rlcc-7")
+    incast = IncastSpec(6, 500_000, 100 * PERIOD_NS, 0, PERIOD_NS)
+    spec = dataclasses.replace(TRIAL, testbed="rlcc-7", tuner=TunerSpec("amt"), traffic=(incast,))
+    spec = dataclasses.replace(spec, drain_ns=100 * PERIOD_NS)
+    schedule = make_schedule(spec, testbed)
+
+    def outcome():
+        record = FakeBackend().run(spec, testbed, schedule, tmp_path, lambda *_: None)
+        return {
+            (table, name): values
+            for table in ("flows", "ports", "actions", "hosts")
+            for name, values in vars(getattr(record, table)).items()
+        }
+
+    monkeypatch.setattr("collectors.live.EVERY_S", 0.0)
+    watched = outcome()
+    assert (tmp_path / SNAPSHOT_FILE).exists()
+    monkeypatch.setattr(LiveObserver, "observed", lambda *_: None)
+    monkeypatch.setattr(LiveObserver, "applied", lambda *_: None)
+    for key, values in outcome().items():
+        assert np.array_equal(values, watched[key]), key
