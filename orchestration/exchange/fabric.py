@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from itertools import count
 
 from inventory.parts import Device, LinkSpec
 from inventory.topology import Testbed
@@ -15,21 +16,27 @@ DEFAULT_BUFFER_BYTES = 16_000_000
 def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:
     """Return each node's tier: 0 for hosts, for a switch its links to the nearest host.
 
-    A switch that no host reaches is in tier 1.
+    Of two linked switches that are as near, the later one goes up, since links join tiers. A switch
+    that no host reaches begins in tier 1.
     """
     near: list[list[int]] = [[] for _ in range(nodes)]
     for a, b in links:
         near[a].append(b)
         near[b].append(a)
-    tier = dict.fromkeys(hosts, 0)
+    distance = dict.fromkeys(hosts, 0)
     todo = deque(hosts)
     while todo:
         node = todo.popleft()
         for other in near[node]:
-            if other not in tier:
-                tier[other] = tier[node] + 1
+            if other not in distance:
+                distance[other] = distance[node] + 1
                 todo.append(other)
-    return [tier.get(node, 1) for node in range(nodes)]
+    tier = dict.fromkeys(hosts, 0)
+    switches = (node for node in range(nodes) if node not in tier)
+    for node in sorted(switches, key=lambda node: (distance.get(node, 1), node)):
+        taken = {tier[other] for other in near[node] if other in tier}
+        tier[node] = next(n for n in count(distance.get(node, 1)) if n not in taken)
+    return [tier[node] for node in range(nodes)]
 
 
 def one_big_switch(

@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 
+from inventory.files import load_testbed
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.reader import read_trial
+from orchestration.exchange.fabric import tiers
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported
 from orchestration.model.errors import InputError
@@ -104,7 +106,8 @@ def test_a_run_is_taken_over_with_its_fabric(imported):
     testbed = result.testbed
     assert testbed.hosts == ("host0", "host1", "host2", "host3")
     assert testbed.switches == ("switch4", "switch5")
-    assert [testbed.device[name].tier for name in testbed.switches] == [1, 1]
+    # two leaves on one link: links join tiers, so the second is above
+    assert [testbed.device[name].tier for name in testbed.switches] == [1, 2]
     assert {port.delay_ns for port in testbed.ports} == {1000}
     assert testbed.ports_of["switch4"][2].rate_bps == 100_000_000_000
     assert testbed.mss_bytes == 1000
@@ -113,6 +116,18 @@ def test_a_run_is_taken_over_with_its_fabric(imported):
     (fault,) = result.spec.faults
     assert (fault.links, fault.down_ns, fault.up_ns) == (("switch4-switch5",), 1_500_000, None)
     assert result.spec.backend == "imported"
+
+
+@pytest.mark.parametrize("name", ["graphcc", "drlet-k4"])
+def test_tiers_of_a_clos_fabric_are_found_by_distance(name):
+    testbed = load_testbed(name)
+    number = {device.name: place for place, device in enumerate(testbed.devices)}
+    links = [
+        tuple(number[testbed.ports[end].device] for end in (link.a, link.b))
+        for link in testbed.links
+    ]
+    hosts = [number[host] for host in testbed.hosts]
+    assert tiers(len(number), hosts, links) == [device.tier for device in testbed.devices]
 
 
 def test_ends_are_paired_with_flows_whatever_their_order(imported):
