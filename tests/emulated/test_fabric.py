@@ -94,3 +94,15 @@ def test_the_same_seed_takes_the_same_paths_under_two_tuners():
         shares.append(ports.tx_bytes[-1, between] - header * ports.tx_packets[-1, between])
     # payload by link between switches; a handshake's few option bytes are all that may differ
     assert np.allclose(shares[0], shares[1], atol=5_000)
+
+
+def test_a_small_flow_does_not_wait_at_its_own_busy_nic():
+    """A NIC serves its flows in turn, and one that begins first: a packet's time, no more."""
+    long = [SingleFlowSpec("h1", dst, 4_000_000, 0) for dst in ("h2", "h3")]
+    small = [SingleFlowSpec("h1", "h7", 5_000, MS + n * 50_000) for n in range(20)]
+    run = run_trial("graphcc", (*long, *small), SECN1, duration_ns=3 * MS)
+    small_ones = run.schedule.size_bytes == 5_000
+    fct_ns = (run.record.flows.end_ns - run.schedule.start_ns)[small_ones]
+    # 8 us there and back, its packets in turn with those of two others
+    assert np.median(fct_ns) < 15_000
+    assert fct_ns.max() < 25_000
