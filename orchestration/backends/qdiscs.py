@@ -104,7 +104,7 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
     """Add per-flow round robin without pacing: how a NIC serves its send queues.
 
     One band for all priorities: Linux would give flows of some traffic classes nine times the share
-    of others, by the priority that comes with their type of service. It is band 0, where Linux (7.3)
+    of others, by the priority that comes with their type of service. It is band 0, where Linux 7.3
     puts a flow that begins until it has looked at its priority: in any other, that flow would wait
     for the end of the band's turn, 192 KB.
     """
