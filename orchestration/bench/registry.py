@@ -11,9 +11,11 @@ from orchestration.bench import (
     learned,
     physics,
     program,
+    queries,
     rack,
     red,
     speed,
+    watching,
 )
 from orchestration.bench.outcome import Outcome
 from orchestration.model.errors import InputError
@@ -37,6 +39,8 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "rack-provision": rack.provisioning,
     "rack-kills": rack.controller_killed,
     "rack-answer": rack.same_answer,
+    "watching": watching.watching_cost,
+    "sql": queries.sql_speed,
 }
 
 

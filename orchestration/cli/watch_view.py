@@ -182,7 +182,7 @@ class _Drawn:
         more = f"; {laid.left_out} devices do not fit" if laid.left_out else ""
         return [
             Text.assemble(
-                (f"q mean queue over {format_duration(figures.window_ns, 1)}, of Kmax ", "dim"),
+                (f"q mean queue over {format_duration(round(figures.window_ns, -4), 1)}, of Kmax ", "dim"),
                 scale,
                 (" at Kmax or over", "dim"),
             ),
