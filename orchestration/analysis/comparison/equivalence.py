@@ -122,7 +122,7 @@ def p_values(means: Means, margin: float, floor: float) -> PValues:
         above = means.difference + floor, means.error()
         below = floor - means.difference, means.error()
     beyond = max(_tail(distance, error, means.freedom) for distance, error in (above, below))
-    return PValues(min(1.0, zero), beyond, allowed)
+    return PValues(zero if math.isnan(zero) else min(1.0, zero), beyond, allowed)
 
 
 def _tail(distance: float, error: float, freedom: float) -> float:
@@ -153,13 +153,16 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
     """
     if not math.isfinite(spread):
         return None
-    n = np.arange(2, MOST_REPEATS + 1)
-    if abs(difference) < allowed:
-        level, distance = SIGNIFICANCE, allowed - abs(difference)
+    n, gap = np.arange(2, MOST_REPEATS + 1), abs(difference)
+    error = max(spread, _ROUNDING * allowed) / np.sqrt(n)
+    if gap < allowed:
+        critical = stdtrit(n - 1, 1 - SIGNIFICANCE)
+        sides = [stdtr(n - 1, (allowed + d) / error - critical) for d in (gap, -gap)]
+        power = sides[0] + sides[1] - 1
     else:
-        level, distance = SIGNIFICANCE / 2 / max(1, family), abs(difference)
-    needed = (stdtrit(n - 1, 1 - level) + stdtrit(n - 1, POWER)) * spread / np.sqrt(n)
-    enough = np.flatnonzero(needed <= distance)
+        critical = stdtrit(n - 1, 1 - SIGNIFICANCE / 2 / max(1, family))
+        power = stdtr(n - 1, gap / error - critical)
+    enough = np.flatnonzero(power >= POWER)
     return int(n[enough[0]]) if len(enough) else None
 
 

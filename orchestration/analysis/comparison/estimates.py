@@ -119,6 +119,12 @@ class CellEstimates:
                 scales.append(pair.a.scalars[_mean_key(metric)])
         if not counts:
             return None
+        # beyond the shortest and the longest of all, both distributions are the same
+        filled = np.flatnonzero(sum((a + b).sum(axis=0) for a, b in counts))
+        span = slice(int(filled[0]), int(filled[-1]) + 1)
+        counts = [(a[:, span], b[:, span]) for a, b in counts]
+        widths = np.diff(_edges(metric), append=np.inf)[span]
+        widths[-1] = 0.0
         apart = np.stack([cdf(b.sum(axis=0)) - cdf(a.sum(axis=0)) for a, b in counts])
         mean, n = apart.mean(axis=0), len(counts)
         freedom = n - 1
@@ -128,8 +134,9 @@ class CellEstimates:
             noise = _studentised(apart - mean)
         else:
             noise = np.zeros((0, apart.shape[1]))
-        value = float(_norm(mean[None, :], metric)[0])
-        return Distance(value, _norm(noise, metric), float(np.mean(scales)), freedom, n)
+        norm = _largest if metric.key == SLOWDOWN_KS else _area
+        value = float(norm(mean[None, :], widths)[0])
+        return Distance(value, norm(noise, widths), float(np.mean(scales)), freedom, n)
 
 
 def mean_distribution(
@@ -166,12 +173,14 @@ def _edges(metric: Compared) -> Floats:
     return QUEUE_EDGES_BYTES if metric.key == QUEUE_WASSERSTEIN else SLOWDOWN_EDGES
 
 
-def _norm(apart: Floats, metric: Compared) -> Floats:
-    """Return the distance that differences of CDFs (rows, bins) amount to, (rows,)."""
-    size = np.abs(apart)
-    if metric.key == SLOWDOWN_KS:
-        return np.asarray(size.max(axis=1))
-    return np.asarray(size[:, :-1] @ np.diff(_edges(metric)))
+def _largest(apart: Floats, widths: Floats) -> Floats:
+    """Return Kolmogorov and Smirnov's distance of differences of CDFs (rows, bins), (rows,)."""
+    return np.asarray(np.abs(apart).max(axis=1, initial=0.0))
+
+
+def _area(apart: Floats, widths: Floats) -> Floats:
+    """Return Wasserstein's distance of differences of CDFs (rows, bins), (rows,)."""
+    return np.asarray(np.abs(apart) @ widths)
 
 
 def _studentised(residuals: Floats) -> Floats:

@@ -37,10 +37,13 @@ def quantiles(counts: Floats, edges: Floats, shares: tuple[float, ...]) -> Float
 
     A quantile is the upper edge of the bin that reaches its share; NaN for a row of nothing.
     """
-    reached = np.cumsum(counts, axis=1)
+    filled = counts.any(axis=0)
+    if not filled.any():
+        return np.full((len(counts), len(shares)), np.nan)
+    reached = np.cumsum(counts[:, filled], axis=1)
     total = reached[:, -1:]
     places = [np.argmax(reached >= share * total * (1 - 1e-12), axis=1) for share in shares]
-    return np.asarray(np.where(total > 0, edges[np.stack(places, axis=1)], np.nan))
+    return np.asarray(np.where(total > 0, edges[filled][np.stack(places, axis=1)], np.nan))
 
 
 def cdf(counts: Floats) -> Floats:

@@ -25,7 +25,7 @@ from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.metrics import SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.model.records import Floats
 
-DRAWS = 4_000
+DRAWS = 2_000
 # For variances, which need fewer draws than the tail of a distance.
 _FEW = 1_000
 # Fewer blocks with something in them, or fewer flows, say nothing of the spread.

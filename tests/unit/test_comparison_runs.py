@@ -1,0 +1,272 @@
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from orchestration.analysis.comparison.catalogue import Margins
+from orchestration.analysis.comparison.page import build_comparison
+from orchestration.analysis.comparison.pairing import pair_trials
+from orchestration.analysis.comparison.reading import open_runs
+from orchestration.analysis.comparison.result import compare_runs
+from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.writer import write_trial
+from orchestration.cli.compare import compare
+from orchestration.model.errors import InputError
+from orchestration.model.trial import TunerSpec
+
+
+def write(folder, case, **changes):
+    trial = dataclasses.replace(case.trial, **changes)
+    verdict = stamp(trial, case.testbed, case.schedule, case.record)
+    facts = {"wall_s": 2.0}
+    place = folder / trial.id
+    write_trial(place, trial, case.testbed, case.schedule, case.record, verdict, facts)
+    return place
+
+
+@pytest.fixture(scope="module")
+def runs(cases, tmp_path_factory):
+    """Two runs of five seeds: `first` with secn1's queues, `other` with secn2's."""
+    folder = tmp_path_factory.mktemp("runs")
+    for tuner, name in (("secn1", "first"), ("secn2", "other")):
+        for seed in range(1, 6):
+            write(folder / name, cases(tuner, seed), cell={"tuner": "ecn"})
+    return folder
+
+
+@pytest.fixture
+def one(runs, tmp_path):
+    """A copy of one trial, to be damaged, and the trial itself."""
+    original = sorted((runs / "first").iterdir())[0]
+    return shutil.copytree(original, tmp_path / "damaged"), original
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(compare)
+
+    def invoke(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+def metrics(result):
+    (comparison,) = json.loads(result.stdout)["comparisons"]
+    return comparison, {m["metric"]: m for c in comparison["cells"] for m in c["metrics"]}
+
+
+def rewrite(path, change):
+    table = pq.read_table(path)
+    pq.write_table(change(table).replace_schema_metadata(table.schema.metadata), path)
+
+
+def test_a_run_is_equivalent_to_itself_and_exits_with_0(run, runs):
+    result = run(runs / "first", runs / "first", "--json", "--no-html")
+    assert result.exit_code == 0, result.output
+    comparison, found = metrics(result)
+    assert comparison["verdict"] == "equivalent"
+    assert len(found) >= 15
+    assert all(item["difference"] == 0 for key, item in found.items() if key != "fct_ratio")
+    assert comparison["cells"][0]["parting"]["parted_ns"] is None
+    assert comparison["cells"][0]["causes"] == []
+
+
+def test_one_trial_is_equivalent_to_its_copy(run, one):
+    result = run(*one, "--json", "--no-html")
+    assert result.exit_code == 0, result.output
+    assert metrics(result)[0]["verdict"] == "equivalent"
+
+
+def test_other_thresholds_are_found_different_and_named_first(run, runs):
+    result = run(runs / "first", runs / "other", "--json", "--no-html")
+    assert result.exit_code == 1
+    comparison, found = metrics(result)
+    assert comparison["verdict"] == "different"
+    different = {key for key, item in found.items() if item["verdict"] == "different"}
+    assert different & {
+        "slowdown_p50_all",
+        "slowdown_mean_all",
+        "queue_mean_bytes",
+        "slowdown_ks",
+    }, different
+    low, high = (found["queue_mean_bytes"][f"relative_{end}"] for end in ("low", "high"))
+    assert low < found["queue_mean_bytes"]["relative"] < high
+    causes = [cause["what"] for cause in comparison["cells"][0]["causes"]]
+    assert {"kmin as read back", "kmax as read back"} <= set(causes[:4])
+    assert comparison["cells"][0]["pairs"][0]["flows_only_in_a"] == 0
+
+
+def test_the_margin_decides(run, runs):
+    wide = [f"{name}=99%" for name in ("slowdown_ks", "slowdown_wasserstein", "queue_wasserstein")]
+    flags = [flag for text in ["99%", *wide] for flag in ("--margin", text)]
+    _, found = metrics(run(runs / "first", runs / "other", "--json", "--no-html", *flags))
+    assert found["fct_mean_ns_all"]["verdict"] == "equivalent"
+    _, found = metrics(
+        run(runs / "first", runs / "other", "--json", "--no-html", "--margin", "fct_mean=0.1%")
+    )
+    assert found["fct_mean_ns_all"]["verdict"] != "equivalent"
+
+
+def test_the_tables_fit_eighty_columns_and_begin_with_the_answer(run, runs):
+    result = run(runs / "first", runs / "other")
+    lines = result.stdout.splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert lines[0].startswith("Different: ")
+    for said in ("mean slowdown", "needs", "Likely causes", "packet-hops", "By port:", "By time:"):
+        assert said in result.stdout
+    assert "page: compare.html" in result.stderr
+
+
+def test_the_page_shows_every_picture_and_fetches_nothing(runs):
+    margins = Margins()
+    page = build_comparison(compare_runs([runs / "first", runs / "other"], margins))
+    text = page[page.index("</head>") :]
+    assert text.count("<figure>") == 7
+    for said in ("Verdicts", "Where they part", "Likely causes", "Speed", "Made with"):
+        assert said in text
+    assert "src=" not in text
+    assert "href=" not in text
+    three = build_comparison(
+        compare_runs([runs / "first", runs / "other", runs / "first"], margins)
+    )
+    assert three[three.index("</head>") :].count("<figure>") > 7
+    assert "C, first on fake" in three
+
+
+def test_trials_pair_by_seed_then_by_repeat_and_a_replay_with_its_parent(cases, tmp_path):
+    for seed in (1, 2):
+        write(tmp_path / "a", cases("secn1", seed))
+    for seed in (2, 3):
+        write(tmp_path / "b", cases("secn1", seed))
+    write(tmp_path / "c", cases("secn1", 1), seed=77, repeat=4)
+    parent = sorted((tmp_path / "a").iterdir())[1]
+    write(tmp_path / "d", cases("secn2", 2), seed=5, parent=f"a/{parent.name} sha256:00")
+    a, b, c, d = open_runs([tmp_path / name for name in "abcd"])
+    (cell,) = pair_trials(a.trials, b.trials).cells
+    assert [(p.a.spec.seed, p.b.spec.seed) for p in cell.pairs] == [(2, 2)]
+    (cell,) = pair_trials(a.trials, c.trials).cells
+    assert [(p.a.spec.seed, p.b.spec.seed) for p in cell.pairs] == [(1, 77)]
+    assert "no seed is in both" in cell.how
+    (cell,) = pair_trials(a.trials, d.trials).cells
+    assert [(p.a.folder, p.b.spec.seed) for p in cell.pairs] == [(parent, 5)]
+    assert cell.how == "each replay with its parent"
+
+
+def test_what_is_in_one_run_only_is_said(cases, tmp_path):
+    for name, tuners in (("a", ("secn1", "secn2")), ("b", ("secn1",))):
+        for tuner in tuners:
+            write(tmp_path / name, cases(tuner, 1))
+    a, b = open_runs([tmp_path / "a", tmp_path / "b"])
+    pairing = pair_trials(a.trials, b.trials)
+    assert [cell.label for cell in pairing.cells] == ["secn1, load 0.6"]
+    assert pairing.left_over == ("secn2, load 0.6: only in A",)
+
+
+def test_invalid_trials_are_left_out_and_named(cases, tmp_path, runs):
+    case = cases("secn1", 1)
+    case.record.flows.status[0], case.record.flows.end_ns[0] = 1, -1
+    write(tmp_path / "bad", case)
+    write(tmp_path / "mixed", case)
+    write(tmp_path / "mixed", cases("secn1", 2), cell={"tuner": "ecn"})
+    with pytest.raises(InputError, match="none of its 1 trials is valid"):
+        compare_runs([runs / "first", tmp_path / "bad"], Margins())
+    (comparison,) = compare_runs([runs / "first", tmp_path / "mixed"], Margins())
+    assert any("is invalid and left out" in note for note in comparison.notes)
+    assert [len(cell.pairs) for cell in comparison.cells] == [1]
+
+
+def test_without_its_ports_flows_are_still_compared(run, one):
+    damaged, original = one
+    data = (damaged / "ports.parquet").read_bytes()
+    (damaged / "ports.parquet").write_bytes(data[: len(data) // 2])
+    result = run(original, damaged, "--json", "--no-html")
+    assert result.exit_code == 1
+    comparison, found = metrics(result)
+    assert found["slowdown_mean_all"]["verdict"] == "equivalent"
+    assert "queue_mean_bytes" not in found
+    only = {item["metric"]: item["only_in"] for item in comparison["cells"][0]["not_compared"]}
+    assert only["queue_mean_bytes"] == "A"
+    assert any("ports.parquet" in note and "Parquet" in note for note in comparison["notes"])
+
+
+def test_without_its_flows_ports_are_still_compared(run, one):
+    damaged, original = one
+    (damaged / "flows.parquet").unlink()
+    comparison, found = metrics(run(original, damaged, "--json", "--no-html"))
+    assert found["queue_mean_bytes"]["verdict"] == "equivalent"
+    assert "slowdown_mean_all" not in found
+    assert any("flows.parquet: the file is missing" in note for note in comparison["notes"])
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "change", "said"),
+    [
+        ("flows", "fct_ns", lambda v: v // 1000, "fct_ns is not in nanoseconds"),
+        ("flows", "fct_ns", lambda v: -v, "ends before it starts"),
+        ("ports", "t_ns", lambda v: np.where(v == v.max(), 0, v), "its clock jumps"),
+    ],
+)
+def test_foreign_units_and_clocks_that_jump_are_said(run, one, file, column, change, said):
+    damaged, original = one
+
+    def changed(table):
+        place = table.column_names.index(column)
+        values = change(table.column(column).to_numpy())
+        return table.set_column(place, table.field(column), pa.array(values, type=pa.int64()))
+
+    rewrite(damaged / f"{file}.parquet", changed)
+    comparison, found = metrics(run(original, damaged, "--json", "--no-html"))
+    assert any(said in note for note in comparison["notes"])
+    left = "queue_mean_bytes" if file == "flows" else "slowdown_mean_all"
+    assert found[left]["verdict"] == "equivalent"
+
+
+def test_another_version_of_a_table_is_said(run, one):
+    damaged, original = one
+    path = damaged / "flows.parquet"
+    table = pq.read_table(path)
+    metadata = {**table.schema.metadata, b"closloop.version": b"99"}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    comparison, _ = metrics(run(original, damaged, "--json", "--no-html"))
+    assert any("has version 99 of the table" in note for note in comparison["notes"])
+
+
+def test_other_schedules_are_compared_as_distributions(cases, tmp_path):
+    write(tmp_path / "a", cases("secn1", 1))
+    write(tmp_path / "b", cases("secn1", 2), seed=1)
+    (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
+    keys = {item.metric.key for item in comparison.judged}
+    assert "slowdown_wasserstein" in keys
+    assert "fct_ratio" not in keys
+    assert any("distributions are compared" in note for note in comparison.notes)
+
+
+def test_bad_input_is_refused_with_what_to_do(runs, tmp_path):
+    for folders, said in (
+        ([runs / "first"], "one run alone cannot be compared"),
+        ([runs / "first", tmp_path / "none"], "there is no such folder"),
+        ([runs / "first", tmp_path], "holds no finished trial"),
+    ):
+        with pytest.raises(InputError) as caught:
+            compare_runs(folders, Margins())
+        assert said in str(caught.value)
+        assert "->" in str(caught.value)
+
+
+def test_runs_without_a_common_cell_are_refused(cases, tmp_path):
+    for name, tuner in (("a", "secn1"), ("b", "secn2")):
+        for load in (0.3, 0.6):
+            cell = {"tuner": tuner, "load": load, name: 1}
+            write(tmp_path / name, cases(tuner, 1), cell=cell, tuner=TunerSpec(tuner))
+    with pytest.raises(InputError, match="have no cell in common"):
+        compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
