@@ -1,17 +1,21 @@
-"""An HTML file that opens offline: style, plotly.js and pictures are inside, nothing is fetched."""
+"""An HTML file that opens offline: style, plotly.js, pictures and their data are inside."""
 
 from __future__ import annotations
 
-import json
+import csv
+import io
 import os
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
-from plotly.offline import get_plotlyjs
+import numpy as np
 
-from orchestration.analysis.figure_style import Picture
+from orchestration.analysis.figure_style import Data, Picture
 from orchestration.model.errors import NotReadyError
 
 # Nothing may be fetched: the page is the same on a plane.
@@ -19,12 +23,10 @@ _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
-_CONFIG = {"displayModeBar": False, "responsive": True, "showTips": False}
-# Drawn when the page is laid out, so that every picture knows its width.
-_DRAW = """
-for (const [place, {data, layout}] of pictures.entries())
-  Plotly.newPlot(`picture-${place}`, data, layout, config);
-"""
+# plotly.js with what has two axes: a third of the whole, which plotly's package has.
+PLOTLY_FILE = "plotly-cartesian.min.js"
+# What some file system does not take in a name, or a shell not without quotes.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -41,43 +43,94 @@ def replace_file(path: Path, text: str) -> None:
         ) from error
 
 
+def asset(name: str) -> str:
+    """Return the text of a file that pages are made with."""
+    return files("orchestration.analysis").joinpath("assets", name).read_text(encoding="utf-8")
+
+
 def html_document(title: str, body: str) -> str:
     """Return the page with the project's style; `body` is HTML, `title` text."""
-    style = files("orchestration.analysis").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n"
-        f"<script>{get_plotlyjs()}</script>\n</head><body>\n{body}\n</body></html>\n"
+        # or browsers ask for /favicon.ico
+        '<link rel="icon" href="data:,">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n"
+        f"<script>{asset(PLOTLY_FILE)}</script>\n</head><body>\n{body}\n</body></html>\n"
     )
 
 
+def csv_text(data: Data) -> str:
+    """Return the columns as CSV; what is not a number is an empty field."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(data)
+    writer.writerows(zip(*([_field(value) for value in data[key]] for key in data), strict=True))
+    return buffer.getvalue()
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, float | np.floating):
+        return f"{value:.9g}" if np.isfinite(value) else ""
+    return value
+
+
 class Pictures:
-    """The pictures of a page, numbered as they are placed."""
+    """The pictures of a page, numbered as they are placed, and the CSV files of their data."""
 
     def __init__(self) -> None:
-        self._figures: list[str] = []
+        self._count = 0
+        self.tables: dict[str, str] = {}
 
-    def grid(self, pictures: Sequence[Picture], *, wide: bool = False) -> str:
-        """Return pictures side by side, as many as fit; `wide` ones need more room."""
-        cells = "\n".join(self._figure(picture) for picture in pictures)
+    def grid(self, pictures: Sequence[Picture], *, wide: bool = False, prefix: str = "") -> str:
+        """Return pictures side by side, as many as fit; `wide` ones need more room.
+
+        `prefix` starts the names of their CSV files.
+        """
+        cells = "\n".join(self._figure(picture, prefix) for picture in pictures)
         return f'<div class="grid{" wide" if wide else ""}">\n{cells}\n</div>'
 
-    def _figure(self, picture: Picture) -> str:
-        place, height = len(self._figures), picture.figure.layout.height
-        self._figures.append(picture.figure.to_json())
-        caption = f"<figcaption>{escape(picture.caption)}</figcaption>" if picture.caption else ""
+    def _figure(self, picture: Picture, prefix: str) -> str:
+        place, height = self._count, picture.figure.layout.height
+        self._count += 1
+        # a name with </script> in it must not end the script
+        drawn = picture.figure.to_json().replace("<", "\\u003c")
+        caption = escape(picture.caption) + self._link(picture, prefix)
         return (
-            f"<figure><h4>{escape(picture.title)}</h4>\n"
-            f'<div id="picture-{place}" style="height:{height}px"></div>\n{caption}</figure>'
+            f'<figure><h4 id="title-{place}">{escape(picture.title)}</h4>\n'
+            f'<div id="picture-{place}" class="picture" tabindex="0" role="img" '
+            f'aria-labelledby="title-{place}" aria-describedby="caption-{place}" '
+            f'style="height:{height}px"></div>\n'
+            f'<script type="application/json">{drawn}</script>\n'
+            f'<figcaption id="caption-{place}">{caption}</figcaption></figure>'
         )
 
-    def script(self) -> str:
-        """Return the script that draws the pictures placed so far."""
-        # a name with </script> in it must not end the script
-        data = ",\n".join(self._figures).replace("<", "\\u003c")
+    def _link(self, picture: Picture, prefix: str) -> str:
+        if not picture.data:
+            return ""
+        name = self._free(prefix + _UNSAFE.sub("-", picture.name).strip("-")) + ".csv"
+        text = csv_text(picture.data)
+        self.tables[name] = text
+        # quote() leaves what a URL may have; commas are most of the rest
+        address = f"data:text/csv;charset=utf-8,{quote(text, safe=',:()')}"
         return (
-            f"<script>\nconst config = {json.dumps(_CONFIG)};\nconst pictures = [\n{data}\n];"
-            f"{_DRAW}</script>"
+            f' <a class="csv" download="{escape(name)}" href="{escape(address)}" '
+            f'aria-label="Data of this picture: {escape(name)}">CSV</a>'
+        )
+
+    def _free(self, name: str) -> str:
+        """Return the name, numbered if another picture has it."""
+        number, free = 1, name
+        while f"{free}.csv" in self.tables:
+            number += 1
+            free = f"{name}-{number}"
+        return free
+
+    def script(self) -> str:
+        """Return the script that draws the pictures."""
+        return (
+            f'<p id="told" aria-live="polite"></p>\n<script>\n{asset("page.js")}</script>\n'
+            '<noscript><p class="note">Pictures are drawn by a script, which this viewer does not '
+            "run. Tables and CSV links need none.</p></noscript>"
         )

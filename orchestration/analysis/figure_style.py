@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,26 +12,61 @@ import plotly.graph_objects as go
 
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
-# Okabe and Ito (2008), without black and with yellow last: it is faint on white.
-_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#F0E442")
+# Okabe and Ito's three (2008) that have a contrast of 3 to white, and three more that stay apart
+# from them and each other for readers without red, green or blue cones. Each has its own pattern.
+_PALETTE = {
+    "#0072B2": "solid",
+    "#D55E00": "dash",
+    "#009E73": "dashdot",
+    "#6000A0": "dot",
+    "#A02000": "longdash",
+    "#606060": "longdashdot",
+}
 _LABEL_CHARACTERS = 12
+# WCAG 2.2, 1.4.3: the contrast of text.
+_TEXT_CONTRAST = 4.5
 
 
 Colours = dict[str, str]
+# Column -> values, as a picture's CSV file has them.
+Data = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure, what to see in it, and how it was made."""
+    """A figure, what to see in it, and how it was made.
+
+    `name` is the name of its CSV file, without the ending, `data` what the file has.
+    """
 
     title: str
     caption: str
     figure: Any
+    name: str = ""
+    data: Data = field(default_factory=dict)
 
 
 def colours_of(tuners: Sequence[str]) -> Colours:
     """Return each tuner's colour, the same in every picture."""
-    return {tuner: _PALETTE[place % len(_PALETTE)] for place, tuner in enumerate(tuners)}
+    known = tuple(_PALETTE)
+    return {tuner: known[place % len(known)] for place, tuner in enumerate(tuners)}
+
+
+def readable(colour: str) -> str:
+    """Return the colour, darkened until text in it can be read on white."""
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    while contrast_to_white(f"#{red:02X}{green:02X}{blue:02X}") < _TEXT_CONTRAST:
+        red, green, blue = (int(0.95 * part) for part in (red, green, blue))
+    return f"#{red:02X}{green:02X}{blue:02X}"
+
+
+def contrast_to_white(colour: str) -> float:
+    """Return WCAG's contrast ratio of a colour `#rrggbb` to white, 1 to 21."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05)
 
 
 def short(name: str) -> str:
@@ -52,6 +87,7 @@ def base_figure(height: int, right: int = 20, figure: Any = None) -> Any:
         plot_bgcolor="white",
         showlegend=False,
         hovermode="closest",
+        hoverlabel={"bgcolor": "white", "bordercolor": INK, "font": {"color": INK}},
         dragmode=False,
     )
     axis = {
@@ -71,6 +107,13 @@ def base_figure(height: int, right: int = 20, figure: Any = None) -> Any:
 def line(x: Any, y: Any, colour: str, width: float = 2.5) -> Any:
     """Return a line."""
     return go.Scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width})
+
+
+def curve(x: Any, y: Any, colour: str, width: float = 2.5) -> Any:
+    """Return a line in its colour's pattern, so that it is told apart without colours."""
+    trace = line(x, y, colour, width)
+    trace.line.dash = _PALETTE.get(colour, "solid")
+    return trace
 
 
 def band(x: Any, low: Any, high: Any, colour: str) -> Any:
@@ -108,11 +151,26 @@ def end_labels(
             x=x,
             y=placed,
             text=f"<b>{short(name)}</b>",
-            font={"color": colours[name], "size": 13},
+            font={"color": readable(colours[name]), "size": 13},
             xanchor="left",
             xshift=8,
             showarrow=False,
         )
+
+
+def name_line(figure: Any, name: str, x: float, y: float, colour: str) -> None:
+    """Write a line's name right of the point (x, y), in the axes' own numbers: logs on log axes."""
+    figure.add_annotation(
+        x=x,
+        y=y,
+        text=f"<b>{short(name)}</b>",
+        font={"color": readable(colour), "size": 13},
+        xanchor="left",
+        xshift=6,
+        yshift=6,
+        showarrow=False,
+        bgcolor="rgba(255,255,255,0.75)",
+    )
 
 
 def log_ticks(low: float, high: float) -> list[float]:

@@ -102,7 +102,7 @@ METRIC = {metric.key: metric for metric in METRICS}
 class TrialMetrics:
     """One trial's figures.
 
-    `scalars` has a value for every metric, NaN where the trial has none. `size_bytes` and
+    `scalars` has a value for every metric, NaN where the trial has none. `size_bytes`, `fct_ns` and
     `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of queue
     samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue. Queues that
     were not read at every sample count in none of the figures but totals, and are NaN there.
@@ -110,6 +110,7 @@ class TrialMetrics:
 
     scalars: Mapping[str, float]
     size_bytes: Ints
+    fct_ns: Floats
     slowdown: Floats
     queue_ccdf: Floats
     queue_mean_bytes: Floats
@@ -117,10 +118,11 @@ class TrialMetrics:
 
 @dataclass(frozen=True)
 class FlowFigures:
-    """What the flows of a trial that are done show: sizes, slowdowns (done,), and scalars."""
+    """What the flows of a trial that are done show, shapes (done,), and the scalars of them."""
 
     scalars: dict[str, float]
     size_bytes: Ints
+    fct_ns: Floats
     slowdown: Floats
 
 
@@ -139,6 +141,7 @@ def measure(result: TrialResult) -> TrialMetrics:
     return TrialMetrics(
         scalars={**flows.scalars, **ports.scalars},
         size_bytes=flows.size_bytes,
+        fct_ns=flows.fct_ns,
         slowdown=flows.slowdown,
         queue_ccdf=ports.queue_ccdf,
         queue_mean_bytes=ports.queue_mean_bytes,
@@ -156,7 +159,7 @@ def measure_flows(result: TrialResult) -> FlowFigures:
         **flow_scalars(size, fct, slowdown),
         "retransmits": _total(flows["retransmits"]),
     }
-    return FlowFigures(scalars, size, slowdown)
+    return FlowFigures(scalars, size, fct, slowdown)
 
 
 def measure_ports(result: TrialResult) -> PortFigures:

@@ -19,6 +19,7 @@ CONFIDENCE = 0.95
 # All sign patterns are tried up to this many pairs; more are sampled.
 _EXACT_PAIRS = 16
 _SAMPLED_SIGNS = 20_000
+_REPEATS_MOST = 100_000
 # Draws of the bootstrap: fewer for many values, whose intervals are narrow, to stay quick.
 _BOOTSTRAPS_MOST, _BOOTSTRAPS_LEAST, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
 
@@ -88,6 +89,21 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> PairedDifferenc
         p_sign_flip=sign_flip(difference),
         n=interval.n,
     )
+
+
+def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
+    """Return how many repeats give an interval of +- `half_width`, at the spread of `values`.
+
+    0 where that cannot be told: fewer than two values, or more repeats than anyone runs.
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    sample = sample[np.isfinite(sample)]
+    if len(sample) < 2 or not half_width > 0:
+        return 0
+    deviation = float(sample.std(ddof=1))
+    counts = np.arange(2, _REPEATS_MOST)
+    enough = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) * deviation <= half_width * np.sqrt(counts)
+    return int(counts[np.argmax(enough)]) if enough.any() else 0
 
 
 def _t_quantile(n: int) -> float:

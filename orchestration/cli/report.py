@@ -43,7 +43,7 @@ def report(
 
         Console().print(report_tables(summary))
     if html:
-        from orchestration.analysis.page import write_page
+        from orchestration.analysis.report.page import write_page
 
         path = run_folder / REPORT_FILE
         write_page(summary, path)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.compare import compare
 from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.report.shown import shown_repeat
+from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
-from orchestration.analysis.timeline import busiest_queues, downsample
 from orchestration.analysis.words import change, extremes, percent_change, quantity
 from orchestration.artifacts.reader import finished_trials
 from orchestration.artifacts.writer import write_trial
@@ -192,7 +193,7 @@ def test_many_comparisons_ask_for_more_than_one_lucky_p_value():
 
 
 def test_timelines_show_the_busiest_queue_with_its_thresholds(summary):
-    (queue, *_) = busiest_queues(summary.conditions[0], 1_000)
+    (queue, *_) = busiest_queues(shown_repeat(summary.conditions[0]), 1_000)
     assert queue.kind == "towards a host"
     assert queue.repeat == 1
     assert [line.tuner for line in queue.timelines] == ["secn1", "secn2"]

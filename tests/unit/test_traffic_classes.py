@@ -12,7 +12,7 @@ from inventory.topology import TrafficClass
 from orchestration import wiring
 from orchestration.analysis.counters import check_rates
 from orchestration.analysis.metrics import measure
-from orchestration.analysis.timeline import _timeline
+from orchestration.analysis.report.timeline import timeline
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import read_table
@@ -206,5 +206,5 @@ def test_tables_tell_classes_apart_by_their_number(trial):
     table = read_table(result.folder / "ports.parquet", "ports")
     assert table["queue"].reshape(QUEUES, -1)[:, 0].tolist() == [0, 1] * 8
     np.testing.assert_array_equal(result.ports.tx_bytes, ports(0.7).tx_bytes)
-    line = _timeline("secn1", result, TCP, 100)
+    line = timeline("secn1", result, TCP, 100)
     assert line.kmin_bytes.tolist() == [1_000 * TCP]

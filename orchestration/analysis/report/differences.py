@@ -1,13 +1,13 @@
-"""The report's pictures as plotly figures, apart from the page that shows them.
+"""The report's pictures of paired differences: all metrics, pair by pair, and repeat by repeat.
 
-Colours are Okabe and Ito's, told apart by readers who confuse red and green; lines carry their
-tuner's name. A picture's title says what to see in it, its caption how it was made.
+A picture's title says what to see in it, its caption says more of that and how it was made.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
@@ -18,20 +18,17 @@ from orchestration.analysis.figure_style import (
     INK,
     Colours,
     Picture,
-    band,
     base_figure,
-    end_labels,
     line,
-    log_ticks,
     padded,
     ratio_ticks,
     short,
 )
-from orchestration.analysis.metrics import METRIC, Unit
-from orchestration.analysis.summary import Arm, Condition
-from orchestration.analysis.words import extremes, quantity
-
-_QUANTILE_NAMES = ("Median", "p95", "p99")
+from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.statistics import PairedDifference, paired_difference
+from orchestration.analysis.summary import Condition
+from orchestration.analysis.words import quantity
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -75,7 +72,7 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     figure.add_vline(x=1, line={"color": INK, "width": 1})
     ticks = ratio_ticks(min(ratios), max(ratios))
     figure.update_xaxes(
-        title=f"{tuner} against {baseline}",
+        title=f"{short(tuner)} against {short(baseline)}",
         type="log",
         range=padded([math.log10(ratio) for ratio in ratios]),
         tickvals=ticks,
@@ -87,131 +84,147 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
     )
     figure.update_layout(margin_l=12)
     real = sum(item.real for item in comparisons)
+    columns = ("mean", "low", "high", "relative", "relative_low", "relative_high", "p_t", "n")
     return Picture(
         f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are real",
-        f"Mean difference relative to {baseline}, paired by seed, with its 95% interval "
-        "(Fieller's), on a log axis. Filled: p < 0.05 in a paired t-test after Holm's correction "
-        f"for {comparisons[0].family} comparisons.",
+        f"{_largest(comparisons)} Mean difference relative to {baseline}, paired by seed, with its "
+        "95% interval (Fieller's), on a log axis. Filled: p < 0.05 in a paired t-test after Holm's "
+        f"correction for {comparisons[0].family} comparisons.",
         figure,
+        f"differences-{tuner}",
+        {
+            "metric": [item.metric for item in comparisons],
+            "tuner": [tuner] * len(comparisons),
+            "baseline": [baseline] * len(comparisons),
+            **{key: [getattr(item.difference, key) for item in comparisons] for key in columns},
+            "p_holm": [item.p_holm for item in comparisons],
+            "real": [item.real for item in comparisons],
+        },
     )
 
 
-def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
-    """Draw one quantile of the slowdown against flow size, a line for each tuner."""
-    arms = [arm for arm in condition.arms if arm.valid]
-    sizes = arms[0].by_size.upto_bytes
-    groups = np.arange(len(sizes))
-    figure = base_figure(height=330, right=76)
-    ends = {}
-    for arm in arms:
-        curve, colour = arm.by_size, colours[arm.tuner]
-        figure.add_trace(band(groups, curve.low[:, quantile], curve.high[:, quantile], colour))
-        trace = line(groups, curve.slowdown[:, quantile], colour)
-        trace.update(
-            mode="lines+markers",
-            customdata=np.stack([curve.flows, curve.low[:, quantile], curve.high[:, quantile]], 1),
-            hovertemplate=f"{arm.tuner}: %{{y:.2f}} (%{{customdata[1]:.2f}} to "
-            "%{customdata[2]:.2f}), %{customdata[0]} flows<extra></extra>",
+def _largest(comparisons: Sequence[Comparison]) -> str:
+    """Return what stands out: the largest real difference, or what may have gone unseen."""
+    real = [item for item in comparisons if item.real]
+    if real:
+        most = max(real, key=lambda item: abs(_log(item.difference.relative)))
+        return f"The largest: {METRIC[most.metric].label}, {most.verdict}."
+    bounded = [item for item in comparisons if math.isfinite(item.difference.relative_high)]
+    if not bounded:
+        return "One pair tells nothing about chance."
+    first = bounded[0].difference
+    return (
+        f"None is shown; in {METRIC[bounded[0].metric].label} anything from "
+        f"{100 * first.relative_low:+.1f}% to {100 * first.relative_high:+.1f}% may have gone "
+        "unseen."
+    )
+
+
+def _log(relative: float) -> float:
+    return math.log(1 + relative) if math.isfinite(relative) and relative > -1 else -math.inf
+
+
+@dataclass(frozen=True)
+class PairedValues:
+    """A metric of a tuner and of the baseline on the seeds that both have, by repeat (pairs,)."""
+
+    tuner: str
+    baseline: str
+    repeats: tuple[int, ...]
+    first: tuple[float, ...]
+    second: tuple[float, ...]
+
+    def upto(self, pairs: int) -> PairedDifference:
+        """Return the paired difference that the first pairs show."""
+        return paired_difference(self.first[:pairs], self.second[:pairs])
+
+
+def paired_values(condition: Condition, key: str) -> list[PairedValues]:
+    """Return the shown tuners' pairs with the first arm; pairs without a number are left out."""
+    arms = shown_arms(condition)
+    if not arms or arms[0] is not condition.arms[0]:
+        return []
+    base = {trial.spec.seed: trial.metrics.scalars[key] for trial in arms[0].valid}
+    found = []
+    for arm in arms[1:]:
+        pairs = sorted(
+            (trial.spec.repeat, base[trial.spec.seed], trial.metrics.scalars[key])
+            for trial in arm.valid
+            if math.isfinite(trial.metrics.scalars[key])
+            and math.isfinite(base.get(trial.spec.seed, math.nan))
         )
-        figure.add_trace(trace)
-        ends[arm.tuner] = (len(sizes) - 1, float(curve.slowdown[-1, quantile]))
-    high = max(float(np.nanmax(arm.by_size.high[:, quantile])) for arm in arms)
-    low = min(float(np.nanmin(arm.by_size.low[:, quantile])) for arm in arms)
-    end_labels(figure, ends, colours, (low, high))
-    text = [f"≤{quantity(size, 'bytes')}" for size in sizes]
-    figure.update_xaxes(
-        title="flow size",
-        tickvals=groups,
-        ticktext=text,
-        tickangle=-45,
-        range=[-0.4, len(sizes) - 0.6],
-    )
-    ticks = log_ticks(low, high)
-    figure.update_yaxes(
-        title="slowdown", type="log", tickvals=ticks, ticktext=[f"{tick:g}" for tick in ticks]
-    )
-    name = _QUANTILE_NAMES[quantile]
-    return Picture(f"{name}: {_lowest(arms, quantile)}", "", figure)
+        if pairs and all(first > 0 for _, first, _ in pairs):
+            repeats, first, second = zip(*pairs, strict=True)
+            found.append(PairedValues(arm.tuner, arms[0].tuner, repeats, first, second))
+    return found
 
 
-def _lowest(arms: Sequence[Arm], quantile: int) -> str:
-    """Return which tuner is lowest where bands are apart: `secn1 is lowest in 8 of 10 groups`."""
-    curves = [arm.by_size for arm in arms]
-    if len(arms) == 1:
-        worst = int(np.argmax(curves[0].slowdown[:, quantile]))
-        size = quantity(curves[0].upto_bytes[worst], "bytes")
-        return f"highest, {curves[0].slowdown[worst, quantile]:.2f}, for flows up to {size}"
-    low = np.stack([curve.low[:, quantile] for curve in curves])
-    high = np.stack([curve.high[:, quantile] for curve in curves])
-    clear = [
-        int(np.count_nonzero((high[arm] < np.delete(low, arm, axis=0)).all(axis=0)))
-        for arm in range(len(arms))
-    ]
-    best = int(np.argmax(clear))
-    if not clear[best]:
-        return "no tuner is clearly lowest in any size group"
-    return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
-
-
-def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Picture:
-    """Draw a metric's value in every valid repeat, its mean and 95 % interval, a row a tuner."""
-    arms = [arm for arm in condition.arms if arm.valid][::-1]
-    metric = METRIC[key]
-    drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
-    drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
-    scale, suffix = _scale(metric.unit, max(filter(math.isfinite, drawn), default=0.0))
-    figure = base_figure(height=78 + 46 * len(arms))
-    for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
-        same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
-        joined = [scale * trial.metrics.scalars[key] for trial, _ in same]
-        figure.add_trace(line(joined, [short(arm.tuner) for _, arm in same], "#c4c4c4", 1))
-    for arm in arms:
-        values = scale * np.array([trial.metrics.scalars[key] for trial in arm.valid])
-        name, colour, estimate = short(arm.tuner), colours[arm.tuner], arm.estimates[key]
-        if np.isfinite(estimate.low):
-            ends = [scale * estimate.low, scale * estimate.high]
+def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
+    """Draw a metric's relative difference in every pair, a row a tuner; None without pairs."""
+    values = paired_values(condition, key)[::-1]
+    if not values:
+        return None
+    label = METRIC[key].label
+    figure = base_figure(height=84 + 46 * len(values))
+    drawn = [0.0]
+    for item in values:
+        name, colour, whole = short(item.tuner), colours[item.tuner], item.upto(len(item.first))
+        percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
+        drawn += percent.tolist()
+        if math.isfinite(whole.relative_low):
+            ends = [100 * whole.relative_low, 100 * whole.relative_high]
+            drawn += ends
             figure.add_trace(line(ends, [name, name], colour, 5))
         figure.add_trace(
             go.Scatter(
-                x=values,
-                y=[name] * len(values),
+                x=percent,
+                y=[name] * len(percent),
                 mode="markers",
                 marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
-                text=[f"repeat {trial.spec.repeat}" for trial in arm.valid],
-                hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
+                text=[f"repeat {number}" for number in item.repeats],
+                hovertemplate="%{text}: %{x:+.2f}%<extra></extra>",
             )
         )
         figure.add_trace(
             go.Scatter(
-                x=[scale * estimate.mean],
+                x=[100 * whole.relative],
                 y=[name],
                 mode="markers",
                 marker={"size": 13, "symbol": "diamond", "color": colour},
-                hovertemplate=f"mean %{{x:.4g}}{suffix}<extra></extra>",
+                hovertemplate="all pairs: %{x:+.2f}%<extra></extra>",
             )
         )
-        bad = [trial for trial in arm.trials if not trial.stamp.valid]
-        figure.add_trace(
-            go.Scatter(
-                x=[scale * trial.metrics.scalars[key] for trial in bad],
-                y=[name] * len(bad),
-                mode="markers",
-                marker={"size": 9, "symbol": "x", "color": FAINT},
-                text=[f"repeat {trial.spec.repeat}, invalid" for trial in bad],
-                hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
-            )
-        )
+    figure.add_vline(x=0, line={"color": INK, "width": 1})
     figure.update_xaxes(
-        title=f"{metric.label}{f', {suffix}' if suffix else ''}",
-        range=padded([scale * value for value in drawn]),
+        title=f"{label} against {short(values[0].baseline)}, %", range=padded(drawn)
     )
-    figure.update_yaxes(showgrid=False, range=[-0.6, len(arms) - 0.4])
-    means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
-    return Picture(title.format(extremes(means, metric.unit)), "", figure)
+    figure.update_yaxes(showgrid=False, range=[-0.6, len(values) - 0.4])
+    clauses = [_higher_in(item) for item in values[::-1]]
+    ranges = [_pair_range(item) for item in values[::-1]]
+    return Picture(
+        f"{label[0].upper()}{label[1:]} is higher than with {values[0].baseline} "
+        f"{'; '.join(clauses)}",
+        f"{' '.join(ranges)} Circles: one pair of trials with the same flows each. Diamond and "
+        "bar: ratio of the means with its 95% interval.",
+        figure,
+        f"pairs-{key}",
+        {
+            "tuner": [item.tuner for item in values for _ in item.first],
+            "baseline": [item.baseline for item in values for _ in item.first],
+            "repeat": [number for item in values for number in item.repeats],
+            f"{key}_baseline": [value for item in values for value in item.first],
+            f"{key}_tuner": [value for item in values for value in item.second],
+        },
+    )
 
 
-def _scale(unit: Unit, highest: float) -> tuple[float, str]:
-    """Return what to multiply by, and the unit to write on the axis."""
-    if unit == "ns":
-        return (1e-6, "ms") if highest >= 1e7 else (1e-3, "us")
-    return {"share": (100.0, "%"), "bytes": (1e-3, "KB")}.get(unit, (1.0, ""))
+def _higher_in(item: PairedValues) -> str:
+    higher = sum(second > first for first, second in zip(item.first, item.second, strict=True))
+    return f"in {higher} of {len(item.first)} pairs with {item.tuner}"
+
+
+def _pair_range(item: PairedValues) -> str:
+    unit = "ratio" if item.first[0] < 1e3 else "ns"
+    place = int(np.argmax(np.abs(np.log(np.array(item.second) / np.array(item.first)))))
+    first, second = quantity(item.first[place], unit), quantity(item.second[place], unit)
+    return f"{item.tuner} is farthest off in repeat {item.repeats[place]}: {second}, not {first}."

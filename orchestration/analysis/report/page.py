@@ -1,16 +1,18 @@
-"""The report as one HTML file that opens offline: style, plotly.js and figures are inside."""
+"""The report as one HTML file that opens offline: style, plotly.js and data are inside."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from orchestration.analysis import figures, queue_figures
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.document import Pictures, html_document, replace_file
-from orchestration.analysis.figure_style import Colours, colours_of
+from orchestration.analysis.figure_style import Colours, Picture, colours_of
 from orchestration.analysis.marking import marking_law
-from orchestration.analysis.metrics import QUANTILES, fct_key
+from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
 from orchestration.analysis.page_tables import (
     comparison_table,
     fabric_table,
@@ -18,11 +20,31 @@ from orchestration.analysis.page_tables import (
     provenance_table,
     stamp_table,
 )
+from orchestration.analysis.report import differences, queue_figures, slowdowns
+from orchestration.analysis.report.action_figure import actions_over_queue
+from orchestration.analysis.report.actions import acted_queues
+from orchestration.analysis.report.convergence import convergence
+from orchestration.analysis.report.fabric_grid import fabric_grids
+from orchestration.analysis.report.heatmap import fabric_heatmap
+from orchestration.analysis.report.repeats import repeats
+from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_repeat
+from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
-from orchestration.analysis.timeline import busiest_queues
 
-# Of all timelines together, so that a big campaign's page stays a few megabytes.
-_TIMELINE_POINTS = 60_000
+# Of all pictures of their kind together, so that a big campaign's page stays a few megabytes.
+_TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
+_HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
+
+# Is told how many of how many conditions are drawn.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The page, and the data of its pictures as CSV, by file name."""
+
+    html: str
+    csv: dict[str, str]
 
 
 def write_page(summary: Summary, path: Path) -> None:
@@ -32,9 +54,15 @@ def write_page(summary: Summary, path: Path) -> None:
 
 def build_page(summary: Summary) -> str:
     """Return the whole page. Raises InputError for a table that cannot be read."""
+    return build_report(summary).html
+
+
+def build_report(summary: Summary, progress: Progress = lambda done, total: None) -> Report:
+    """Return the page with its data. Raises InputError for a table that cannot be read."""
     page = _Page(summary)
-    body = "\n".join([*page.head(), *page.conditions(), *page.trials(), page.pictures.script()])
-    return html_document(f"{summary.campaign} · closloop", body)
+    parts = [*page.head(), *page.conditions(progress), *page.trials(), page.pictures.script()]
+    html = html_document(f"{summary.campaign} · closloop", "\n".join(parts))
+    return Report(html, dict(page.pictures.tables))
 
 
 class _Page:
@@ -42,89 +70,141 @@ class _Page:
 
     def __init__(self, summary: Summary) -> None:
         self._summary = summary
+        self._several = len(summary.conditions) > 1
         self._colours: Colours = colours_of(summary.tuners)
         self.pictures = Pictures()
-        series = max(1, 2 * sum(len(condition.arms) for condition in summary.conditions))
-        self._points = min(1_500, max(100, _TIMELINE_POINTS // series))
+        drawn = max(1, sum(len(shown_arms(condition)) for condition in summary.conditions))
+        self._points = min(1_500, max(100, _TIMELINE_POINTS // (2 * drawn)))
+        self._spans = min(120, max(30, _HEATMAP_SPANS // drawn))
 
     def head(self) -> list[str]:
         summary = self._summary
         testbeds = ", ".join(sorted({trial.spec.testbed for trial in summary.trials}))
         backends = ", ".join(sorted({trial.spec.backend for trial in summary.trials}))
-        chips = "".join(
-            f'<span style="--colour:{self._colours[tuner]}">{escape(tuner)}</span>'
-            for tuner in summary.tuners
-        )
         items = "".join(f"<li>{escape(sentence)}</li>" for sentence in answers(summary))
         verdict = "bad" if summary.invalid else "ok"
         return [
+            '<a class="skip" href="#content">Skip to the figures</a>',
             f'<header><p class="kicker">closloop report · testbed {escape(testbeds)} · '
             f"backend {escape(backends)}</p>",
             f"<h1>{escape(summary.campaign)}</h1>",
             *(f'<p class="kicker">replays {escape(parent)}</p>' for parent in summary.parents),
             f'<ul class="answers">{items}</ul>',
             f'<p class="standing {verdict}">{escape(standing(summary))}</p>',
-            f'<div class="key">{chips}</div></header>',
+            f"{self._key()}{self._contents()}</header>",
+            '<main id="content">',
         ]
 
-    def conditions(self) -> list[str]:
+    def _key(self) -> str:
+        """Return which colour is which tuner."""
+        chips = "".join(
+            f'<span style="--colour:{self._colours[tuner]}">{escape(tuner)}</span>'
+            for tuner in self._summary.tuners[:MOST_TUNERS]
+        )
+        more = len(self._summary.tuners) - MOST_TUNERS
+        return f'<div class="key">{chips}{f"and {more} more" if more > 0 else ""}</div>'
+
+    def _contents(self) -> str:
+        """Return links to the conditions, where there are several, and to what follows them."""
+        if not self._several:
+            return ""
+        links = [
+            f'<a href="#condition-{place}">{escape(condition.label)}</a>'
+            for place, condition in enumerate(self._summary.conditions)
+        ]
+        links.append('<a href="#trust">Can it be trusted?</a>')
+        return f'<nav aria-label="Contents">{"".join(links)}</nav>'
+
+    def conditions(self, progress: Progress) -> list[str]:
         parts = []
-        several = len(self._summary.conditions) > 1
-        for condition in self._summary.conditions:
-            parts.append("<section>")
-            if several:
+        total = len(self._summary.conditions)
+        for place, condition in enumerate(self._summary.conditions):
+            progress(place, total)
+            parts.append(f'<section id="condition-{place}">')
+            if self._several:
                 parts.append(f"<h2>{escape(condition.label)}</h2>")
             if any(arm.valid for arm in condition.arms):
                 parts += self._condition(condition)
             else:
                 parts.append("<p>No trial is valid here, so there is nothing to show.</p>")
             parts.append("</section>")
+        progress(total, total)
         return parts
 
     def _condition(self, condition: Condition) -> list[str]:
+        arms = [arm for arm in condition.arms if arm.valid]
         parts = []
+        if len(arms) > MOST_TUNERS:
+            parts.append(
+                f'<p class="note">Pictures show {MOST_TUNERS} of {len(arms)} tuners: the baseline '
+                "and the lowest mean FCTs. Tables have all.</p>"
+            )
         if condition.comparisons:
-            parts.append("<h3>What differs</h3>")
-            tuners = dict.fromkeys(item.tuner for item in condition.comparisons)
-            forests = [
-                figures.differences(
-                    [item for item in condition.comparisons if item.tuner == tuner], self._colours
-                )
-                for tuner in tuners
-            ]
-            parts += [self.pictures.grid(forests, wide=True), comparison_table(condition)]
-        parts += self._flows(condition)
+            parts += ["<h3>What differs</h3>", *self._differences(condition)]
+            parts.append(comparison_table(condition))
+        headline = convergence(condition, _HEADLINES[0], self._colours)
+        if headline:
+            parts += ["<h3>Are there enough repeats?</h3>", self._grid(condition, [headline])]
+        parts += self._flows(condition) if any(arm.flows["all"] for arm in arms) else []
         parts += self._queues(condition)
         parts += self._links(condition)
         return parts
 
+    def _differences(self, condition: Condition) -> list[str]:
+        names = dict.fromkeys(item.tuner for item in condition.comparisons)
+        shown = {arm.tuner for arm in shown_arms(condition)}
+        forests = [
+            differences.differences(
+                [item for item in condition.comparisons if item.tuner == tuner], self._colours
+            )
+            for tuner in names
+            if tuner in shown
+        ]
+        pairs = [differences.pairs(condition, key, self._colours) for key in _HEADLINES]
+        return [self._grid(condition, forests), self._grid(condition, pairs)]
+
     def _flows(self, condition: Condition) -> list[str]:
         curves = [
-            figures.slowdown_by_size(condition, quantile, self._colours)
+            slowdowns.slowdown_by_size(condition, quantile, self._colours)
             for quantile in range(len(QUANTILES))
         ]
-        fct = figures.repeats(condition, fct_key("all"), "Mean FCT: {}", self._colours)
+        distributions = [
+            slowdowns.slowdown_cdf(condition, self._colours),
+            slowdowns.fct_cdf(condition, self._colours),
+        ]
+        times = slowdowns.fct_by_size(condition, self._colours)
+        fct = repeats(condition, fct_key("all"), "Mean FCT: {}", self._colours)
         return [
             "<h3>FCT slowdown by flow size</h3>",
             '<p class="caption">Slowdown is the flow completion time over the time that the flow '
             "takes alone at line rate, headers and base RTT counted. Each point stands for about a "
-            "tenth of all flows, up to the size written below it. Band: 95% bootstrap interval "
-            "over repeats and flows.</p>",
-            self.pictures.grid(curves),
+            "tenth of all flows, up to the size written below it.</p>",
+            self._grid(condition, curves, wide=False),
             flow_table(condition),
-            self.pictures.grid([fct], wide=True),
-            '<p class="caption">Circles: one repeat each, same seed joined by a line. Diamond '
-            "and bar: mean over repeats with its 95% interval. Crosses: invalid, not "
-            "averaged.</p>",
+            "<h3>All flows</h3>",
+            self._grid(condition, distributions),
+            self._grid(condition, [times, fct]),
         ]
 
     def _queues(self, condition: Condition) -> list[str]:
-        pictures = [queue_figures.queue_distribution(condition, self._colours)]
-        pictures += [
-            queue_figures.queue_timeline(queue, self._colours)
-            for queue in busiest_queues(condition, self._points)
-        ]
-        return ["<h3>Queues</h3>", self.pictures.grid(pictures, wide=True)]
+        parts = ["<h3>Queues</h3>"]
+        distribution = queue_figures.queue_distribution(condition, self._colours)
+        shown = shown_repeat(condition)
+        queues = busiest_queues(shown, self._points) if shown else []
+        lines = [queue_figures.queue_timeline(queue, self._colours) for queue in queues]
+        parts.append(self._grid(condition, [distribution, *lines]))
+        if shown is None or not shown.sampled:
+            parts.append('<p class="note">No queue was sampled over time.</p>')
+            return parts
+        acted = acted_queues(shown, self._points)
+        if acted:
+            pictures = [actions_over_queue(queue, self._colours) for queue in acted]
+            parts += ["<h3>Threshold actions</h3>", self._grid(condition, pictures)]
+        grids = fabric_grids(shown, self._spans)
+        if grids:
+            picture = fabric_heatmap(grids, self._colours)
+            parts += ["<h3>The fabric over time</h3>", self._grid(condition, [picture])]
+        return parts
 
     def _links(self, condition: Condition) -> list[str]:
         titles = {
@@ -132,22 +212,35 @@ class _Page:
             "utilisation_hosts": "Links to hosts are busy {}",
             "utilisation_fabric": "Links between switches are busy {}",
         }
-        pictures = [
-            figures.repeats(condition, key, title, self._colours) for key, title in titles.items()
-        ]
+        pictures = [repeats(condition, key, title, self._colours) for key, title in titles.items()]
         law = marking_law(condition)
-        parts = ["<h3>Marking and utilisation</h3>", self.pictures.grid(pictures)]
+        parts = [
+            "<h3>Marking and utilisation</h3>",
+            self._grid(condition, pictures, wide=False),
+        ]
         if law:
             parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')
         return [*parts, fabric_table(condition)]
 
+    def _grid(
+        self, condition: Condition, pictures: Sequence[Picture | None], *, wide: bool = True
+    ) -> str:
+        known = [picture for picture in pictures if picture is not None]
+        prefix = f"{_slug(condition.label)}-" if self._several else ""
+        return self.pictures.grid(known, wide=wide, prefix=prefix) if known else ""
+
     def trials(self) -> list[str]:
         return [
-            "<section><h2>Can it be trusted?</h2>",
+            '<section id="trust"><h2>Can it be trusted?</h2>',
             '<p class="caption">Every trial is judged by what it recorded. One finding of severity '
             "invalid keeps it out of every figure above.</p>",
             stamp_table(self._summary),
             "<h3>Made with</h3>",
             provenance_table(self._summary),
-            "</section>",
+            "</section></main>",
         ]
+
+
+def _slug(label: str) -> str:
+    """Return a name that any file system takes."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower() or "condition"

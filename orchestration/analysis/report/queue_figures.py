@@ -11,53 +11,56 @@ from orchestration.analysis.figure_style import (
     Picture,
     band,
     base_figure,
+    curve,
     line,
     log_ticks,
+    name_line,
+    readable,
     short,
     size_ticks,
 )
 from orchestration.analysis.metrics import QUEUE_GRID_BYTES
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.timeline import QueueTimelines, mean_bytes
 from orchestration.analysis.words import extremes
-from orchestration.model.units import format_size
+from orchestration.model.records import Floats
+from orchestration.model.units import format_duration, format_size
 
 
-def queue_distribution(condition: Condition, colours: Colours) -> Picture:
-    """Draw how often a queue is longer than x, as a mean over repeats and their range."""
-    arms = [arm for arm in condition.arms if arm.valid]
+def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
+    """Draw how often a queue is longer than x, as a mean over repeats and their range.
+
+    None where no trial knows its queues.
+    """
+    shares: dict[str, Floats] = {}
+    for arm in shown_arms(condition):
+        every = np.stack([trial.metrics.queue_ccdf for trial in arm.valid])
+        every = every[~np.isnan(every).any(axis=1)]
+        if len(every):
+            shares[arm.tuner] = np.stack([every.mean(0), every.min(0), every.max(0)])
+    if not shares:
+        return None
     figure = base_figure(height=360, right=20)
-    figure.update_layout(hovermode="closest")
     floor, longest = 1.0, 2e3
-    for number, arm in enumerate(arms):
-        shares = np.stack([trial.metrics.queue_ccdf for trial in arm.valid])[:, 1:]
-        mean = shares.mean(axis=0)
-        grid, colour = QUEUE_GRID_BYTES[1:], colours[arm.tuner]
+    for number, (tuner, both) in enumerate(shares.items()):
+        mean, low, high = both[:, 1:]
+        grid, colour = QUEUE_GRID_BYTES[1:], colours[tuner]
         seen = mean > 0
         if not seen.any():
             continue
         floor = min(floor, float(mean[seen].min()))
         longest = max(longest, float(grid[seen][-1]))
-        x, low, high = grid[seen], shares.min(axis=0)[seen], shares.max(axis=0)[seen]
-        figure.add_trace(band(x, np.maximum(low, floor), high, colour))
-        trace = line(x, mean[seen], colour)
-        trace.hovertemplate = (
-            f"{arm.tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
-        )
+        x = grid[seen]
+        figure.add_trace(band(x, np.maximum(low[seen], floor), high[seen], colour))
+        trace = curve(x, mean[seen], colour)
+        trace.hovertemplate = f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
         figure.add_trace(trace)
         # where the curve falls through a level of its own, so that the names do not meet
         level = float(mean[seen][0]) * 10 ** (-0.5 - 0.35 * number)
         place = min(int(np.searchsorted(-mean[seen], -level)), int(seen.sum()) - 1)
-        figure.add_annotation(
-            x=np.log10(x[place]),
-            y=np.log10(mean[seen][place]),
-            text=f"<b>{short(arm.tuner)}</b>",
-            font={"color": colour, "size": 13},
-            xanchor="left",
-            xshift=6,
-            yshift=6,
-            showarrow=False,
-            bgcolor="rgba(255,255,255,0.75)",
+        name_line(
+            figure, tuner, float(np.log10(x[place])), float(np.log10(mean[seen][place])), colour
         )
     decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
     figure.update_yaxes(
@@ -75,12 +78,23 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture:
         tickvals=sizes,
         ticktext=[format_size(size) for size in sizes],
     )
-    p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in arms}
+    p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
+    empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
+    rows = [(tuner, at) for tuner in shares for at in range(len(QUEUE_GRID_BYTES))]
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}",
-        "Complementary distribution of the queue length over all switch queues and samples while "
-        "flows arrived. Line: mean over repeats; band: their lowest and highest.",
+        f"A queue is empty {extremes(empty, 'share')} of the time. Complementary distribution over "
+        "all switch queues and samples while flows arrived. Line: mean over repeats; band: their "
+        "lowest and highest.",
         figure,
+        "queue-distribution",
+        {
+            "tuner": [tuner for tuner, _ in rows],
+            "above_bytes": [float(QUEUE_GRID_BYTES[at]) for _, at in rows],
+            "share": [shares[tuner][0, at] for tuner, at in rows],
+            "share_low": [shares[tuner][1, at] for tuner, at in rows],
+            "share_high": [shares[tuner][2, at] for tuner, at in rows],
+        },
     )
 
 
@@ -106,7 +120,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
                 steps.line.update(shape="hv", dash="dot" if name == "kmin" else "dash")
                 steps.hovertemplate = f"{name} %{{y:,}} B<extra></extra>"
                 figure.add_trace(steps, row=row, col=1)
-                beyond = " (off the scale)" if values.min() > top else ""
+                beyond = " (off scale)" if values.min() > top else ""
                 words += f", {name} {_range(values)}{beyond}"
         figure.add_annotation(
             x=0.005,
@@ -114,7 +128,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
             xref="x domain",
             yref="y domain",
             text=words,
-            font={"color": colour, "size": 12},
+            font={"color": readable(colour), "size": 12},
             xanchor="left",
             yanchor="top",
             showarrow=False,
@@ -127,13 +141,32 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
         range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]
     )
     figure.update_xaxes(title="time since the start, ms", row=len(lines), col=1)
+    means = {item.tuner: item.mean_bytes for item in lines}
+    rows = [(item, at) for item in lines for at in range(len(item.t_ns))]
     return Picture(
-        f"{queue.label} towards {queue.towards} holds {extremes(mean_bytes(queue), 'bytes')} on "
-        "average",
-        f"The busiest queue {queue.kind} of repeat {queue.repeat}, while flows arrived. Dotted: "
-        "kmin, dashed: kmax, as read back from the queue.",
+        f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
+        f"{' '.join(_peak(item) for item in lines)} The busiest queue {queue.kind} of repeat "
+        f"{queue.repeat}, while flows arrived. Dotted: kmin, dashed: kmax, as read back from the "
+        "queue.",
         figure,
+        f"queue-{queue.label.replace(':', '-')}",
+        {
+            "tuner": [item.tuner for item, _ in rows],
+            "t_ns": [int(item.t_ns[at]) for item, at in rows],
+            "qlen_bytes": [int(item.qlen_bytes[at]) for item, at in rows],
+        },
     )
+
+
+def _peak(item: Timeline) -> str:
+    at = int(np.argmax(item.qlen_bytes))
+    text = (
+        f"{item.tuner}: longest, {format_size(int(item.qlen_bytes[at]))}, at "
+        f"{format_duration(int(item.t_ns[at]))}"
+    )
+    if item.above_kmin is not None:
+        text += f", above kmin {100 * item.above_kmin:.0f}% of the time"
+    return f"{text}."
 
 
 def _range(values: np.ndarray) -> str:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.summary import Condition
-from orchestration.artifacts.reader import TrialResult, read_trial
-from orchestration.model.records import Floats, Ints
+from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.records import MISSING, Ints
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """`qlen_bytes` at `t_ns` (points,); thresholds in force from `set_ns` on, shapes (changes,)."""
+    """`qlen_bytes` at `t_ns` (points,); thresholds in force from `set_ns` on, shapes (changes,).
+
+    `mean_bytes` and the share of samples `above_kmin` are of all samples, also those not drawn;
+    the latter is None where no thresholds are known.
+    """
 
     tuner: str
     t_ns: Ints
@@ -21,6 +26,8 @@ class Timeline:
     set_ns: Ints
     kmin_bytes: Ints
     kmax_bytes: Ints
+    mean_bytes: float
+    above_kmin: float | None
 
 
 @dataclass(frozen=True)
@@ -34,26 +41,16 @@ class QueueTimelines:
     timelines: tuple[Timeline, ...]
 
 
-def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
+def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
-    Shown in the first repeat that every measured tuner has, and busiest there by mean length, the
-    tuners together; with at most `points` points each, none if a trial has no samples. Raises
-    InputError for an unreadable table.
+    Busiest by mean length, the tuners together; with at most `points` points each, none if a trial
+    has no samples. Raises InputError for an unreadable table.
     """
-    arms = [arm for arm in condition.arms if arm.valid]
-    if not arms:
+    if not shown.sampled:
         return []
-    common = set.intersection(*({trial.spec.seed for trial in arm.valid} for arm in arms))
-    if not common:
-        arms, common = arms[:1], {arms[0].valid[0].spec.seed}
-    seed = next(trial.spec.seed for trial in arms[0].valid if trial.spec.seed in common)
-    trials = [next(trial for trial in arm.valid if trial.spec.seed == seed) for arm in arms]
-    results = [read_trial(trial.folder) for trial in trials]
-    if not all(len(result.ports.t_ns) for result in results):
-        return []  # others' results may know lengths, but not when
-    testbed, repeat = results[0].testbed, trials[0].spec.repeat
-    means = np.mean([trial.metrics.queue_mean_bytes for trial in trials], axis=0)
+    testbed = shown.results[0].testbed
+    means = np.mean([trial.metrics.queue_mean_bytes for trial in shown.trials], axis=0)
     found = []
     for peer, kind in (("host", "towards a host"), ("switch", "between switches")):
         of_kind = np.array([testbed.peer_device(port).kind == peer for port in testbed.queues])
@@ -62,32 +59,49 @@ def busiest_queues(condition: Condition, points: int) -> list[QueueTimelines]:
         if length[queue] > 0:
             port = testbed.queues[queue]
             lines = tuple(
-                _timeline(trial.tuner, result, queue, points)
-                for trial, result in zip(trials, results, strict=True)
+                timeline(trial.tuner, result, queue, points)
+                for trial, result in zip(shown.trials, shown.results, strict=True)
             )
             towards = testbed.peer_device(port).name
-            found.append(QueueTimelines(port.label, kind, towards, repeat, lines))
+            found.append(QueueTimelines(port.label, kind, towards, shown.repeat, lines))
     return found
 
 
-def _timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
+def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
+    """Return the queue with this number while flows arrived, samples without a number left out."""
     ports = result.ports
-    upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))
-    t_ns, qlen = downsample(
-        ports.t_ns[: max(upto, 2)], ports.qlen_bytes[: max(upto, 2), queue], points
-    )
-    port = result.testbed.queues[queue]
-    actions = result.table("actions")
-    mine = (actions["device"] == port.device) & (actions["port"] == port.name)
-    mine &= actions["queue"] == port.klass
+    upto = max(2, int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right")))
+    length = ports.qlen_bytes[:upto, queue]
+    known = length != MISSING
+    every_ns, every = ports.t_ns[:upto][known], length[known]
+    t_ns, qlen = downsample(every_ns, every, points)
+    actions, mine = result.table("actions"), changes_of(result, queue)
+    set_ns, kmin = np.maximum(actions["applied_ns"][mine], 0), actions["kmin_bytes"][mine]
     return Timeline(
         tuner=tuner,
         t_ns=t_ns,
         qlen_bytes=qlen,
-        set_ns=np.maximum(actions["applied_ns"][mine], 0),
-        kmin_bytes=actions["kmin_bytes"][mine],
+        set_ns=set_ns,
+        kmin_bytes=kmin,
         kmax_bytes=actions["kmax_bytes"][mine],
+        mean_bytes=float(every.mean()) if len(every) else math.nan,
+        above_kmin=_above(every_ns, every, set_ns, kmin),
     )
+
+
+def _above(t_ns: Ints, qlen: Ints, set_ns: Ints, kmin: Ints) -> float | None:
+    """Return the share of samples above the kmin that held then, None if none is known."""
+    if not len(set_ns) or not len(t_ns):
+        return None
+    held = kmin[np.maximum(np.searchsorted(set_ns, t_ns, side="right") - 1, 0)]
+    return float((qlen > held).mean())
+
+
+def changes_of(result: TrialResult, queue: int) -> np.ndarray:
+    """Return which rows of the table `actions` are of the queue, as booleans (actions,)."""
+    actions, port = result.table("actions"), result.testbed.queues[queue]
+    mine = (actions["device"] == port.device) & (actions["port"] == port.name)
+    return np.asarray(mine & (actions["queue"] == port.klass))
 
 
 def downsample(t_ns: Ints, values: Ints, points: int) -> tuple[Ints, Ints]:
@@ -99,9 +113,3 @@ def downsample(t_ns: Ints, values: Ints, points: int) -> tuple[Ints, Ints]:
         part = values[stretch]
         kept += sorted({int(stretch[np.argmin(part)]), int(stretch[np.argmax(part)])})
     return t_ns[kept], values[kept]
-
-
-def mean_bytes(timelines: QueueTimelines) -> dict[str, float]:
-    """Return each tuner's mean queue length over the points drawn."""
-    values: dict[str, Floats | Ints] = {line.tuner: line.qlen_bytes for line in timelines.timelines}
-    return {tuner: float(np.mean(value)) for tuner, value in values.items()}

@@ -1,0 +1,112 @@
+"""The picture of a tuner's actions over the queue that caused them."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from orchestration.analysis.figure_style import (
+    INK,
+    Colours,
+    Picture,
+    base_figure,
+    line,
+    size_ticks,
+)
+from orchestration.analysis.report.actions import ActedQueue
+from orchestration.model.records import Ints
+from orchestration.model.units import format_duration, format_size
+
+
+def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
+    """Draw a queue with the thresholds that its readings led to, and below it pmax."""
+    figure = make_subplots(
+        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.76, 0.24]
+    )
+    base_figure(height=390, right=16, figure=figure)
+    length = line(queue.t_ns / 1e6, queue.qlen_bytes, colours[queue.tuner], 1.5)
+    length.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
+    figure.add_trace(length, row=1, col=1)
+    end_ms = float(queue.t_ns[-1]) / 1e6
+    at_ms = [*(np.maximum(queue.applied_ns, 0) / 1e6), end_ms]
+    for name, values in (("kmin", queue.kmin_bytes), ("kmax", queue.kmax_bytes)):
+        steps = line(at_ms, [*values, values[-1]], INK, 1.2)
+        steps.line.update(shape="hv", dash="dot" if name == "kmin" else "dash")
+        steps.hovertemplate = f"{name} %{{y:,}} B from %{{x:.2f}} ms<extra></extra>"
+        figure.add_trace(steps, row=1, col=1)
+    raised = np.diff(queue.kmax_bytes, prepend=queue.kmax_bytes[:1])
+    for word, chosen, symbol in (
+        ("raised", raised > 0, "triangle-up"),
+        ("lowered", raised < 0, "triangle-down"),
+        ("kept", (raised == 0) & (queue.seen_ns > 0), "circle-open"),
+    ):
+        chosen = chosen & (queue.seen_bytes >= 0)
+        if chosen.any():
+            figure.add_trace(_readings(queue, chosen, word, symbol), row=1, col=1)
+    pmax = line(at_ms, [*queue.pmax, queue.pmax[-1]], INK, 1.5)
+    pmax.line.shape = "hv"
+    pmax.hovertemplate = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
+    figure.add_trace(pmax, row=2, col=1)
+    top = 1.1 * float(max(queue.qlen_bytes.max(initial=1), queue.kmax_bytes.max(initial=1)))
+    ticks = size_ticks(top)
+    texts = [format_size(tick) for tick in ticks]
+    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1, col=1)
+    highest = float(queue.pmax.max(initial=0.0)) or 1.0
+    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2, col=1)
+    figure.update_xaxes(title="time since the start, ms", row=2, col=1)
+    return Picture(
+        f"{queue.tuner} changed the thresholds of {queue.label} towards {queue.towards} "
+        f"{_times(queue.changes)}",
+        f"{_answers(queue, raised)} Repeat {queue.repeat}, the queue that it changed most often; "
+        f"{queue.everywhere:,} changes in all queues.{_cut(queue)} Triangles: the readings that "
+        "raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the queue.",
+        figure,
+        f"actions-{queue.tuner}",
+        {
+            "reading_ns": queue.seen_ns.tolist(),
+            "qlen_bytes": [value if value >= 0 else "" for value in queue.seen_bytes.tolist()],
+            "applied_ns": queue.applied_ns.tolist(),
+            "kmin_bytes": queue.kmin_bytes.tolist(),
+            "kmax_bytes": queue.kmax_bytes.tolist(),
+            "pmax": queue.pmax.tolist(),
+        },
+    )
+
+
+def _readings(queue: ActedQueue, chosen: np.ndarray, word: str, symbol: str) -> go.Scatter:
+    return go.Scatter(
+        x=queue.seen_ns[chosen] / 1e6,
+        y=queue.seen_bytes[chosen],
+        mode="markers",
+        marker={"size": 9, "symbol": symbol, "color": "white", "line": {"color": INK, "width": 1}},
+        customdata=queue.kmax_bytes[chosen],
+        hovertemplate=f"%{{y:,}} B at %{{x:.2f}} ms: kmax {word}, %{{customdata:,}} B"
+        "<extra></extra>",
+    )
+
+
+def _answers(queue: ActedQueue, raised: Ints) -> str:
+    """Return after which readings kmax went up and down, and how soon that was in force."""
+    known = (queue.seen_bytes >= 0) & (queue.seen_ns > 0)
+    clauses = []
+    for word, chosen in (("raised", raised > 0), ("lowered", raised < 0)):
+        chosen = chosen & known
+        if chosen.any():
+            mean = format_size(float(queue.seen_bytes[chosen].mean()))
+            clauses.append(f"{word} kmax {_times(int(chosen.sum()))}, after {mean} on average")
+    text = f"It {' and '.join(clauses)}." if clauses else "It left kmax as it was."
+    late = (queue.applied_ns - queue.seen_ns)[queue.seen_ns > 0]
+    if len(late):
+        text += f" A change was in force {format_duration(float(np.median(late)))} after its "
+        text += "reading (median)."
+    return text
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _cut(queue: ActedQueue) -> str:
+    drawn = int(np.count_nonzero(queue.seen_ns > 0))
+    return f" The first {drawn} are drawn." if drawn < queue.changes else ""

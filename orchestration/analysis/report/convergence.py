@@ -1,0 +1,160 @@
+"""The picture of how an interval narrows as repeats are added, and how many more would help."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.analysis.figure_style import (
+    INK,
+    Colours,
+    Picture,
+    band,
+    base_figure,
+    curve,
+    padded,
+    readable,
+    short,
+)
+from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.report.differences import paired_values
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.statistics import repeats_needed, t_interval
+from orchestration.analysis.summary import Condition
+from orchestration.model.records import Floats
+
+# What readers would like to tell apart.
+_TARGET = 0.01
+
+
+@dataclass(frozen=True)
+class _Path:
+    """An estimate in percent after 1, 2, ... repeats, shapes (repeats,)."""
+
+    tuner: str
+    mean: Floats
+    low: Floats
+    high: Floats
+    needed: int
+
+    @property
+    def half_width(self) -> float:
+        return float(self.high[-1] - self.low[-1]) / 2
+
+
+def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
+    """Draw a metric's estimate and interval over the number of repeats; None for fewer than two.
+
+    The paired difference from the baseline where there is one, or else the mean, both in percent.
+    """
+    paired = paired_values(condition, key)
+    paths = _differences(condition, key) if paired else _means(condition, key)
+    paths = [path for path in paths if len(path.mean) > 1]
+    if not paths:
+        return None
+    label = METRIC[key].label
+    baseline = paired[0].baseline if paired else ""
+    figure = base_figure(height=330, right=84)
+    for path in paths:
+        count, colour = np.arange(1, len(path.mean) + 1), colours[path.tuner]
+        figure.add_trace(band(count, path.low, path.high, colour))
+        trace = curve(count, path.mean, colour)
+        trace.update(
+            mode="lines+markers",
+            customdata=np.stack([path.low, path.high], axis=1),
+            hovertemplate=f"{path.tuner}, %{{x}} repeats: %{{y:+.2f}}% (%{{customdata[0]:+.2f}} to "
+            "%{customdata[1]:+.2f})<extra></extra>",
+        )
+        figure.add_trace(trace)
+    _name_ends(figure, paths, colours)
+    most = max(len(path.mean) for path in paths)
+    figure.add_hline(y=0, line={"color": INK, "width": 1})
+    # two repeats have an interval that would leave no room for the others
+    settled = 2 if most > 3 else 1
+    ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
+    figure.update_yaxes(
+        title=f"{label} against {short(baseline)}, %" if baseline else f"{label}, % off its mean",
+        range=padded([0.0, *ends]),
+    )
+    step = max(1, -(-most // 10))
+    figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
+    widest = max(paths, key=lambda path: path.half_width)
+    what = f"the difference in {label}" if paired else label
+    return Picture(
+        f"After {most} repeats {what} is known to ±{widest.half_width:.2g}%",
+        f"{' '.join(_said(path) for path in paths)} "
+        f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
+        "that many repeats, in their order.",
+        figure,
+        f"convergence-{key}",
+        {
+            "tuner": [path.tuner for path in paths for _ in path.mean],
+            "repeats": [number for path in paths for number in range(1, len(path.mean) + 1)],
+            "percent": [value for path in paths for value in path.mean],
+            "low": [value for path in paths for value in path.low],
+            "high": [value for path in paths for value in path.high],
+        },
+    )
+
+
+def _differences(condition: Condition, key: str) -> list[_Path]:
+    paths = []
+    for item in paired_values(condition, key):
+        steps = [item.upto(pairs) for pairs in range(1, len(item.first) + 1)]
+        mean, low, high = (
+            100 * np.array([getattr(step, name) for step in steps])
+            for name in ("relative", "relative_low", "relative_high")
+        )
+        apart = np.array(item.second) - np.array(item.first)
+        needed = repeats_needed(apart, _TARGET * float(np.mean(item.first)))
+        paths.append(_Path(item.tuner, mean, low, high, needed))
+    return paths
+
+
+def _means(condition: Condition, key: str) -> list[_Path]:
+    paths = []
+    for arm in shown_arms(condition):
+        values = [trial.metrics.scalars[key] for trial in arm.valid]
+        values = [value for value in values if math.isfinite(value)]
+        whole = float(np.mean(values)) if values else 0.0
+        if whole > 0:
+            steps = [t_interval(values[:count]) for count in range(1, len(values) + 1)]
+            mean, low, high = (
+                100 * (np.array([getattr(step, name) for step in steps]) / whole - 1)
+                for name in ("mean", "low", "high")
+            )
+            needed = repeats_needed(values, _TARGET * whole)
+            paths.append(_Path(arm.tuner, mean, low, high, needed))
+    return paths
+
+
+def _said(path: _Path) -> str:
+    count = len(path.mean)
+    if not math.isfinite(path.half_width):
+        return f"{path.tuner} has no interval after {count} repeats."
+    if path.half_width <= 100 * _TARGET:
+        return f"{path.tuner} is known to ±{path.half_width:.2g}%: more repeats are hardly needed."
+    if path.needed <= count:
+        return f"{path.tuner} is known to ±{path.half_width:.2g}%."
+    return (
+        f"{path.tuner} is known to ±{path.half_width:.2g}%; at this spread ±1% takes about "
+        f"{path.needed:,} repeats."
+    )
+
+
+def _name_ends(figure: object, paths: list[_Path], colours: Colours) -> None:
+    spread = max(float(np.nanmax(path.high[1:]) - np.nanmin(path.low[1:])) for path in paths)
+    placed = -math.inf
+    for path in sorted(paths, key=lambda path: float(path.mean[-1])):
+        placed = max(float(path.mean[-1]), placed + 0.07 * spread)
+        figure.add_annotation(  # type: ignore[attr-defined]
+            x=len(path.mean),
+            y=placed,
+            text=f"<b>{short(path.tuner)}</b>",
+            font={"color": readable(colours[path.tuner]), "size": 13},
+            xanchor="left",
+            xshift=8,
+            showarrow=False,
+        )

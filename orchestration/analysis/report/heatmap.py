@@ -1,0 +1,143 @@
+"""The picture of a fabric's queues over time: a row for each port, a panel for each tuner."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
+from orchestration.analysis.report.fabric_grid import FabricGrids
+from orchestration.analysis.words import quantity
+from orchestration.model.units import format_duration, format_size
+
+# Lengths below this look like an empty queue: it is less than a full frame.
+_FLOOR_BYTES = 1e3
+_ROW_PIXELS, _PANEL_PIXELS = 14, 30
+
+
+def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
+    """Draw the most that each port's queues held in each span of time, on a log scale."""
+    tuners = list(grids.peak_bytes)
+    height = len(tuners) * (_ROW_PIXELS * len(grids.ports) + _PANEL_PIXELS)
+    gap = _PANEL_PIXELS / height if len(tuners) > 1 else 0
+    figure = make_subplots(rows=len(tuners), cols=1, shared_xaxes=True, vertical_spacing=gap)
+    base_figure(height=height + 150, right=12, figure=figure)
+    figure.update_layout(margin_t=84)
+    top = max(10 * _FLOOR_BYTES, *(float(np.nanmax(grid)) for grid in grids.peak_bytes.values()))
+    middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
+    for row, tuner in enumerate(tuners, start=1):
+        grid = grids.peak_bytes[tuner]
+        figure.add_trace(
+            go.Heatmap(
+                x=np.round(middle_ms, 4),
+                y=list(grids.ports),
+                # whole steps of a hundredth of a decade: what an eye can tell, and few bytes
+                z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
+                text=[[quantity(float(value), "bytes") for value in line] for line in grid],
+                coloraxis="coloraxis",
+                hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
+                ygap=1,
+            ),
+            row=row,
+            col=1,
+        )
+        axis = figure.layout[f"yaxis{'' if row == 1 else row}"]
+        figure.add_annotation(
+            x=0,
+            xref="paper",
+            y=axis.domain[1],
+            yref="paper",
+            text=f"<b>{short(tuner)}</b>",
+            font={"color": readable(colours[tuner]), "size": 13},
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+        )
+    decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
+    figure.update_layout(
+        coloraxis={
+            # made for readers of all kinds of colour vision; dark is much, as ink on paper
+            "colorscale": "Cividis",
+            "reversescale": True,
+            "cmin": np.log10(_FLOOR_BYTES),
+            "cmax": np.log10(top),
+            "colorbar": {
+                "orientation": "h",
+                "thickness": 10,
+                "x": 0.5,
+                "y": 1,
+                "yref": "container",
+                "yanchor": "top",
+                "title": {"text": "longest queue in the span", "side": "top"},
+                "tickvals": decades,
+                "ticktext": [
+                    f"≤{format_size(10**at)}" if at == 3 else format_size(10**at) for at in decades
+                ],
+            },
+        }
+    )
+    figure.update_yaxes(
+        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
+    )
+    figure.update_xaxes(title="time since the start, ms", row=len(tuners), col=1)
+    return Picture(
+        f"{_hottest(grids)}",
+        f"{_busy(grids)} Each cell is the most that the port's queues held within "
+        f"{format_duration(grids.span_ns)}, in repeat {grids.repeat}, while flows arrived."
+        f"{_left(grids)}",
+        figure,
+        "fabric-over-time",
+        _data(grids),
+    )
+
+
+def _hottest(grids: FabricGrids) -> str:
+    tuner = max(grids.peak_bytes, key=lambda name: float(np.nanmax(grids.peak_bytes[name])))
+    grid = grids.peak_bytes[tuner]
+    row, span = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
+    return (
+        f"The longest queue: {quantity(float(grid[row, span]), 'bytes')} at {grids.ports[row]} "
+        f"towards {grids.towards[row]} around {format_duration(float(grids.begins_ns[span]))}, "
+        f"with {tuner}"
+    )
+
+
+def _busy(grids: FabricGrids) -> str:
+    """Return how many ports had a queue at all, and how much of the time the fullest one."""
+    clauses = []
+    for tuner, grid in grids.peak_bytes.items():
+        over = grid > 10 * _FLOOR_BYTES
+        row = int(np.argmax(over.sum(axis=1)))
+        clauses.append(
+            f"with {tuner} {int(over.any(axis=1).sum())} of {len(grid)} ports ever held over "
+            f"{format_size(10 * _FLOOR_BYTES)}, {grids.ports[row]} in {_share(over[row])} of spans"
+        )
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _share(over: np.ndarray) -> str:
+    return f"{100 * float(over.mean()):.0f}%"
+
+
+def _left(grids: FabricGrids) -> str:
+    if not grids.left_out:
+        return ""
+    return (
+        f" {grids.left_out} more ports are not drawn: none of them ever held more than "
+        f"{quantity(grids.left_bytes, 'bytes')}."
+    )
+
+
+def _data(grids: FabricGrids) -> dict[str, list[object]]:
+    """Return a row for each tuner and span, a column for each port."""
+    spans = range(len(grids.begins_ns))
+    return {
+        "tuner": [tuner for tuner in grids.peak_bytes for _ in spans],
+        "from_ns": [int(grids.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
+        **{
+            port: [float(grid[row, span]) for grid in grids.peak_bytes.values() for span in spans]
+            for row, port in enumerate(grids.ports)
+        },
+    }

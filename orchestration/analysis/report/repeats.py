@@ -1,0 +1,132 @@
+"""The picture of one metric in every repeat, with its mean and interval, a row for each tuner."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import plotly.graph_objects as go
+
+from orchestration.analysis.figure_style import (
+    FAINT,
+    Colours,
+    Picture,
+    base_figure,
+    line,
+    padded,
+    short,
+)
+from orchestration.analysis.metrics import METRIC, Unit
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.summary import Arm, Condition
+from orchestration.analysis.words import extremes, quantity
+
+HOW_REPEATS = (
+    "Circles: one repeat each, same seed joined by a line. Diamond and bar: mean over repeats with "
+    "its 95% interval. Crosses: invalid, not averaged."
+)
+
+
+def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Picture | None:
+    """Draw a metric's value in every repeat, its mean and 95 % interval; None if none has one."""
+    arms = shown_arms(condition)[::-1]
+    metric = METRIC[key]
+    drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
+    drawn += [end for arm in arms for end in (arm.estimates[key].low, arm.estimates[key].high)]
+    if not any(math.isfinite(arm.estimates[key].mean) for arm in arms):
+        return None
+    scale, suffix = _scale(metric.unit, max(filter(math.isfinite, drawn), default=0.0))
+    figure = base_figure(height=78 + 46 * len(arms))
+    for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
+        same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
+        joined = [scale * trial.metrics.scalars[key] for trial, _ in same]
+        figure.add_trace(line(joined, [short(arm.tuner) for _, arm in same], "#c4c4c4", 1))
+        figure.data[-1].hoverinfo = "skip"
+    for arm in arms:
+        _row(figure, arm, key, scale, suffix, colours[arm.tuner])
+    figure.update_xaxes(
+        title=f"{metric.label}{f', {suffix}' if suffix else ''}",
+        range=padded([scale * value for value in drawn]),
+    )
+    figure.update_yaxes(showgrid=False, range=[-0.6, len(arms) - 0.4])
+    means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
+    rows = [(arm, trial) for arm in arms[::-1] for trial in arm.trials]
+    spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
+    return Picture(
+        title.format(extremes(means, metric.unit)),
+        f"{spreads} {HOW_REPEATS}",
+        figure,
+        f"repeats-{key}",
+        {
+            "tuner": [arm.tuner for arm, _ in rows],
+            "seed": [trial.spec.seed for _, trial in rows],
+            "repeat": [trial.spec.repeat for _, trial in rows],
+            "valid": [trial.stamp.valid for _, trial in rows],
+            key: [trial.metrics.scalars[key] for _, trial in rows],
+            "mean": [arm.estimates[key].mean for arm, _ in rows],
+            "low": [arm.estimates[key].low for arm, _ in rows],
+            "high": [arm.estimates[key].high for arm, _ in rows],
+        },
+    )
+
+
+def _row(figure: go.Figure, arm: Arm, key: str, scale: float, suffix: str, colour: str) -> None:
+    name, estimate = short(arm.tuner), arm.estimates[key]
+    values = scale * np.array([trial.metrics.scalars[key] for trial in arm.valid])
+    if np.isfinite(estimate.low):
+        ends = [scale * estimate.low, scale * estimate.high]
+        figure.add_trace(line(ends, [name, name], colour, 5))
+        figure.data[-1].hoverinfo = "skip"
+    figure.add_trace(
+        go.Scatter(
+            x=values,
+            y=[name] * len(values),
+            mode="markers",
+            marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
+            text=[f"repeat {trial.spec.repeat}" for trial in arm.valid],
+            hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[scale * estimate.mean],
+            y=[name],
+            mode="markers",
+            marker={"size": 13, "symbol": "diamond", "color": colour},
+            hovertemplate=f"mean %{{x:.4g}}{suffix}<extra></extra>",
+        )
+    )
+    bad = [trial for trial in arm.trials if not trial.stamp.valid]
+    if bad:
+        figure.add_trace(
+            go.Scatter(
+                x=[scale * trial.metrics.scalars[key] for trial in bad],
+                y=[name] * len(bad),
+                mode="markers",
+                marker={"size": 9, "symbol": "x", "color": FAINT},
+                text=[f"repeat {trial.spec.repeat}, invalid" for trial in bad],
+                hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
+            )
+        )
+
+
+def _spread(arm: Arm, key: str) -> str:
+    values = [(trial.metrics.scalars[key], trial.spec.repeat) for trial in arm.valid]
+    known = [item for item in values if math.isfinite(item[0])]
+    if len(known) < 2:
+        return ""
+    (low, first), (high, last) = min(known), max(known)
+    if low == high:
+        return f"{arm.tuner}: the same in all {len(known)} repeats."
+    unit = METRIC[key].unit
+    return (
+        f"{arm.tuner}: from {quantity(low, unit)} in repeat {first} to {quantity(high, unit)} in "
+        f"repeat {last}."
+    )
+
+
+def _scale(unit: Unit, highest: float) -> tuple[float, str]:
+    """Return what to multiply by, and the unit to write on the axis."""
+    if unit == "ns":
+        return (1e-6, "ms") if highest >= 1e7 else (1e-3, "us")
+    return {"share": (100.0, "%"), "bytes": (1e-3, "KB")}.get(unit, (1.0, ""))

@@ -1,0 +1,58 @@
+"""What of a condition is drawn: its tuners, and the one repeat that is shown over time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from orchestration.analysis.metrics import fct_key
+from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.artifacts.reader import TrialResult, read_trial
+
+# More lines than colours, and more rows than a screen holds, help nobody; tables have them all.
+MOST_TUNERS = 6
+
+
+def shown_arms(condition: Condition) -> list[Arm]:
+    """Return the arms with valid trials: the first one and the lowest mean FCTs if many are."""
+    arms = [arm for arm in condition.arms if arm.valid]
+    if len(arms) <= MOST_TUNERS:
+        return arms
+    best = sorted(arms[1:], key=_mean_fct)[: MOST_TUNERS - 1]
+    return [arm for arm in arms if arm is arms[0] or arm in best]
+
+
+def _mean_fct(arm: Arm) -> float:
+    mean = arm.estimates[fct_key("all")].mean
+    return mean if math.isfinite(mean) else math.inf
+
+
+@dataclass(frozen=True)
+class ShownRepeat:
+    """One repeat that all shown tuners ran, with the tables of their trials."""
+
+    repeat: int
+    trials: tuple[Trial, ...]
+    results: tuple[TrialResult, ...]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether ports were sampled over time: others' results may know lengths, but not when."""
+        return all(len(result.ports.t_ns) for result in self.results)
+
+
+def shown_repeat(condition: Condition) -> ShownRepeat | None:
+    """Return the first repeat that every shown tuner has; None without a valid trial.
+
+    If no repeat is common, the first tuner's first. Raises InputError for an unreadable table.
+    """
+    arms = shown_arms(condition)
+    if not arms:
+        return None
+    common = set.intersection(*({trial.spec.seed for trial in arm.valid} for arm in arms))
+    if not common:
+        arms, common = arms[:1], {arms[0].valid[0].spec.seed}
+    seed = next(trial.spec.seed for trial in arms[0].valid if trial.spec.seed in common)
+    trials = tuple(next(trial for trial in arm.valid if trial.spec.seed == seed) for arm in arms)
+    results = tuple(read_trial(trial.folder) for trial in trials)
+    return ShownRepeat(trials[0].spec.repeat, trials, results)

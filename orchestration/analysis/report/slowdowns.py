@@ -1,0 +1,294 @@
+"""The report's pictures of flows: slowdown and FCT by size, and their distributions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from orchestration.analysis.figure_style import (
+    Colours,
+    Picture,
+    band,
+    base_figure,
+    curve,
+    end_labels,
+    log_ticks,
+    name_line,
+)
+from orchestration.analysis.metrics import Unit
+from orchestration.analysis.report.shown import shown_arms
+from orchestration.analysis.statistics import Estimate, t_interval
+from orchestration.analysis.summary import Arm, Condition, Trial
+from orchestration.analysis.words import interval, quantity
+from orchestration.model.records import Floats
+
+_QUANTILE_NAMES = ("Median", "p95", "p99")
+# Shares of flows at which distributions are drawn, finer where they end.
+_SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
+
+
+def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
+    """Draw one quantile of the slowdown against flow size, a line for each tuner."""
+    arms = shown_arms(condition)
+    curves = {
+        arm.tuner: np.stack(
+            [
+                arm.by_size.slowdown[:, quantile],
+                arm.by_size.low[:, quantile],
+                arm.by_size.high[:, quantile],
+                arm.by_size.flows,
+            ]
+        )
+        for arm in arms
+    }
+    name = _QUANTILE_NAMES[quantile]
+    return _by_size(
+        arms,
+        curves,
+        colours,
+        title=f"{name}: {_lowest(arms, quantile)}",
+        how="Band: 95% bootstrap interval over repeats and flows.",
+        axis="slowdown",
+        unit="ratio",
+        name=f"slowdown-by-size-{name.lower()}",
+    )
+
+
+def fct_by_size(condition: Condition, colours: Colours) -> Picture:
+    """Draw the mean FCT against flow size, a line for each tuner."""
+    arms = shown_arms(condition)
+    curves = {arm.tuner: _mean_fcts(arm) for arm in arms}
+    small = {tuner: values[0, 0] for tuner, values in curves.items()}
+    large = {tuner: values[0, -1] for tuner, values in curves.items()}
+    spans = (
+        f"{quantity(small[tuner], 'ns')} to {quantity(large[tuner], 'ns')} with {tuner}"
+        for tuner in list(curves)[:2]
+    )
+    return _by_size(
+        arms,
+        curves,
+        colours,
+        title=f"Mean FCT, smallest to largest flows: {', '.join(spans)}",
+        how="Band: Student's 95% interval, one mean a repeat.",
+        axis="mean FCT",
+        unit="ns",
+        name="fct-by-size",
+    )
+
+
+def _mean_fcts(arm: Arm) -> Floats:
+    """Return mean, low, high and flows of each group of sizes, shape (4, groups)."""
+    edges = arm.by_size.upto_bytes
+    place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
+    columns = []
+    for group in range(len(edges)):
+        means = [
+            float(trial.metrics.fct_ns[where == group].mean())
+            for trial, where in zip(arm.valid, place, strict=True)
+            if (where == group).any()
+        ]
+        got: Estimate = t_interval(means)
+        low = got.low if got.low > 0 else math.nan  # an interval to 0 has no end on a log axis
+        columns.append((got.mean, low, got.high, arm.by_size.flows[group]))
+    return np.array(columns).T
+
+
+def _by_size(
+    arms: Sequence[Arm],
+    curves: dict[str, Floats],
+    colours: Colours,
+    *,
+    title: str,
+    how: str,
+    axis: str,
+    unit: Unit,
+    name: str,
+) -> Picture:
+    """Draw curves of shape (mean low high flows, groups) over the groups of sizes."""
+    sizes = arms[0].by_size.upto_bytes
+    groups = np.arange(len(sizes))
+    figure = base_figure(height=330, right=76)
+    ends = {}
+    for tuner, (mean, low, high, flows) in curves.items():
+        colour = colours[tuner]
+        figure.add_trace(band(groups, low, high, colour))
+        trace = curve(groups, mean, colour)
+        trace.update(
+            mode="lines+markers",
+            text=[
+                f"{quantity(mean[at], unit)} ({interval(low[at], high[at], unit)}), "
+                f"{flows[at]:.0f} flows"
+                for at in groups
+            ],
+            hovertemplate=f"{tuner}: %{{text}}<extra></extra>",
+        )
+        figure.add_trace(trace)
+        ends[tuner] = (len(sizes) - 1, float(mean[-1]))
+    every = np.stack(list(curves.values()))[:, :3]
+    low_end, high_end = float(np.nanmin(every)), float(np.nanmax(every))
+    end_labels(figure, ends, colours, (low_end, high_end))
+    figure.update_xaxes(
+        title="flow size",
+        tickvals=groups,
+        ticktext=[f"≤{quantity(size, 'bytes')}" for size in sizes],
+        tickangle=-45,
+        range=[-0.4, len(sizes) - 0.6],
+    )
+    ticks = log_ticks(low_end, high_end)
+    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:g}" for tick in ticks]
+    figure.update_yaxes(title=axis, type="log", tickvals=ticks, ticktext=texts)
+    rows = [(tuner, at) for tuner in curves for at in groups]
+    return Picture(
+        title,
+        f"{_widest_gap(curves, sizes, unit)} {how}",
+        figure,
+        name,
+        {
+            "tuner": [tuner for tuner, _ in rows],
+            "upto_bytes": [int(sizes[at]) for _, at in rows],
+            "flows": [int(curves[tuner][3, at]) for tuner, at in rows],
+            **{
+                column + ("_ns" if unit == "ns" else ""): [
+                    curves[tuner][place, at] for tuner, at in rows
+                ]
+                for place, column in enumerate((axis.replace(" ", "_").lower(), "low", "high"))
+            },
+        },
+    )
+
+
+def _widest_gap(curves: dict[str, Floats], sizes: Floats, unit: Unit) -> str:
+    """Return where the highest and the lowest line are farthest apart."""
+    means = np.stack([values[0] for values in curves.values()])
+    if len(means) == 1:
+        return ""
+    ratio = np.nanmax(means, axis=0) / np.nanmin(means, axis=0)
+    at = int(np.nanargmax(ratio))
+    names = list(curves)
+    low, high = int(np.nanargmin(means[:, at])), int(np.nanargmax(means[:, at]))
+    return (
+        f"Farthest apart for flows up to {quantity(sizes[at], 'bytes')}: "
+        f"{quantity(means[low, at], unit)} with {names[low]}, {quantity(means[high, at], unit)} "
+        f"with {names[high]}."
+    )
+
+
+def _lowest(arms: Sequence[Arm], quantile: int) -> str:
+    """Return which tuner is lowest where bands are apart: `secn1 is lowest in 8 of 10 groups`."""
+    curves = [arm.by_size for arm in arms]
+    if len(arms) == 1:
+        worst = int(np.argmax(curves[0].slowdown[:, quantile]))
+        size = quantity(curves[0].upto_bytes[worst], "bytes")
+        return f"highest, {curves[0].slowdown[worst, quantile]:.2f}, for flows up to {size}"
+    low = np.stack([curve.low[:, quantile] for curve in curves])
+    high = np.stack([curve.high[:, quantile] for curve in curves])
+    clear = [
+        int(np.count_nonzero((high[arm] < np.delete(low, arm, axis=0)).all(axis=0)))
+        for arm in range(len(arms))
+    ]
+    best = int(np.argmax(clear))
+    if not clear[best]:
+        return "no tuner is clearly lowest in any size group"
+    return f"{arms[best].tuner} is clearly lowest in {clear[best]} of {low.shape[1]} size groups"
+
+
+def slowdown_cdf(condition: Condition, colours: Colours) -> Picture:
+    """Draw which share of flows has a slowdown of at most x."""
+    return _cdf(condition, lambda trial: trial.metrics.slowdown, colours, "slowdown", "ratio")
+
+
+def fct_cdf(condition: Condition, colours: Colours) -> Picture:
+    """Draw which share of flows is done within x."""
+    return _cdf(condition, lambda trial: trial.metrics.fct_ns, colours, "FCT", "ns")
+
+
+def _cdf(
+    condition: Condition,
+    values: Callable[[Trial], Floats],
+    colours: Colours,
+    what: str,
+    unit: Unit,
+) -> Picture:
+    arms = shown_arms(condition)
+    figure = base_figure(height=330)
+    curves: dict[str, Floats] = {}
+    for arm in arms:
+        every = [np.quantile(values(trial), _SHARES) for trial in arm.valid if len(values(trial))]
+        if every:
+            curves[arm.tuner] = np.stack([_pooled(arm, values), np.min(every, 0), np.max(every, 0)])
+    for tuner, (line, low, high) in curves.items():
+        around = np.concatenate([low, high[::-1]])
+        area = band(_SHARES, low, high, colours[tuner])
+        area.update(x=around, y=100 * np.concatenate([_SHARES, _SHARES[::-1]]))
+        trace = curve(line, 100 * _SHARES, colours[tuner])
+        trace.update(
+            text=[quantity(value, unit) for value in line],
+            hovertemplate=f"{tuner}: %{{y:.1f}}% up to %{{text}}<extra></extra>",
+        )
+        figure.add_trace(area)
+        figure.add_trace(trace)
+    _name_lines(figure, curves, colours)
+    every_value = np.concatenate([values[0] for values in curves.values()])
+    ticks = log_ticks(float(every_value.min()), float(every_value.max()))
+    if len(ticks) > 6:
+        ticks = ticks[:: -(-len(ticks) // 6)]
+    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:g}" for tick in ticks]
+    title = "flow completion time" if unit == "ns" else what
+    figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=texts)
+    figure.update_yaxes(title="flows, %", range=[-2, 102])
+    rows = [(tuner, at) for tuner in curves for at in range(len(_SHARES))]
+    column = "fct_ns" if unit == "ns" else what
+    return Picture(
+        f"Half of the flows {_at(curves, 0.5, unit, what)}",
+        f"1 in 20 {_at(curves, 0.95, unit, what, over=True)}. {_apart(curves, unit)}"
+        "All flows that are done, all valid repeats together; band: the repeats' range.",
+        figure,
+        f"{what.lower()}-cdf",
+        {
+            "tuner": [tuner for tuner, _ in rows],
+            "share": [float(_SHARES[at]) for _, at in rows],
+            column: [curves[tuner][0, at] for tuner, at in rows],
+            f"{column}_repeats_low": [curves[tuner][1, at] for tuner, at in rows],
+            f"{column}_repeats_high": [curves[tuner][2, at] for tuner, at in rows],
+        },
+    )
+
+
+def _pooled(arm: Arm, values: Callable[[Trial], Floats]) -> Floats:
+    return np.asarray(np.quantile(np.concatenate([values(trial) for trial in arm.valid]), _SHARES))
+
+
+def _at(
+    curves: dict[str, Floats], share: float, unit: Unit, what: str, *, over: bool = False
+) -> str:
+    place = int(np.argmin(np.abs(_SHARES - share)))
+    verb = {"FCT": "take", "slowdown": "have a slowdown of"}[what]
+    named = ", ".join(
+        f"{quantity(values[0, place], unit)} with {tuner}" for tuner, values in curves.items()
+    )
+    return f"{verb} {'over' if over else 'at most'} {named}"
+
+
+def _apart(curves: dict[str, Floats], unit: Unit) -> str:
+    """Return where two distributions are farthest apart (Kolmogorov and Smirnov's distance)."""
+    if len(curves) != 2:
+        return ""
+    (one, first), (two, second) = ((name, values[0]) for name, values in curves.items())
+    grid = np.unique(np.concatenate([first, second]))
+    low, high = np.interp(grid, first, _SHARES), np.interp(grid, second, _SHARES)
+    at = int(np.argmax(np.abs(low - high)))
+    return (
+        f"The curves are farthest apart at {quantity(grid[at], unit)}: {100 * low[at]:.1f}% of "
+        f"flows with {one}, {100 * high[at]:.1f}% with {two}. "
+    )
+
+
+def _name_lines(figure: object, curves: dict[str, Floats], colours: Colours) -> None:
+    """Write each line's name beside it, at a height of its own, so that the names do not meet."""
+    for number, (tuner, values) in enumerate(curves.items()):
+        place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
+        name_line(
+            figure, tuner, float(np.log10(values[0, place])), 100 * _SHARES[place], colours[tuner]
+        )
