@@ -117,21 +117,29 @@ class SpoolObserver:
         self._start_ns = self._rows = 0
         self._last_ns = -(1 << 62)
         self._last_change_ns = np.full(len(self._queues), -(1 << 62), dtype=np.int64)
+        # Filled anew at each reading: this runs in the loop.
+        self._values = np.empty((len(_COUNTERS), len(self._queues)), dtype="<i8")
         self._newest = np.full(len(self._queues), -1, dtype=np.int64)
 
     def observed(self, observation: Observation) -> None:
         """Spool one reading of all queues."""
-        if self._writer is None:
-            self._begin(observation.t_ns)
-        assert self._writer is not None
-        values = np.stack([getattr(observation, name) for name in _COUNTERS])
+        writer = self._writer or self._begin(observation.t_ns)
+        if writer.full:
+            return
+        values = self._values
+        values[0] = observation.qlen_bytes
+        values[1] = observation.tx_bytes
+        values[2] = observation.tx_packets
+        values[3] = observation.marked_packets
+        values[4] = observation.dropped_packets
         taken = observation.taken_ns
         if taken is not None:  # as the archive does: what an earlier sample showed is no sample
             values[:, (taken <= self._newest) | (taken < 0)] = MISSING
             self._newest = np.maximum(self._newest, taken)
-        self._last_ns = max(observation.t_ns, self._last_ns + 1)
-        head = _READING.pack(self._start_ns + self._last_ns, observation.t_ns, values.shape[1])
-        self._writer.add(READING, head + values.astype("<i8", copy=False).tobytes())
+        t_ns = int(observation.t_ns)
+        self._last_ns = max(t_ns, self._last_ns + 1)
+        head = _READING.pack(self._start_ns + self._last_ns, t_ns, values.shape[1])
+        writer.add(READING, head + values.tobytes())
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         """Spool one change of thresholds; those before the first reading wait for it."""
@@ -145,7 +153,7 @@ class SpoolObserver:
         if self._writer is not None:
             self._writer.close()
 
-    def _begin(self, t_ns: int) -> None:
+    def _begin(self, t_ns: int) -> SpoolWriter:
         """Anchor the trial's time to the wall clock, and open the spool under that time's name."""
         self._start_ns = self._clock_ns() - t_ns
         note, run = self._note, run_tag(self._start_ns)
@@ -163,10 +171,11 @@ class SpoolObserver:
         except OSError:  # the archive could not tell that these records are its own
             limit = 0
         name = f"{run}.{note.trial}"
-        self._writer = SpoolWriter(Path(note.spool), name, about, limit)
+        writer = self._writer = SpoolWriter(Path(note.spool), name, about, limit)
         for change in self._waiting:
-            self._change(self._writer, *change)
+            self._change(writer, *change)
         self._waiting.clear()
+        return writer
 
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied

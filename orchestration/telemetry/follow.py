@@ -14,7 +14,7 @@ from orchestration.telemetry.process import Said, SenderProcess
 from orchestration.telemetry.settings import Settings
 
 # A server that answers is given so long for what is left at the end of a run.
-_PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
+PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 class Following:
@@ -23,8 +23,11 @@ class Following:
     Use it as a context manager around the run, and `spool` for the run's trials.
     """
 
-    def __init__(self, campaign_folder: Path, settings: Settings) -> None:
-        self._folder, self._settings = campaign_folder, settings
+    def __init__(
+        self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Take the campaign's folder, and how long its end may wait for what is left to be sent."""
+        self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
         self._sender: SenderProcess | None = None
         self._listener: Listener | None = None
 
@@ -52,7 +55,7 @@ class Following:
         if sender is None:
             return
         try:
-            for said in sender.finish(_INTERRUPTED_S if error else _PATIENCE_S):
+            for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
                 _show(said)
             self._sum_up(sender)
         finally:
