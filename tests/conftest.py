@@ -1,6 +1,7 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
-kernel: the virtual-time kernel. ssh: OpenSSH's server. redis: redis-server.
+kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
+influx: victoria-metrics.
 """
 
 import getpass
@@ -42,6 +43,7 @@ NEEDS = {
     "ns3": _no_ns3,
     "ssh": lambda: _no_program("sshd"),
     "redis": lambda: _no_program("redis-server"),
+    "influx": lambda: _no_program("victoria-metrics"),
 }
 
 

@@ -15,6 +15,7 @@ from orchestration.bench import (
     rack,
     red,
     speed,
+    telemetry,
     watching,
 )
 from orchestration.bench.outcome import Outcome
@@ -39,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "rack-provision": rack.provisioning,
     "rack-kills": rack.controller_killed,
     "rack-answer": rack.same_answer,
+    "influx-sink": telemetry.influx_sink,
     "watching": watching.watching_cost,
     "sql": queries.sql_speed,
 }

@@ -27,6 +27,8 @@ from orchestration.cli.restore import restore
 from orchestration.cli.run import run
 from orchestration.cli.sql import EPILOG as SQL_EPILOG
 from orchestration.cli.sql import sql
+from orchestration.cli.telemetry import EPILOG as INFLUX_EPILOG
+from orchestration.cli.telemetry import exporter, pull, push
 from orchestration.cli.train import train
 from orchestration.cli.watch import EPILOG as WATCH_EPILOG
 from orchestration.cli.watch import watch
@@ -46,6 +48,9 @@ app.command()(run)
 app.command()(plan)
 app.command()(replay)
 app.command(epilog=WATCH_EPILOG)(watch)
+app.command(epilog=INFLUX_EPILOG)(push)
+app.command(epilog=INFLUX_EPILOG)(pull)
+app.command()(exporter)
 app.command()(report)
 app.command(epilog=SQL_EPILOG)(sql)
 app.command(epilog=COMPARE_EPILOG)(compare)

@@ -6,11 +6,12 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from collectors.sinks.live import SpoolNote
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
@@ -97,8 +98,11 @@ def run_campaign(
     listener: Listener,
     *,
     fresh: bool = False,
+    spool: Callable[[TrialSpec], SpoolNote] | None = None,
 ) -> Summary:
     """Run the trials that `out/<campaign>/` does not hold yet, `jobs` of them side by side.
+
+    `spool` says where a trial's records go while it runs, if anywhere.
 
     Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
     NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
@@ -113,7 +117,7 @@ def run_campaign(
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh)
-        run = _Run(campaign, backend, folder, testbeds, listener)
+        run = _Run(campaign, backend, folder, testbeds, listener, spool)
         return run.run(jobs)
 
 
@@ -127,10 +131,12 @@ class _Run:
         folder: RunFolder,
         testbeds: Mapping[str, Testbed],
         listener: Listener,
+        spool: Callable[[TrialSpec], SpoolNote] | None,
     ) -> None:
         self._folder = folder
         self._testbeds = testbeds
         self._listener = listener
+        self._spool = spool
         self._pool = Pool(backend)
         self._summary = Summary(folder.path, len(campaign.trials))
         self._running: set[str] = set()
@@ -189,7 +195,8 @@ class _Run:
         self._running.add(trial.id)
         folder.journal.add(log.TRIAL_STARTED, trial=trial.id)
         testbed = self._testbeds[trial.testbed]
-        self._pool.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial)))
+        spool = self._spool(trial) if self._spool else None
+        self._pool.start(Job(trial, testbed, folder.of(trial), folder.work_of(trial), spool))
         self._listener.started(trial)
 
     def _finished(self, trial: TrialSpec, result: Finished) -> None:
