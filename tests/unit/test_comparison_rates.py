@@ -121,3 +121,24 @@ def test_what_is_the_same_is_equivalent_and_never_different():
     found = verdicts(alike)
     assert len(found) >= 20
     assert set(found.values()) == {EQUIVALENT}
+
+
+def shifted(pairs, factor):
+    """The same pairs with all of B's slowdowns `factor` times A's, all of them alike."""
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(pairs):
+        draws = make_draws(rng)
+        a = make_flows(draws, rng, 0.0)
+        b = dataclasses.replace(a, fct_ns=(a.fct_ns * factor).astype(np.int64))
+        made.append(
+            PairFigures(
+                make_trial(a, rng), make_trial(b, rng), pair_flows(a, b, DURATION_NS), None, ()
+            )
+        )
+    return made
+
+
+def test_flows_that_are_all_alike_are_apart_only_if_they_differ_by_the_margin():
+    assert verdicts(shifted(3, 1.02))["slowdown_ks"] == EQUIVALENT
+    assert verdicts(shifted(3, 1.3))["slowdown_ks"] == DIFFERENT

@@ -15,7 +15,6 @@ import numpy as np
 from orchestration.analysis.comparison.catalogue import (
     FCT_RATIO,
     QUEUE_WASSERSTEIN,
-    SLOWDOWN_KS,
     Compared,
 )
 from orchestration.analysis.comparison.equivalence import Means, means_of
@@ -25,7 +24,7 @@ from orchestration.analysis.comparison.grids import (
     SLOWDOWN_EDGES,
     cdf,
 )
-from orchestration.analysis.comparison.resampling import DRAWS, Resampled
+from orchestration.analysis.comparison.resampling import DRAWS, Apart, Resampled
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.metrics import slowdown_key
 from orchestration.model.records import Floats
@@ -35,11 +34,15 @@ from orchestration.model.records import Floats
 class Distance:
     """How far apart two distributions are, what noise alone makes (draws,), and A's mean.
 
-    `noise` is empty where the spread is not known, and has `freedom` degrees of it.
+    `beyond` is what the margin is about, `drawn_beyond` (draws,) how large it may be: the distance
+    itself, but for Kolmogorov and Smirnov's. Noise is empty where the spread is not known, and has
+    `freedom` degrees of it.
     """
 
     value: float
     noise: Floats
+    beyond: float
+    drawn_beyond: Floats
     scale: float
     freedom: float
     n: int
@@ -109,7 +112,7 @@ class CellEstimates:
         a, b = both[0].tolist()
         return Means(a, b, self._resampled.group_covariance(group), BLOCKS - 1, 1)
 
-    def distance(self, metric: Compared) -> Distance | None:
+    def distance(self, metric: Compared, margin: float) -> Distance | None:
         """Return a distance of distributions; None where a side has no distribution."""
         counts, scales = [], []
         for pair in self._pairs:
@@ -123,20 +126,34 @@ class CellEstimates:
         filled = np.flatnonzero(sum((a + b).sum(axis=0) for a, b in counts))
         span = slice(int(filled[0]), int(filled[-1]) + 1)
         counts = [(a[:, span], b[:, span]) for a, b in counts]
-        widths = np.diff(_edges(metric), append=np.inf)[span]
-        widths[-1] = 0.0
-        apart = np.stack([cdf(b.sum(axis=0)) - cdf(a.sum(axis=0)) for a, b in counts])
-        mean, n = apart.mean(axis=0), len(counts)
-        freedom = n - 1
-        if self._resampled is not None:
-            noise, freedom = self._resampled.noise(metric, *counts[0]), BLOCKS - 1
-        elif n > 1:
-            noise = _studentised(apart - mean)
+        freedom = float(BLOCKS - 1 if self._resampled is not None else len(counts) - 1)
+        if metric.distance == "mean":
+            widths = np.diff(_edges(metric), append=np.inf)[span]
+            widths[-1] = 0.0
+            mean, drawn = self._apart(metric, counts, np.subtract)
+            value, noise = float(np.abs(mean) @ widths), np.abs(drawn) @ widths
+            beyond, drawn_beyond = value, value + noise
         else:
-            noise = np.zeros((0, apart.shape[1]))
-        norm = _largest if metric.key == SLOWDOWN_KS else _area
-        value = float(norm(mean[None, :], widths)[0])
-        return Distance(value, norm(noise, widths), float(np.mean(scales)), freedom, n)
+            mean, drawn = self._apart(metric, counts, np.subtract)
+            value, noise = float(np.abs(mean).max()), np.abs(drawn).max(axis=1, initial=0.0)
+            mean, drawn = self._apart(metric, counts, _tolerant(margin))
+            beyond = max(0.0, float(mean.max()))
+            drawn_beyond = np.maximum(0.0, (mean + drawn).max(axis=1, initial=0.0))
+        scale = float(np.mean(scales))
+        return Distance(value, noise, beyond, drawn_beyond, scale, freedom, len(counts))
+
+    def _apart(
+        self, metric: Compared, counts: Sequence[tuple[Floats, Floats]], apart: Apart
+    ) -> tuple[Floats, Floats]:
+        """Return the mean over the pairs of `apart` of their CDFs, and its noise (draws, ...)."""
+        a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
+        seen = apart(a, b)
+        mean = seen.mean(axis=0)
+        if self._resampled is not None:
+            return mean, self._resampled.noise(metric, *counts[0], apart)
+        if len(counts) < 2:
+            return mean, seen[:0]
+        return mean, _studentised(seen - mean)
 
 
 def mean_distribution(
@@ -173,14 +190,22 @@ def _edges(metric: Compared) -> Floats:
     return QUEUE_EDGES_BYTES if metric.key == QUEUE_WASSERSTEIN else SLOWDOWN_EDGES
 
 
-def _largest(apart: Floats, widths: Floats) -> Floats:
-    """Return Kolmogorov and Smirnov's distance of differences of CDFs (rows, bins), (rows,)."""
-    return np.asarray(np.abs(apart).max(axis=1, initial=0.0))
+def _tolerant(margin: float) -> Apart:
+    """Return by how much one CDF passes the other even if slowdowns may differ by `margin`.
 
+    What is above 0 is the share of flows that such a shift does not explain. Flows that are all
+    alike, and 1 % slower in B, are wholly apart in their CDFs, and not at all in this.
+    """
+    bins = round(np.log1p(margin) / np.log(SLOWDOWN_EDGES[1] / SLOWDOWN_EDGES[0]))
 
-def _area(apart: Floats, widths: Floats) -> Floats:
-    """Return Wasserstein's distance of differences of CDFs (rows, bins), (rows,)."""
-    return np.asarray(np.abs(apart) @ widths)
+    def apart(a: Floats, b: Floats) -> Floats:
+        later_a, later_b = (
+            np.concatenate([f[:, bins:], np.ones((len(f), min(bins, f.shape[1])))], axis=1)
+            for f in (a, b)
+        )
+        return np.concatenate([b - later_a, a - later_b], axis=1)
+
+    return apart
 
 
 def _studentised(residuals: Floats) -> Floats:

@@ -156,7 +156,7 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         type="log",
         range=[math.log10(low), math.log10(top * 1.05)],
         tickvals=ticks,
-        ticktext=[f"{tick:g}" for tick in ticks],
+        ticktext=[f"{tick:.3g}" for tick in ticks],
     )
     figure.update_yaxes(title="share of flows up to x", range=[0, 1.01], tickformat=".0%")
     where = f"; farthest apart, {100 * apart[worst]:.1f} points, at {edges[worst]:.2f}"
@@ -237,7 +237,7 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
     every = [value for column in columns for value in column]
     ticks = log_ticks(min(every), max(every))
     both.update_yaxes(
-        title="mean slowdown", type="log", tickvals=ticks, ticktext=[f"{t:g}" for t in ticks]
+        title="mean slowdown", type="log", tickvals=ticks, ticktext=[f"{t:.3g}" for t in ticks]
     )
     apart = base_figure(height=330)
     relative = [100 * np.array(_row(group.interval)) for group in sizes]

@@ -55,6 +55,7 @@ class _Draft:
     judged: Judged
     p: PValues
     spread: float
+    beyond: float
 
 
 def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[Judged]:
@@ -68,7 +69,7 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
             margin = margins.margin(metric)
             draft: _Draft | None = None
             if metric.distance:
-                distance = estimates.distance(metric)
+                distance = estimates.distance(metric, margin)
                 draft = _of_distance(label, metric, distance, margin) if distance else None
             else:
                 means = estimates.means(metric)
@@ -82,10 +83,10 @@ def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[
 
 def _settled(draft: _Draft, p_zero: float, family: int) -> Judged:
     judged = draft.judged
-    found = verdict(judged.interval.difference, draft.p, p_zero)
+    found = verdict(draft.beyond, draft.p, p_zero)
     repeats = None
     if found == UNDECIDED:
-        repeats = repeats_needed(judged.interval.difference, draft.spread, draft.p.allowed, family)
+        repeats = repeats_needed(draft.beyond, draft.spread, draft.p.allowed, family)
         repeats = max(repeats, judged.n + 1) if repeats is not None else None
     return dataclasses.replace(judged, p_zero=p_zero, verdict=found, repeats=repeats)
 
@@ -96,7 +97,7 @@ def _of_means(cell: str, metric: Compared, means: Means, margin: float) -> _Draf
         cell, metric, means.a, means.b, interval_of(means), margin, p.allowed, math.nan, p.beyond,
         UNDECIDED, None, means.n,
     )  # fmt: skip
-    return _Draft(judged, p, means.error() * math.sqrt(means.n))
+    return _Draft(judged, p, means.error() * math.sqrt(means.n), means.difference)
 
 
 def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float) -> _Draft:
@@ -111,7 +112,7 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
     half = float(np.quantile(noise, 1 - SIGNIFICANCE)) if known else math.nan
     p = PValues(
         zero=_tail(noise, value, distance.freedom) if known else math.nan,
-        beyond=_beyond(noise, allowed - value) if known else math.nan,
+        beyond=float(np.mean(distance.drawn_beyond >= allowed)) if known else math.nan,
         allowed=allowed,
     )
     low, high = max(0.0, value - half), value + half
@@ -123,11 +124,9 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
     )  # fmt: skip
     # the spread of one repeat that would make such an interval
     t = float(stdtrit(distance.freedom, 1 - SIGNIFICANCE)) if distance.freedom > 0 else math.nan
-    return _Draft(judged, p, half / t * math.sqrt(distance.n))
-
-
-def _beyond(noise: np.ndarray, room: float) -> float:
-    return float(np.mean(noise >= room)) if room > 0 else 1.0
+    beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
+    spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
+    return _Draft(judged, p, spread, distance.beyond)
 
 
 def _tail(noise: np.ndarray, value: float, freedom: float) -> float:

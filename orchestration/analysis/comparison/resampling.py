@@ -7,6 +7,7 @@ by one. Both trials get the same blocks in a draw where they carry the same flow
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.metrics import SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.model.records import Floats
 
+# What is taken of two CDFs (rows, bins): their difference, most often.
+Apart = Callable[[Floats, Floats], Floats]
 DRAWS = 2_000
 # For variances, which need fewer draws than the tail of a distance.
 _FEW = 1_000
@@ -100,18 +103,18 @@ class Resampled:
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
         return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1))
 
-    def noise(self, metric: Compared, a: Floats, b: Floats) -> Floats:
-        """Return what noise adds to the difference of two distributions: (draws, bins).
+    def noise(self, metric: Compared, a: Floats, b: Floats, apart: Apart) -> Floats:
+        """Return what noise adds to `apart` of two distributions: (draws, whatever it returns).
 
-        `a` and `b` are counts, (blocks, bins).
+        `a` and `b` are counts, (blocks, bins); `apart` takes CDFs, (rows, bins).
         """
+        seen = apart(cdf(a.sum(axis=0)[None, :]), cdf(b.sum(axis=0)[None, :]))
         if self._identical(metric):
-            return np.zeros((1, a.shape[1]))
+            return np.zeros_like(seen)
         if np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < LEAST_BLOCKS:
-            return np.zeros((0, a.shape[1]))
-        apart = cdf(b.sum(axis=0)) - cdf(a.sum(axis=0))
-        drawn = cdf(self._weights_b @ b) - cdf(self._weights_a @ a)
-        drawn = (drawn - apart) * self._chi[:, None]
+            return seen[:0]
+        drawn = apart(cdf(self._weights_a @ a), cdf(self._weights_b @ b))
+        drawn = (drawn - seen) * self._chi[:, None]
         return np.asarray(drawn[np.isfinite(drawn).all(axis=1)])
 
     def _identical(self, metric: Compared) -> bool:

@@ -193,11 +193,17 @@ def speeds(comparison: RunComparison) -> list[str]:
         if first and second:
             fast, slow = ("A", "B") if first >= second else ("B", "A")
             ratio = max(first, second) / min(first, second)
-            lines.append(f"{fast} is {ratio:.2g} times as fast as {slow}, {word}.")
+            lines.append(_ratio(fast, slow, ratio, word))
             break
     if {a.counted, b.counted} != {"nothing was counted"}:
         lines.append(f"A packet-hop: {'; '.join(sorted({a.counted, b.counted}))}.")
     return lines
+
+
+def _ratio(fast: str, slow: str, ratio: float, word: str) -> str:
+    if ratio < 1.05:
+        return f"Both are as fast, {word}."
+    return f"{fast} is {ratio:.2g} times as fast as {slow}, {word}."
 
 
 def _trials(count: int) -> str:

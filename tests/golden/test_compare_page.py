@@ -1,0 +1,77 @@
+"""A comparison's words and numbers, pinned: two ECN settings on the fluid model, three seeds.
+
+`python tests/golden/test_compare_page.py` writes the expected text anew; read the difference.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.analysis.comparison.catalogue import Margins
+from orchestration.analysis.comparison.page import build_comparison
+from orchestration.analysis.comparison.result import compare_runs
+from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.writer import write_trial
+from orchestration.backends.fake.backend import FakeBackend
+from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from traffic.schedule import make_schedule
+
+EXPECTED = Path(__file__).parent / "compare" / "page.txt"
+MILLISECOND = 1_000_000
+
+
+def write_run(folder: Path, tuner: str) -> Path:
+    testbed = load_testbed("graphcc")
+    for repeat in (1, 2, 3):
+        trial = TrialSpec(
+            campaign=folder.name,
+            testbed="graphcc",
+            backend="fake",
+            tuner=TunerSpec(tuner),
+            traffic=(IncastSpec(8, 200_000, MILLISECOND, 0, 4 * MILLISECOND),),
+            seed=repeat,
+            repeat=repeat,
+            duration_ns=4 * MILLISECOND,
+            drain_ns=100 * MILLISECOND,
+            cell={"tuner": tuner},
+        )
+        schedule = make_schedule(trial, testbed)
+        record = FakeBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+        verdict = stamp(trial, testbed, schedule, record)
+        facts = {"wall_s": 2.0}
+        write_trial(folder / trial.id, trial, testbed, schedule, record, verdict, facts)
+    return folder
+
+
+def page_text(folder: Path) -> str:
+    """Return the page's words and numbers, without what it was made with, and pictures."""
+    runs = [write_run(folder / tuner, tuner) for tuner in ("secn1", "secn2")]
+    page = build_comparison(compare_runs(runs, Margins()))
+    body = page[page.index("</head>") : page.index("<h3>Made with</h3>")]
+    body = re.sub(r"<script.*?</script>", "", body, flags=re.DOTALL)
+    cells = re.sub(r"</?(b|code)>", "", re.sub(r"</t[dh]><t[dh][^>]*>", " | ", body))
+    return "\n".join(
+        line
+        for part in re.sub(r"<[^>]+>", "\n", cells).splitlines()
+        if (line := html.unescape(part).strip())
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return page_text(tmp_path_factory.mktemp("compare"))
+
+
+def test_the_page_says_what_is_expected(text: str) -> None:
+    assert text == EXPECTED.read_text(encoding="utf-8").rstrip("\n")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        EXPECTED.write_text(page_text(Path(place)) + "\n", encoding="utf-8")
