@@ -10,6 +10,7 @@ from orchestration.model.errors import TrialError
 
 # InfluxDB keeps an error of a query that had begun to answer in a table of its own.
 _ERROR = "error"
+_HEADER = ["result", "table"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def rows_of(csv: Iterable[list[str]]) -> Iterator[dict[str, str]]:
     for row in csv:
         if not any(row) or row[0].startswith("#"):
             named = False
-        elif not named:
+        elif not named or row[1:3] == _HEADER:
             header, named = row, True
         else:
             values = dict(zip(header, row, strict=False))
