@@ -18,7 +18,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.compare import compare
 from orchestration.model.errors import InputError
-from orchestration.model.trial import TunerSpec
+from orchestration.model.trial import HostSpec, SingleFlowSpec, TunerSpec
 
 
 def write(folder, case, **changes):
@@ -270,3 +270,23 @@ def test_runs_without_a_common_cell_are_refused(cases, tmp_path):
             write(tmp_path / name, cases(tuner, 1), cell=cell, tuner=TunerSpec(tuner))
     with pytest.raises(InputError, match="have no cell in common"):
         compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
+
+
+def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cases, tmp_path):
+    case = cases("secn1", 1)
+    first = write(tmp_path / "a", case)
+    flow = SingleFlowSpec("h0", "h1", 1_000, 0)
+    replayed = {"traffic": (flow,), "tuner": TunerSpec("recorded"), "seed": 9}
+    write(tmp_path / "b", case, parent=f"a/{first.name}", **replayed)
+    slow = dataclasses.replace(case, testbed=dataclasses.replace(case.testbed, framing_bytes=0))
+    write(tmp_path / "c", slow, host=HostSpec(min_rto_ns=5_000_000))
+
+    def causes(name):
+        (comparison,) = compare_runs([tmp_path / "a", tmp_path / name], Margins())
+        return {cause.what: cause for cause in comparison.cells[0].causes}
+
+    assert causes("b") == {}
+    found = causes("c")
+    assert set(found) == {"framing", "minimum RTO"}
+    assert (found["framing"].a, found["framing"].b) == ("24 B", "0 B")
+    assert "no timeout" in found["minimum RTO"].why

@@ -9,6 +9,7 @@ import numpy as np
 
 from orchestration.analysis.comparison.settings import Settings, leaves
 from orchestration.analysis.summary import tuner_label
+from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 
 # What a metric is about, so that a cause can say what it moves.
@@ -239,22 +240,18 @@ def _facts(a: Settings, b: Settings) -> Iterator[Cause]:
 
 def _experiment(a: Settings, b: Settings) -> Iterator[Cause]:
     ours, theirs = a.trial.spec, b.trial.spec
-    if ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
-        yield Cause(
-            "traffic", _count(ours.traffic), _count(theirs.traffic), EVERYTHING,
-            "other patterns make the flows", 0.6,
-        )  # fmt: skip
-    elif ours.seed != theirs.seed and ours.parent == theirs.parent == "":
-        yield Cause(
-            "seed", str(ours.seed), str(theirs.seed), EVERYTHING,
-            "other draws of the same traffic: more repeats, or the same seeds", 0.4,
-        )  # fmt: skip
+    # a replay has its parent's flows, whatever the pattern and the seed that they are sent by
+    if ours.parent == theirs.parent:
+        yield from _flows_made(ours, theirs)
     if ours.faults != theirs.faults:
         yield Cause(
             "faults", str(len(ours.faults)), str(len(theirs.faults)), EVERYTHING,
             "links are down at other times", 0.6,
         )  # fmt: skip
-    if ours.tuner.name != theirs.tuner.name:
+    if ours.tuner.name != theirs.tuner.name and "recorded" not in (
+        ours.tuner.name,
+        theirs.tuner.name,
+    ):
         yield Cause(
             "tuner", tuner_label(ours.tuner), tuner_label(theirs.tuner),
             (QUEUE, MARKS, SLOWDOWN, TAIL), "another rule sets the thresholds", 0.5,
@@ -270,6 +267,34 @@ def _experiment(a: Settings, b: Settings) -> Iterator[Cause]:
                 name, format_duration(first), format_duration(second), (QUEUE, MARKS, TAIL),
                 "set in the campaign", effect * _gap(first, second),
             )  # fmt: skip
+
+
+def _flows_made(ours: TrialSpec, theirs: TrialSpec) -> Iterator[Cause]:
+    if ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
+        yield Cause(
+            "traffic", _count(ours.traffic), _count(theirs.traffic), EVERYTHING,
+            "other patterns make the flows", 0.6,
+        )  # fmt: skip
+    elif ours.seed != theirs.seed:
+        yield Cause(
+            "seed", str(ours.seed), str(theirs.seed), EVERYTHING,
+            "other draws of the same traffic: more repeats, or the same seeds", 0.4,
+        )  # fmt: skip
+
+
+def _program(a: Settings, b: Settings) -> Iterator[Cause]:
+    """Compare closloop's version and commit, and the emulated kernel's build."""
+    why = "the program itself was another: its changes say what may move"
+    for name, key, effect in (
+        ("closloop's version", "closloop", 0.6),
+        ("closloop's commit", "commit", 0.6),
+        ("kernel's build", "kernel_hash", 0.4),
+    ):
+        first, second = (
+            str({**item.trial.facts, **item.trial.versions}.get(key, "")) for item in (a, b)
+        )
+        if first and second and first != second:
+            yield Cause(name, first[:12], second[:12], EVERYTHING, why, effect)
 
 
 def _count(patterns: Sequence[object]) -> str:
@@ -297,6 +322,6 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
 
 _Rule = Callable[[Settings, Settings], Iterator[Cause]]
 RULES: tuple[_Rule, ...] = (
-    _backend, _framing, _delays, _thresholds, _transport, _sampling, _machine, _facts, _experiment,
-    _stamps,
+    _backend, _framing, _delays, _thresholds, _transport, _sampling, _machine, _program,
+    _facts, _experiment, _stamps,
 )  # fmt: skip
