@@ -158,8 +158,13 @@ def end_labels(
         )
 
 
-def name_line(figure: Any, name: str, x: float, y: float, colour: str) -> None:
-    """Write a line's name right of the point (x, y), in the axes' own numbers: logs on log axes."""
+def name_line(
+    figure: Any, name: str, x: float, y: float, colour: str, *, below: bool = False
+) -> None:
+    """Write a line's name right above (or below) the point (x, y).
+
+    In the axes' own numbers: logs on log axes.
+    """
     figure.add_annotation(
         x=x,
         y=y,
@@ -167,7 +172,7 @@ def name_line(figure: Any, name: str, x: float, y: float, colour: str) -> None:
         font={"color": readable(colour), "size": 13},
         xanchor="left",
         xshift=6,
-        yshift=6,
+        yshift=-9 if below else 6,
         showarrow=False,
         bgcolor="rgba(255,255,255,0.75)",
     )

@@ -17,6 +17,8 @@ from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.histogram import HistogramFigures
 from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.tables import TABLES
+from orchestration.model.errors import InputError
 from orchestration.model.records import (
     DONE,
     MISSING,
@@ -151,6 +153,13 @@ def measure(result: TrialResult) -> TrialMetrics:
 def measure_flows(result: TrialResult) -> FlowFigures:
     """Return the figures of a trial's flows. Raises InputError for a table that is unreadable."""
     flows, schedule = result.table("flows"), result.table("schedule")
+    if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
+        raise InputError.single(
+            str(result.folder / TABLES["flows"].file),
+            f"has {len(flows['flow_id']):,} flows, which are not the "
+            f"{len(schedule['flow_id']):,} of {TABLES['schedule'].file}",
+            "run the trial again, or restore both files from a copy",
+        )
     done = flows["status"] == STATUS_NAMES[DONE]
     size = schedule["bytes"][done]
     fct = flows["fct_ns"][done].astype(np.float64)

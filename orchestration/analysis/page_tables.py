@@ -29,7 +29,9 @@ def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption
     body = "\n".join(f'<tr class="{klass}">{cells("td", texts)}</tr>' for klass, texts in rows)
     told = f'<p class="caption">{escape(caption)}</p>' if caption else ""
     return (
-        f'<div class="scroll"><table><thead><tr>{cells("th", heads)}</tr></thead>'
+        # what scrolls must be reachable by key
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {heads[0]}">'
+        f"<table><thead><tr>{cells('th', heads)}</tr></thead>"
         f"<tbody>\n{body}\n</tbody></table></div>{told}"
     )
 
@@ -187,8 +189,17 @@ def _counted(counter: Counter[str], total: int) -> str:
     if len(counter) == 1 and counter.total() == total:
         return f"<code>{escape(next(iter(counter)))}</code>"
     if len(counter) > 4:
-        return f"{len(counter)} different values"
+        return f"{len(counter)} different values{_range(counter)}"
     return ", ".join(
         f"<code>{escape(value)}</code> ({count} of {total} trials)"
         for value, count in counter.items()
     )
+
+
+def _range(values: Iterable[str]) -> str:
+    """Return from where to where numbers go, "" for texts."""
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return ""
+    return f", {min(numbers):g} to {max(numbers):g}"

@@ -6,8 +6,9 @@ tuners are compared on the seeds that they share. Invalid trials are listed, nev
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
+# Of one kind: whoever lost a disk has hundreds.
+_PROBLEMS_TOLD = 5
 
 
 @dataclass(frozen=True)
@@ -116,17 +119,22 @@ class Summary:
 FIXED_TUNERS = ("secn1", "secn2", "static")
 
 
-def summarise(campaign_folder: Path, baseline: str = "") -> Summary:
+def summarise(
+    campaign_folder: Path,
+    baseline: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Summary:
     """Read the finished trials of a campaign's folder and return what they show.
 
     `baseline` names the tuner that the others are compared with; if "", the first by name of those
-    with fixed settings, or else of all. Raises InputError if there are no finished trials, a file
-    cannot be read, or no tuner has that name.
+    with fixed settings, or else of all. `progress` is told how many of how many trials are read.
+    Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that
+    name.
     """
     folders = finished_trials(campaign_folder)
     if not folders:
         raise InputError([_no_trials(campaign_folder)])
-    trials = _load_all(folders)
+    trials = _load_all(folders, progress)
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -151,17 +159,35 @@ def _no_trials(folder: Path) -> Problem:
     return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
 
 
-def _load_all(folders: Sequence[Path]) -> tuple[Trial, ...]:
+def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> tuple[Trial, ...]:
     trials: list[Trial] = []
     problems: list[Problem] = []
-    for folder in folders:
+    for place, folder in enumerate(folders):
+        progress(place, len(folders))
         try:
             trials.append(_load(folder))
         except InputError as error:
             problems += error.problems
     if problems:
-        raise InputError(problems)
+        raise InputError(_said_once(problems))
+    progress(len(folders), len(folders))
     return tuple(trials)
+
+
+def _said_once(problems: Sequence[Problem]) -> list[Problem]:
+    """Return the first problems of each kind, the last of them with how many more there are."""
+    kinds: dict[tuple[str, str, str], list[Problem]] = {}
+    for problem in problems:
+        kind = (Path(problem.where).name, problem.what, problem.remedy)
+        kinds.setdefault(kind, []).append(problem)
+    told = []
+    for alike in kinds.values():
+        told += alike[:_PROBLEMS_TOLD]
+        more = len(alike) - _PROBLEMS_TOLD
+        if more > 0:
+            where = f"{told[-1].where} (and {more} more like it)"
+            told[-1] = dataclasses.replace(told[-1], where=where)
+    return told
 
 
 def _load(folder: Path) -> Trial:

@@ -1,4 +1,4 @@
-"""`closloop report`: what a campaign's finished trials show, as tables and one HTML page."""
+"""`closloop report`: what a campaign's finished trials show: tables, a page, a PDF, CSV files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-REPORT_FILE = "report.html"
+REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
 
 def report(
@@ -22,16 +22,29 @@ def report(
     html: Annotated[
         bool, typer.Option("--html/--no-html", help=f"Write {REPORT_FILE} into the folder.")
     ] = True,
+    pdf: Annotated[
+        bool, typer.Option("--pdf", help=f"Write {PDF_FILE} as well. Needs Chromium.")
+    ] = False,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write every figure's numbers into this folder.")
+    ] = None,
 ) -> None:
     """Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.
 
     Trials whose stamp says invalid are listed and counted nowhere.
 
-    Example: closloop report runs/quickstart
+    Example: closloop report runs/quickstart --pdf --csv figures
     """
     from orchestration.analysis.summary import summarise
+    from orchestration.cli.phases import Phases
 
-    summary = summarise(run_folder, baseline)
+    if pdf:
+        from orchestration.analysis.report.pdf import find_browser
+
+        find_browser()  # before the work, not after it
+    with Phases() as phases:
+        phases.phase("reading trials")
+        summary = summarise(run_folder, baseline, phases.step)
     if as_json:
         from orchestration.analysis.export import summary_to_json
 
@@ -42,9 +55,25 @@ def report(
         from orchestration.analysis.tables import report_tables
 
         Console().print(report_tables(summary))
-    if html:
-        from orchestration.analysis.report.page import write_page
+    if not (html or pdf or csv):
+        return
+    from orchestration.analysis.document import replace_file
+    from orchestration.analysis.report.page import build_report
 
-        path = run_folder / REPORT_FILE
-        write_page(summary, path)
-        typer.echo(f"page: {path}", err=True)
+    with Phases() as phases:
+        phases.phase("drawing")
+        made = build_report(summary, phases.step)
+    if html:
+        replace_file(run_folder / REPORT_FILE, made.html)
+        typer.echo(f"page: {run_folder / REPORT_FILE}", err=True)
+    if csv:
+        from orchestration.analysis.report.csv_files import write_csv
+
+        typer.echo(f"csv: {len(write_csv(csv, summary, made.csv))} files in {csv}", err=True)
+    if pdf:
+        from orchestration.analysis.report.pdf import print_page
+
+        with Phases() as phases:
+            phases.phase("printing")
+            print_page(made.html, run_folder / PDF_FILE)
+        typer.echo(f"pdf: {run_folder / PDF_FILE}", err=True)

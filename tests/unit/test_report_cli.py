@@ -87,8 +87,8 @@ def test_a_bad_folder_is_the_users_error(run, tmp_path):
 
 
 def test_the_page_opens_offline_and_is_small_enough_to_mail(page):
-    assert len(page.encode()) < 8_000_000
-    assert page.count("plotly.js v") == 1
+    assert len(page.encode()) < 3_000_000
+    assert page.count("plotly.js (cartesian - minified) v") == 1
     assert not EXTERNAL.search(text_before_plotly(page))
     assert "default-src 'none'" in page
 
@@ -109,7 +109,7 @@ def test_the_page_starts_with_the_answer_and_shows_the_invalid_trial(page):
     ]
     assert places == sorted(places)
     assert "flows failed</span>" in body
-    assert body.count("<figure>") == body.count('<div id="picture-')
+    assert body.count("<figure>") == body.count('<div id="picture-') == body.count("<figcaption id")
 
 
 def test_the_same_folder_gives_the_same_page_soon(campaign, page):

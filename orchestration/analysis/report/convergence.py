@@ -132,16 +132,14 @@ def _means(condition: Condition, key: str) -> list[_Path]:
 
 def _said(path: _Path) -> str:
     count = len(path.mean)
+    known = f"{path.tuner}: ±{path.half_width:.2g}%"
     if not math.isfinite(path.half_width):
-        return f"{path.tuner} has no interval after {count} repeats."
+        return f"{path.tuner}: no interval after {count} repeats."
     if path.half_width <= 100 * _TARGET:
-        return f"{path.tuner} is known to ±{path.half_width:.2g}%: more repeats are hardly needed."
+        return f"{known}, more repeats are hardly needed."
     if path.needed <= count:
-        return f"{path.tuner} is known to ±{path.half_width:.2g}%."
-    return (
-        f"{path.tuner} is known to ±{path.half_width:.2g}%; at this spread ±1% takes about "
-        f"{path.needed:,} repeats."
-    )
+        return f"{known}."
+    return f"{known}; at this spread ±1% takes about {path.needed:,} repeats."
 
 
 def _name_ends(figure: object, paths: list[_Path], colours: Colours) -> None:

@@ -128,6 +128,7 @@ def _log(relative: float) -> float:
 class PairedValues:
     """A metric of a tuner and of the baseline on the seeds that both have, by repeat (pairs,)."""
 
+    key: str
     tuner: str
     baseline: str
     repeats: tuple[int, ...]
@@ -155,7 +156,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         )
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
-            found.append(PairedValues(arm.tuner, arms[0].tuner, repeats, first, second))
+            found.append(PairedValues(key, arm.tuner, arms[0].tuner, repeats, first, second))
     return found
 
 
@@ -202,8 +203,8 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     clauses = [_higher_in(item) for item in values[::-1]]
     ranges = [_pair_range(item) for item in values[::-1]]
     return Picture(
-        f"{label[0].upper()}{label[1:]} is higher than with {values[0].baseline} "
-        f"{'; '.join(clauses)}",
+        f"{label[0].upper() if label[0] == 'm' else label[0]}{label[1:]} against "
+        f"{values[0].baseline}: higher {', '.join(clauses)}",
         f"{' '.join(ranges)} Circles: one pair of trials with the same flows each. Diamond and "
         "bar: ratio of the means with its 95% interval.",
         figure,
@@ -220,11 +221,11 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
 
 def _higher_in(item: PairedValues) -> str:
     higher = sum(second > first for first, second in zip(item.first, item.second, strict=True))
-    return f"in {higher} of {len(item.first)} pairs with {item.tuner}"
+    return f"with {item.tuner} in {higher} of {len(item.first)} pairs"
 
 
 def _pair_range(item: PairedValues) -> str:
-    unit = "ratio" if item.first[0] < 1e3 else "ns"
+    unit = METRIC[item.key].unit
     place = int(np.argmax(np.abs(np.log(np.array(item.second) / np.array(item.first)))))
     first, second = quantity(item.first[place], unit), quantity(item.second[place], unit)
     return f"{item.tuner} is farthest off in repeat {item.repeats[place]}: {second}, not {first}."

@@ -46,16 +46,18 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
         return None
     worst = np.nanmax([_peaks(values) for _, values in held], axis=0)
     rows = np.sort(np.argsort(-worst, kind="stable")[:_MOST_PORTS])
-    end_ns = max(float(t_ns[-1]) for t_ns, _ in held)
-    count = min(spans, min(len(t_ns) for t_ns, _ in held))
-    edges = np.linspace(0, end_ns, count + 1)
+    first, last = held[0][0][0], max(float(t_ns[-1]) for t_ns, _ in held)
+    samples = min(len(t_ns) for t_ns, _ in held)
+    count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
+    # samples lie within spans, not on their edges
+    edges = np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1)
     rest = np.delete(worst, rows)
     return FabricGrids(
         repeat=shown.repeat,
         ports=tuple(_label(testbed, row) for row in rows),
         towards=tuple(testbed.peer_device(testbed.switch_ports[row]).name for row in rows),
         begins_ns=edges[:-1].astype(np.int64),
-        span_ns=end_ns / count,
+        span_ns=float(edges[1] - edges[0]),
         peak_bytes={
             trial.tuner: _binned(t_ns, values[:, rows], edges)
             for trial, (t_ns, values) in zip(shown.trials, held, strict=True)

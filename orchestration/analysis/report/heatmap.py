@@ -9,11 +9,13 @@ from plotly.subplots import make_subplots
 from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
 from orchestration.analysis.report.fabric_grid import FabricGrids
 from orchestration.analysis.words import quantity
-from orchestration.model.units import format_duration, format_size
+from orchestration.model.units import format_size
 
 # Lengths below this look like an empty queue: it is less than a full frame.
 _FLOOR_BYTES = 1e3
 _ROW_PIXELS, _PANEL_PIXELS = 14, 30
+# Brewer's Blues: one hue, told by lightness alone, dark is much, as ink on paper.
+_SCALE = ("#F1F4F8", "#C6DBEF", "#6BAED6", "#2171B5", "#08306B")
 
 
 def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
@@ -57,9 +59,7 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
     figure.update_layout(
         coloraxis={
-            # made for readers of all kinds of colour vision; dark is much, as ink on paper
-            "colorscale": "Cividis",
-            "reversescale": True,
+            "colorscale": _SCALE,
             "cmin": np.log10(_FLOOR_BYTES),
             "cmax": np.log10(top),
             "colorbar": {
@@ -84,8 +84,8 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     return Picture(
         f"{_hottest(grids)}",
         f"{_busy(grids)} Each cell is the most that the port's queues held within "
-        f"{format_duration(grids.span_ns)}, in repeat {grids.repeat}, while flows arrived."
-        f"{_left(grids)}",
+        f"{quantity(grids.span_ns, 'ns')}, in repeat {grids.repeat}, while flows arrived."
+        f"{_left(grids)}{_unknown(grids)}",
         figure,
         "fabric-over-time",
         _data(grids),
@@ -98,7 +98,7 @@ def _hottest(grids: FabricGrids) -> str:
     row, span = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
     return (
         f"The longest queue: {quantity(float(grid[row, span]), 'bytes')} at {grids.ports[row]} "
-        f"towards {grids.towards[row]} around {format_duration(float(grids.begins_ns[span]))}, "
+        f"towards {grids.towards[row]} around {quantity(float(grids.begins_ns[span]), 'ns')}, "
         f"with {tuner}"
     )
 
@@ -128,6 +128,11 @@ def _left(grids: FabricGrids) -> str:
         f" {grids.left_out} more ports are not drawn: none of them ever held more than "
         f"{quantity(grids.left_bytes, 'bytes')}."
     )
+
+
+def _unknown(grids: FabricGrids) -> str:
+    share = float(np.mean([np.isnan(grid).mean() for grid in grids.peak_bytes.values()]))
+    return f" {100 * share:.0f}% of the cells are empty: no new number then." if share else ""
 
 
 def _data(grids: FabricGrids) -> dict[str, list[object]]:

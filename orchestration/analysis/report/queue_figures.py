@@ -23,7 +23,7 @@ from orchestration.analysis.metrics import QUEUE_GRID_BYTES
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.words import extremes
+from orchestration.analysis.words import extremes, quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
 
@@ -83,9 +83,9 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     rows = [(tuner, at) for tuner in shares for at in range(len(QUEUE_GRID_BYTES))]
     return Picture(
         f"1% of the time a queue is longer than {extremes(p99, 'bytes')}",
-        f"A queue is empty {extremes(empty, 'share')} of the time. Complementary distribution over "
-        "all switch queues and samples while flows arrived. Line: mean over repeats; band: their "
-        "lowest and highest.",
+        f"Share of the time that a queue is empty: {extremes(empty, 'share')}. Complementary "
+        "distribution over all switch queues and samples while flows arrived. Line: mean over "
+        "repeats; band: their lowest and highest.",
         figure,
         "queue-distribution",
         {
@@ -120,8 +120,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
                 steps.line.update(shape="hv", dash="dot" if name == "kmin" else "dash")
                 steps.hovertemplate = f"{name} %{{y:,}} B<extra></extra>"
                 figure.add_trace(steps, row=row, col=1)
-                beyond = " (off scale)" if values.min() > top else ""
-                words += f", {name} {_range(values)}{beyond}"
+                words += f", {name} {_range(values)}"
         figure.add_annotation(
             x=0.005,
             y=0.99,
@@ -145,7 +144,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     rows = [(item, at) for item in lines for at in range(len(item.t_ns))]
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
-        f"{' '.join(_peak(item) for item in lines)} The busiest queue {queue.kind} of repeat "
+        f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
         f"{queue.repeat}, while flows arrived. Dotted: kmin, dashed: kmax, as read back from the "
         "queue.",
         figure,
@@ -158,17 +157,25 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     )
 
 
-def _peak(item: Timeline) -> str:
+def _peak(item: Timeline, top: float) -> str:
+    """Return when the queue was longest, and how that is to its thresholds."""
     at = int(np.argmax(item.qlen_bytes))
     text = (
-        f"{item.tuner}: longest, {format_size(int(item.qlen_bytes[at]))}, at "
+        f"{item.tuner}: longest, {quantity(float(item.qlen_bytes[at]), 'bytes')}, at "
         f"{format_duration(int(item.t_ns[at]))}"
     )
     if item.above_kmin is not None:
         text += f", above kmin {100 * item.above_kmin:.0f}% of the time"
+        beyond = [
+            name
+            for name, values in (("kmin", item.kmin_bytes), ("kmax", item.kmax_bytes))
+            if values.min() > top
+        ]
+        if beyond:
+            text += f" ({' and '.join(beyond)} beyond the scale)"
     return f"{text}."
 
 
 def _range(values: np.ndarray) -> str:
-    low, high = (format_size(int(value)) for value in (values.min(), values.max()))
+    low, high = (quantity(float(value), "bytes") for value in (values.min(), values.max()))
     return low if low == high else f"{low} to {high}"

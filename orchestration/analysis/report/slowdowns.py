@@ -289,6 +289,5 @@ def _name_lines(figure: object, curves: dict[str, Floats], colours: Colours) -> 
     """Write each line's name beside it, at a height of its own, so that the names do not meet."""
     for number, (tuner, values) in enumerate(curves.items()):
         place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
-        name_line(
-            figure, tuner, float(np.log10(values[0, place])), 100 * _SHARES[place], colours[tuner]
-        )
+        x, y = float(np.log10(values[0, place])), 100 * float(_SHARES[place])
+        name_line(figure, tuner, x, y, colours[tuner], below=True)
