@@ -107,13 +107,13 @@ class InfluxConnection:
             rows: Iterator[list[str]] = self._client.query_api().query_csv(flux)
             yield from rows
         except ApiException as error:
-            answer = self._refusal(error)
+            answer = self._refusal(error, "the query")
             raise TrialError(answer.text, answer.remedy) from error
         except (HTTPError, OSError) as error:
             answer = self._unreachable(error)
             raise TrialError(answer.text, answer.remedy) from error
 
-    def _refusal(self, error: Any) -> Answer:
+    def _refusal(self, error: Any, what: str = "the records") -> Answer:
         status, where = error.status or 0, self.server.url
         said = _said(error)
         if status in (401, 403):
@@ -143,9 +143,9 @@ class InfluxConnection:
         if 400 <= status < 500:
             return Answer(
                 "refused",
-                f"{where} refuses the records ({status}{said})",
+                f"{where} refuses {what} ({status}{said})",
                 "if the bucket has other data under the same names, or deletes data of that time, "
-                "choose another bucket",
+                "choose another bucket; queries need InfluxDB 2 with Flux",
             )
         return self._rubbish(f"status {status}{said}")
 
