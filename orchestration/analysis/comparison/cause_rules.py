@@ -155,11 +155,14 @@ def _loop_delay_ns(settings: Settings) -> float | None:
 
 def _transport(a: Settings, b: Settings) -> Iterator[Cause]:
     ours, theirs = a.trial.spec.host, b.trial.spec.host
-    if ours.congestion_control != theirs.congestion_control:
-        yield Cause(
-            "congestion control", ours.congestion_control, theirs.congestion_control, EVERYTHING,
-            "senders answer marks in another way", 0.9,
-        )  # fmt: skip
+    # an imported run's is in its facts: its campaign was another program's
+    first, second = (
+        str(item.trial.facts.get("congestion_control", item.trial.spec.host.congestion_control))
+        for item in (a, b)
+    )
+    if first != second:
+        why = "senders answer marks in another way"
+        yield Cause("congestion control", first, second, EVERYTHING, why, 0.9)
     if ours.min_rto_ns != theirs.min_rto_ns:
         timeouts = [item.timeouts for item in (a, b)]
         none = all(count == 0 for count in timeouts)
