@@ -52,7 +52,7 @@ def view(
         room = height - len(head) - len(trials) - len(remarks) - len(foot) - 1
         fabric = drawn.fabric(shown, room)
     elif not state.ended:
-        fabric = [Text("waiting for the first reading of a trial …", style="dim")]
+        fabric = [Text("waiting for the first reading of a trial", style="dim")]
     lines = [*head, *trials, Text(), *fabric, *remarks]
     lines = [*lines[: max(0, height - len(foot))], *foot]
     for line in lines:
@@ -68,6 +68,7 @@ class _Drawn:
         self._levels = _ASCII if ascii_only else _BLOCKS
         self._bars = _ASCII_BAR if ascii_only else _BAR
         self._arrow, self._to = (">", "->") if ascii_only else ("▸", "→")
+        self._more = "~" if ascii_only else "…"
 
     def head(self, state: RunState) -> list[Text]:
         """The run: how far, how long; how it ended."""
@@ -127,7 +128,7 @@ class _Drawn:
 
     def _trial(self, trial: TrialState, state: RunState, is_shown: bool, room: int) -> Text:
         snapshot, end_ns = trial.snapshot, trial.spec.duration_ns
-        name = trial.id if len(trial.id) <= room else trial.id[: room - 1] + "…"
+        name = trial.id if len(trial.id) <= room else trial.id[: room - 1] + self._more
         line = Text(f"{self._arrow if is_shown else ' '} {name:<{room}} ")
         line.stylize("bold" if is_shown else "")
         t_ns = snapshot.t_ns if snapshot else 0
@@ -180,9 +181,11 @@ class _Drawn:
             scale.append_text(self._cell(height))
         what = "port" if laid.cell_is_port else "device, its highest port"
         more = f"; {laid.left_out} devices do not fit" if laid.left_out else ""
+        # Readings begin some ns late: 1 ms, not 1000 us.
+        window = format_duration(round(figures.window_ns, -4), 1)
         return [
             Text.assemble(
-                (f"q mean queue over {format_duration(round(figures.window_ns, -4), 1)}, of Kmax ", "dim"),
+                (f"q mean queue over {window}, of Kmax ", "dim"),
                 scale,
                 (" at Kmax or over", "dim"),
             ),

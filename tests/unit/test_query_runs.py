@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.tables import TABLES, TableSpec, write_table
 from orchestration.model.errors import InputError
 from orchestration.query import Runs, sql, table
+from orchestration.query.interrupt import interruptible
 from orchestration.query.output import first_rows, write_result
 
 
@@ -220,3 +223,32 @@ def test_json_has_objects_where_the_table_has_json(two, tmp_path):
     first = json.loads(path.read_text())[0]
     assert first["traffic"][0]["workload"] == "WebSearch"
     assert (first["nothing"], first["nan"]) == (None, None)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from orchestration.query import Runs
+from orchestration.query.interrupt import interruptible
+runs = Runs(sys.argv[1])
+query = "select sum(x * 7 % 5) from range(1000000000) as a(x) where sqrt(x) % 3 < 0.1"
+relation = runs.sql(query)
+# To the process: the kernel hands it to the main thread, as it does with a terminal's Ctrl-C.
+threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+begin_s = time.monotonic()
+try:
+    interruptible(runs, relation.fetchall)
+except KeyboardInterrupt:
+    print("stopped", time.monotonic() - begin_s < 10)
+print(runs.sql("select count(*) from trials").fetchall())
+"""
+
+
+def test_ctrl_c_stops_a_long_query(campaign):
+    # In a program of its own: where pandas is loaded, DuckDB lets nothing else run meanwhile.
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, str(campaign)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == ["stopped True", "[(10,)]"], done.stderr

@@ -125,10 +125,12 @@ def test_numbers_that_a_device_lacks_are_question_marks():
 
 
 def test_a_terminal_without_unicode_gets_ascii():
-    one = trial("one")
-    run = state([one])
+    one = trial("one" * 40)
+    run = state([one], remarks=[("t", "warning", "long " * 40)])
     text = "\n".join(shown(run, one, keys="q: quit", ascii_only=True))
     assert text.isascii()
+    empty = dataclasses.replace(one, snapshot=None)
+    assert "\n".join(shown(state([empty]), empty, ascii_only=True)).isascii()
 
 
 def test_drops_and_late_readings_of_the_running_trial_are_warnings():
