@@ -15,7 +15,6 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.tables import TABLES, TableSpec, write_table
 from orchestration.model.errors import InputError
 from orchestration.query import Runs, sql, table
-from orchestration.query.interrupt import interruptible
 from orchestration.query.output import first_rows, write_result
 
 
