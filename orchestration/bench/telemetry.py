@@ -75,7 +75,7 @@ def influx_sink() -> Outcome:
             f"at most {_MOST_GROWTH:+.0%}",
             growth <= _MOST_GROWTH,
         ),
-        Figure("the sender meanwhile", f"{share:.1%} of a core, at the lowest priority"),
+        Figure("the sender meanwhile", f"{share:.1%} of a core, at a low priority"),
     )
     notes = (
         "a record is one queue at one reading: five counters, two times, six tags",

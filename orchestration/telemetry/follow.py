@@ -58,6 +58,9 @@ class Following:
             for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
                 _show(said)
             self._sum_up(sender)
+        except KeyboardInterrupt:  # the trials are done: only the wait for the server is over
+            sender.close()
+            self._sum_up(sender)
         finally:
             sender.close()
 
@@ -74,7 +77,7 @@ class Following:
     def _sum_up(self, sender: SenderProcess) -> None:
         found, where = sender.outcome, self._settings.server
         if found is None:
-            what = "InfluxDB: the sender ended before it was done"
+            what = "InfluxDB: not everything is sent yet"
         elif not found.trials and not found.spooled:
             print(f"InfluxDB: {found.points} points sent to {where}", file=sys.stderr)
             return

@@ -24,7 +24,7 @@ from typing import Any
 from orchestration.model.errors import ClosloopError
 
 _PR_SET_PDEATHSIG = 1
-_NICE = 19
+_NICE = 10
 _IDLE_S = 0.2
 # How long a server that is in trouble is waited for at the end of a run.
 _TROUBLE_S = 3.0
@@ -155,6 +155,8 @@ def send(campaign_folder: Path) -> None:
 
     settings = load_settings()
     connection = Watched(settings.server)
+    # Loading what it needs is over, which happens once a run.
+    _stand_back()
     delivery = Delivery(connection, patience, say)
     refused = False
     with Sender(campaign_folder, settings.home(campaign_folder), delivery, say) as sender:
@@ -182,7 +184,7 @@ def _print(values: dict[str, Any]) -> None:
 
 
 def _stand_back() -> None:
-    """Take as little of a core as there is, while trials want it."""
+    """Leave the cores to the trials, who come first."""
     os.nice(_NICE)
     # Where sessions share the cores between them, a process's own niceness counts within its own.
     with suppress(OSError):
@@ -195,7 +197,6 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         return
-    _stand_back()
     try:
         send(folder)
     except ClosloopError as error:
