@@ -182,9 +182,15 @@ def _short(text: str) -> str:
 
 def _cause(error: Exception) -> str:
     """Return the reason in a few words: urllib3 wraps it in the names of its objects."""
-    reason: object = getattr(error, "reason", None) or error
-    text = str(reason)
-    return text.rsplit(": ", 1)[-1] if ": " in text else text
+    reason: object = error
+    while True:
+        inner = getattr(reason, "reason", None) or next(
+            (one for one in getattr(reason, "args", ()) if isinstance(one, BaseException)), None
+        )
+        if inner is None:
+            break
+        reason = inner
+    return str(reason).rsplit(": ", 1)[-1]
 
 
 def _retry_after_s(error: Any) -> float:

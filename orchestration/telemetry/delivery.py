@@ -10,7 +10,7 @@ from typing import Protocol
 
 from collectors.sinks.influx import Answer
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 15.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
 # A request is halved when it is too large, but not below this.
 _FEWEST_LINES = 16
 
