@@ -1,0 +1,28 @@
+"""The page on telemetry names what is written, and nothing else."""
+
+import re
+from pathlib import Path
+
+from collectors.sinks.names import COMMON_TAGS, MEASUREMENTS
+from orchestration.telemetry.delivery import _FIRST_WAIT_S, _LONGEST_WAIT_S
+from orchestration.telemetry.exporter import _COUNTERS, _THRESHOLDS
+from orchestration.telemetry.points import LINES
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "telemetry.md").read_text()
+
+
+def test_the_table_has_every_measurement_with_its_tags_and_fields():
+    rows = re.findall(r"^\| `(closloop_\w+)` \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
+    shown = {name: (re.findall(r"`(\w+)`", a), re.findall(r"`(\w+)`", b)) for name, a, b in rows}
+    assert shown == {name: (list(one.tags), list(one.fields)) for name, one in MEASUREMENTS.items()}
+    for tag in COMMON_TAGS:
+        assert f"`{tag}`" in TEXT
+
+
+def test_figures_and_metrics_are_the_codes():
+    assert f"sends {LINES:,} a request" in TEXT
+    assert f"after {_FIRST_WAIT_S:g} s to {_LONGEST_WAIT_S:g} s" in TEXT
+    for name in _COUNTERS:
+        assert f"`_{name}_total`" in TEXT
+    for name in _THRESHOLDS:
+        assert f"`_{name}`" in TEXT
