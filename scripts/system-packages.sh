@@ -10,6 +10,8 @@ packages="$packages iproute2 openssh-server openssh-client sudo lldpd redis-serv
 packages="$packages ibverbs-providers perftest iperf3 fio"
 # A server for the tests of the InfluxDB sink.
 packages="$packages victoria-metrics"
+# Prints reports, and opens them in tests.
+packages="$packages chromium fonts-dejavu-core"
 
 missing=""
 for package in $packages; do

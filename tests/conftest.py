@@ -1,7 +1,7 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics.
+influx: victoria-metrics. browser: Chromium.
 """
 
 import getpass
@@ -44,6 +44,7 @@ NEEDS = {
     "ssh": lambda: _no_program("sshd"),
     "redis": lambda: _no_program("redis-server"),
     "influx": lambda: _no_program("victoria-metrics"),
+    "browser": lambda: _no_program("chromium"),
 }
 
 

@@ -54,8 +54,6 @@ def html_document(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # or browsers ask for /favicon.ico
-        '<link rel="icon" href="data:,">\n'
         f"<title>{escape(title)}</title>\n<style>\n{asset('page.css')}</style>\n"
         f"<script>{asset(PLOTLY_FILE)}</script>\n</head><body>\n{body}\n</body></html>\n"
     )

@@ -159,9 +159,9 @@ def end_labels(
 
 
 def name_line(
-    figure: Any, name: str, x: float, y: float, colour: str, *, below: bool = False
+    figure: Any, name: str, x: float, y: float, colour: str, *, above: bool = False
 ) -> None:
-    """Write a line's name right above (or below) the point (x, y).
+    """Write a line's name right of the point (x, y), below it or above it.
 
     In the axes' own numbers: logs on log axes.
     """
@@ -172,9 +172,8 @@ def name_line(
         font={"color": readable(colour), "size": 13},
         xanchor="left",
         xshift=6,
-        yshift=-9 if below else 6,
+        yshift=6 if above else -9,
         showarrow=False,
-        bgcolor="rgba(255,255,255,0.75)",
     )
 
 
@@ -194,10 +193,10 @@ def ratio_ticks(low: float, high: float) -> list[float]:
     span = math.log10(max(high, 1.01) / min(low, 0.99))
     if span < 0.2:
         ticks = [0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5]
-    elif span < 1.3:
+    elif span < 0.6:
         ticks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10]
     else:
-        ticks = [0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]
+        ticks = [0.01, 0.1, 0.3, 1, 3, 10, 100, 1000] if span < 2.6 else [0.01, 0.1, 1, 10, 100]
     return [tick for tick in ticks if min(low, 1) * 0.98 <= tick <= max(high, 1) * 1.02]
 
 

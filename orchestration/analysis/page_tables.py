@@ -202,4 +202,4 @@ def _range(values: Iterable[str]) -> str:
         numbers = [float(value) for value in values]
     except ValueError:
         return ""
-    return f", {min(numbers):g} to {max(numbers):g}"
+    return f", {min(numbers):.6g} to {max(numbers):.6g}"

@@ -6,18 +6,35 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
+import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
-PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+import pytest
 
-
-def find_browser() -> str:
-    """Return the program's path, "" if there is none."""
-    return next((path for name in PROGRAMS if (path := shutil.which(name))), "")
+CLOSLOOP = "from orchestration.cli.main import main; main()"
+CAMPAIGN = """
+campaign: page
+testbed: graphcc
+tuners: [secn1, secn2, amt]
+traffic:
+  - {kind: poisson, workload: WebSearch, load: $load}
+factors:
+  load: [0.3, 0.6]
+repeats: 3
+seed: 1
+duration: 4ms
+drain: 200ms
+"""
+# Chromium reads calls from file 3 and writes answers to file 4.
+LAUNCH = """
+import fcntl, os, sys
+calls, answers = (fcntl.fcntl(int(pipe), fcntl.F_DUPFD, 10) for pipe in sys.argv[1:3])
+os.dup2(calls, 3)
+os.dup2(answers, 4)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -27,16 +44,15 @@ class Browser:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         argv = [
-            find_browser(), "--headless", "--remote-debugging-pipe", "--disable-gpu",
+            "chromium", "--headless", "--remote-debugging-pipe", "--disable-gpu",
             "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
             f"--user-data-dir={folder}",
         ]  # fmt: skip
         if os.geteuid() == 0:  # Chromium refuses its sandbox to root
             argv.append("--no-sandbox")
-        command = ["sh", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "sh", *argv]
-        self.process = subprocess.Popen(
-            command, pass_fds=(to_browser, from_browser), stderr=subprocess.DEVNULL
-        )
+        pipes = (to_browser, from_browser)
+        command = [sys.executable, "-c", LAUNCH, *(str(pipe) for pipe in pipes), *argv]
+        self.process = subprocess.Popen(command, pass_fds=pipes, stderr=subprocess.DEVNULL)
         os.close(to_browser)
         os.close(from_browser)
         self._buffer, self._count, self._session = b"", 0, ""
@@ -135,11 +151,20 @@ class Browser:
         self.process.wait(20)
 
 
-@contextmanager
-def browsing(folder: Path):
-    """Return a browser whose profile is in `folder`."""
-    browser = Browser(folder)
-    try:
-        yield browser
-    finally:
-        browser.close()
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory):
+    """A browser, whose page is that of whoever opened one last."""
+    found = Browser(tmp_path_factory.mktemp("profile"))
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A campaign of two conditions and three tuners, one of which acts; with its page."""
+    place = tmp_path_factory.mktemp("page")
+    file = place / "page.yml"
+    file.write_text(CAMPAIGN)
+    run = ["run", str(file), "--on", "fake", "--out", str(place / "runs")]
+    subprocess.run([sys.executable, "-c", CLOSLOOP, *run], check=True)
+    return place / "runs" / "page"

@@ -4,6 +4,8 @@
 const config = { displayModeBar: false, responsive: true, showTips: false };
 // A4 less its margins, in CSS pixels.
 const PAPER_WIDTH = 690;
+// plotly.js shows at most one label in 50 ms, and says nothing when it was not a mouse that asked.
+const LABEL_MS = 70;
 const pictures = [...document.querySelectorAll(".picture")];
 const told = document.getElementById("told");
 
@@ -12,6 +14,12 @@ function draw(place) {
   place.dataset.drawn = "yes";
   const { data, layout } = JSON.parse(place.nextElementSibling.textContent);
   Plotly.newPlot(place, data, layout, config);
+}
+
+// Says aloud what the arrow keys point at; a mouse's reader sees it.
+function tell(place) {
+  if (!place.cursor) return;
+  told.textContent = [...place.querySelectorAll(".hovertext")].map((e) => e.textContent).join("; ");
 }
 
 const watcher = new IntersectionObserver(
@@ -41,15 +49,13 @@ addEventListener("afterprint", () => {
   for (const place of pictures) Plotly.relayout(place, { autosize: true, width: null });
 });
 
-// The points that can be pointed at, line by line: [[curve, [point, ...]], ...].
+// The points that can be pointed at, line by line, as Plotly.Fx.hover takes them.
 function lines(place) {
-  return place.data.flatMap((trace, curve) => {
+  return place.calcdata.flatMap((points, curveNumber) => {
+    const { trace, z, xCenter, yCenter } = points[0];
     if (!trace.hovertemplate) return [];
-    const rows = trace.type === "heatmap" ? trace.z : [trace.y];
-    return rows.map((row, number) => [
-      curve,
-      Array.from(row, (_, point) => (trace.type === "heatmap" ? [number, point] : point)),
-    ]);
+    if (!z) return [points.map((_, pointNumber) => ({ curveNumber, pointNumber }))];
+    return yCenter.map((yval) => Array.from(xCenter, (xval) => ({ curveNumber, xval, yval })));
   });
 }
 
@@ -58,20 +64,20 @@ function walk(event) {
   const place = event.currentTarget;
   if (event.key === "Escape") return leave(place);
   if (!(event.key in steps) || event.altKey || event.ctrlKey || event.metaKey) return;
-  const known = lines(place).filter(([, points]) => points.length);
+  const known = lines(place).filter((points) => points.length);
   if (!known.length) return;
   event.preventDefault();
   const [down, right] = steps[event.key];
   const old = place.cursor;
   const at = old ? { line: old.line + down, point: old.point + right } : { line: 0, point: 0 };
   at.line = (at.line + known.length) % known.length;
-  const [curve, points] = known[at.line];
+  const points = known[at.line];
   at.point = Math.min(Math.max(at.point, 0), points.length - 1);
   place.cursor = at;
-  const trace = place.data[curve];
-  const subplot = (trace.xaxis || "x") + (trace.yaxis || "y");
-  Plotly.Fx.hover(place, [{ curveNumber: curve, pointNumber: points[at.point] }], subplot);
-  told.textContent = [...place.querySelectorAll(".hovertext")].map((e) => e.textContent).join("; ");
+  const point = points[at.point];
+  const { xaxis, yaxis } = place.calcdata[point.curveNumber][0].trace;
+  Plotly.Fx.hover(place, [point], xaxis + yaxis);
+  setTimeout(() => tell(place), LABEL_MS);
 }
 
 function leave(place) {

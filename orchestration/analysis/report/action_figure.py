@@ -15,8 +15,9 @@ from orchestration.analysis.figure_style import (
     size_ticks,
 )
 from orchestration.analysis.report.actions import ActedQueue
+from orchestration.analysis.words import quantity
 from orchestration.model.records import Ints
-from orchestration.model.units import format_duration, format_size
+from orchestration.model.units import format_size
 
 
 def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
@@ -48,7 +49,9 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     pmax.line.shape = "hv"
     pmax.hovertemplate = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
     figure.add_trace(pmax, row=2, col=1)
-    top = 1.1 * float(max(queue.qlen_bytes.max(initial=1), queue.kmax_bytes.max(initial=1)))
+    longest = float(queue.qlen_bytes.max(initial=1))
+    # kmax where it can be shown beside the queue, which is what the picture is about
+    top = max(1.2 * longest, min(1.1 * float(queue.kmax_bytes.max(initial=1)), 2.2 * longest))
     ticks = size_ticks(top)
     texts = [format_size(tick) for tick in ticks]
     figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1, col=1)
@@ -58,9 +61,10 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     return Picture(
         f"{queue.tuner} changed the thresholds of {queue.label} towards {queue.towards} "
         f"{_times(queue.changes)}",
-        f"{_answers(queue, raised)} Repeat {queue.repeat}, the queue that it changed most often; "
-        f"{queue.everywhere:,} changes in all queues.{_cut(queue)} Triangles: the readings that "
-        "raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the queue.",
+        f"{_answers(queue, raised)} Repeat {queue.repeat}, the longest of the queues that it "
+        f"changed often; {queue.everywhere:,} changes in all queues.{_cut(queue)} Triangles: the "
+        "readings that raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the "
+        "queue.",
         figure,
         f"actions-{queue.tuner}",
         {
@@ -93,12 +97,12 @@ def _answers(queue: ActedQueue, raised: Ints) -> str:
     for word, chosen in (("raised", raised > 0), ("lowered", raised < 0)):
         chosen = chosen & known
         if chosen.any():
-            mean = format_size(float(queue.seen_bytes[chosen].mean()))
+            mean = quantity(float(queue.seen_bytes[chosen].mean()), "bytes")
             clauses.append(f"{word} kmax {_times(int(chosen.sum()))}, after {mean} on average")
-    text = f"It {' and '.join(clauses)}." if clauses else "It left kmax as it was."
+    text = f"It {', and '.join(clauses)}." if clauses else "It left kmax as it was."
     late = (queue.applied_ns - queue.seen_ns)[queue.seen_ns > 0]
     if len(late):
-        text += f" A change was in force {format_duration(float(np.median(late)))} after its "
+        text += f" A change was in force {quantity(float(np.median(late)), 'ns')} after its "
         text += "reading (median)."
     return text
 

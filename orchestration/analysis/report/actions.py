@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis.metrics import arrivals
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.timeline import changes_of, downsample
 from orchestration.artifacts.reader import TrialResult
@@ -17,12 +18,14 @@ _MOST_CHANGES = 250
 
 @dataclass(frozen=True)
 class ActedQueue:
-    """The queue whose thresholds a tuner changed most often, in the repeat that is shown.
+    """The longest of the queues whose thresholds a tuner changed often, in the shown repeat.
+
+    Often: at least half as often as any other, while flows arrived.
 
     `t_ns`, `qlen_bytes` (points,) are the queue. The rest has shape (changes,), the starting point
     first: the reading's time and length (-1 unknown), when the change was in force, the thresholds.
-    `changes` and `everywhere` count all changes of this queue and of all queues; the arrays may
-    have the first of them only, and the queue until then.
+    `changes` and `everywhere` count the changes of this queue and of all queues while flows
+    arrived; the arrays may have the first of them only, and the queue until then.
     """
 
     tuner: str
@@ -57,16 +60,18 @@ def acted_queues(shown: ShownRepeat, points: int) -> list[ActedQueue]:
 
 def _acted(tuner: str, result: TrialResult, repeat: int, points: int) -> ActedQueue | None:
     actions = result.table("actions")
-    late = actions["t_ns"] > 0
+    end_ns = int(result.spec.duration_ns)
+    soon = actions["applied_ns"] <= end_ns
+    late = soon & (actions["t_ns"] > 0)
     if not late.any():
         return None
     mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
     counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
-    lengths = result.ports.qlen_bytes.mean(axis=0)
-    queue = max(counts, key=lambda number: (counts[number], lengths[number]))
-    rows = np.flatnonzero(mine[queue])
+    lengths = arrivals(result.ports, end_ns).qlen_bytes.mean(axis=0)
+    often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
+    queue = max(often, key=lambda number: float(lengths[number]))
+    rows = np.flatnonzero(mine[queue] & soon)
     rows = rows[np.argsort(actions["applied_ns"][rows], kind="stable")][: _MOST_CHANGES + 1]
-    end_ns = int(result.spec.duration_ns)
     if counts[queue] > _MOST_CHANGES:
         end_ns = min(end_ns, int(actions["applied_ns"][rows[-1]]))
     ports = result.ports

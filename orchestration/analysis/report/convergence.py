@@ -57,15 +57,18 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     label = METRIC[key].label
     baseline = paired[0].baseline if paired else ""
     figure = base_figure(height=330, right=84)
-    for path in paths:
-        count, colour = np.arange(1, len(path.mean) + 1), colours[path.tuner]
+    for place, path in enumerate(paths):
+        # beside each other, so that bars do not hide bars
+        shift = 0.05 * (place - (len(paths) - 1) / 2)
+        count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.tuner]
         figure.add_trace(band(count, path.low, path.high, colour))
         trace = curve(count, path.mean, colour)
+        above, below = np.nan_to_num(path.high - path.mean), np.nan_to_num(path.mean - path.low)
         trace.update(
             mode="lines+markers",
-            customdata=np.stack([path.low, path.high], axis=1),
-            hovertemplate=f"{path.tuner}, %{{x}} repeats: %{{y:+.2f}}% (%{{customdata[0]:+.2f}} to "
-            "%{customdata[1]:+.2f})<extra></extra>",
+            error_y={"array": above, "arrayminus": below, "thickness": 1.5, "width": 3},
+            text=_texts(path),
+            hovertemplate=f"{path.tuner}, %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
     _name_ends(figure, paths, colours)
@@ -128,6 +131,17 @@ def _means(condition: Condition, key: str) -> list[_Path]:
             needed = repeats_needed(values, _TARGET * whole)
             paths.append(_Path(arm.tuner, mean, low, high, needed))
     return paths
+
+
+def _texts(path: _Path) -> list[str]:
+    """Return what is told of each point."""
+    return [
+        f"{count} {'repeat' if count == 1 else 'repeats'}: {mean:+.2f}%"
+        + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")
+        for count, (mean, low, high) in enumerate(
+            zip(path.mean, path.low, path.high, strict=True), start=1
+        )
+    ]
 
 
 def _said(path: _Path) -> str:

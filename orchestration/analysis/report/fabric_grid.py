@@ -46,7 +46,7 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
         return None
     worst = np.nanmax([_peaks(values) for _, values in held], axis=0)
     rows = np.sort(np.argsort(-worst, kind="stable")[:_MOST_PORTS])
-    first, last = held[0][0][0], max(float(t_ns[-1]) for t_ns, _ in held)
+    first, last = held[0][0][0], min(float(t_ns[-1]) for t_ns, _ in held)
     samples = min(len(t_ns) for t_ns, _ in held)
     count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
     # samples lie within spans, not on their edges

@@ -59,9 +59,8 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         # where the curve falls through a level of its own, so that the names do not meet
         level = float(mean[seen][0]) * 10 ** (-0.5 - 0.35 * number)
         place = min(int(np.searchsorted(-mean[seen], -level)), int(seen.sum()) - 1)
-        name_line(
-            figure, tuner, float(np.log10(x[place])), float(np.log10(mean[seen][place])), colour
-        )
+        x_name, y_name = float(np.log10(x[place])), float(np.log10(mean[seen][place]))
+        name_line(figure, tuner, x_name, y_name, colour, above=True)
     decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
     figure.update_yaxes(
         title="share of queue samples above x",
@@ -74,7 +73,8 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     figure.update_xaxes(
         title="queue length",
         type="log",
-        range=[3, np.log10(longest * 1.3)],
+        # with room for names right of lines
+        range=[3, np.log10(longest * 4)],
         tickvals=sizes,
         ticktext=[format_size(size) for size in sizes],
     )

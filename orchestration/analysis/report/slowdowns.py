@@ -290,4 +290,4 @@ def _name_lines(figure: object, curves: dict[str, Floats], colours: Colours) -> 
     for number, (tuner, values) in enumerate(curves.items()):
         place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
         x, y = float(np.log10(values[0, place])), 100 * float(_SHARES[place])
-        name_line(figure, tuner, x, y, colours[tuner], below=True)
+        name_line(figure, tuner, x, y, colours[tuner])

@@ -75,7 +75,9 @@ def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeli
     known = length != MISSING
     every_ns, every = ports.t_ns[:upto][known], length[known]
     t_ns, qlen = downsample(every_ns, every, points)
-    actions, mine = result.table("actions"), changes_of(result, queue)
+    actions = result.table("actions")
+    end_ns = int(every_ns[-1]) if len(every_ns) else 0
+    mine = changes_of(result, queue) & (actions["applied_ns"] <= end_ns)
     set_ns, kmin = np.maximum(actions["applied_ns"][mine], 0), actions["kmin_bytes"][mine]
     return Timeline(
         tuner=tuner,
