@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import plotly.io as pio
 
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -74,33 +75,38 @@ def short(name: str) -> str:
     return name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
 
 
+# plotly.py's own template is copied and checked for every figure, only to be put off.
+pio.templates.default = "none"
+_AXIS = {
+    "gridcolor": GRID,
+    "linecolor": FAINT,
+    "zeroline": False,
+    "ticks": "outside",
+    "tickcolor": FAINT,
+    "title": {"standoff": 8},
+    "automargin": True,
+}
+
+
 def base_figure(height: int, right: int = 20, figure: Any = None) -> Any:
     """Return an empty figure, or `figure`, in the common style; as wide as its place allows."""
-    figure = go.Figure() if figure is None else figure
-    figure.update_layout(
-        template="none",
-        height=height,
-        autosize=True,
-        margin={"l": 56, "r": right, "t": 12, "b": 52},
-        font={"family": FONT, "size": 13, "color": INK},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        showlegend=False,
-        hovermode="closest",
-        hoverlabel={"bgcolor": "white", "bordercolor": INK, "font": {"color": INK}},
-        dragmode=False,
-    )
-    axis = {
-        "gridcolor": GRID,
-        "linecolor": FAINT,
-        "zeroline": False,
-        "ticks": "outside",
-        "tickcolor": FAINT,
-        "title": {"standoff": 8},
-        "automargin": True,
+    layout = {
+        "height": height,
+        "autosize": True,
+        "margin": {"l": 56, "r": right, "t": 12, "b": 52},
+        "font": {"family": FONT, "size": 13, "color": INK},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": "white", "bordercolor": INK, "font": {"color": INK}},
+        "dragmode": False,
     }
-    figure.update_xaxes(**axis)
-    figure.update_yaxes(**axis)
+    if figure is None:  # at once: plotly.py checks every step
+        return go.Figure(layout={**layout, "xaxis": _AXIS, "yaxis": _AXIS})
+    figure.update_layout(layout)
+    figure.update_xaxes(_AXIS)
+    figure.update_yaxes(_AXIS)
     return figure
 
 

@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import csv
+from html import escape
 from pathlib import Path
 
 _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration"))
+# A share of the training: what its first and last rewards are taken over.
+_ENDS = 0.1
 
 
 def write_curve(table: Path, title: str) -> Path:
     """Write `curve.html` beside a training's `curve.csv`, and return its path."""
-    from plotly.graph_objects import Figure, Scatter
     from plotly.subplots import make_subplots
+
+    from orchestration.analysis.document import Pictures, html_document, replace_file
+    from orchestration.analysis.figure_style import Picture, base_figure, line
 
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     episodes = [int(row["episodes"]) for row in rows]
-    figure: Figure = make_subplots(
-        rows=len(_PANELS), cols=1, shared_xaxes=True, vertical_spacing=0.04
-    )
+    figure = make_subplots(rows=len(_PANELS), cols=1, shared_xaxes=True, vertical_spacing=0.04)
+    base_figure(height=720, figure=figure)
     for place, (name, label) in enumerate(_PANELS, start=1):
-        values = [float(row[name]) for row in rows]
-        figure.add_trace(
-            Scatter(x=episodes, y=values, mode="lines", line={"color": "#0072b2"}), place, 1
-        )
+        trace = line(episodes, [float(row[name]) for row in rows], "#0072B2", 2)
+        trace.hovertemplate = f"{label} %{{y:.4g}} after %{{x:,}} episodes<extra></extra>"
+        figure.add_trace(trace, place, 1)
         figure.update_yaxes(title_text=label, row=place, col=1)
     figure.update_xaxes(title_text="episodes", row=len(_PANELS), col=1)
-    figure.update_layout(
-        title=f"Training of {title}", showlegend=False, template="plotly_white", height=720
-    )
+    data = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
+    said = _change([float(row["reward"]) for row in rows])
+    pictures = Pictures()
+    drawn = pictures.grid([Picture(said, "", figure, "curve", data)], wide=True)
+    body = f"<header><h1>Training of {escape(title)}</h1></header>{drawn}{pictures.script()}"
     page = table.with_suffix(".html")
-    figure.write_html(page, include_plotlyjs=True)
+    replace_file(page, html_document(f"Training of {title}", body))
     return page
+
+
+def _change(rewards: list[float]) -> str:
+    """Return how the reward went: from the mean of its first tenth to that of its last."""
+    if not rewards:
+        return "No episode was trained"
+    count = max(1, int(_ENDS * len(rewards)))
+    first, last = sum(rewards[:count]) / count, sum(rewards[-count:]) / count
+    return f"Mean reward: {first:.3g} in the first tenth of the training, {last:.3g} in the last"

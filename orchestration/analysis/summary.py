@@ -178,7 +178,8 @@ def _said_once(problems: Sequence[Problem]) -> list[Problem]:
     """Return the first problems of each kind, the last of them with how many more there are."""
     kinds: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
-        kind = (Path(problem.where).name, problem.what, problem.remedy)
+        said = problem.what.replace(problem.where, "")  # libraries repeat the path
+        kind = (Path(problem.where).name, said, problem.remedy)
         kinds.setdefault(kind, []).append(problem)
     told = []
     for alike in kinds.values():

@@ -83,10 +83,13 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     )
     step = max(1, -(-most // 10))
     figure.update_xaxes(title="repeats", range=[0.8, most + 0.2], dtick=step, tick0=step)
-    widest = max(paths, key=lambda path: path.half_width)
+    widest = max(paths, key=lambda path: (math.isnan(path.half_width), path.half_width))
     what = f"the difference in {label}" if paired else label
+    known = f"is known to ±{widest.half_width:.2g}%"
+    if not math.isfinite(widest.half_width):
+        known = "cannot be told from chance"
     return Picture(
-        f"After {most} repeats {what} is known to ±{widest.half_width:.2g}%",
+        f"After {most} repeats {what} {known}",
         f"{' '.join(_said(path) for path in paths)} "
         f"Line and band: {'ratio of the means' if paired else 'mean'} with its 95% interval after "
         "that many repeats, in their order.",
@@ -157,7 +160,9 @@ def _said(path: _Path) -> str:
 
 
 def _name_ends(figure: object, paths: list[_Path], colours: Colours) -> None:
-    spread = max(float(np.nanmax(path.high[1:]) - np.nanmin(path.low[1:])) for path in paths)
+    ends = np.concatenate([part[1:] for path in paths for part in (path.low, path.high)])
+    known = ends[np.isfinite(ends)]
+    spread = float(np.ptp(known)) if len(known) else 0.0
     placed = -math.inf
     for path in sorted(paths, key=lambda path: float(path.mean[-1])):
         placed = max(float(path.mean[-1]), placed + 0.07 * spread)
