@@ -26,6 +26,8 @@ from orchestration.analysis.metrics import (
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.stamp import Stamp
+from orchestration.artifacts.tables import TABLES
+from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
@@ -134,7 +136,7 @@ def summarise(
     folders = finished_trials(campaign_folder)
     if not folders:
         raise InputError([_no_trials(campaign_folder)])
-    trials = _load_all(folders, progress)
+    trials = _load_all(sorted([*folders, *_headless(campaign_folder)]), progress)
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -157,6 +159,17 @@ def _no_trials(folder: Path) -> Problem:
         remedy = f"give the campaign's folder: {folder.parent}"
         return Problem(str(folder), "is the folder of one trial", remedy)
     return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
+
+
+def _headless(campaign_folder: Path) -> list[Path]:
+    """Return the folders with tables of a trial, but without the file that says which trial."""
+    return [
+        folder
+        for folder in campaign_folder.iterdir()
+        if not folder.name.startswith(".")
+        and not (folder / TRIAL_FILE).exists()
+        and any((folder / table.file).is_file() for table in TABLES.values())
+    ]
 
 
 def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> tuple[Trial, ...]:

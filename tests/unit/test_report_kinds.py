@@ -178,3 +178,14 @@ def test_the_same_damage_in_many_trials_is_told_a_few_times(campaign, tmp_path):
         summarise(copy)
     assert len(error.value.problems) == 5
     assert error.value.problems[-1].where.endswith("(and 5 more like it)")
+
+
+@pytest.mark.parametrize("name", ["trial.json", "testbed.json", "flows.parquet", "ports.parquet"])
+def test_a_missing_file_is_named(campaign, tmp_path, name):
+    copy = shutil.copytree(campaign, tmp_path / "copy")
+    missing = finished_trials(copy)[3] / name
+    missing.unlink()
+    with pytest.raises(InputError) as error:
+        summarise(copy)
+    (problem,) = error.value.problems
+    assert (problem.where, problem.what) == (str(missing), "the file is missing")
