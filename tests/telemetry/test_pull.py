@@ -1,11 +1,13 @@
 """A run folder that was pushed comes back from the database as it was, or is said not to."""
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from collectors.sinks.influx import InfluxConnection, Server
 from inventory.files import load_testbed
@@ -15,6 +17,7 @@ from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fake.backend import FakeBackend
 from orchestration.campaign.expand import load_campaign
+from orchestration.cli.main import app
 from orchestration.model.errors import InputError, TrialError
 from orchestration.runner.run import run_campaign
 from orchestration.telemetry.flux import rows_of
@@ -228,3 +231,27 @@ def test_annotated_csv_of_several_tables(book):
         ("leaf1", "", "12.400000001Z"),
         ('a "b", c', "7", "13Z"),
     ]
+
+
+def test_the_verbs(campaign, book, tmp_path, monkeypatch):
+    values = {"URL": book.url, "ORG": "lab", "BUCKET": "runs", "TOKEN": TOKEN}
+    for name, value in values.items():
+        monkeypatch.setenv(f"CLOSLOOP_INFLUX_{name}", value)
+    run = CliRunner().invoke
+    pushed = run(app, ["push", str(campaign), "--json"])
+    assert pushed.exit_code == 0, pushed.output
+    sent = json.loads(pushed.stdout)
+    assert (sent["trials"], sent["failed"]) == (2, [])
+    assert sent["points"] == len(book.store.points)
+    pulled = run(app, ["pull", campaign.name, "-o", str(tmp_path / "back"), "--json"])
+    assert pulled.exit_code == 0, pulled.output
+    back = json.loads(pulled.stdout)
+    assert len(back["rebuilt"]) == 2
+    told = run(app, ["exporter", back["folder"], "--once"])
+    assert told.exit_code == 0
+    assert told.stdout.count("closloop_trial_valid{") == 2
+    missing = next(key for key in book.store.points if key[0] == "closloop_host")
+    del book.store.points[missing]
+    broken = run(app, ["pull", campaign.name, "-o", str(tmp_path / "other"), "--json"])
+    assert broken.exit_code == 1
+    assert "rows of the table hosts are there" in broken.stderr
