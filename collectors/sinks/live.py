@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectors.sinks.names import run_tag
 from collectors.sinks.spool import SpoolWriter
@@ -27,8 +28,10 @@ READING, CHANGE = 1, 2
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
 _COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-# time_ns, t_ns, how many queues
-_READING = struct.Struct("<qqI")
+# A frame has so many readings at most, and is as old at most: some at once cost a third.
+_MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
+# how many readings, of how many queues
+_READINGS = struct.Struct("<II")
 # observed_ns, decided_ns, applied_ns, first row, how many queues
 _CHANGE = struct.Struct("<qqqqI")
 
@@ -44,14 +47,14 @@ class SpoolNote:
 
 
 @dataclass(frozen=True)
-class Reading:
-    """A reading as it was spooled: `columns` of shape (queues,), -1 where there is none.
+class Readings:
+    """Readings as they were spooled: `columns` of shape (readings, queues), -1 where there is none.
 
-    `time_ns` is the point's time, `t_ns` the trial's own.
+    `times_ns` (readings,) are the points' times, `t_ns` the trial's own.
     """
 
-    time_ns: int
-    t_ns: int
+    times_ns: Ints
+    t_ns: Ints
     columns: dict[str, Ints]
 
 
@@ -109,37 +112,31 @@ class SpoolObserver:
         testbed: Testbed,
         started_file: Path | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._note, self._started_file, self._clock_ns = note, started_file, clock_ns
-        self._queues = [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
         self._writer: SpoolWriter | None = None
+        self._note, self._started_file = note, started_file
+        self._clock_ns, self._clock_s = clock_ns, clock_s
+        self._queues = [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
+        self._readings: list[Observation] = []
+        self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
+        self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
         self._start_ns = self._rows = 0
         self._last_ns = -(1 << 62)
         self._last_change_ns = np.full(len(self._queues), -(1 << 62), dtype=np.int64)
-        # Filled anew at each reading: this runs in the loop.
-        self._values = np.empty((len(_COUNTERS), len(self._queues)), dtype="<i8")
         self._newest = np.full(len(self._queues), -1, dtype=np.int64)
 
+    def __del__(self) -> None:
+        self.close()
+
     def observed(self, observation: Observation) -> None:
-        """Spool one reading of all queues."""
-        writer = self._writer or self._begin(observation.t_ns)
-        if writer.full:
-            return
-        values = self._values
-        values[0] = observation.qlen_bytes
-        values[1] = observation.tx_bytes
-        values[2] = observation.tx_packets
-        values[3] = observation.marked_packets
-        values[4] = observation.dropped_packets
-        taken = observation.taken_ns
-        if taken is not None:  # as the archive does: what an earlier sample showed is no sample
-            values[:, (taken <= self._newest) | (taken < 0)] = MISSING
-            self._newest = np.maximum(self._newest, taken)
-        t_ns = int(observation.t_ns)
-        self._last_ns = max(t_ns, self._last_ns + 1)
-        head = _READING.pack(self._start_ns + self._last_ns, t_ns, values.shape[1])
-        writer.add(READING, head + values.tobytes())
+        """Take one reading of all queues; append it and those before it if it is time."""
+        if self._writer is None:
+            self._begin(observation.t_ns)
+        self._readings.append(observation)
+        if len(self._readings) >= self._at_once or self._clock_s() >= self._due_s:
+            self._append()
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         """Spool one change of thresholds; those before the first reading wait for it."""
@@ -151,9 +148,10 @@ class SpoolObserver:
     def close(self) -> None:
         """Say that nothing more comes."""
         if self._writer is not None:
+            self._append()
             self._writer.close()
 
-    def _begin(self, t_ns: int) -> SpoolWriter:
+    def _begin(self, t_ns: int) -> None:
         """Anchor the trial's time to the wall clock, and open the spool under that time's name."""
         self._start_ns = self._clock_ns() - t_ns
         note, run = self._note, run_tag(self._start_ns)
@@ -175,7 +173,37 @@ class SpoolObserver:
         for change in self._waiting:
             self._change(writer, *change)
         self._waiting.clear()
-        return writer
+        self._due_s = self._clock_s() + _OLDEST_S
+
+    def _append(self) -> None:
+        """Append the readings that wait, as one frame."""
+        rows, self._readings = self._readings, []
+        self._due_s = self._clock_s() + _OLDEST_S
+        if not rows or self._writer is None or self._writer.full:
+            return
+        values = np.empty((len(_COUNTERS), len(rows), len(self._queues)), dtype="<i8")
+        for place, name in zip(values, _COUNTERS, strict=True):
+            np.stack([getattr(row, name) for row in rows], out=place)
+        values[:, self._not_new(rows)] = MISSING
+        t_ns = np.array([row.t_ns for row in rows], dtype="<i8")
+        times = t_ns.copy()
+        times[0] = max(t_ns[0], self._last_ns + 1)
+        number = np.arange(len(rows))
+        times = np.maximum.accumulate(times - number) + number
+        self._last_ns = int(times[-1])
+        head = _READINGS.pack(len(rows), len(self._queues))
+        times += self._start_ns
+        self._writer.add(READING, head + times.tobytes() + t_ns.tobytes() + values.tobytes())
+
+    def _not_new(self, rows: list[Observation]) -> NDArray[np.bool_]:
+        """Return at which readings a queue showed what an earlier one had, as in the archive."""
+        taken = [row.taken_ns for row in rows if row.taken_ns is not None]
+        if len(taken) < len(rows):
+            return np.zeros((len(rows), len(self._queues)), dtype=bool)
+        newest = np.maximum.accumulate(np.vstack([self._newest, *taken]), axis=0)
+        self._newest = newest[-1]
+        now = np.stack(taken)
+        return (now <= newest[:-1]) | (now < 0)
 
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied
@@ -191,19 +219,20 @@ class SpoolObserver:
         writer.add(CHANGE, head + numbers.tobytes() + pmax.tobytes())
 
 
-def decode(kind: int, payload: bytes) -> Reading | QueueChanges:
+def decode(kind: int, payload: bytes) -> Readings | QueueChanges:
     """Return what a frame of the spool holds. Raises ValueError on what no observer wrote."""
     try:
-        return _decode_reading(payload) if kind == READING else _decode_change(payload)
+        return _decode_readings(payload) if kind == READING else _decode_change(payload)
     except struct.error as error:
         raise ValueError(str(error)) from error
 
 
-def _decode_reading(payload: bytes) -> Reading:
-    time_ns, t_ns, queues = _READING.unpack_from(payload)
-    values: Any = np.frombuffer(payload, "<i8", offset=_READING.size)
-    columns = dict(zip(_COUNTERS, values.reshape(len(_COUNTERS), queues), strict=True))
-    return Reading(time_ns, t_ns, columns)
+def _decode_readings(payload: bytes) -> Readings:
+    rows, queues = _READINGS.unpack_from(payload)
+    numbers: Any = np.frombuffer(payload, "<i8", offset=_READINGS.size)
+    values = numbers[2 * rows :].reshape(len(_COUNTERS), rows, queues)
+    columns = dict(zip(_COUNTERS, values, strict=True))
+    return Readings(numbers[:rows], numbers[rows : 2 * rows], columns)
 
 
 def _decode_change(payload: bytes) -> QueueChanges:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from collectors.sinks.lines import encode, series
-from collectors.sinks.live import QueueChanges, Reading, decode
+from collectors.sinks.live import QueueChanges, Readings, decode
 from collectors.sinks.names import ACTION, PORT, ROW
 from collectors.sinks.spool import DamagedSpool, Place, SpooledRun
 from orchestration.artifacts.reader import TrialResult
@@ -65,31 +64,45 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
     ]
     ports = [series(PORT.name, tags | queue) for queue in queues]
     actions = [series(ACTION.name, tags | queue) for queue in queues]
-    frames = run.frames(after)
-    at_once = max(1, LINES // max(1, len(queues)))
-    while some := list(itertools.islice(frames, at_once)):
+    readings: list[Readings] = []
+    changes: list[QueueChanges] = []
+    waiting = 0
+    place = after
+
+    def batch(end: Place) -> SpoolBatch:
+        lines = _port_lines(ports, readings) + _action_lines(actions, changes)
+        rows = sum(len(one.t_ns) for one in readings)
+        changed = sum(len(one.queues) for one in changes)
+        return SpoolBatch(lines, end, rows, changed)
+
+    for kind, payload, place in run.frames(after):
         try:
-            records = [decode(kind, payload) for kind, payload, _ in some]
+            record = decode(kind, payload)
         except ValueError as error:
             raise DamagedSpool(str(error)) from error
-        readings = [one for one in records if isinstance(one, Reading)]
-        changes = [one for one in records if isinstance(one, QueueChanges)]
-        lines = _port_lines(ports, readings) + _action_lines(actions, changes)
-        rows = sum(len(one.queues) for one in changes)
-        yield SpoolBatch(lines, some[-1][2], len(readings), rows)
+        if isinstance(record, Readings):
+            readings.append(record)
+            waiting += len(record.t_ns) * len(queues)
+        else:
+            changes.append(record)
+            waiting += len(record.queues)
+        if waiting >= LINES // 2:
+            yield batch(place)
+            readings, changes, waiting = [], [], 0
+    if waiting:
+        yield batch(place)
 
 
-def _port_lines(begins: list[str], readings: list[Reading]) -> list[str]:
+def _port_lines(begins: list[str], readings: list[Readings]) -> list[str]:
     if not readings:
         return []
-    columns: dict[str, Any] = {
-        name: np.concatenate([one.columns[name] for one in readings])
-        for name in readings[0].columns
-    }
     count = len(begins)
-    columns = {"t_ns": np.repeat([one.t_ns for one in readings], count), **columns}
-    times = np.repeat([one.time_ns for one in readings], count)
-    return encode(PORT, begins, np.tile(np.arange(count), len(readings)), columns, times)
+    t_ns = np.concatenate([one.t_ns for one in readings])
+    columns: dict[str, Any] = {"t_ns": np.repeat(t_ns, count)}
+    for name in readings[0].columns:
+        columns[name] = np.concatenate([one.columns[name].ravel() for one in readings])
+    times = np.repeat(np.concatenate([one.times_ns for one in readings]), count)
+    return encode(PORT, begins, np.tile(np.arange(count), len(t_ns)), columns, times)
 
 
 def _action_lines(begins: list[str], changes: list[QueueChanges]) -> list[str]:
