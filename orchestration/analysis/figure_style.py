@@ -24,6 +24,8 @@ _PALETTE = {
     "#606060": "longdashdot",
 }
 _LABEL_CHARACTERS = 12
+# So many labels like +100% fit beside each other on a phone.
+_RATIO_TICKS = 5.5
 # WCAG 2.2, 1.4.3: the contrast of text.
 _TEXT_CONTRAST = 4.5
 
@@ -195,15 +197,23 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
-    """Return ticks of a log axis of ratios around 1, as coarse as its span asks for."""
+    """Return ticks of a log axis of ratios around 1, as many as a phone has room for."""
     span = math.log10(max(high, 1.01) / min(low, 0.99))
     if span < 0.2:
         ticks = [0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5]
-    elif span < 0.6:
+    elif span < 1.3:
         ticks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.4, 2, 3, 5, 10]
     else:
-        ticks = [0.01, 0.1, 0.3, 1, 3, 10, 100, 1000] if span < 2.6 else [0.01, 0.1, 1, 10, 100]
-    return [tick for tick in ticks if min(low, 1) * 0.98 <= tick <= max(high, 1) * 1.02]
+        ticks = [0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 100, 1000]
+    shown = [tick for tick in ticks if min(low, 1) * 0.98 <= tick <= max(high, 1) * 1.02]
+    kept = [1.0]
+    for side in ([tick for tick in shown if tick > 1], [tick for tick in shown if tick < 1][::-1]):
+        last = 1.0
+        for tick in side:
+            if abs(math.log10(tick / last)) >= span / _RATIO_TICKS:
+                kept.append(tick)
+                last = tick
+    return sorted(kept)
 
 
 def padded(values: Sequence[float]) -> list[float]:

@@ -45,7 +45,9 @@ class Browser:
         self._read, from_browser = os.pipe()
         argv = [
             "chromium", "--headless", "--remote-debugging-pipe", "--disable-gpu",
-            "--no-first-run", "--disable-background-networking", "--hide-scrollbars",
+            "--no-first-run", "--disable-renderer-backgrounding",
+            "--disable-backgrounding-occluded-windows", "--disable-background-timer-throttling",
+            "--disable-background-networking", "--hide-scrollbars",
             f"--user-data-dir={folder}",
         ]  # fmt: skip
         if os.geteuid() == 0:  # Chromium refuses its sandbox to root

@@ -24,8 +24,7 @@ PHONE, DESK = 390, 1440
 SCROLL = """(async () => {
   for (let y = 0; y < document.body.scrollHeight; y += 400) {
     scrollTo(0, y);
-    await new Promise(requestAnimationFrame);
-    await new Promise((done) => setTimeout(done, 20));
+    await new Promise((done) => setTimeout(done, 30));
   }
   const open = () => [...document.querySelectorAll(".picture")].filter((p) => !p.data);
   for (let i = 0; i < 100 && open().length; i++) await new Promise((r) => setTimeout(r, 50));

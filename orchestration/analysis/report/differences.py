@@ -28,7 +28,6 @@ from orchestration.analysis.metrics import METRIC
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
-from orchestration.analysis.words import quantity
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
@@ -128,7 +127,6 @@ def _log(relative: float) -> float:
 class PairedValues:
     """A metric of a tuner and of the baseline on the seeds that both have, by repeat (pairs,)."""
 
-    key: str
     tuner: str
     baseline: str
     repeats: tuple[int, ...]
@@ -156,7 +154,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
         )
         if pairs and all(first > 0 for _, first, _ in pairs):
             repeats, first, second = zip(*pairs, strict=True)
-            found.append(PairedValues(key, arm.tuner, arms[0].tuner, repeats, first, second))
+            found.append(PairedValues(arm.tuner, arms[0].tuner, repeats, first, second))
     return found
 
 
@@ -225,7 +223,9 @@ def _higher_in(item: PairedValues) -> str:
 
 
 def _pair_range(item: PairedValues) -> str:
-    unit = METRIC[item.key].unit
-    place = int(np.argmax(np.abs(np.log(np.array(item.second) / np.array(item.first)))))
-    first, second = quantity(item.first[place], unit), quantity(item.second[place], unit)
-    return f"{item.tuner} is farthest off in repeat {item.repeats[place]}: {second}, not {first}."
+    percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
+    low, high = int(np.argmin(percent)), int(np.argmax(percent))
+    text = f"{item.tuner}: {percent[low]:+.2g}% in repeat {item.repeats[low]}"
+    if low != high:
+        text += f" to {percent[high]:+.2g}% in repeat {item.repeats[high]}"
+    return f"{text}."

@@ -178,4 +178,4 @@ def _peak(item: Timeline, top: float) -> str:
 
 def _range(values: np.ndarray) -> str:
     low, high = (quantity(float(value), "bytes") for value in (values.min(), values.max()))
-    return low if low == high else f"{low} to {high}"
+    return low if low == high else f"{low}–{high}"
