@@ -17,7 +17,7 @@ from orchestration.analysis.metrics import METRIC
 from orchestration.analysis.summary import summarise
 from orchestration.analysis.words import with_error
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PHONE, DESK = 390, 1440
 
 # As a reader does, a screen at a time; pictures are drawn when they come near.

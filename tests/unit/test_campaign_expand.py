@@ -144,7 +144,7 @@ def test_overrides_stand_in_for_the_files_own(load: Load) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"on": "simulated"}, "--on: backend 'simulated' is not accepted yet"),
+        ({"on": "imported"}, "--on: nothing runs on backend 'imported'"),
         ({"on": "fak"}, "--on: unknown backend 'fak'\n  -> did you mean 'fake'?"),
         ({"times": 0}, "--repeats: 0 repeats\n  -> use 1 or more"),
     ],
