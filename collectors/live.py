@@ -15,8 +15,8 @@ from orchestration.model.trial import TrialSpec
 
 # At most so often on a clock of the wall.
 EVERY_S = 0.25
-# Where only samples can be counted: some 50 snapshots while flows arrive, and not of every sample: in
-# a guest a snapshot costs a twentieth of what a sample of 40 queues costs with its traffic.
+# Where only samples can be counted: some 50 snapshots while flows arrive, and not of every sample:
+# in a guest a snapshot costs a twentieth of what a sample of 40 queues costs with its traffic.
 _SNAPSHOTS, _LEAST_SAMPLES = 50, 10
 _RECENT = 6
 

@@ -128,9 +128,7 @@ def run_loaded(
     with following or nullcontext(), open_display(title, watched=watched) as display:
         listener = following.before(display) if following else display
         spool = following.spool if following else None
-        return run_campaign(
-            campaign, engine, out, side_by_side, listener, fresh=fresh, spool=spool
-        )
+        return run_campaign(campaign, engine, out, side_by_side, listener, fresh=fresh, spool=spool)
 
 
 def show(summary: Summary, *, report: bool, as_json: bool) -> None:
