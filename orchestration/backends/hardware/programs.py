@@ -206,8 +206,17 @@ class RackPrograms:
         return results
 
     def _stop(self) -> None:
-        """End all programs. Raises the first DeviceError, after all hosts have been asked."""
-        self._fleet.ask("program.stop", {host: {} for host in self._hosts})
+        """End all programs. Raises the first DeviceError, after all hosts have been asked.
+
+        Clients go first: one whose server is gone would say that its flow has failed.
+        """
+        clients: dict[tuple[str, str], dict[str, Any]] = {
+            key: {} for key in self._started if self._launches[key].role == "client"
+        }
+        try:
+            self._each("program.stop", clients)
+        finally:
+            self._fleet.ask("program.stop", {host: {} for host in self._hosts})
 
     def _launch(self, role: str) -> None:
         asked: dict[tuple[str, str], dict[str, Any]] = {}
@@ -273,12 +282,15 @@ class RackPrograms:
     ) -> dict[tuple[str, str], Any]:
         """Send a request a program, all at once; return the answers. Raises the first error."""
         posted = {}
+        answers: dict[tuple[str, str], Any] = {}
+        failed: DeviceError | None = None
         for (host, name), arguments in asked.items():
             rest = {key: value for key, value in arguments.items() if key != "op"}
             agent = self._fleet.agents[host]
-            posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
-        answers: dict[tuple[str, str], Any] = {}
-        failed: DeviceError | None = None
+            try:
+                posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
+            except DeviceError as error:
+                failed = failed or error
         for key, number in posted.items():
             try:
                 answers[key] = self._fleet.agents[key[0]].result(number)
