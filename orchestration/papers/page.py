@@ -26,6 +26,8 @@ _HEAD = """\
 
 Written by `closloop papers results` from run folders alone; [papers.md](papers.md) says how to run
 the campaigns. By hand are only the papers' own numbers and the notes on causes.
+Figures inside the notes, the trained networks and the searches for *best-static* are of before
+[decision 34](decisions/0034-one-band-of-fq.md), which made small flows faster.
 """
 
 _HOW_TO_READ = """\
