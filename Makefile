@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt scripts/system-packages.sh
 	@touch $(READY)
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 fast: check
 	$(BIN)/python -m pytest -m "not kernel and not slow"

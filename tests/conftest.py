@@ -106,3 +106,8 @@ def loopback(tmp_path_factory):
     )
     server.send_signal(signal.SIGTERM)
     server.wait()
+
+
+def pytest_collection_modifyitems(items):
+    """The longest file goes first, so that other processes have all the rest to do meanwhile."""
+    items.sort(key=lambda item: "test_campaign_on_rack" not in item.nodeid)
