@@ -8,7 +8,15 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.hardware import AskBecomePass, AskPass, InventoryOption
-from orchestration.cli.run import rack_of, run_loaded, show, spare_threads
+from orchestration.cli.run import (
+    Fresh,
+    Jobs,
+    Report,
+    rack_of,
+    run_loaded,
+    show,
+    spare_threads,
+)
 
 
 def replay(
@@ -54,18 +62,12 @@ def replay(
     out: Annotated[Path, typer.Option("--out", help="Where NAME and NAME.inputs are made.")] = Path(
         "runs"
     ),
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=0, help="Trials side by side; 0: one a core.")
-    ] = 0,
+    jobs: Jobs = 0,
     inventory: InventoryOption = None,
     ask_pass: AskPass = False,
     ask_become_pass: AskBecomePass = False,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")
-    ] = False,
-    report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Report the results at the end.")
-    ] = True,
+    fresh: Fresh = False,
+    report: Report = True,
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Write the campaign and show its plan; run nothing.")
     ] = False,

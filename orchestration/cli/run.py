@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from orchestration.runner.run import Summary
     from orchestration.wiring import RackAccess
 
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
+    ),
+]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")]
+Report = Annotated[
+    bool, typer.Option("--report/--no-report", help="Report the results at the end.")
+]
+
 
 def run(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
@@ -33,24 +44,15 @@ def run(
     out: Annotated[
         Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
     ] = Path("runs"),
-    jobs: Annotated[
-        int,
-        typer.Option(
-            "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
-        ),
-    ] = 0,
+    jobs: Jobs = 0,
     inventory: InventoryOption = None,
     ask_pass: AskPass = False,
     ask_become_pass: AskBecomePass = False,
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")
-    ] = False,
-    report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Report the results at the end.")
-    ] = True,
+    fresh: Fresh = False,
+    report: Report = True,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show the fabric while it runs, as closloop watch does.")
     ] = False,
@@ -107,7 +109,7 @@ def run_loaded(
     out: Path,
     jobs: int,
     *,
-    fresh: bool,
+    fresh: bool = False,
     watch: bool = False,
     sink: str = "",
 ) -> Summary:

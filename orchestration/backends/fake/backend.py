@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from collectors.live import LiveObserver
+from collectors.observers import observers
 from collectors.recorder import Recorder
-from collectors.sinks.live import spooled
-from collectors.tee import Tee
 from inventory.topology import Testbed
 from orchestration.backends.fake.rig import STEP_NS, FakeRig
 from orchestration.loop import run_loop
@@ -55,10 +53,8 @@ class FakeBackend:
         tuner = tuner or registry.create(trial.tuner)
         rig = FakeRig(trial, testbed, schedule, flow_table=tuner.observes_flows)
         recorder = Recorder()
-        observers = Tee(
-            recorder, LiveObserver(folder, trial, rig.flows_done), *spooled(folder, testbed)
-        )
-        said = run_loop(rig, tuner, testbed, trial, observers, progress)
+        watching = observers(recorder, folder, trial, testbed, rig.flows_done)
+        said = run_loop(rig, tuner, testbed, trial, watching, progress)
         return TrialRecord(
             flows=rig.flows(),
             ports=recorder.ports(len(testbed.queues)),

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.live import LiveObserver
+from collectors.observers import observers
 from collectors.recorder import Recorder
-from collectors.sinks.live import spooled
-from collectors.tee import Tee
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
@@ -180,14 +178,9 @@ class HardwareBackend:
             rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
-                # The hosts say at the end only how many flows have ended.
-                observers = Tee(
-                    recorder,
-                    LiveObserver(folder, trial, lambda: -1),
-                    *spooled(folder, testbed),
-                )
-                said = run_loop(rig, decides, testbed, trial, observers, progress)
-                rig.finish(observers)
+                watching = observers(recorder, folder, trial, testbed)
+                said = run_loop(rig, decides, testbed, trial, watching, progress)
+                rig.finish(watching)
                 nics.finish()
                 records = traffic.records()
             finally:

@@ -6,10 +6,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from collectors.live import LiveObserver
+from collectors.observers import observers
 from collectors.recorder import Recorder
-from collectors.sinks.live import spooled
-from collectors.tee import Tee
 from inventory.topology import Testbed
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
@@ -56,9 +54,8 @@ class SimulatedBackend:
                 simulation, trial, testbed, schedule, flow_table=tuner.observes_flows
             )
             built_s = time.monotonic()
-            live = LiveObserver(folder, trial, rig.flows_ended)
-            observers = Tee(recorder, live, *spooled(folder, testbed))
-            said = run_loop(rig, tuner, testbed, trial, observers, progress)
+            watching = observers(recorder, folder, trial, testbed, rig.flows_ended)
+            said = run_loop(rig, tuner, testbed, trial, watching, progress)
             run_s = round(time.monotonic() - built_s, 3)
             flows, host_packets, events = rig.outcome()
         ports = recorder.ports(len(testbed.queues))

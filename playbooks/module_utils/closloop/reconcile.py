@@ -6,6 +6,7 @@ not there. To undo is to ask for nothing: whatever was saved and is not asked fo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from ansible.module_utils.closloop.saved import Saved
@@ -34,7 +35,7 @@ class Change(NamedTuple):
     restores: bool
 
 
-class Device:
+class Device(ABC):
     """What a module implements: its things on this device. `skipped` gathers what is not there."""
 
     name = ""
@@ -48,27 +49,27 @@ class Device:
         if entry not in self.skipped:
             self.skipped.append(entry)
 
+    @abstractmethod
     def wanted(self, desired: dict) -> dict:
         """Return the values asked for, by key, of what this device offers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, keys: list) -> dict:
         """Return the present values of `keys`."""
-        raise NotImplementedError
 
     def same(self, key: str, present: object, target: object) -> bool:
         """True if nothing has to change. `target` is a wanted value, or one that was read."""
         return present == target
 
-    def check(self, changes: list) -> None:
+    def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
         They are those of things that were never changed before: what is there is somebody else's.
         """
 
+    @abstractmethod
     def apply(self, changes: list) -> None:
         """Make the changes, in the order that is right."""
-        raise NotImplementedError
 
     def shown(self, key: str, value: object) -> str:
         """Return a value as people read it."""
