@@ -63,7 +63,8 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     figure.update_layout(margin_l=12)
     count = sum(item.verdict == DIFFERENT for item in drawn)
     return Picture(
-        f"{count} of {len(drawn)} metrics differ by more than their margin",
+        f"{count} of {len(drawn)} metrics {'differs' if count == 1 else 'differ'} by more than "
+        f"{'its' if count == 1 else 'their'} margin",
         "Difference relative to A with its 95% interval, on a log axis; green: the margin within "
         "which it does not matter. Filled: different. Ringed: equivalent. Grey: not enough data. "
         "A distance between distributions is never below 0.",
@@ -279,7 +280,7 @@ def by_size(cell: ComparedCell, colours: Colours) -> list[Picture]:
     return [
         Picture("Mean slowdown by flow size", "A tenth of all flows a point.", both),
         Picture(
-            f"{apart_count} of {len(sizes)} size groups are surely not the same",
+            f"In {apart_count} of {len(sizes)} groups of flow sizes the difference is surely not 0",
             "Relative difference of the mean slowdown with its 95% interval, one by one. Green: "
             "the margin.",
             apart,

@@ -28,30 +28,41 @@ def answer(comparison: RunComparison) -> str:
     different, same, open_ = (
         comparison.count(verdict) for verdict in (DIFFERENT, EQUIVALENT, UNDECIDED)
     )
-    parts = []
-    if different:
-        parts.append(f"{different} of {total} metrics differ")
-    if same:
-        parts.append(f"{same} of {total} are equivalent" if parts else f"{same} of {total} metrics")
-    if open_:
-        parts.append(f"{open_} of {total} lack data{_repeats(comparison.judged)}")
     missing = sum(len(cell.left_out) for cell in comparison.cells)
+    metrics = f"of {total} {_one_or_more(total, 'metric', 'metrics')}"
+    if same == total and not missing:
+        return f"{_HEADLINES[EQUIVALENT]}: {same} {metrics}."
+    said = (
+        (different, "differs", "differ", ""),
+        (same, "is equivalent", "are equivalent", ""),
+        (open_, "needs more data", "need more data", _repeats(comparison.judged)),
+    )
+    parts: list[str] = []
+    for count, one, more, note in said:
+        if count:
+            which = count if parts else f"{count} {metrics}"
+            parts.append(f"{which} {_one_or_more(count, one, more)}{note}")
     if missing:
-        parts.append(f"{missing} could not be compared")
+        parts.append(f"{missing} more {_one_or_more(missing, 'is', 'are')} in one run only")
     return f"{_HEADLINES[comparison.verdict]}: {', '.join(parts)}."
+
+
+def _one_or_more(count: int, one: str, more: str) -> str:
+    return one if count == 1 else more
 
 
 def _repeats(judged: Sequence[Judged]) -> str:
     """Return how many repeats would settle what is open: half of it, and all of it."""
-    needed = [item.repeats for item in judged if item.verdict == UNDECIDED]
-    known = sorted(count for count in needed if count is not None)
+    open_ = [item for item in judged if item.verdict == UNDECIDED]
+    known = sorted(item.repeats for item in open_ if item.repeats is not None)
     if not known:
-        return ""
-    half, most = known[(len(known) - 1) // 2], known[-1]
-    whom = "all" if len(known) == len(needed) else str(len(known))
-    if half == most:
-        return f" ({most} repeats would settle {whom} of them)"
-    return f" ({half} repeats would settle half of them, {most} repeats {whom})"
+        spread = all(math.isfinite(item.interval.low) for item in open_)
+        return f" (over {MOST_REPEATS:,} repeats)" if spread else " (how many repeats is not known)"
+    most, middle = known[-1], (len(open_) - 1) // 2
+    settled = "all of them" if len(known) == len(open_) else f"{len(known)} of {len(open_)}"
+    if middle < len(known) and known[middle] < most:
+        return f" ({known[middle]} repeats would settle half of them, {most} repeats {settled})"
+    return f" ({most} repeats would settle {'it' if len(open_) == 1 else settled})"
 
 
 def difference(item: Judged) -> str:
@@ -195,23 +206,23 @@ def speeds(comparison: RunComparison) -> list[str]:
             ratio = max(first, second) / min(first, second)
             lines.append(_ratio(fast, slow, ratio, word))
             break
-    if {a.counted, b.counted} != {"nothing was counted"}:
-        lines.append(f"A packet-hop: {'; '.join(sorted({a.counted, b.counted}))}.")
+    counted = sorted({speed.counted for speed in (a, b) if speed.packet_hops})
+    if counted:
+        lines.append(f"A packet-hop: {'; '.join(counted)}.")
     return lines
 
 
 def _ratio(fast: str, slow: str, ratio: float, word: str) -> str:
     if ratio < 1.05:
         return f"Both are as fast, {word}."
-    return f"{fast} is {ratio:.2g} times as fast as {slow}, {word}."
-
-
-def _trials(count: int) -> str:
-    return "trial" if count == 1 else "trials"
+    return f"{fast} is {ratio:,.{1 if ratio < 10 else 0}f} times as fast as {slow}, {word}."
 
 
 def _speed(speed: Speed) -> str:
-    told = f"{speed.packet_hops:,} packet-hops in {speed.trials} {_trials(speed.trials)}"
+    trials = f"{speed.trials} {_one_or_more(speed.trials, 'trial', 'trials')}"
+    if not speed.packet_hops:
+        return f"no packet-hops counted in {trials}"
+    told = f"{speed.packet_hops:,} packet-hops in {trials}"
     if speed.per_wall_s is None or speed.wall_s is None:
         return f"{told}, wall time not recorded"
     text = f"{told}, {speed.per_wall_s:,.0f} a wall second ({speed.wall_s:.1f} s)"
