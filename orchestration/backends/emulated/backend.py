@@ -37,13 +37,47 @@ _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
 _HOST_BYTES = 8 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
+# What a reading leaves: of a queue its arrays in the loop, those of the table and the table's file,
+# of a host the text of its counters, 5 KB at each tenth reading. A decision: the same of a change.
+_QUEUE_READING_BYTES = 192
+_HOST_READING_BYTES = 600
+_QUEUE_DECISION_BYTES = 160
 # A learned tuner sets thousands of thresholds; the law is worked out for the first few.
 _LAWS = 20
 
 
-def guest_memory_bytes(testbed: Testbed, flows: int = 0) -> int:
-    """Memory that a guest is given. It takes from the machine only what it touches."""
-    return _GUEST_BYTES + _HOST_BYTES * len(testbed.hosts) + _FLOW_BYTES * flows
+def guest_memory_bytes(
+    testbed: Testbed, flows: int = 0, readings: int = 0, decisions: int = 0
+) -> int:
+    """Memory that a guest is given. It takes from the machine only what it touches.
+
+    `readings` and `decisions` are how many a trial makes at most.
+    """
+    queues, hosts = len(testbed.queues), len(testbed.hosts)
+    fabric = _GUEST_BYTES + _HOST_BYTES * hosts + _FLOW_BYTES * flows
+    records = (_QUEUE_READING_BYTES * queues + _HOST_READING_BYTES * hosts) * readings
+    return fabric + records + _QUEUE_DECISION_BYTES * queues * decisions
+
+
+def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
+    """Return the memory for a trial's guest, whose flows may take until the end of the drain.
+
+    Raises:
+        NotReadyError: the machine has not as much.
+    """
+    lasts_ns = trial.duration_ns + trial.drain_ns
+    readings = lasts_ns // trial.sample_period_ns
+    memory_bytes = guest_memory_bytes(testbed, flows, readings, lasts_ns // trial.action_period_ns)
+    try:
+        memory_dir(memory_bytes)
+    except NotReadyError as error:
+        records_bytes = memory_bytes - guest_memory_bytes(testbed, flows)
+        raise NotReadyError(
+            f"{error.message}; of it {records_bytes // _MEBIBYTE} MiB for up to {readings:,} "
+            f"readings of {len(testbed.queues):,} queues",
+            f"{error.remedy}; fewer readings need less: a longer sample_period, a shorter drain",
+        ) from error
+    return memory_bytes
 
 
 class EmulatedBackend:
@@ -82,9 +116,11 @@ class EmulatedBackend:
     ) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
 
-        Virtual time stands still while a `tuner` given here decides; what it raises ends the guest.
+        Raise NotReadyError before it starts if the machine has not the memory. Virtual time stands
+        still while a `tuner` given here decides; what it raises ends the guest.
         """
         kernel = require_kernel()
+        memory_bytes = require_memory(trial, testbed, len(schedule))
         plan = plan_fabric(testbed, trial.host, trial.seed)
         steps = fault_steps(trial, testbed, plan)
         of_host = {"observes_flows": tuner.observes_flows} if tuner is not None else None
@@ -103,7 +139,7 @@ class EmulatedBackend:
             if "t_ns" in message:
                 progress(message["t_ns"], trial.duration_ns)
 
-        run_guest(kernel, folder, guest_memory_bytes(testbed, len(schedule)), listen)
+        run_guest(kernel, folder, memory_bytes, listen)
         try:
             record = read_result(folder)
         except (OSError, ValueError, KeyError) as error:

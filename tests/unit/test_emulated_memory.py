@@ -1,0 +1,89 @@
+"""The memory that a guest is planned: enough for what a trial leaves in it, or a clear refusal."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collectors.recorder import Recorder
+from inventory.files import load_testbed
+from orchestration.backends.emulated import backend
+from orchestration.backends.emulated.backend import EmulatedBackend, guest_memory_bytes
+from orchestration.backends.emulated.kernel import boot
+from orchestration.backends.emulated.kernel.cache import Kernel
+from orchestration.model.errors import NotReadyError
+from orchestration.model.records import Applied, Observation, Schedule
+from orchestration.model.trial import TrialSpec, TunerSpec
+
+MS = 1_000_000
+READINGS = 50
+TESTBED = load_testbed("graphcc")
+QUEUES = len(TESTBED.queues)
+
+
+def trial(duration_ns, sample_period_ns):
+    return TrialSpec(
+        campaign="memory",
+        testbed="graphcc",
+        backend="emulated",
+        tuner=TunerSpec("secn1"),
+        traffic=(),
+        seed=1,
+        repeat=1,
+        duration_ns=duration_ns,
+        drain_ns=200 * MS,
+        sample_period_ns=sample_period_ns,
+        action_period_ns=sample_period_ns,
+    )
+
+
+def arrays_bytes(record):
+    return sum(value.nbytes for value in vars(record).values() if isinstance(value, np.ndarray))
+
+
+def planned_bytes(readings, decisions):
+    return guest_memory_bytes(TESTBED, 0, readings, decisions) - guest_memory_bytes(TESTBED)
+
+
+def numbers():
+    return np.zeros(QUEUES, dtype=np.int64)
+
+
+def test_readings_fit_with_their_tables_and_the_file_they_are_written_to():
+    recorder, held_bytes = Recorder(), 0
+    for number in range(READINGS):
+        reading = Observation(number, *(numbers() for _ in range(8)), np.zeros(QUEUES))
+        held_bytes += arrays_bytes(reading)
+        recorder.observed(reading)
+    least = held_bytes + 2 * arrays_bytes(recorder.ports(QUEUES))
+    assert least <= planned_bytes(READINGS, 0) <= 4 * least
+
+
+def test_decisions_that_set_every_queue_fit_with_their_table_and_its_file():
+    recorder, held_bytes = Recorder(), 0
+    for number in range(READINGS):
+        change = Applied(number, numbers(), numbers(), numbers(), np.zeros(QUEUES))
+        held_bytes += arrays_bytes(change)
+        recorder.applied(number, number, change)
+    least = held_bytes + 2 * arrays_bytes(recorder.actions())
+    assert least <= planned_bytes(0, READINGS) <= 2 * least
+
+
+def test_a_trial_beyond_the_machine_is_refused_in_one_line_before_anything_is_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(backend, "require_kernel", lambda: Kernel(Path("/k/linux"), "7.3", "abc"))
+    monkeypatch.setattr(boot, "available_memory_bytes", lambda meminfo: 4 << 30)
+    empty = np.zeros(0, dtype=np.int64)
+    schedule = Schedule(empty, empty, empty, empty, empty, ())
+    with pytest.raises(NotReadyError) as caught:
+        EmulatedBackend().run(
+            trial(20_000 * MS, 100_000), TESTBED, schedule, tmp_path, lambda t_ns, end_ns: None
+        )
+    message = caught.value.message
+    assert "4096 MiB are available" in message
+    assert "202,000 readings of 40 queues" in message
+    assert "\n" not in message
+    assert "sample_period" in caught.value.remedy
+    assert list(tmp_path.iterdir()) == []
+    backend.require_memory(trial(200 * MS, 100_000), TESTBED, 0)
