@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from collectors.sinks.influx import InfluxConnection, Server
-from collectors.sinks.names import MEASUREMENTS, run_tag
-from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.artifacts.reader import finished_trials
+
+sys.path.insert(0, str(Path(__file__).parent))
+from agreement import agree
 
 pytestmark = pytest.mark.influx
 
@@ -73,69 +74,6 @@ def until(true, what, patience_s=PATIENCE_S):
     while not true():
         assert time.monotonic() < end, f"waited too long until {what}"
         time.sleep(0.02)
-
-
-def expected(trial, measurement):
-    """Return metric name -> (count, sum) of a measurement's numbers in the archive."""
-    table = dict(trial.table(measurement.table))
-    if measurement.table == "flows":
-        table |= {"bytes": trial.table("schedule")["bytes"]}
-        # Of flows that start in one ms the server keeps one: leave the incasts out.
-        chosen = trial.table("schedule")["class"] != "incast"
-        table = {name: values[chosen] for name, values in table.items()}
-    found = {}
-    for name, kind in measurement.fields.items():
-        if name == "row" or kind not in ("int", "int?", "float"):
-            continue
-        values = table[name]
-        if kind == "int?":
-            values = values[values != -1]
-        if len(values):
-            found[f"{measurement.name}_{name}"] = (len(values), float(np.sum(values)))
-    return found
-
-
-def agree(server, campaign, trials):
-    folders = finished_trials(campaign)
-    assert len(folders) == trials
-    for folder in folders:
-        trial = read_trial(folder)
-        run = run_tag(int(trial.facts["started_ns"]))
-        wanted = {}
-        for measurement in MEASUREMENTS.values():
-            if measurement.table and measurement.table != "events":
-                wanted |= expected(trial, measurement)
-        assert len(wanted) > 20
-
-        def stored(run=run, trial=trial, wanted=wanted):
-            series = server.export(trial=trial.spec.id, run=run)
-            return {
-                name: (
-                    sum(len(one["values"]) for one in series.get(name, []) if _counts(one)),
-                    float(sum(sum(one["values"]) for one in series.get(name, []) if _counts(one))),
-                )
-                for name in wanted
-            }
-
-        # What has just been written takes a moment to be seen.
-        end = time.monotonic() + 5
-        found = stored()
-        while _counted(found) != _counted(wanted) and time.monotonic() < end:
-            time.sleep(0.2)
-            found = stored()
-        for name, (count, total) in wanted.items():
-            assert found[name][0] == count, name
-            assert found[name][1] == pytest.approx(total, rel=1e-12), name
-        [complete] = server.export(trial=trial.spec.id, run=run)["closloop_trial_rows_ports"]
-        assert complete["values"] == [len(trial.table("ports")["t_ns"])]
-
-
-def _counted(figures):
-    return {name: count for name, (count, _) in figures.items()}
-
-
-def _counts(series):
-    return series["metric"].get("class") != "incast"
 
 
 def test_a_run_is_in_the_server_when_it_ends(server, proxy, environment, tmp_path):
