@@ -30,6 +30,8 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
     salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
     return {
         "net/ipv4/ip_forward": "1",
+        # nothing ends here: no packet's connection need be looked up
+        "net/ipv4/ip_early_demux": "0",
         # 3 and not 1, which takes the sender's random socket hash where a packet still carries it
         "net/ipv4/fib_multipath_hash_policy": "3",
         "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
