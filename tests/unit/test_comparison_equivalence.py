@@ -76,6 +76,20 @@ def test_identical_values_are_equivalent_and_constant_shifts_are_certain():
     assert verdict(0.0, p_values(means, 0.1, 1.0), 1.0) == EQUIVALENT
 
 
+def test_identical_values_are_equivalent_however_far_repeats_are_apart():
+    wild = np.array([1.0, 20.0, 3.0])
+    means = means_of(wild, wild * (1 + 1e-15))
+    tests = p_values(means, 0.1, 0.0)
+    assert verdict(means.difference, tests, tests.zero) == EQUIVALENT
+    got = interval_of(means)
+    assert (got.difference, got.relative_low, got.relative_high) == (0, 0, 0)
+    # a difference that is none of rounding
+    means = means_of(wild, wild * (1 + 1e-4))
+    tests = p_values(means, 0.1, 0.0)
+    assert not means.identical
+    assert verdict(means.difference, tests, tests.zero) == UNDECIDED
+
+
 def test_one_pair_alone_has_no_spread():
     means = means_of(A[:1], A[:1] * 2)
     assert math.isnan(p_values(means, 0.1, 0.0).zero)

@@ -29,6 +29,8 @@ SIGNIFICANCE, POWER = 0.05, 0.8
 MOST_REPEATS = 1_000
 # Sums of the same numbers in another order differ by less than this.
 _ROUNDING = 1e-12
+# As a share of variances: what is left where they cancel each other.
+_CANCELLED = 1e-14
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,22 @@ class Means:
         """B minus A."""
         return self.b - self.a
 
+    @property
+    def identical(self) -> bool:
+        """Whether A and B are the same in every unit, but for rounding."""
+        return self.error() == 0 and abs(self.difference) <= self._rounding
+
     def error(self, ratio: float = 1.0) -> float:
         """Return the standard error of b - ratio a."""
         (aa, ab), (_, bb) = self.covariance
         variance = float(bb - 2 * ratio * ab + ratio * ratio * aa)
-        scale = _ROUNDING * (abs(self.a) + abs(self.b))
-        return math.sqrt(max(0.0, variance)) if variance > scale * scale else variance * 0.0
+        # what is left of large variances that cancel is rounding too
+        least = max(self._rounding**2, _CANCELLED * float(bb + ratio * ratio * aa))
+        return math.sqrt(variance) if variance > least else variance * 0.0
+
+    @property
+    def _rounding(self) -> float:
+        return _ROUNDING * (abs(self.a) + abs(self.b))
 
 
 def means_of(a: Floats, b: Floats) -> Means:
@@ -79,12 +91,13 @@ class Interval:
 
 def interval_of(means: Means) -> Interval:
     """Return the difference with Student's interval, and Fieller's of the relative difference."""
+    if means.identical:
+        end = 0.0 if means.a else math.nan
+        return Interval(0.0, 0.0, 0.0, 0.0, end, end)
     error = means.error()
     t = _quantile(1 - SIGNIFICANCE / 2, means.freedom)
     half = t * error
     relative = means.difference / means.a if means.a else math.nan
-    if means.difference == 0:
-        relative = 0.0
     low, high = math.nan, math.nan
     if math.isfinite(error) and means.a > 0:
         low, high = (
@@ -114,6 +127,9 @@ def p_values(means: Means, margin: float, floor: float) -> PValues:
     """
     scaled = margin * abs(means.a)
     allowed = max(scaled, floor)
+    if means.identical and allowed > 0:
+        # A's own spread says nothing of how far B is from it
+        return PValues(1.0, 0.0, allowed)
     zero = 2 * _tail(abs(means.difference), means.error(), means.freedom)
     if scaled >= floor:
         above = means.b - (1 - margin) * means.a, means.error(1 - margin)

@@ -115,7 +115,8 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
         beyond=float(np.mean(distance.drawn_beyond >= allowed)) if known else math.nan,
         allowed=allowed,
     )
-    low, high = max(0.0, value - half), value + half
+    # NaN if the noise is not known
+    low, high = float(np.maximum(0.0, value - half)), value + half
     scale = 1.0 if absolute else distance.scale
     relative = [x / scale if scale else math.nan for x in (value, low, high)]
     judged = Judged(
