@@ -118,6 +118,8 @@ class Summary:
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
+# The backend of others' results, and what their spec calls the digest of their flows.
+IMPORTED, SCHEDULE = "imported", "schedule"
 FIXED_TUNERS = ("secn1", "secn2", "static")
 
 
@@ -245,19 +247,39 @@ def _factors(spec: TrialSpec) -> dict[str, Scalar]:
 
 def _condition_key(spec: TrialSpec) -> str:
     """Return what trials must share to be compared: how often a tuner acts is its own affair."""
-    own = ("tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
+    own = {"tuner", "seed", "repeat", "action_period_ns", "cell", "parent"}
+    files = dict(spec.traffic_files)
+    if spec.backend == IMPORTED:
+        # its seed stands for the patterns that made the flows, which it does not have
+        own |= {"duration_ns", "drain_ns"}
+        files.pop(SCHEDULE, None)
     shared = {key: value for key, value in spec.to_json().items() if key not in own}
-    shared["files"] = spec.traffic_files
+    shared["files"] = files
     return json.dumps([_factors(spec), shared], sort_keys=True)
 
 
-def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
+def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
+    """Return the trials, kept apart by their flows if a seed of an import has several."""
+    flows = {(trial.spec.seed, trial.spec.files.get(SCHEDULE)) for trial in trials}
+    seeds = {seed for seed, _ in flows}
+    if trials[0].spec.backend != IMPORTED or len(flows) == len(seeds):
+        return [list(trials)]
+    return _grouped(trials, lambda trial: str(trial.spec.files.get(SCHEDULE)))
+
+
+def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[Trial]]:
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
-        groups.setdefault(_condition_key(trial.spec), []).append(trial)
+        groups.setdefault(key(trial), []).append(trial)
+    return list(groups.values())
+
+
+def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
+    groups = _grouped(trials, lambda trial: _condition_key(trial.spec))
+    groups = [part for group in groups for part in _by_flows(group)]
     labels: dict[str, int] = {}
     conditions = []
-    for group in groups.values():
+    for group in groups:
         factors = _factors(group[0].spec)
         label = ", ".join(f"{key} {value}" for key, value in factors.items()) or "all trials"
         labels[label] = labels.get(label, 0) + 1

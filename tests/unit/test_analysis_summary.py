@@ -64,6 +64,25 @@ def test_another_baseline_turns_the_differences_round(campaign, summary):
     assert back.difference.mean == pytest.approx(-there.difference.mean)
 
 
+def test_imports_of_other_seeds_are_repeats_and_one_seed_has_one_schedule(tmp_path, cases):
+    def imported(folder, tuner, seed, flows):
+        case = cases(tuner, seed)
+        files = {"schedule": flows, "testbed": "t"}
+        changes = {"backend": "imported", "files": files, "cell": {}}
+        write(tmp_path / folder, case, duration_ns=case.trial.duration_ns + seed, **changes)
+
+    for tuner in ("secn1", "secn2"):
+        for seed in (1, 2, 3):
+            imported("repeats", tuner, seed, f"flows {seed}")
+        for seed, flows in ((1, "flows 1"), (1, "flows 2"), (2, "flows 2")):
+            imported("mixed", tuner, seed, flows)
+    (condition,) = summarise(tmp_path / "repeats").conditions
+    assert [len(arm.valid) for arm in condition.arms] == [3, 3]
+    assert {item.difference.n for item in condition.comparisons} == {3}
+    mixed = summarise(tmp_path / "mixed").conditions
+    assert sorted([len(arm.trials) for arm in c.arms] for c in mixed) == [[1, 1], [2, 2]]
+
+
 def test_size_groups_hold_as_many_flows_each(summary):
     for arm in summary.conditions[0].arms:
         curve = arm.by_size
