@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +25,11 @@ _PALETTE = {
     "#606060": "longdashdot",
 }
 _LABEL_CHARACTERS = 12
+# As many of an axis' title fit below a picture on a phone of 360 pixels.
+_TITLE_CHARACTERS = 30
+TITLE_LINE_PIXELS = 18
+# A bold letter beside a line, the gap before the first, and what a short name has.
+_LETTER_PIXELS, _LABEL_GAP_PIXELS, _LEAST_LABEL_PIXELS = 8, 14, 76
 # So many labels like +100% fit beside each other on a phone.
 _RATIO_TICKS = 5.5
 # WCAG 2.2, 1.4.3: the contrast of text.
@@ -75,6 +81,17 @@ def contrast_to_white(colour: str) -> float:
 def short(name: str) -> str:
     """Return a name that fits beside a line."""
     return name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
+
+
+def wrapped(title: str) -> str:
+    """Return an axis' title in lines that fit below a picture on a phone."""
+    return "<br>".join(textwrap.wrap(title, _TITLE_CHARACTERS))
+
+
+def label_room(names: Iterable[str]) -> int:
+    """Return the margin, in pixels, that the names at the right ends of lines need."""
+    longest = max((len(short(name)) for name in names), default=0)
+    return max(_LEAST_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
 
 
 # plotly.py's own template is copied and checked for every figure, only to be put off.

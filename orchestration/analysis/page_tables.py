@@ -10,14 +10,19 @@ from html import escape
 from orchestration.analysis.compare import describe_difference
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tables import FABRIC_METRICS, FLOWS_FOR_P99, flow_cells
+from orchestration.analysis.tables import FABRIC_METRICS, FLOWS_FOR_P99, flow_cells, measured
 from orchestration.analysis.words import NOTHING, quantity, with_error
+from orchestration.model.trial import TrialSpec
 
 _Row = tuple[str, Sequence[str]]
+_CC_FACT = "congestion_control"
 
 
 def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
-    """Return a table: rows are (class, cells), cells are HTML, the last `numbers` right-aligned."""
+    """Return a table: rows are (class, cells), cells are HTML, the last `numbers` right-aligned.
+
+    A cell alone is as wide as the table: what is told below a row, where a phone shows it too.
+    """
     first_number = len(heads) - numbers
 
     def cells(tag: str, texts: Sequence[str]) -> str:
@@ -26,7 +31,13 @@ def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption
             for place, text in enumerate(texts)
         )
 
-    body = "\n".join(f'<tr class="{klass}">{cells("td", texts)}</tr>' for klass, texts in rows)
+    def row(klass: str, texts: Sequence[str]) -> str:
+        if len(texts) == 1:
+            wide = f'<td colspan="{len(heads)}"><div>{texts[0]}</div></td>'
+            return f'<tr class="{klass}">{wide}</tr>'
+        return f'<tr class="{klass}">{cells("td", texts)}</tr>'
+
+    body = "\n".join(row(klass, texts) for klass, texts in rows)
     told = f'<p class="caption">{escape(caption)}</p>' if caption else ""
     return (
         # what scrolls must be reachable by key
@@ -63,13 +74,14 @@ def flow_table(condition: Condition) -> str:
 
 def comparison_table(condition: Condition) -> str:
     """Return the paired comparisons with the baseline."""
+    several = len(condition.arms) > 2
     rows = [
         (
-            "real" if item.real else "",
+            "",
             [
                 escape(METRIC[item.metric].label),
-                escape(item.tuner),
-                escape(item.verdict),
+                *([escape(item.tuner)] if several else []),
+                f"<b>{escape(item.verdict)}</b>" if item.real else escape(item.verdict),
                 escape(describe_difference(item)),
                 p_value(item.p_holm),
                 p_value(item.difference.p_sign_flip),
@@ -78,14 +90,18 @@ def comparison_table(condition: Condition) -> str:
         for item in condition.comparisons
     ]
     first = condition.comparisons[0]
-    heads = ("metric", "tuner", "verdict", "difference [95% CI]", "p, Holm", "p, sign flip")
+    tuner = ["tuner"] if several else []
+    heads = ("metric", *tuner, "verdict", "difference [95% CI]", "p, Holm", "p, sign flip")
     floor = 2.0 ** (1 - max(item.difference.n for item in condition.comparisons))
-    caption = (
-        f"Against {first.baseline}, paired by seed. p, Holm: paired t-test corrected for "
-        f"{first.family} comparisons; below 0.05 is called real. p, sign flip: exact permutation "
-        f"test, uncorrected, which needs no normal differences and cannot go below {floor:.3f} "
-        "with these repeats."
+    against = f"against {first.baseline}" if several else f"{first.tuner} against {first.baseline}"
+    tests = (
+        f"p, Holm: paired t-test corrected for {first.family} comparisons; below 0.05 is called "
+        "real. p, sign flip: exact permutation test, uncorrected, which needs no normal "
+        f"differences and cannot go below {floor:.3f} with these repeats."
+        if first.family
+        else "One pair has no p-value."
     )
+    caption = f"Paired by seed, {against}. {tests}"
     return html_table(heads, rows, 0, caption)
 
 
@@ -97,7 +113,8 @@ def p_value(p: float) -> str:
 
 
 def fabric_table(condition: Condition) -> str:
-    """Return what the switch ports measured."""
+    """Return what the switch ports measured, and what they did not."""
+    known, lacking = measured(condition.arms, FABRIC_METRICS)
     rows = [
         (
             "",
@@ -106,36 +123,37 @@ def fabric_table(condition: Condition) -> str:
                 *(with_error(arm.estimates[key], METRIC[key].unit) for arm in condition.arms),
             ],
         )
-        for key in FABRIC_METRICS
+        for key in known
     ]
+    note = f'<p class="note">{escape(lacking)}</p>' if lacking else ""
+    if not rows:
+        return note
     heads = ("queues and links", *(escape(arm.tuner) for arm in condition.arms))
     caption = "All switch ports, while flows arrived; mean over repeats ± half of the 95% interval."
-    return html_table(heads, rows, len(condition.arms), caption)
+    return html_table(heads, rows, len(condition.arms), caption) + note
 
 
 def stamp_table(summary: Summary) -> str:
     """Return every trial with its verdict."""
-    rows = [
-        (
-            "long",
-            [
-                f"<code>{escape(trial.id)}</code>{_parent(trial)}",
-                escape(trial.tuner),
-                str(trial.spec.repeat),
-                "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
-                _findings(trial),
-            ],
-        )
-        for trial in summary.trials
-    ]
+    rows: list[_Row] = []
+    for trial in summary.trials:
+        cells = [
+            f"<code>{escape(trial.id)}</code>{_parent(trial)}",
+            escape(trial.tuner),
+            str(trial.spec.repeat),
+            "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
+        ]
+        findings = _findings(trial)
+        rows.append(("with-more" if findings else "", cells))
+        if findings:
+            rows.append(("more", [findings]))
     checked = Counter(name for trial in summary.trials for name in trial.stamp.checked)
     listed = ", ".join(
         name if count == len(summary.trials) else f"{name} (in {count} trials)"
         for name, count in checked.items()
     )
-    return html_table(
-        ("trial", "tuner", "repeat", "stamp", "findings"), rows, 0, f"Checked: {listed}."
-    )
+    note = f"Checked: {listed}." if listed else ""
+    return html_table(("trial", "tuner", "repeat", "stamp"), rows, 0, note)
 
 
 def _parent(trial: Trial) -> str:
@@ -154,29 +172,35 @@ def provenance_table(summary: Summary) -> str:
     """Return what the trials ran on, each value once, with a count where trials differ."""
     values: dict[str, Counter[str]] = {}
     for trial in summary.trials:
-        spec = trial.spec
-        told = {
-            "testbed": spec.testbed,
-            "backend": spec.backend,
-            "congestion control": spec.host.congestion_control,
-            "sampling period": quantity(spec.sample_period_ns, "ns"),
-            **trial.versions,
-            **plain_facts(trial.facts),
-        }
+        told = {**settings_told(trial.spec, trial.facts), **trial.versions}
+        told |= plain_facts(trial.facts)
         for key, value in told.items():
             values.setdefault(key, Counter())[value] += 1
     rows = [
-        (("long", [escape(key), _counted(counter, len(summary.trials))]))
+        ("wraps", [escape(key), _counted(counter, len(summary.trials))])
         for key, counter in values.items()
     ]
     note = "All settings of each trial are in its folder: trial.json and testbed.json."
     return html_table(("what", "value"), rows, 0, note)
 
 
+def settings_told(spec: TrialSpec, facts: Mapping[str, object]) -> dict[str, str]:
+    """Return a trial's settings that pages tell first."""
+    return {
+        "testbed": spec.testbed,
+        "backend": spec.backend,
+        # an import's is a fact: no campaign of ours set it
+        "congestion control": str(facts.get(_CC_FACT, spec.host.congestion_control)),
+        "sampling period": quantity(spec.sample_period_ns, "ns"),
+    }
+
+
 def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return the facts that fit a cell, those of a group by `group: name`."""
     plain = {}
     for key, value in facts.items():
+        if key == _CC_FACT:  # told among the settings
+            continue
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:
             if isinstance(item, str | int | float):

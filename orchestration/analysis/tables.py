@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -96,7 +99,9 @@ def _comparisons(condition: Condition) -> Table:
     several = len(condition.arms) > 2
     table = plain_table(
         f"Paired by seed, against {baseline}",
-        f"real: paired t-test, p < 0.05 after Holm's correction for {family} comparisons",
+        f"real: paired t-test, p < 0.05 after Holm's correction for {family} comparisons"
+        if family
+        else "",
     )
     table.add_column("metric")
     if several:
@@ -111,15 +116,26 @@ def _comparisons(condition: Condition) -> Table:
     return table
 
 
-def _fabric(condition: Condition) -> Table:
+def measured(arms: Sequence[Arm], keys: Sequence[str]) -> tuple[list[str], str]:
+    """Return the metrics that a tuner has a number of, and a sentence on the others."""
+    known = [key for key in keys if any(math.isfinite(arm.estimates[key].mean) for arm in arms)]
+    if not known:
+        return [], "Nothing was measured of queues and links."
+    lacking = [METRIC[key].label for key in keys if key not in known]
+    return known, f"Not measured: {'; '.join(lacking)}." if lacking else ""
+
+
+def _fabric(condition: Condition) -> RenderableType:
     law = marking_law(condition)
-    table = plain_table(
-        "Queues and links, while flows arrived", f"Marking law: {law}" if law else ""
-    )
+    known, lacking = measured(condition.arms, FABRIC_METRICS)
+    said = [lacking, f"Marking law: {law}" if law else ""]
+    if not known:
+        return Text(lacking)
+    table = plain_table("Queues and links, while flows arrived", "\n".join(filter(None, said)))
     table.add_column("")
     for arm in condition.arms:
         table.add_column(arm.tuner, justify="right", overflow="fold")
-    for key in FABRIC_METRICS:
+    for key in known:
         metric = METRIC[key]
         cells = [with_error(arm.estimates[key], metric.unit) for arm in condition.arms]
         table.add_row(metric.label, *cells)

@@ -36,6 +36,76 @@ os.dup2(answers, 4)
 os.execvp(sys.argv[3], sys.argv[3:])
 """
 
+# As a reader does, a screen at a time; pictures are drawn when they come near.
+SCROLL = """(async () => {
+  for (let y = 0; y < document.body.scrollHeight; y += 400) {
+    scrollTo(0, y);
+    await new Promise((done) => setTimeout(done, 30));
+  }
+  const open = () => [...document.querySelectorAll(".picture")].filter((p) => !p.data);
+  for (let i = 0; i < 100 && open().length; i++) await new Promise((r) => setTimeout(r, 50));
+})()"""
+
+UNDRAWN = """[...document.querySelectorAll(".picture")].filter((place) => {
+  const wide = (box) => Math.max(box.width, box.height) > 1;
+  const marks = place.querySelectorAll(".trace path, .points path, .heatmaplayer image, .hm image");
+  const seen = [...marks].some((mark) => wide(mark.getBoundingClientRect()));
+  return !place.querySelector(".main-svg") || !seen;
+}).map((place) => place.previousElementSibling.textContent)"""
+
+# Text that leaves its picture is cut off; tick labels of one axis that meet cannot be read.
+CUT = """[...document.querySelectorAll(".picture")].flatMap((place) => {
+  const frame = place.getBoundingClientRect();
+  return [...place.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.width && (box.left < frame.left - 1 || box.right > frame.right + 1 ||
+      box.top < frame.top - 1 || box.bottom > frame.bottom + 1);
+  }).map((text) => `${place.id}: ${text.textContent}`);
+})"""
+MEETING = """[...document.querySelectorAll(".picture")].flatMap((place) => {
+  const groups = {};
+  for (const text of place.querySelectorAll(".xtick text, .ytick text, .cbaxis text")) {
+    if (/rotate\\((?!0)/.test(text.getAttribute("transform") || "")) continue;
+    const axis = [...text.parentNode.classList].join(".");
+    const box = text.getBoundingClientRect();
+    const where = `${axis} ${text.closest("[class*=tick]").parentNode.className.baseVal}`;
+    (groups[where] ||= []).push([text.textContent, box]);
+  }
+  return Object.values(groups).flatMap((items) => items.flatMap(([one, a], at) =>
+    items.slice(at + 1).filter(([, b]) =>
+      a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3
+    ).map(([other]) => `${place.id}: ${one} on ${other}`)));
+})"""
+
+# WCAG 2.2, 1.4.3, for every text on the page, in pictures as well.
+FAINT = """(() => {
+  const light = ([r, g, b]) => [r, g, b].map((part) => part / 255)
+    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const parse = (colour) => (colour.match(/[\\d.]+/g) || []).map(Number);
+  const behind = (node) => {
+    for (let at = node; at && at.nodeType === 1; at = at.parentNode) {
+      const [r, g, b, alpha = 1] = parse(getComputedStyle(at).backgroundColor);
+      if (alpha === 1 && r !== undefined) return [r, g, b];
+    }
+    return [255, 255, 255];
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  let seen = 0;
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || node.closest("script, style, noscript")) continue;
+    const style = getComputedStyle(node);
+    if (!node.getBoundingClientRect().width || style.visibility === "hidden") continue;
+    seen += 1;
+    const ink = parse(node.closest("svg") ? style.fill : style.color);
+    const [one, two] = [light(ink), light(behind(node))].sort((a, b) => b - a);
+    if ((one + 0.05) / (two + 0.05) < 4.5) found.push(`${walker.currentNode.data} ${ink}`);
+  }
+  return { seen, found };
+})()"""
+
 
 class Browser:
     """One page in a browser of its own. What it asked for and complained about is kept."""
@@ -120,6 +190,27 @@ class Browser:
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         got = self("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(got["data"]))
+
+    def read(self) -> None:
+        """Scroll through the page, and wait for its pictures."""
+        self.run(SCROLL)
+
+    @property
+    def undrawn(self) -> list[str]:
+        """The titles of pictures in which nothing is to be seen."""
+        return self.run(UNDRAWN)
+
+    @property
+    def misplaced(self) -> list[str]:
+        """Text that is cut off or on top of other text, and how much wider the page is."""
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        more = self.run(wide)
+        return [*self.run(CUT), *self.run(MEETING), *([f"{more} pixels"] if more > 0 else [])]
+
+    @property
+    def contrasts(self) -> dict:
+        """How many texts are `seen`, and those with too little contrast, `found`."""
+        return self.run(FAINT)
 
     @property
     def complaints(self) -> list[str]:

@@ -14,10 +14,13 @@ from orchestration.analysis.comparison.page import build_comparison
 from orchestration.analysis.comparison.pairing import pair_trials
 from orchestration.analysis.comparison.reading import open_runs
 from orchestration.analysis.comparison.result import compare_runs
+from orchestration.analysis.comparison.sentences import needs
 from orchestration.analysis.stamp import stamp
+from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.compare import compare
 from orchestration.model.errors import InputError
+from orchestration.model.records import MISSING
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TunerSpec
 
 
@@ -290,3 +293,46 @@ def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cas
     assert set(found) == {"framing", "minimum RTO"}
     assert (found["framing"].a, found["framing"].b) == ("24 B", "0 B")
     assert "no timeout" in found["minimum RTO"].why
+
+
+def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
+    def import_as(name, **changes):
+        case = cases("secn1", 1)
+        trial = dataclasses.replace(case.trial, backend="imported", **changes)
+        ports = case.record.ports
+        unknown = np.full_like(ports.tx_bytes, MISSING)
+        counters = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+        ports = dataclasses.replace(ports, **dict.fromkeys(counters, unknown))
+        record = dataclasses.replace(case.record, ports=ports)
+        said = Stamp(True, (Reason("imported", "warning", "by another program"),), ())
+        place = tmp_path / name / trial.id
+        write_trial(place, trial, case.testbed, case.schedule, record, said, {})
+
+    import_as("a", traffic=())
+    schedule = {"schedule": "12345678 and more"}
+    import_as("b", traffic=(), files=schedule, action_period_ns=1_000_000)
+    (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
+    (cell,) = comparison.cells
+    keys = {item.metric.key for item in cell.judged}
+    assert "queue_mean_bytes" in keys
+    assert not keys & {"dropped_share", "marked_share", "utilisation_hosts"}
+    assert [line.name for line in cell.places.timelines] == ["queued_bytes"]
+    # which flows were sent is known of both; how often a tuner acts of neither
+    assert [(cause.what, cause.b) for cause in cell.causes] == [("traffic", "12345678")]
+    write(tmp_path / "c", cases("secn1", 1), action_period_ns=1_000_000)
+    (comparison,) = compare_runs([tmp_path / "a", tmp_path / "c"], Margins())
+    causes = {cause.what for cause in comparison.cells[0].causes}
+    assert "backend" in causes
+    assert not causes & {"traffic", "stamp: imported", "action period"}
+
+
+def test_one_pair_of_a_few_flows_needs_repeats(cases, tmp_path):
+    case = cases("secn1", 1, 30_000)
+    write(tmp_path / "a", case)
+    case.record.flows.end_ns[:] += 100_000
+    write(tmp_path / "b", case)
+    (comparison,) = compare_runs([tmp_path / "a", tmp_path / "b"], Margins())
+    found = {item.metric.key: item for item in comparison.judged}
+    for key in ("slowdown_ks", "slowdown_wasserstein", "slowdown_mean_all"):
+        assert np.isnan(found[key].interval.low)
+        assert needs(found[key]) == "needs repeats"

@@ -105,12 +105,12 @@ def test_half_of_them_counts_those_that_no_number_of_repeats_settles(repeats, sa
 def test_one_repeat_only():
     lone = judged(UNDECIDED, None, LONE)
     assert (
-        answer(*[lone] * 2)
-        == "Not enough data: 2 of 2 metrics need more data (how many repeats is not known)."
+        answer(*[lone] * 2) == "Not enough data: 2 of 2 metrics need more data "
+        "(one pair does not tell how many repeats)."
     )
     assert (
         answer(SAME, lone) == "Not enough data: 1 of 2 metrics is equivalent, "
-        "1 needs more data (how many repeats is not known)."
+        "1 needs more data (one pair does not tell how many repeats)."
     )
 
 

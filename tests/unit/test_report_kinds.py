@@ -76,6 +76,43 @@ def test_a_run_without_samples_of_ports_has_its_flows_and_says_what_it_lacks(wri
     assert "nan" not in "".join(made.csv.values()).lower()
 
 
+def always_empty(record):
+    ports = dataclasses.replace(record.ports, qlen_bytes=np.zeros_like(record.ports.qlen_bytes))
+    return dataclasses.replace(record, ports=ports)
+
+
+def test_queues_that_held_nothing_have_no_empty_picture(written):
+    made = written(always_empty)
+    assert "queue-distribution.csv" not in made.csv
+    assert "longer than 0B" not in made.html
+
+
+def one_queue_only(record):
+    ports = {
+        name: np.where(np.arange(values.shape[1]) == 3, values, MISSING)
+        for name, values in vars(record.ports).items()
+        if name != "t_ns"
+    }
+    return dataclasses.replace(record, ports=PortRecords(record.ports.t_ns, **ports))
+
+
+def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):
+    made = written(one_queue_only, backend="imported")
+    (head, *_) = made.csv["fabric-over-time.csv"].splitlines()
+    assert head.startswith("tuner,from_ns,leaf0:eth3")
+    assert head.count(",") == 2
+    assert "39 ports have no samples." in made.html
+    assert "more ports are not drawn" not in made.html
+
+
+def test_metrics_that_nothing_measured_are_named_and_no_rows(written, tmp_path):
+    made = written(without_ports, backend="imported")
+    assert "Nothing was measured of queues and links." not in made.html
+    assert "Not measured: mean queue; p99 queue;" in made.html
+    assert "<td>mean queue</td>" not in made.html
+    assert "<td>segments retransmitted</td>" in made.html
+
+
 def test_samples_without_a_number_are_drawn_nowhere(written):
     made = written(half_unknown, backend="hardware")
     for name, text in made.csv.items():

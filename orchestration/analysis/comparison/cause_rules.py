@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.comparison.settings import Settings, leaves
-from orchestration.analysis.summary import tuner_label
+from orchestration.analysis.summary import IMPORTED, SCHEDULE, tuner_label
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 
@@ -176,7 +176,7 @@ def _transport(a: Settings, b: Settings) -> Iterator[Cause]:
 
 def _sampling(a: Settings, b: Settings) -> Iterator[Cause]:
     first, second = a.trial.spec.sample_period_ns, b.trial.spec.sample_period_ns
-    if first != second:
+    if first != second and a.missed is not None and b.missed is not None:
         yield Cause(
             "sampling period", format_duration(first), format_duration(second), (QUEUE, MARKS),
             "queues are seen, and tuners act, at other times", 0.3 * _gap(first, second),
@@ -259,6 +259,8 @@ def _experiment(a: Settings, b: Settings) -> Iterator[Cause]:
             "tuner", tuner_label(ours.tuner), tuner_label(theirs.tuner),
             (QUEUE, MARKS, SLOWDOWN, TAIL), "another rule sets the thresholds", 0.5,
         )  # fmt: skip
+    if IMPORTED in (ours.backend, theirs.backend):  # which no campaign of ours set
+        return
     for name, first, second in (
         ("duration", ours.duration_ns, theirs.duration_ns),
         ("decision latency", ours.decision_latency_ns, theirs.decision_latency_ns),
@@ -273,7 +275,13 @@ def _experiment(a: Settings, b: Settings) -> Iterator[Cause]:
 
 
 def _flows_made(ours: TrialSpec, theirs: TrialSpec) -> Iterator[Cause]:
-    if ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
+    backends = (ours.backend, theirs.backend)
+    if IMPORTED in backends:
+        # an import has no patterns: only of two is it known whether the flows are the same
+        first, second = (spec.files.get(SCHEDULE, "") for spec in (ours, theirs))
+        if first != second and set(backends) == {IMPORTED}:
+            yield Cause("traffic", first[:8], second[:8], EVERYTHING, "other flows", 0.6)
+    elif ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
         yield Cause(
             "traffic", _count(ours.traffic), _count(theirs.traffic), EVERYTHING,
             "other patterns make the flows", 0.6,
@@ -316,7 +324,8 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
         "programs-late": (FCT, SLOWDOWN, TAIL),
     }
     first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
-    for code in sorted(set(first) ^ set(second)):
+    # that one was imported is what its backend says, by the same name
+    for code in sorted((set(first) ^ set(second)) - {IMPORTED}):
         yield Cause(
             f"stamp: {code}", "yes" if code in first else "no", "yes" if code in second else "no",
             moves.get(code, EVERYTHING), first.get(code, second.get(code, "")), 0.4,

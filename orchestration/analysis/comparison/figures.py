@@ -18,6 +18,7 @@ from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import mean_distribution
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell
+from orchestration.analysis.figure_parts import queue_share_axes, ratio_axes, row_name
 from orchestration.analysis.figure_style import (
     FAINT,
     INK,
@@ -28,11 +29,9 @@ from orchestration.analysis.figure_style import (
     line,
     log_ticks,
     padded,
-    ratio_ticks,
 )
 from orchestration.analysis.words import quantity
 from orchestration.model.records import Floats
-from orchestration.model.units import format_size
 
 _MARGIN_COLOUR = "#e3efe3"
 # Axes of ratios end here; what is beyond is drawn at the end.
@@ -47,20 +46,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     for row, item in enumerate(drawn):
         ends += _margin(figure, row, item)
         ends += _estimate(figure, row, item, colour)
-    figure.add_vline(x=1, line={"color": INK, "width": 1})
-    ticks = ratio_ticks(min(ends), max(ends))
-    figure.update_xaxes(
-        title="B against A",
-        type="log",
-        range=padded([math.log10(end) for end in ends]),
-        tickvals=ticks,
-        ticktext=[f"{100 * (tick - 1):+.0f}%" if tick != 1 else "same" for tick in ticks],
-        tickangle=0,
-    )
-    figure.update_yaxes(
-        showgrid=False, showticklabels=False, ticks="", range=[-0.6, len(drawn) - 0.2]
-    )
-    figure.update_layout(margin_l=12)
+    ratio_axes(figure, "B against A", ends, [-0.6, len(drawn) - 0.2])
     count = sum(item.verdict == DIFFERENT for item in drawn)
     return Picture(
         f"{count} of {len(drawn)} metrics {'differs' if count == 1 else 'differ'} by more than "
@@ -113,16 +99,7 @@ def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[fl
             "<extra></extra>",
         )
     )
-    figure.add_annotation(
-        x=0,
-        xref="paper",
-        xanchor="left",
-        y=row,
-        yshift=13,
-        text=item.metric.label,
-        font={"size": 12},
-        showarrow=False,
-    )
+    row_name(figure, row, item.metric.label)
     return ends
 
 
@@ -197,26 +174,15 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         trace = line(edges[kept], above[kept], colours[name])
         trace.hovertemplate = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
         figure.add_trace(trace)
-    decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
-    figure.update_yaxes(
-        title="share of queue samples above x",
-        type="log",
-        range=[math.log10(floor) - 0.1, 0.02],
-        tickvals=decades,
-        ticktext=[f"{100 * share:g}%" for share in decades],
-    )
-    ticks = log_ticks(1e3, longest * 1.3)
-    figure.update_xaxes(
-        title="queue length",
-        type="log",
-        range=[3, math.log10(longest * 1.3)],
-        tickvals=ticks,
-        ticktext=[format_size(tick) for tick in ticks],
-    )
+    if not figure.data:  # queues that never held anything
+        return None
+    queue_share_axes(figure, floor, longest, room=1.3)
     p99 = [float(edges[int(np.searchsorted(share, 0.99))]) for share in shares]
     return Picture(
         f"1% of the time a queue is longer than {quantity(p99[0], 'bytes')} in A, "
-        f"{quantity(p99[1], 'bytes')} in B",
+        f"{quantity(p99[1], 'bytes')} in B"
+        if any(p99)
+        else "Queues are empty 99% of the time or more",
         "All switch queues and samples while flows arrived, mean over repeats.",
         figure,
     )

@@ -8,7 +8,7 @@ from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
-from orchestration.analysis.page_tables import html_table, p_value, plain_facts
+from orchestration.analysis.page_tables import html_table, p_value, plain_facts, settings_told
 from orchestration.analysis.words import NOTHING, quantity
 from orchestration.artifacts.reader import TrialResult
 
@@ -57,20 +57,23 @@ def cause_table(cell: ComparedCell) -> str:
     if not cell.causes:
         return "<p>No recorded setting differs: what differs is chance, or is not recorded.</p>"
     rows = [
-        (
-            "long",
-            [
-                str(place),
-                escape(cause.what),
-                f"<code>{escape(cause.a)}</code>",
-                f"<code>{escape(cause.b)}</code>",
-                f"{cause.effect:.2f} × {cause.fit:.2f}",
-                f"{escape(cause.why)}; would move {escape(', '.join(cause.moves))}",
-            ],
-        )
+        row
         for place, cause in enumerate(cell.causes, start=1)
+        for row in (
+            (
+                "with-more codes",
+                [
+                    str(place),
+                    escape(cause.what),
+                    f"<code>{escape(cause.a)}</code>",
+                    f"<code>{escape(cause.b)}</code>",
+                    f"{cause.effect:.2f} × {cause.fit:.2f}",
+                ],
+            ),
+            ("more", [f"{escape(cause.why)}; would move {escape(', '.join(cause.moves))}"]),
+        )
     ]
-    heads = ("", "setting", "A", "B", "effect × fit", "why")
+    heads = ("", "setting", "A", "B", "effect × fit")
     note = (
         "Suspects from what both trials of the first pair recorded, no proof. Effect: a rough "
         "guess of how much the setting moves, from how much it differs. Fit: how well what it "
@@ -80,7 +83,9 @@ def cause_table(cell: ComparedCell) -> str:
 
 
 def speed_table(comparison: RunComparison) -> str:
-    """Return packet-hops per wall second of both runs."""
+    """Return packet-hops per wall second of both runs; a sentence where neither counted any."""
+    if not (comparison.speed_a.packet_hops or comparison.speed_b.packet_hops):
+        return "<p>Neither run counted packets.</p>"
     rows = []
     for run, speed in (
         (comparison.a, comparison.speed_a),
@@ -104,15 +109,15 @@ def provenance_table(comparison: RunComparison) -> str:
     """Return what the first pair was made with, side by side; what differs comes first."""
     pair = comparison.cells[0].pairs[0]
     first, second = _told(pair.a.trial), _told(pair.b.trial)
-    keys = list(dict.fromkeys([*first, *second]))
+    keys = [key for key in {**first, **second} if {first.get(key), second.get(key)} != {NOTHING}]
     keys.sort(key=lambda key: first.get(key) == second.get(key))
     rows = [
         (
-            "real" if first.get(key) != second.get(key) else "",
+            "wraps",
             [
                 escape(key),
                 f"<code>{escape(first.get(key, NOTHING))}</code>",
-                f"<code>{escape(second.get(key, NOTHING))}</code>",
+                _marked(second.get(key, NOTHING), differs=first.get(key) != second.get(key)),
             ],
         )
         for key in keys
@@ -121,18 +126,19 @@ def provenance_table(comparison: RunComparison) -> str:
     return html_table(("what", "A", "B"), rows, 0, note)
 
 
+def _marked(value: str, *, differs: bool) -> str:
+    code = f"<code>{escape(value)}</code>"
+    return f"<b>{code}</b>" if differs else code
+
+
 def _told(trial: TrialResult) -> dict[str, str]:
     spec = trial.spec
-    findings = "; ".join(reason.code for reason in trial.stamp.reasons) or "none"
     return {
         "trial": spec.id,
-        "testbed": spec.testbed,
-        "backend": spec.backend,
+        **settings_told(spec, trial.facts),
         "parent": spec.parent or NOTHING,
-        "congestion control": spec.host.congestion_control,
         "minimum RTO": quantity(spec.host.min_rto_ns, "ns"),
-        "sampling period": quantity(spec.sample_period_ns, "ns"),
-        "stamp's findings": findings,
+        "stamp's findings": "; ".join(reason.code for reason in trial.stamp.reasons) or "none",
         **trial.versions,
         **plain_facts(trial.facts),
     }

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from orchestration.analysis.comparison.result import ComparedCell
+from orchestration.analysis.figure_parts import corner_name, named_rows, row_name
 from orchestration.analysis.figure_style import (
     FAINT,
     INK,
@@ -19,6 +20,7 @@ from orchestration.analysis.figure_style import (
     line,
     size_ticks,
 )
+from orchestration.analysis.words import quantity
 from orchestration.model.units import format_duration, format_size
 
 _PORTS = 10
@@ -58,37 +60,22 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         trace = line(t_ms, scale * aligned.difference, INK, 1.4)
         trace.hovertemplate = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
         figure.add_trace(trace, row=row + 1, col=1)
-        _label(figure, row, f"<b>{title}, {unit}</b>")
-        _label(figure, row + 1, "B − A")
+        corner_name(figure, row, f"<b>{title}, {unit}</b>")
+        corner_name(figure, row + 1, "B − A")
     parted = cell.places.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
     figure.update_xaxes(title="time since the start, ms", row=2 * len(lines), col=1)
-    when = f"The queues part at {format_duration(parted)}" if math.isfinite(parted) else (
-        "The queues never part"
-    )  # fmt: skip
+    when = "Links and marks over time"
+    if math.isfinite(parted):
+        when = f"The queues part at {format_duration(parted)}"
+    elif any(aligned.name == "queued_bytes" for aligned in lines):
+        when = "The queues never part"
     return Picture(
         when,
         "Mean over repeats, on one clock. Black: B minus A, with its 95% interval where there are "
         "repeats. Dashed: where the queues first differ by a tenth for three samples on end.",
         figure,
-    )
-
-
-def _label(figure: go.Figure, row: int, text: str) -> None:
-    figure.add_annotation(
-        x=0.005,
-        y=0.99,
-        xref="x domain",
-        yref="y domain",
-        text=text,
-        font={"size": 12},
-        xanchor="left",
-        yanchor="top",
-        showarrow=False,
-        bgcolor="rgba(255,255,255,0.75)",
-        row=row,
-        col=1,
     )
 
 
@@ -108,14 +95,11 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
                     y=[row],
                     mode="markers",
                     marker={"size": 11, "color": colours[name]},
-                    hovertemplate=f"{name}, {gap.label}: {value:.1f} KB, {marked:,.0f} marks"
-                    "<extra></extra>",
+                    hovertemplate=f"{name}, {gap.label}: {value:.1f} KB, "
+                    f"{quantity(marked, 'count')} marks<extra></extra>",
                 )
             )
-        figure.add_annotation(
-            x=0, xref="paper", xanchor="left", y=row, yshift=13, text=gap.label,
-            font={"size": 12}, showarrow=False,
-        )  # fmt: skip
+        row_name(figure, row, gap.label)
     top = 1.05 * max(max(gap.queue_a_bytes, gap.queue_b_bytes) for gap in gaps)
     ticks = size_ticks(top)
     figure.update_xaxes(
@@ -124,10 +108,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
         tickvals=[tick / 1e3 for tick in ticks],
         ticktext=[format_size(tick) for tick in ticks],
     )
-    figure.update_yaxes(
-        showgrid=False, showticklabels=False, ticks="", range=[-0.6, len(gaps) - 0.2]
-    )
-    figure.update_layout(margin_l=12)
+    named_rows(figure, [-0.6, len(gaps) - 0.2])
     most = cell.places.ports[0]
     return Picture(
         f"{most.label} differs most: {format_size(most.queue_a_bytes)} in A, "

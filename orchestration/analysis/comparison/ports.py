@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,9 +22,10 @@ class PortBlocks:
     """One trial's ports by block of time, while flows arrived.
 
     Shapes: `queue_histogram` (blocks, bins) over queues and samples, `queue_sum_bytes` and
-    `queue_count` (blocks,); of the intervals between samples `marked`, `packets` (of queues whose
-    marks are known), `all_packets`, `dropped`, and for links to hosts and between switches the time
-    that they were `busy` and could have been (`time`), link-nanoseconds (blocks, 2).
+    `queue_count` (blocks,); of the intervals between samples `marked` and `dropped`, the packets of
+    queues whose marks (`packets`) and whose drops are known (`drop_packets`), and for links to
+    hosts and between switches the time that they were `busy` and could have been (`time`),
+    link-nanoseconds (blocks, 2).
     """
 
     queue_histogram: Floats
@@ -31,7 +33,7 @@ class PortBlocks:
     queue_count: Floats
     marked: Floats
     packets: Floats
-    all_packets: Floats
+    drop_packets: Floats
     dropped: Floats
     busy: Floats
     time: Floats
@@ -42,6 +44,7 @@ class Timeline:
     """The fabric over time: `queued_bytes` in all queues at `t_ns`, both (samples,).
 
     Of the interval that ends with a sample: `marked_share`, and `utilisation` of all links (0..1).
+    NaN is what nothing measured.
     """
 
     t_ns: Ints
@@ -90,9 +93,9 @@ def read_ports(trial: TrialResult) -> TrialPorts:
         blocks=_blocks(trial, window, queue, steps),
         timeline=Timeline(
             window.t_ns,
-            queue.sum(axis=1).astype(np.float64),
-            _after_first(_share(steps.marked.sum(axis=1), steps.counted.sum(axis=1))),
-            _after_first(steps.busy_ns.sum(axis=1) / steps.could_ns.sum(axis=1)),
+            queue.sum(axis=1) if known.any() else np.full(len(queue), math.nan),
+            _after_first(_share(steps.marked, steps.counted, known=steps.marks_known)),
+            _after_first(_share(steps.busy_ns, steps.could_ns, known=steps.links_known)),
         ),
         queue_mean_bytes=means,
         marked=np.where(known_queues(window.marked_packets), steps.marked.sum(axis=0), np.nan),
@@ -106,17 +109,19 @@ class _Steps:
     def __init__(self, testbed: Testbed, window: PortRecords) -> None:
         packets, self.wire = _counted(window.tx_packets), _counted(window.tx_bytes)
         self.wire = self.wire + testbed.framing_bytes * packets
-        marks_known = known_queues(window.marked_packets) & known_queues(window.tx_packets)
-        self.packets = packets
-        self.marked = _counted(window.marked_packets) * marks_known
-        self.counted = packets * marks_known
-        self.dropped = _counted(window.dropped_packets)
+        sent = known_queues(window.tx_packets)
+        self.marks_known = known_queues(window.marked_packets) & sent
+        self.marked = _counted(window.marked_packets) * self.marks_known
+        self.counted = packets * self.marks_known
+        drops_known = known_queues(window.dropped_packets) & sent
+        self.dropped = _counted(window.dropped_packets) * drops_known
+        self.drop_packets = packets * (drops_known if drops_known.any() else math.nan)
         links = testbed.switch_ports
-        sure = known_queues(window.tx_bytes) & known_queues(window.tx_packets)
-        sure_links = per_port(testbed, (~sure).astype(np.int64)) == 0
+        sure = known_queues(window.tx_bytes) & sent
+        self.links_known = per_port(testbed, (~sure).astype(np.int64)) == 0
         rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
-        self.busy_ns = per_port(testbed, self.wire) * 8e9 / rate_bps * sure_links
-        self.could_ns = np.diff(window.t_ns)[:, None] * sure_links[None, :].astype(np.float64)
+        self.busy_ns = per_port(testbed, self.wire) * 8e9 / rate_bps * self.links_known
+        self.could_ns = np.diff(window.t_ns)[:, None] * self.links_known[None, :].astype(np.float64)
         self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
 
 
@@ -134,7 +139,7 @@ def _blocks(trial: TrialResult, window: PortRecords, queue: Ints, steps: _Steps)
         queue_count=which.T @ np.full(len(queue), float(queue.shape[1])),
         marked=ends.T @ steps.marked.sum(axis=1),
         packets=ends.T @ steps.counted.sum(axis=1),
-        all_packets=ends.T @ steps.packets.sum(axis=1),
+        drop_packets=ends.T @ steps.drop_packets.sum(axis=1),
         dropped=ends.T @ steps.dropped.sum(axis=1),
         busy=_two(ends, steps.busy_ns, steps.to_host),
         time=_two(ends, steps.could_ns, steps.to_host),
@@ -152,8 +157,11 @@ def _counted(samples: Ints) -> Floats:
     return np.asarray(np.diff(samples, axis=0).astype(np.float64) * known_queues(samples))
 
 
-def _share(part: Floats, whole: Floats) -> Floats:
-    return np.divide(part, whole, out=np.zeros(len(part)), where=whole > 0)
+def _share(part: Floats, whole: Floats, *, known: np.ndarray) -> Floats:
+    """Return a share at each time of arrays (times, columns); NaN if no column is known."""
+    parts, wholes = part.sum(axis=1), whole.sum(axis=1)
+    nothing = np.full(len(parts), 0.0 if known.any() else math.nan)
+    return np.asarray(np.divide(parts, wholes, out=nothing, where=wholes > 0))
 
 
 def _after_first(values: Floats) -> Floats:

@@ -171,5 +171,5 @@ def _of_ports(ports: PortBlocks, weights: Floats) -> dict[str, Floats]:
         "marked_share": (weights @ ports.marked) / (weights @ ports.packets),
         "utilisation_hosts": busy[:, 0],
         "utilisation_fabric": busy[:, 1],
-        DROPPED_SHARE: (weights @ ports.dropped) / (weights @ ports.all_packets),
+        DROPPED_SHARE: (weights @ ports.dropped) / (weights @ ports.drop_packets),
     }

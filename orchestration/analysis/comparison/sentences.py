@@ -56,8 +56,9 @@ def _repeats(judged: Sequence[Judged]) -> str:
     open_ = [item for item in judged if item.verdict == UNDECIDED]
     known = sorted(item.repeats for item in open_ if item.repeats is not None)
     if not known:
-        spread = all(math.isfinite(item.interval.low) for item in open_)
-        return f" (over {MOST_REPEATS:,} repeats)" if spread else " (how many repeats is not known)"
+        if any(math.isnan(item.interval.low) for item in open_):
+            return " (one pair does not tell how many repeats)"
+        return f" (over {MOST_REPEATS:,} repeats)"
     most, middle = known[-1], (len(open_) - 1) // 2
     settled = "all of them" if len(known) == len(open_) else f"{len(known)} of {len(open_)}"
     if middle < len(known) and known[middle] < most:
@@ -169,7 +170,7 @@ def _by_port(places: Places) -> str:
 
 def _by_time(cell: ComparedCell) -> str:
     places = cell.places
-    if not places.timelines:
+    if not any(line.name == "queued_bytes" for line in places.timelines):
         return ""
     if not places.parted_pairs:
         return "By time: the queues never part."

@@ -36,7 +36,9 @@ class AlignedTimeline:
 
 
 def align(pairs: Sequence[PairFigures]) -> list[AlignedTimeline]:
-    """Return the quantities of `SERIES` over the time that all trials have; none without ports.
+    """Return the quantities of `SERIES` over the time that all trials have.
+
+    None without ports, and none that a run did not count.
 
     Time is cut into stretches at least as long as the longest sampling period; a value is the mean
     of the samples in a stretch, where it has none that of its neighbours.
@@ -56,7 +58,8 @@ def align(pairs: Sequence[PairFigures]) -> list[AlignedTimeline]:
     if points < 2:
         return []
     edges = np.linspace(begin_ns, end_ns, points + 1)
-    return [_aligned(name, lines, edges) for name in SERIES]
+    aligned = [_aligned(name, lines, edges) for name in SERIES]
+    return [line for line in aligned if np.isfinite(line.difference).any()]
 
 
 def _aligned(

@@ -113,7 +113,8 @@ def _scalars(flows: TrialFlows) -> dict[str, float]:
 
 
 def _dropped_share(ports: TrialPorts) -> float:
-    total = float(ports.blocks.all_packets.sum())
+    """Return how much of what was sent was dropped; NaN if nothing counted that."""
+    total = float(ports.blocks.drop_packets.sum())
     return float(ports.blocks.dropped.sum()) / total if total else 0.0
 
 

@@ -14,6 +14,7 @@ from orchestration.analysis.figure_style import (
     band,
     base_figure,
     curve,
+    label_room,
     padded,
     readable,
     short,
@@ -56,7 +57,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
         return None
     label = METRIC[key].label
     baseline = paired[0].baseline if paired else ""
-    figure = base_figure(height=330, right=84)
+    figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
     for place, path in enumerate(paths):
         # beside each other, so that bars do not hide bars
         shift = 0.05 * (place - (len(paths) - 1) / 2)

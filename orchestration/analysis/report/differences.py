@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from orchestration.analysis.compare import Comparison
+from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
 from orchestration.analysis.figure_style import (
     FAINT,
     INK,
@@ -21,7 +22,6 @@ from orchestration.analysis.figure_style import (
     base_figure,
     line,
     padded,
-    ratio_ticks,
     short,
 )
 from orchestration.analysis.metrics import METRIC
@@ -58,37 +58,17 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
                 "<extra></extra>",
             )
         )
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            xanchor="left",
-            y=row,
-            yshift=15,
-            text=label,
-            showarrow=False,
-            bgcolor="white",
-        )
-    figure.add_vline(x=1, line={"color": INK, "width": 1})
-    ticks = ratio_ticks(min(ratios), max(ratios))
-    figure.update_xaxes(
-        title=f"{short(tuner)} against {short(baseline)}",
-        type="log",
-        range=padded([math.log10(ratio) for ratio in ratios]),
-        tickvals=ticks,
-        ticktext=[f"{100 * (tick - 1):+.0f}%" if tick != 1 else "same" for tick in ticks],
-        tickangle=0,
-    )
-    figure.update_yaxes(
-        showgrid=False, showticklabels=False, ticks="", range=[-0.5, len(drawn) - 0.3]
-    )
-    figure.update_layout(margin_l=12)
-    real = sum(item.real for item in comparisons)
+        row_name(figure, row, label, above_pixels=15, size=13)
+    title = f"{short(tuner)} against {short(baseline)}"
+    ratio_axes(figure, title, ratios, [-0.5, len(drawn) - 0.3])
+    real, family = sum(item.real for item in comparisons), comparisons[0].family
+    filled = " Filled: p < 0.05 in a paired t-test after Holm's correction for"
+    tested = f"{filled} {family} comparisons." if family else ""
     columns = ("mean", "low", "high", "relative", "relative_low", "relative_high", "p_t", "n")
     return Picture(
         f"{real} of {len(comparisons)} differences between {tuner} and {baseline} are real",
         f"{_largest(comparisons)} Mean difference relative to {baseline}, paired by seed, with its "
-        "95% interval (Fieller's), on a log axis. Filled: p < 0.05 in a paired t-test after Holm's "
-        f"correction for {comparisons[0].family} comparisons.",
+        f"95% interval (Fieller's), on a log axis.{tested}",
         figure,
         f"differences-{tuner}",
         {
@@ -164,40 +144,26 @@ def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
     if not values:
         return None
     label = METRIC[key].label
-    figure = base_figure(height=84 + 46 * len(values))
+    figure = value_rows(len(values), f"{label} against {short(values[0].baseline)}, %")
     drawn = [0.0]
     for item in values:
-        name, colour, whole = short(item.tuner), colours[item.tuner], item.upto(len(item.first))
-        percent = 100 * (np.array(item.second) / np.array(item.first) - 1)
-        drawn += percent.tolist()
-        if math.isfinite(whole.relative_low):
-            ends = [100 * whole.relative_low, 100 * whole.relative_high]
-            drawn += ends
-            figure.add_trace(line(ends, [name, name], colour, 5))
-        figure.add_trace(
-            go.Scatter(
-                x=percent,
-                y=[name] * len(percent),
-                mode="markers",
-                marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
-                text=[f"repeat {number}" for number in item.repeats],
-                hovertemplate="%{text}: %{x:+.2f}%<extra></extra>",
-            )
-        )
-        figure.add_trace(
-            go.Scatter(
-                x=[100 * whole.relative],
-                y=[name],
-                mode="markers",
-                marker={"size": 13, "symbol": "diamond", "color": colour},
-                hovertemplate="all pairs: %{x:+.2f}%<extra></extra>",
-            )
+        whole = item.upto(len(item.first))
+        ends = (100 * whole.relative_low, 100 * whole.relative_high)
+        percent = (100 * (np.array(item.second) / np.array(item.first) - 1)).tolist()
+        drawn += [*percent, *ends]
+        value_row(
+            figure,
+            short(item.tuner),
+            colours[item.tuner],
+            ends=ends,
+            values=percent,
+            texts=[f"repeat {number}" for number in item.repeats],
+            mean=100 * whole.relative,
+            mean_name="all pairs:",
+            number="%{x:+.2f}%",
         )
     figure.add_vline(x=0, line={"color": INK, "width": 1})
-    figure.update_xaxes(
-        title=f"{label} against {short(values[0].baseline)}, %", range=padded(drawn)
-    )
-    figure.update_yaxes(showgrid=False, range=[-0.6, len(values) - 0.4])
+    figure.update_xaxes(range=padded(drawn))
     clauses = [_higher_in(item) for item in values[::-1]]
     ranges = [_pair_range(item) for item in values[::-1]]
     return Picture(

@@ -23,7 +23,8 @@ class FabricGrids:
     """Ports by spans of time, for each tuner, in one repeat.
 
     `peak_bytes` is tuner -> (ports, spans): the most that a port's queues held in each span, NaN
-    unknown. `begins_ns` (spans,). `left_out` ports are not rows; none held more than `left_bytes`.
+    unknown. `begins_ns` (spans,). Not rows are `left_out` ports, none of which held more than
+    `left_bytes`, and `unsampled` ports without any number.
     """
 
     repeat: int
@@ -34,6 +35,7 @@ class FabricGrids:
     peak_bytes: dict[str, Floats]
     left_out: int
     left_bytes: float
+    unsampled: int
 
 
 def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
@@ -44,14 +46,15 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
     held = [_held(result) for result in shown.results]
     if any(np.isnan(values).all() for _, values in held):
         return None
-    worst = np.nanmax([_peaks(values) for _, values in held], axis=0)
-    rows = np.sort(np.argsort(-worst, kind="stable")[:_MOST_PORTS])
+    worst = np.fmax.reduce([np.fmax.reduce(values, axis=0) for _, values in held])
+    sampled = np.flatnonzero(~np.isnan(worst))
+    by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
+    rows, rest = np.sort(by_peak[:_MOST_PORTS]), worst[by_peak[_MOST_PORTS:]]
     first, last = held[0][0][0], min(float(t_ns[-1]) for t_ns, _ in held)
     samples = min(len(t_ns) for t_ns, _ in held)
     count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
     # samples lie within spans, not on their edges
     edges = np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1)
-    rest = np.delete(worst, rows)
     return FabricGrids(
         repeat=shown.repeat,
         ports=tuple(_label(testbed, row) for row in rows),
@@ -64,6 +67,7 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
         },
         left_out=len(rest),
         left_bytes=float(rest.max()) if len(rest) else 0.0,
+        unsampled=len(worst) - len(sampled),
     )
 
 
@@ -73,11 +77,6 @@ def _held(result: TrialResult) -> tuple[Ints, Floats]:
     unknown = per_port(result.testbed, (window.qlen_bytes == MISSING).astype(np.int64)) > 0
     values = per_port(result.testbed, window.qlen_bytes)
     return window.t_ns, np.where(unknown, math.nan, values)
-
-
-def _peaks(values: Floats) -> Floats:
-    """Return each port's highest number, 0 where it has none."""
-    return np.asarray(np.max(np.nan_to_num(values, nan=0.0), axis=0))
 
 
 def _label(testbed: Testbed, row: int) -> str:

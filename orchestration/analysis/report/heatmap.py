@@ -122,12 +122,15 @@ def _share(over: np.ndarray) -> str:
 
 
 def _left(grids: FabricGrids) -> str:
-    if not grids.left_out:
-        return ""
-    return (
-        f" {grids.left_out} more ports are not drawn: none of them ever held more than "
-        f"{quantity(grids.left_bytes, 'bytes')}."
-    )
+    text = ""
+    if grids.left_out:
+        text += (
+            f" {grids.left_out} more ports are not drawn: none of them ever held more than "
+            f"{quantity(grids.left_bytes, 'bytes')}."
+        )
+    if grids.unsampled:
+        text += f" {grids.unsampled} ports have no samples."
+    return text
 
 
 def _unknown(grids: FabricGrids) -> str:

@@ -214,10 +214,10 @@ class _Page:
         }
         pictures = [repeats(condition, key, title, self._colours) for key, title in titles.items()]
         law = marking_law(condition)
-        parts = [
-            "<h3>Marking and utilisation</h3>",
-            self._grid(condition, pictures, wide=False),
-        ]
+        parts = []
+        if any(pictures):
+            parts += ["<h3>Marking and utilisation</h3>"]
+            parts.append(self._grid(condition, pictures, wide=False))
         if law:
             parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')
         return [*parts, fabric_table(condition)]

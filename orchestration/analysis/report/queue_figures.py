@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from plotly.subplots import make_subplots
 
+from orchestration.analysis.figure_parts import corner_name, queue_share_axes
 from orchestration.analysis.figure_style import (
     INK,
     Colours,
@@ -13,7 +16,6 @@ from orchestration.analysis.figure_style import (
     base_figure,
     curve,
     line,
-    log_ticks,
     name_line,
     readable,
     short,
@@ -27,11 +29,14 @@ from orchestration.analysis.words import extremes, quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
 
+# How far names at one point are moved apart, as a share of the axis.
+_NAME_SHARE = 0.06
+
 
 def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
     """Draw how often a queue is longer than x, as a mean over repeats and their range.
 
-    None where no trial knows its queues.
+    None where no trial knows its queues, or none held anything.
     """
     shares: dict[str, Floats] = {}
     for arm in shown_arms(condition):
@@ -42,47 +47,38 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
     if not shares:
         return None
     figure = base_figure(height=360, right=20)
-    floor, longest = 1.0, 2e3
-    for number, (tuner, both) in enumerate(shares.items()):
-        mean, low, high = both[:, 1:]
-        grid, colour = QUEUE_GRID_BYTES[1:], colours[tuner]
-        seen = mean > 0
-        if not seen.any():
-            continue
-        floor = min(floor, float(mean[seen].min()))
-        longest = max(longest, float(grid[seen][-1]))
-        x = grid[seen]
-        figure.add_trace(band(x, np.maximum(low[seen], floor), high[seen], colour))
-        trace = curve(x, mean[seen], colour)
+    grid = QUEUE_GRID_BYTES[1:]
+    seen = {tuner: both[0, 1:] > 0 for tuner, both in shares.items()}
+    drawn = {tuner: both[:, 1:][:, seen[tuner]] for tuner, both in shares.items()}
+    drawn = {tuner: both for tuner, both in drawn.items() if both.size}
+    if not drawn:
+        return None
+    floor = min(1.0, *(float(mean.min()) for mean, _, _ in drawn.values()))
+    longest = max(2e3, *(float(grid[seen[tuner]][-1]) for tuner in drawn))
+    line_height = _NAME_SHARE * max(1.0, -math.log10(floor))
+    names: list[tuple[float, float]] = []
+    for tuner, (mean, low, high) in drawn.items():
+        x, colour = grid[seen[tuner]], colours[tuner]
+        figure.add_trace(band(x, np.maximum(low, floor), high, colour))
+        trace = curve(x, mean, colour)
         trace.hovertemplate = f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
         figure.add_trace(trace)
         # where the curve falls through a level of its own, so that the names do not meet
-        level = float(mean[seen][0]) * 10 ** (-0.5 - 0.35 * number)
-        place = min(int(np.searchsorted(-mean[seen], -level)), int(seen.sum()) - 1)
-        x_name, y_name = float(np.log10(x[place])), float(np.log10(mean[seen][place]))
-        name_line(figure, tuner, x_name, y_name, colour, above=True)
-    decades = 10.0 ** np.arange(np.floor(np.log10(floor)), 1)
-    figure.update_yaxes(
-        title="share of queue samples above x",
-        type="log",
-        range=[np.log10(floor) - 0.1, 0.02],
-        tickvals=decades,
-        ticktext=[f"{100 * share:g}%" for share in decades],
-    )
-    sizes = log_ticks(1e3, longest * 1.3)
-    figure.update_xaxes(
-        title="queue length",
-        type="log",
-        # with room for names right of lines
-        range=[3, np.log10(longest * 4)],
-        tickvals=sizes,
-        ticktext=[format_size(size) for size in sizes],
-    )
+        level = float(mean[0]) * 10 ** (-0.5 - 0.35 * len(names))
+        place = min(int(np.searchsorted(-mean, -level)), len(mean) - 1)
+        end = float(np.log10(x[place])), float(np.log10(mean[place]))
+        # curves that fall nowhere end at one point
+        names.append((end[0], end[1] + line_height * sum(name[0] == end[0] for name in names)))
+        name_line(figure, tuner, *names[-1], colour, above=True)
+    # with room for names right of lines
+    queue_share_axes(figure, floor, longest, room=4)
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
     rows = [(tuner, at) for tuner in shares for at in range(len(QUEUE_GRID_BYTES))]
     return Picture(
-        f"1% of the time a queue is longer than {extremes(p99, 'bytes')}",
+        f"1% of the time a queue is longer than {extremes(p99, 'bytes')}"
+        if any(value > 0 for value in p99.values())
+        else "Queues are empty 99% of the time or more",
         f"Share of the time that a queue is empty: {extremes(empty, 'share')}. Complementary "
         "distribution over all switch queues and samples while flows arrived. Line: mean over "
         "repeats; band: their lowest and highest.",
@@ -121,20 +117,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
                 steps.hovertemplate = f"{name} %{{y:,}} B<extra></extra>"
                 figure.add_trace(steps, row=row, col=1)
                 words += f", {name} {_range(values)}"
-        figure.add_annotation(
-            x=0.005,
-            y=0.99,
-            xref="x domain",
-            yref="y domain",
-            text=words,
-            font={"color": readable(colour), "size": 12},
-            xanchor="left",
-            yanchor="top",
-            showarrow=False,
-            bgcolor="rgba(255,255,255,0.75)",
-            row=row,
-            col=1,
-        )
+        corner_name(figure, row, words, readable(colour))
     ticks = size_ticks(top)
     figure.update_yaxes(
         range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]

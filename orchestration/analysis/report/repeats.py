@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import plotly.graph_objects as go
 
+from orchestration.analysis.figure_parts import value_row, value_rows
 from orchestration.analysis.figure_style import (
     FAINT,
     Colours,
     Picture,
-    base_figure,
     line,
     padded,
     short,
@@ -36,7 +35,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
     if not any(math.isfinite(arm.estimates[key].mean) for arm in arms):
         return None
     scale, suffix = _scale(metric.unit, max(filter(math.isfinite, drawn), default=0.0))
-    figure = base_figure(height=78 + 46 * len(arms))
+    figure = value_rows(len(arms), f"{metric.label}{f', {suffix}' if suffix else ''}")
     for seed in dict.fromkeys(trial.spec.seed for arm in arms for trial in arm.valid):
         same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
         joined = [scale * trial.metrics.scalars[key] for trial, _ in same]
@@ -44,11 +43,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
         figure.data[-1].hoverinfo = "skip"
     for arm in arms:
         _row(figure, arm, key, scale, suffix, colours[arm.tuner])
-    figure.update_xaxes(
-        title=f"{metric.label}{f', {suffix}' if suffix else ''}",
-        range=padded([scale * value for value in drawn]),
-    )
-    figure.update_yaxes(showgrid=False, range=[-0.6, len(arms) - 0.4])
+    figure.update_xaxes(range=padded([scale * value for value in drawn]))
     means = {arm.tuner: arm.estimates[key].mean for arm in arms[::-1]}
     rows = [(arm, trial) for arm in arms[::-1] for trial in arm.trials]
     spreads = " ".join(text for arm in arms[::-1] if (text := _spread(arm, key)))
@@ -72,29 +67,16 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
 
 def _row(figure: go.Figure, arm: Arm, key: str, scale: float, suffix: str, colour: str) -> None:
     name, estimate = short(arm.tuner), arm.estimates[key]
-    values = scale * np.array([trial.metrics.scalars[key] for trial in arm.valid])
-    if np.isfinite(estimate.low):
-        ends = [scale * estimate.low, scale * estimate.high]
-        figure.add_trace(line(ends, [name, name], colour, 5))
-        figure.data[-1].hoverinfo = "skip"
-    figure.add_trace(
-        go.Scatter(
-            x=values,
-            y=[name] * len(values),
-            mode="markers",
-            marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
-            text=[f"repeat {trial.spec.repeat}" for trial in arm.valid],
-            hovertemplate=f"%{{text}}: %{{x:.4g}}{suffix}<extra></extra>",
-        )
-    )
-    figure.add_trace(
-        go.Scatter(
-            x=[scale * estimate.mean],
-            y=[name],
-            mode="markers",
-            marker={"size": 13, "symbol": "diamond", "color": colour},
-            hovertemplate=f"mean %{{x:.4g}}{suffix}<extra></extra>",
-        )
+    value_row(
+        figure,
+        name,
+        colour,
+        ends=(scale * estimate.low, scale * estimate.high),
+        values=[scale * trial.metrics.scalars[key] for trial in arm.valid],
+        texts=[f"repeat {trial.spec.repeat}" for trial in arm.valid],
+        mean=scale * estimate.mean,
+        mean_name="mean",
+        number=f"%{{x:.4g}}{suffix}",
     )
     bad = [trial for trial in arm.trials if not trial.stamp.valid]
     if bad:

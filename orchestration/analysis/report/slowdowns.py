@@ -14,6 +14,7 @@ from orchestration.analysis.figure_style import (
     base_figure,
     curve,
     end_labels,
+    label_room,
     log_ticks,
     name_line,
 )
@@ -109,7 +110,7 @@ def _by_size(
     """Draw curves of shape (mean low high flows, groups) over the groups of sizes."""
     sizes = arms[0].by_size.upto_bytes
     groups = np.arange(len(sizes))
-    figure = base_figure(height=330, right=76)
+    figure = base_figure(height=330, right=label_room(curves))
     ends = {}
     for tuner, (mean, low, high, flows) in curves.items():
         colour = colours[tuner]
@@ -137,7 +138,7 @@ def _by_size(
         range=[-0.4, len(sizes) - 0.6],
     )
     ticks = log_ticks(low_end, high_end)
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:g}" for tick in ticks]
+    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
     figure.update_yaxes(title=axis, type="log", tickvals=ticks, ticktext=texts)
     rows = [(tuner, at) for tuner in curves for at in groups]
     return Picture(
@@ -234,7 +235,7 @@ def _cdf(
     ticks = log_ticks(float(every_value.min()), float(every_value.max()))
     if len(ticks) > 6:
         ticks = ticks[:: -(-len(ticks) // 6)]
-    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:g}" for tick in ticks]
+    texts = [quantity(tick, unit) if unit == "ns" else f"{tick:.3g}" for tick in ticks]
     title = "flow completion time" if unit == "ns" else what
     figure.update_xaxes(title=title, type="log", tickvals=ticks, ticktext=texts)
     figure.update_yaxes(title="flows, %", range=[-2, 102])

@@ -1,0 +1,155 @@
+"""Parts that pictures of reports and of comparisons share: axes, names, rows of values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from orchestration.analysis.figure_style import (
+    INK,
+    TITLE_LINE_PIXELS,
+    base_figure,
+    line,
+    log_ticks,
+    padded,
+    ratio_ticks,
+    wrapped,
+)
+from orchestration.model.units import format_size
+
+# Behind text, so that it can be read over lines.
+_VEIL = "rgba(255,255,255,0.75)"
+# Rows of values: a tuner each.
+_ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
+
+
+def queue_share_axes(figure: Any, floor: float, longest: float, room: float) -> None:
+    """Make the axes of how often a queue is longer than x, log both.
+
+    `floor` is the smallest share drawn, `longest` the longest queue in bytes, `room` the factor by
+    which the axis goes on beyond it.
+    """
+    decades = 10.0 ** np.arange(min(-1.0, np.floor(np.log10(floor))), 1)
+    figure.update_yaxes(
+        title="share of queue samples above x",
+        type="log",
+        range=[min(-1.0, math.log10(floor)) - 0.1, 0.02],
+        tickvals=decades,
+        ticktext=[f"{100 * share:g}%" for share in decades],
+    )
+    sizes = log_ticks(1e3, longest * 1.3)
+    figure.update_xaxes(
+        title="queue length",
+        type="log",
+        range=[3, math.log10(longest * room)],
+        tickvals=sizes,
+        ticktext=[format_size(size) for size in sizes],
+    )
+
+
+def ratio_axes(figure: Any, title: str, ratios: Sequence[float], rows: Sequence[float]) -> None:
+    """Make the axes of rows of ratios, log, with a line at no difference; `rows` is their range."""
+    figure.add_vline(x=1, line={"color": INK, "width": 1})
+    ticks = ratio_ticks(min(ratios), max(ratios))
+    figure.update_xaxes(
+        title=title,
+        type="log",
+        range=padded([math.log10(ratio) for ratio in ratios]),
+        tickvals=ticks,
+        ticktext=[f"{100 * (tick - 1):+.0f}%" if tick != 1 else "same" for tick in ticks],
+        tickangle=0,
+    )
+    named_rows(figure, rows)
+
+
+def named_rows(figure: Any, rows: Sequence[float]) -> None:
+    """Make room for rows whose names are written above them (`row_name`)."""
+    figure.update_yaxes(showgrid=False, showticklabels=False, ticks="", range=rows)
+    figure.update_layout(margin_l=12)
+
+
+def row_name(figure: Any, row: int, text: str, above_pixels: int = 13, size: int = 12) -> None:
+    """Write a row's name above it, at the left."""
+    figure.add_annotation(
+        x=0,
+        xref="paper",
+        xanchor="left",
+        y=row,
+        yshift=above_pixels,
+        text=text,
+        font={"size": size},
+        showarrow=False,
+        bgcolor=_VEIL,
+    )
+
+
+def corner_name(figure: Any, row: int, text: str, colour: str = INK) -> None:
+    """Write what a panel shows into its upper left corner."""
+    figure.add_annotation(
+        x=0.005,
+        y=0.99,
+        xref="x domain",
+        yref="y domain",
+        text=text,
+        font={"color": colour, "size": 12},
+        xanchor="left",
+        yanchor="top",
+        showarrow=False,
+        bgcolor=_VEIL,
+        row=row,
+        col=1,
+    )
+
+
+def value_rows(rows: int, title: str) -> Any:
+    """Return a figure for rows of values, a tuner each, with its axes."""
+    axis = wrapped(title)
+    more = TITLE_LINE_PIXELS * axis.count("<br>")
+    figure = base_figure(height=_ROWS_BESIDES_PIXELS + more + _ROW_PIXELS * rows)
+    figure.update_xaxes(title=axis)
+    figure.update_yaxes(showgrid=False, range=[-0.6, rows - 0.4])
+    return figure
+
+
+def value_row(
+    figure: Any,
+    name: str,
+    colour: str,
+    *,
+    ends: tuple[float, float],
+    values: Sequence[float],
+    texts: Sequence[str],
+    mean: float,
+    mean_name: str,
+    number: str,
+) -> None:
+    """Draw a row: each value a circle that `texts` name, their mean a diamond, its interval a bar.
+
+    `number` is how a value is told, as `%{x:.4g}us`; the interval's `ends` are NaN where unknown.
+    """
+    if math.isfinite(ends[0]):
+        figure.add_trace(line(list(ends), [name, name], colour, 5))
+        figure.data[-1].hoverinfo = "skip"
+    figure.add_trace(
+        go.Scatter(
+            x=values,
+            y=[name] * len(values),
+            mode="markers",
+            marker={"size": 9, "color": "white", "line": {"color": colour, "width": 2}},
+            text=texts,
+            hovertemplate=f"%{{text}}: {number}<extra></extra>",
+        )
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[mean],
+            y=[name],
+            mode="markers",
+            marker={"size": 13, "symbol": "diamond", "color": colour},
+            hovertemplate=f"{mean_name} {number}<extra></extra>",
+        )
+    )
