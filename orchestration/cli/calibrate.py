@@ -15,7 +15,6 @@ from orchestration.cli.hardware import (
     enter_virtual_rack,
     rack_access,
 )
-from orchestration.model.trial import BackendName
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
     from orchestration.calibration.measure import Calibration
     from orchestration.model.ports import Backend
+    from orchestration.model.trial import BackendName
 
 EPILOG = (
     "Examples:  closloop calibrate graphcc --on emulated  |  closloop calibrate graphcc "

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.model.trial import BackendName
+if TYPE_CHECKING:
+    from orchestration.model.trial import BackendName
 
 EPILOG = (
     "Examples:  closloop fidelity  |  closloop fidelity websearch --repeats 2 -o /tmp/page.md  |  "

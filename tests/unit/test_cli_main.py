@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+from orchestration.cli import verbs
+
 ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = """\
 campaign: tiny
@@ -63,6 +65,43 @@ def test_every_verb_is_there(closloop):
     assert done.returncode == 0
     for verb in ("run", "plan", "report", "inventory", "traffic", "kernel", "doctor", "bench"):
         assert f" {verb} " in done.stdout
+
+
+@pytest.mark.parametrize("verb", verbs.VERBS, ids=lambda verb: verb.name)
+def test_the_help_says_of_a_verb_what_the_verb_says_itself(verb):
+    command = verbs.load(verb.name)
+    assert command.name == verb.name
+    assert " ".join(command.help.split("\n\n")[0].split()) == verb.help
+    module = verb.place.partition(":")[0] or verb.name
+    told = sys.modules[f"orchestration.cli.{module}"]
+    if verb.epilog:
+        assert command.epilog == told.EPILOG
+    elif hasattr(told, "EPILOG"):
+        assert verb.name == "exporter"  # its module's is about a server that it needs not
+
+
+@pytest.mark.parametrize(
+    ("arguments", "loaded"),
+    [(["--help"], set()), (["kernel", "--help"], {"kernel"}), (["sql", "--help"], {"sql"})],
+)
+def test_help_loads_nothing_of_ours_but_the_verb_it_is_about(arguments, loaded):
+    code = (
+        "import sys, json\n"
+        "from orchestration.cli.main import main\n"
+        f"sys.argv = ['closloop', *{arguments!r}]\n"
+        "try:\n"
+        "    main()\n"
+        "except SystemExit:\n"
+        "    print(json.dumps(list(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    ours = {"collectors", "inventory", "orchestration", "playbooks", "traffic", "tuners"}
+    there = {name for name in json.loads(done.stderr) if name.partition(".")[0] in ours}
+    frame = {"orchestration", "orchestration.model", "orchestration.model.errors"}
+    cli = {"", ".main", ".verbs", *(f".{name}" for name in loaded)}
+    assert there == frame | {f"orchestration.cli{name}" for name in cli}
 
 
 def test_version(closloop):
