@@ -39,9 +39,11 @@ _HOST_BYTES = 8 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
 # What a reading leaves: of a queue its arrays in the loop, those of the table and the table's file,
 # of a host the text of its counters, 5 KB at each tenth reading. A decision: the same of a change.
-_QUEUE_READING_BYTES = 192
+_QUEUE_READING_BYTES = 160
 _HOST_READING_BYTES = 600
-_QUEUE_DECISION_BYTES = 160
+_QUEUE_DECISION_BYTES = 152
+# Python's objects around the arrays of one reading, or of one decision.
+_OBJECTS_BYTES = 2048
 # A learned tuner sets thousands of thresholds; the law is worked out for the first few.
 _LAWS = 20
 
@@ -55,8 +57,9 @@ def guest_memory_bytes(
     """
     queues, hosts = len(testbed.queues), len(testbed.hosts)
     fabric = _GUEST_BYTES + _HOST_BYTES * hosts + _FLOW_BYTES * flows
-    records = (_QUEUE_READING_BYTES * queues + _HOST_READING_BYTES * hosts) * readings
-    return fabric + records + _QUEUE_DECISION_BYTES * queues * decisions
+    reading = _OBJECTS_BYTES + _QUEUE_READING_BYTES * queues + _HOST_READING_BYTES * hosts
+    decision = _OBJECTS_BYTES + _QUEUE_DECISION_BYTES * queues
+    return fabric + reading * readings + decision * decisions
 
 
 def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
