@@ -36,7 +36,7 @@ def standing(summary: Summary) -> str:
 def _condition(condition: Condition) -> list[str]:
     measured = [arm for arm in condition.arms if arm.valid]
     if not measured:
-        return ["no figure can be given, no trial is valid."]
+        return ["No trial is valid, so no figure can be given."]
     if not condition.comparisons:
         sentences = []
         for arm in measured:

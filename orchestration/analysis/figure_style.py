@@ -158,20 +158,17 @@ def band(x: Any, low: Any, high: Any, colour: str) -> Any:
 
 
 def end_labels(
-    figure: Any,
-    ends: Mapping[str, tuple[float, float]],
-    colours: Mapping[str, str],
-    span: tuple[float, float],
+    figure: Any, ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str], span: float
 ) -> None:
-    """Write each line's name at its end, moved apart where they would meet, on a log y axis.
+    """Write each line's name at its end, moved apart where they would meet.
 
-    `ends` is name -> (x, y) of the last point; `span` the lowest and highest y drawn.
+    `ends` is name -> (x, y) of the last point, `span` how far the y axis goes, both in the axes'
+    own numbers: logs on log axes.
     """
-    gap = 0.075 * math.log10(span[1] / span[0])
     known = {name: end for name, end in ends.items() if math.isfinite(end[1])}
     placed = -math.inf
     for name, (x, y) in sorted(known.items(), key=lambda item: item[1][1]):
-        placed = max(math.log10(y), placed + gap)
+        placed = max(y, placed + 0.075 * span)
         figure.add_annotation(
             x=x,
             y=placed,

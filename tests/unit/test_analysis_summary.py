@@ -141,7 +141,7 @@ def test_without_valid_trials_there_is_no_figure(tmp_path, cases):
     case.record.flows.status[0] = 2
     write(tmp_path, case)
     found = summarise(tmp_path)
-    assert answers(found) == ["no figure can be given, no trial is valid."]
+    assert answers(found) == ["No trial is valid, so no figure can be given."]
     assert found.conditions[0].arms[0].valid == ()
 
 

@@ -14,9 +14,9 @@ from orchestration.analysis.figure_style import (
     band,
     base_figure,
     curve,
+    end_labels,
     label_room,
     padded,
-    readable,
     short,
 )
 from orchestration.analysis.metrics import METRIC
@@ -72,7 +72,11 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
             hovertemplate=f"{path.tuner}, %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
-    _name_ends(figure, paths, colours)
+    bounds = np.concatenate([part[1:] for path in paths for part in (path.low, path.high)])
+    known_bounds = bounds[np.isfinite(bounds)]
+    spread = float(np.ptp(known_bounds)) if len(known_bounds) else 0.0
+    names = {path.tuner: (len(path.mean), float(path.mean[-1])) for path in paths}
+    end_labels(figure, names, colours, spread)
     most = max(len(path.mean) for path in paths)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
     # two repeats have an interval that would leave no room for the others
@@ -158,21 +162,3 @@ def _said(path: _Path) -> str:
     if path.needed <= count:
         return f"{known}."
     return f"{known}; at this spread ±1% takes about {path.needed:,} repeats."
-
-
-def _name_ends(figure: object, paths: list[_Path], colours: Colours) -> None:
-    ends = np.concatenate([part[1:] for path in paths for part in (path.low, path.high)])
-    known = ends[np.isfinite(ends)]
-    spread = float(np.ptp(known)) if len(known) else 0.0
-    placed = -math.inf
-    for path in sorted(paths, key=lambda path: float(path.mean[-1])):
-        placed = max(float(path.mean[-1]), placed + 0.07 * spread)
-        figure.add_annotation(  # type: ignore[attr-defined]
-            x=len(path.mean),
-            y=placed,
-            text=f"<b>{short(path.tuner)}</b>",
-            font={"color": readable(colours[path.tuner]), "size": 13},
-            xanchor="left",
-            xshift=8,
-            showarrow=False,
-        )

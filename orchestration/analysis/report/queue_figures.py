@@ -124,12 +124,13 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     )
     figure.update_xaxes(title="time since the start, ms", row=len(lines), col=1)
     means = {item.tuner: item.mean_bytes for item in lines}
+    known = any(len(item.set_ns) for item in lines)
+    thresholds = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""
     rows = [(item, at) for item in lines for at in range(len(item.t_ns))]
     return Picture(
         f"{queue.label} towards {queue.towards} holds {extremes(means, 'bytes')} on average",
         f"{' '.join(_peak(item, top) for item in lines)} The busiest queue {queue.kind} of repeat "
-        f"{queue.repeat}, while flows arrived. Dotted: kmin, dashed: kmax, as read back from the "
-        "queue.",
+        f"{queue.repeat}, while flows arrived.{thresholds}",
         figure,
         f"queue-{queue.label.replace(':', '-')}",
         {

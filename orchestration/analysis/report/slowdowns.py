@@ -126,10 +126,10 @@ def _by_size(
             hovertemplate=f"{tuner}: %{{text}}<extra></extra>",
         )
         figure.add_trace(trace)
-        ends[tuner] = (len(sizes) - 1, float(mean[-1]))
+        ends[tuner] = (len(sizes) - 1, math.log10(mean[-1]))
     every = np.stack(list(curves.values()))[:, :3]
     low_end, high_end = float(np.nanmin(every)), float(np.nanmax(every))
-    end_labels(figure, ends, colours, (low_end, high_end))
+    end_labels(figure, ends, colours, math.log10(high_end / low_end))
     figure.update_xaxes(
         title="flow size",
         tickvals=groups,
