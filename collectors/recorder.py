@@ -4,19 +4,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from orchestration.model.records import MISSING, ActionRecords, Applied, Observation, PortRecords
+from orchestration.model.records import (
+    MISSING,
+    ActionRecords,
+    Applied,
+    Ints,
+    Observation,
+    PortRecords,
+)
+
+_COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+# Readings are kept in blocks of so many. Arrays of single readings lie scattered in memory; in a
+# guest each scattered page is a mapping of the host's, which allows a process 65,530 of them
+# (vm.max_map_count): 600 readings of 1,000 queues, and the guest dies or hangs.
+_BLOCK_READINGS = 64
 
 
 class Recorder:
     """A loop observer that remembers everything. Use a new one for each trial."""
 
     def __init__(self) -> None:
-        self._observations: list[Observation] = []
+        self._t_ns: list[int] = []
+        self._taken_ns: list[Ints | None] = []
+        self._blocks: list[np.ndarray] = []
         self._changes: list[tuple[int, int, Applied]] = []
 
     def observed(self, observation: Observation) -> None:
         """Keep one reading of all queues."""
-        self._observations.append(observation)
+        row = len(self._t_ns) % _BLOCK_READINGS
+        if row == 0:
+            shape = (_BLOCK_READINGS, len(_COUNTERS), len(observation.qlen_bytes))
+            self._blocks.append(np.empty(shape, dtype=np.int64))
+        for place, name in enumerate(_COUNTERS):
+            self._blocks[-1][row, place] = getattr(observation, name)
+        self._t_ns.append(observation.t_ns)
+        self._taken_ns.append(observation.taken_ns)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         """Keep one change of thresholds."""
@@ -24,22 +46,19 @@ class Recorder:
 
     def ports(self, queues: int) -> PortRecords:
         """Return the samples, shape (samples, `queues`)."""
-        rows = self._observations
-        old = _nothing_new(rows)
+        old = _nothing_new(self._taken_ns)
+        samples = len(self._t_ns)
 
-        def stack(name: str) -> np.ndarray:
-            if not rows:
-                return np.zeros((0, queues), dtype=np.int64)
-            values = np.stack([getattr(row, name) for row in rows])
+        def stack(place: int) -> np.ndarray:
+            values = np.empty((samples, queues), dtype=np.int64)
+            for number, block in enumerate(self._blocks):
+                rows = values[number * _BLOCK_READINGS : (number + 1) * _BLOCK_READINGS]
+                rows[:] = block[: len(rows), place]
             return values if old is None else np.where(old, MISSING, values)
 
         return PortRecords(
-            t_ns=np.array([row.t_ns for row in rows], dtype=np.int64),
-            qlen_bytes=stack("qlen_bytes"),
-            tx_bytes=stack("tx_bytes"),
-            tx_packets=stack("tx_packets"),
-            marked_packets=stack("marked_packets"),
-            dropped_packets=stack("dropped_packets"),
+            t_ns=np.array(self._t_ns, dtype=np.int64),
+            **{name: stack(place) for place, name in enumerate(_COUNTERS)},
         )
 
     def actions(self) -> ActionRecords:
@@ -67,13 +86,14 @@ class Recorder:
         )
 
 
-def _nothing_new(rows: list[Observation]) -> np.ndarray | None:
+def _nothing_new(taken_ns: list[Ints | None]) -> np.ndarray | None:
     """Return at which samples a queue showed what an earlier one had, or nothing of this trial.
 
     Shape (samples, queues); None if every reading was of its own time.
     """
-    if not rows or any(row.taken_ns is None for row in rows):
+    rows = [row for row in taken_ns if row is not None]
+    if not rows or len(rows) < len(taken_ns):
         return None
-    taken = np.stack([row.taken_ns for row in rows if row.taken_ns is not None])
+    taken = np.stack(rows)
     before = np.vstack([np.full((1, taken.shape[1]), -1), np.maximum.accumulate(taken)[:-1]])
     return (taken <= before) | (taken < 0)

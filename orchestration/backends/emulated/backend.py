@@ -37,10 +37,10 @@ _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
 _HOST_BYTES = 8 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
-# What a reading leaves: of a queue its arrays in the loop, those of the table and the table's file,
-# of a host the text of its counters, 5 KB at each tenth reading. A decision: the same of a change.
-_QUEUE_READING_BYTES = 160
-_HOST_READING_BYTES = 600
+# What a reading leaves, in the loop, in the table and in the table's file: of a queue five numbers,
+# of a host four at each tenth reading. A decision: the same of a change.
+_QUEUE_READING_BYTES = 128
+_HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
 # Python's objects around the arrays of one reading, or of one decision.
 _OBJECTS_BYTES = 2048

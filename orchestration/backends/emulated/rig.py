@@ -51,6 +51,13 @@ _GLOBAL_SYSCTLS = {
 }
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
+# The columns of HostRecords: table and name in /proc/net/snmp or netstat.
+_HOST_COUNTERS = {
+    "retransmits": (b"Tcp:", b"RetransSegs"),
+    "timeouts": (b"TcpExt:", b"TCPTimeouts"),
+    "out_of_order": (b"TcpExt:", b"TCPOFOQueue"),
+    "tx_bytes": (b"IpExt:", b"OutOctets"),
+}
 _HEAD_START_NS = 2_000_000
 # The kernel's link watch runs once a second.
 _CARRIER_TRIES, _CARRIER_WAIT_S = 100, 0.1
@@ -254,33 +261,34 @@ class HostCounters:
                 [os.open(f"/proc/self/net/{table}", os.O_RDONLY) for table in ("snmp", "netstat")]
             )
         self._t_ns: list[int] = []
-        self._texts: list[list[bytes]] = []
+        self._rows: list[np.ndarray] = []
 
     def sample(self, t_ns: int) -> None:
-        """Keep one reading; it is parsed when the trial is over."""
+        """Keep one reading; of the text, 5 KB a host, nothing.
+
+        Thousands of scattered pages would be kept, each a mapping of the host: see `Recorder`.
+        """
         self._t_ns.append(t_ns)
-        self._texts.append(
-            [b"".join(os.pread(fd, 16_384, 0) for fd in files) for files in self._files]
-        )
+        texts = (b"".join(os.pread(fd, 16_384, 0) for fd in files) for files in self._files)
+        counters = [proc_counters(text) for text in texts]
+        self._rows.append(np.array(counters, dtype=np.int64).reshape(-1, len(_HOST_COUNTERS)))
 
     def records(self) -> HostRecords:
         """Return the readings, shape (samples, hosts)."""
-
-        def column(table: str, name: str) -> np.ndarray:
-            rows = [[proc_counter(text, table, name) for text in texts] for texts in self._texts]
-            return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._files))
-
-        return HostRecords(
-            t_ns=np.array(self._t_ns, dtype=np.int64),
-            retransmits=column("Tcp:", "RetransSegs"),
-            timeouts=column("TcpExt:", "TCPTimeouts"),
-            out_of_order=column("TcpExt:", "TCPOFOQueue"),
-            tx_bytes=column("IpExt:", "OutOctets"),
-        )
+        shape = (len(self._rows), len(self._files), len(_HOST_COUNTERS))
+        values = np.array(self._rows, dtype=np.int64).reshape(shape)
+        columns = {name: values[:, :, place] for place, name in enumerate(_HOST_COUNTERS)}
+        return HostRecords(t_ns=np.array(self._t_ns, dtype=np.int64), **columns)
 
 
-def proc_counter(text: bytes, table: str, name: str) -> int:
-    """Return one counter of /proc/net/snmp or netstat: a line of names, then one of values."""
-    lines = [line.split() for line in text.decode().splitlines() if line.startswith(table + " ")]
-    names, values = lines[0], lines[1]
-    return int(values[names.index(name)])
+def proc_counters(text: bytes) -> list[int]:
+    """Return `_HOST_COUNTERS` of snmp and netstat: a line of names, then one of values."""
+    tables: dict[bytes, list[list[bytes]]] = {}
+    for line in text.splitlines():
+        kind, *words = line.split()
+        tables.setdefault(kind, []).append(words)
+    found = []
+    for kind, name in _HOST_COUNTERS.values():
+        names, values = tables[kind]
+        found.append(int(values[names.index(name)]))
+    return found

@@ -1,0 +1,45 @@
+"""A guest keeps as many readings as a trial makes: its memory does not end, nor the mappings."""
+
+import pytest
+
+from orchestration.bench.outcome import run_trial
+from orchestration.model.trial import SingleFlowSpec, TunerSpec
+
+PERIOD_NS = 20_000
+FABRIC = """
+kind: leaf-spine
+name: thousand-ports
+mtu: 1500B
+buffer: 1MB
+leaves: 20
+spines: 10
+hosts_per_leaf: 30
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 100Gbps, delay: 1us}
+"""
+
+
+@pytest.mark.slow
+def test_a_thousand_ports_are_read_a_thousand_times(tmp_path):
+    path = tmp_path / "fabric.yml"
+    path.write_text(FABRIC)
+    readings = 1000
+    last_ns = readings * PERIOD_NS
+    run = run_trial(
+        str(path),
+        (SingleFlowSpec("h1", "h31", 1, 0), SingleFlowSpec("h1", "h31", 1_000_000, last_ns)),
+        TunerSpec("secn1"),
+        duration_ns=last_ns + PERIOD_NS,
+        drain_ns=10_000_000,
+        sample_period_ns=PERIOD_NS,
+    )
+    assert len(run.testbed.queues) == 1000
+    ports = run.record.ports
+    assert ports.qlen_bytes.shape[0] >= readings
+    assert ports.tx_bytes[-1].sum() > 1_000_000
+    hosts = run.record.hosts
+    assert hosts.tx_bytes.shape == (len(hosts.t_ns), 600)
+    assert len(hosts.t_ns) >= readings // 10
+    sender = run.testbed.hosts.index("h1")
+    assert hosts.tx_bytes[-1][sender] > 1_000_000
+    assert (hosts.tx_bytes[-1] > 0).sum() == 2
