@@ -84,6 +84,14 @@ def test_a_run_is_equivalent_to_itself_and_exits_with_0(run, runs):
     assert comparison["cells"][0]["causes"] == []
 
 
+def test_a_run_whose_repeats_are_far_apart_is_equivalent_to_itself(cases, tmp_path):
+    for seed in (1, 2):
+        write(tmp_path / "few", cases("secn1", seed, 60_000))
+    (comparison,) = compare_runs([tmp_path / "few", tmp_path / "few"], Margins())
+    assert {item.verdict for item in comparison.judged} == {"equivalent"}
+    assert comparison.verdict == "equivalent"
+
+
 def test_one_trial_is_equivalent_to_its_copy(run, one):
     result = run(*one, "--json", "--no-html")
     assert result.exit_code == 0, result.output

@@ -74,6 +74,8 @@ def means_of(a: Floats, b: Floats) -> Means:
     """Return the means over paired values, shapes (pairs,), one pair a repeat."""
     n = len(a)
     covariance = np.cov(a, b) / n if n > 1 else np.full((2, 2), math.nan)
+    if np.array_equal(a, b) and n == 1:
+        covariance = np.zeros((2, 2))
     return Means(float(a.mean()), float(b.mean()), covariance, n - 1, n)
 
 

@@ -127,6 +127,11 @@ class CellEstimates:
         span = slice(int(filled[0]), int(filled[-1]) + 1)
         counts = [(a[:, span], b[:, span]) for a, b in counts]
         freedom = float(BLOCKS - 1 if self._resampled is not None else len(counts) - 1)
+        scale, n = float(np.mean(scales)), len(counts)
+        if all(np.array_equal(a, b) for a, b in counts):
+            # the same in every pair: how far repeats are apart is no noise of that
+            nothing = np.zeros(1)
+            return Distance(0.0, nothing, 0.0, nothing, scale, freedom, n)
         if metric.distance == "mean":
             widths = np.diff(_edges(metric), append=np.inf)[span]
             widths[-1] = 0.0
@@ -139,8 +144,7 @@ class CellEstimates:
             mean, drawn = self._apart(metric, counts, _tolerant(margin))
             beyond = max(0.0, float(mean.max()))
             drawn_beyond = np.maximum(0.0, (mean + drawn).max(axis=1, initial=0.0))
-        scale = float(np.mean(scales))
-        return Distance(value, noise, beyond, drawn_beyond, scale, freedom, len(counts))
+        return Distance(value, noise, beyond, drawn_beyond, scale, freedom, n)
 
     def _apart(
         self, metric: Compared, counts: Sequence[tuple[Floats, Floats]], apart: Apart
