@@ -81,7 +81,7 @@ def read_ports(trial: TrialResult) -> TrialPorts:
     if len(window.t_ns) < 2:
         raise InputError.single(
             str(trial.folder / "ports.parquet"),
-            f"has {len(window.t_ns)} samples of each queue",
+            "has no samples" if not len(window.t_ns) else "has one sample of each queue",
             "sample more often: sample_period",
         )
     steps = _Steps(trial.testbed, window)
