@@ -1,4 +1,4 @@
-"""A replay on Linux: the same schedule and actions, and flows that only Linux's draws part."""
+"""A replay on Linux has its parent's tables, to the bit."""
 
 import json
 import subprocess
@@ -28,13 +28,6 @@ def closloop(*arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
-def common(ours: np.ndarray, theirs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return what both have: one of them may end a sample earlier, when its last flow has."""
-    rows = min(len(ours), len(theirs))
-    assert rows > 0.9 * max(len(ours), len(theirs))
-    return ours[:rows], theirs[:rows]
-
-
 def test_a_replay_repeats_flows_and_actions_on_linux(tmp_path):
     (tmp_path / "old.yml").write_text(CAMPAIGN, encoding="utf-8")
     closloop("run", "old.yml", "--json", cwd=tmp_path)
@@ -46,15 +39,9 @@ def test_a_replay_repeats_flows_and_actions_on_linux(tmp_path):
     (before,) = map(read_trial, finished_trials(tmp_path / "runs" / "old"))
     (after,) = map(read_trial, finished_trials(tmp_path / "runs" / "again"))
     assert after.spec.parent.startswith(f"old/{before.spec.id} sha256:")
-    for table, same in (
-        ("schedule", ("flow_id", "start_ns", "src", "dst", "bytes", "class")),
-        ("actions", ("device", "port", "queue", "kmin_bytes", "kmax_bytes", "pmax")),
-    ):
-        for column in same:
-            ours, theirs = common(before.table(table)[column], after.table(table)[column])
-            np.testing.assert_array_equal(ours, theirs, err_msg=column)
-    # each change answers the same sample, at most some ns of system calls apart
-    ours, theirs = common(before.table("actions")["t_ns"], after.table("actions")["t_ns"])
-    assert np.abs(ours - theirs).max() < 100
-    ours, theirs = (np.median(trial.table("flows")["fct_ns"]) for trial in (before, after))
-    assert abs(theirs / ours - 1) < 0.1
+    for table in ("schedule", "flows", "ports", "actions", "hosts"):
+        ours, theirs = before.table(table), after.table(table)
+        assert len(ours) == len(theirs) > 0
+        for column in ours:
+            np.testing.assert_array_equal(ours[column], theirs[column], err_msg=column)
+    assert before.table("ports")["marked_packets"].sum() > 0

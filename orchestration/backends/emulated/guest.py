@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.backends.emulated.console import say
-from orchestration.model.errors import ClosloopError
+from orchestration.backends.emulated.kernel.patches import RED_STREAM
+from orchestration.model.errors import ClosloopError, NotReadyError
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -41,6 +42,17 @@ def prepare_process() -> None:
     mount("sysfs", "/sys")
     files = 1_000_000
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
+def repeat_draws(seed: int) -> None:
+    """Begin RED's stream of draws with the trial's seed: the same trial then repeats to the bit."""
+    try:
+        RED_STREAM.write_text(str((seed * 0x9E3779B97F4A7C15 + 1) % (1 << 63) or 1))
+    except FileNotFoundError as error:
+        raise NotReadyError(
+            "this kernel cannot repeat RED's draws: it was not built by this version of closloop",
+            "closloop kernel build, and unset CLOSLOOP_KERNEL",
+        ) from error
 
 
 class Driver:
@@ -134,6 +146,7 @@ def run_job(folder: Path) -> None:
         tuner = create(job.trial.tuner)
     else:
         tuner = AskingTuner(folder, job.host_tuner["observes_flows"], say)
+    repeat_draws(job.trial.seed)
     driver = Driver(job, fabric)
     flows = attach_flow_tables(job, fabric)
     rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done, flows)

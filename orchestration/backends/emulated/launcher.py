@@ -117,6 +117,7 @@ def init_script(job: Path) -> str:
         f"export CLOSLOOP_JOB={shlex.quote(str(job))} PYTHONPATH={shlex.quote(str(_ROOT))}\n"
         "export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"
+        "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between two guests
         f"exec {python} -P -m orchestration.backends.emulated.guest\n"
     )
 

@@ -37,6 +37,7 @@ class BootReport:
     busy_ns: int
     sleep_ns: int
     congestion_controls: str
+    red_stream: bool
     config: str
     wall_s: float
 
@@ -115,6 +116,8 @@ def report_faults(report: BootReport) -> list[str]:
         )
     if not 0 <= report.sleep_ns - probe.SLEEP_S * _NS_PER_S < _NS_PER_S:
         faults.append(f"a sleep of {probe.SLEEP_S} s took {report.sleep_ns} ns of its time")
+    if not report.red_stream:
+        faults.append("RED's draws cannot be repeated: its source was not patched for that")
     lacking = _CONGESTION_CONTROLS - set(report.congestion_controls.split())
     if lacking:
         faults.append(f"no congestion control {', '.join(sorted(lacking))}")

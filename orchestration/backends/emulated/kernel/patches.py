@@ -3,9 +3,14 @@
 User-mode Linux keeps virtual time in steps of 256 ns, lets no timer be less than 500 ns ahead, and
 charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
 values a flow got 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists so
-that a program that waits by reading the clock gets on at all; here it is 1 ns for 64 readings.
+that a program that waits by reading the clock gets on at all; here it is 1 ns for 64 readings with
+no idle moment between, so that what happened before such a moment shifts nothing after it.
 A program that spins for longer (fio and perftest calibrate their clocks so) pays 256 ns again, from
-the millionth reading on that nothing has slept between: no packet's handling reads it so often.
+the millionth reading on: no packet's handling reads it so often.
+
+RED's draws are the one thing in a guest that chance decides and tables show. They come from a
+stream of their own (SplitMix64, Steele et al., OOPSLA 2014) whose state is a module parameter: a
+guest that writes it before the traffic repeats itself to the bit. Unwritten, it starts by chance.
 """
 
 from __future__ import annotations
@@ -26,7 +31,10 @@ class Replacement:
     new: str
 
 
-# Readings of the clock, with nothing asleep between, after which a reading costs 256 ns.
+# The state of RED's stream of draws, in a guest.
+RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
+
+# Readings of the clock, with no idle moment between, after which a reading costs 256 ns.
 PATIENCE_READINGS = 1 << 20
 
 REPLACEMENTS = (
@@ -52,22 +60,43 @@ REPLACEMENTS = (
         "!in_softirq() &&\n\t\t    !time_travel_ext_waiting)\n"
         "\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);",
         "!in_softirq() &&\n\t\t    !time_travel_ext_waiting) {\n"
-        f"\t\t\tif (++clock_reads_awake > {PATIENCE_READINGS})\n"
+        f"\t\t\tif (++clock_reads > {PATIENCE_READINGS})\n"
         "\t\t\t\ttime_travel_update_time_rel(256);\n"
-        "\t\t\telse if (!(++clock_reads & 63))\n"
+        "\t\t\telse if (!(clock_reads & 63))\n"
         "\t\t\t\ttime_travel_update_time_rel(1);\n\t\t}",
     ),
     Replacement(
         "arch/um/kernel/time.c",
         "\tint cpu = raw_smp_processor_id();\n\n\tif (time_travel_mode == TT_MODE_BASIC)\n"
         "\t\tos_timer_disable(cpu);",
-        "\tint cpu = raw_smp_processor_id();\n\n\tclock_reads_awake = 0;\n"
+        "\tint cpu = raw_smp_processor_id();\n\n\tclock_reads = 0;\n"
         "\tif (time_travel_mode == TT_MODE_BASIC)\n\t\tos_timer_disable(cpu);",
     ),
     Replacement(
         "arch/um/kernel/time.c",
         "void time_travel_sleep(void)\n{",
-        "static unsigned int clock_reads, clock_reads_awake;\n\nvoid time_travel_sleep(void)\n{",
+        "static unsigned int clock_reads;\n\nvoid time_travel_sleep(void)\n{",
+    ),
+    # RED's draws: see above.
+    Replacement(
+        "include/net/red.h",
+        "static inline u32 red_random(const struct red_parms *p)\n{\n"
+        "\treturn reciprocal_divide(get_random_u32(), p->max_P_reciprocal);",
+        "u32 red_draw(void);\n\nstatic inline u32 red_random(const struct red_parms *p)\n{\n"
+        "\treturn reciprocal_divide(red_draw(), p->max_P_reciprocal);",
+    ),
+    Replacement(
+        "net/sched/sch_red.c",
+        "#include <net/red.h>\n",
+        "#include <net/red.h>\n\n"
+        "static unsigned long long red_stream;\n"
+        "module_param_named(stream, red_stream, ullong, 0644);\n\n"
+        "u32 red_draw(void)\n{\n\tu64 z;\n\n"
+        "\tif (unlikely(!red_stream))\n\t\tred_stream = get_random_u64();\n"
+        "\tz = red_stream += 0x9e3779b97f4a7c15ULL;\n"
+        "\tz = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;\n"
+        "\tz = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;\n"
+        "\treturn (z ^ (z >> 31)) >> 32;\n}\n",
     ),
 )
 

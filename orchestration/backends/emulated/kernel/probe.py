@@ -20,6 +20,7 @@ def main() -> None:
     """Measure and print."""
     libc = ctypes.CDLL(None)
     libc.mount(b"proc", b"/proc", b"proc", 0, None)
+    libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None)
     start = time.monotonic_ns()
     for _ in range(SYSTEM_CALLS):
         os.getppid()
@@ -33,6 +34,7 @@ def main() -> None:
         "congestion_controls": _read(
             "/proc/sys/net/ipv4/tcp_available_congestion_control"
         ).decode(),
+        "red_stream": os.path.exists("/sys/module/sch_red/parameters/stream"),
         "config_gz": base64.b64encode(_read("/proc/config.gz")).decode(),
     }
     print(f"{MARK}{json.dumps(found)}", flush=True)
