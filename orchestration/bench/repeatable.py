@@ -18,7 +18,7 @@ _TABLES = ("flows", "ports", "actions", "hosts")
 
 
 def repeated_trial() -> Outcome:
-    """WebSearch, incast and a cut cable on graphcc, twice a tuner, the second time on a busy CPU."""
+    """WebSearch, incast, a cut cable on graphcc; each tuner twice, the second time on a busy CPU."""
     figures = []
     for name in ("secn2", "acc", "graphcc"):
         quiet = faulty_trial(name)
