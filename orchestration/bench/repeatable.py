@@ -18,7 +18,7 @@ _TABLES = ("flows", "ports", "actions", "hosts")
 
 
 def repeated_trial() -> Outcome:
-    """WebSearch, incast, a cut cable on graphcc; each tuner twice, the second time on a busy CPU."""
+    """WebSearch, incast, a cut cable on graphcc: each tuner twice, once on a busy machine."""
     figures = []
     for name in ("secn2", "acc", "graphcc"):
         quiet = faulty_trial(name)
