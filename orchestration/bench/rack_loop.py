@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from inventory.ansible import load_rack
+from orchestration.backends.hardware.backend import make_switch
 from orchestration.backends.hardware.client import open_agents
 from orchestration.backends.hardware.fleet import Fleet
-from orchestration.backends.hardware.switches import Switch, make_switch
+from orchestration.backends.hardware.switches import Switch
 from orchestration.backends.ticker import Ticker
 
 _PERIOD_NS = 10_000_000

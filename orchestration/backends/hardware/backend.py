@@ -39,8 +39,9 @@ from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.ssh import Secrets
-from orchestration.backends.hardware.switches import Switch, make_switch
+from orchestration.backends.hardware.switches import LinuxSwitch, Switch
 from orchestration.backends.hardware.traffic import RackTraffic, uses_programs
 from orchestration.loop import run_loop
 from orchestration.model.errors import NotReadyError, TrialError
@@ -268,6 +269,12 @@ def services_of(rack: Rack, device: str) -> tuple[str, ...]:
     if rack.testbed.device[device].kind == "host":
         return (*_HOST_SERVICES, NIC_SERVICE) if access.nic == "roce" else _HOST_SERVICES
     return (*make_switch(rack, device).services, *_ALWAYS, *_platform(access))
+
+
+def make_switch(rack: Rack, device: str) -> Switch:
+    """Return a switch of the rack, by its platform."""
+    kind = SonicSwitch if rack.access[device].platform == "sonic" else LinuxSwitch
+    return kind(rack, device)
 
 
 def _platform(access: Access) -> tuple[str, ...]:

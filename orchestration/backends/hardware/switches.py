@@ -75,15 +75,6 @@ class Switch(Protocol):
         """Say what is missing, or older than it is sampled; call it after a reading."""
 
 
-def make_switch(rack: Rack, device: str) -> Switch:
-    """Return a switch of the rack, by its platform."""
-    if rack.access[device].platform == "sonic":
-        from orchestration.backends.hardware.sonic.switch import SonicSwitch
-
-        return SonicSwitch(rack, device)
-    return LinuxSwitch(rack, device)
-
-
 class LinuxSwitch:
     """A switch whose queues are Linux' RED: every number is exact, and of the moment it is read."""
 
