@@ -98,10 +98,10 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
         yield Display(title, _say_plainly, _Heartbeat(time.monotonic))
         return
     if watched is not None:
-        from orchestration.cli.watch_screen import open_watching_display
+        from orchestration.cli.watch_screen import open_run_screen
 
-        with open_watching_display(title, watched) as display:
-            yield display
+        with open_run_screen(watched) as (say_afterwards, show):
+            yield Display(title, say_afterwards, show)
         return
     from rich.console import Console
     from rich.live import Live

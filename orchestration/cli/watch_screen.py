@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
 
-from orchestration.cli.display import Display
 from orchestration.cli.keys import Keys, open_keys
 from orchestration.cli.watch_view import view
 from orchestration.live.state import RunReader, RunState, TrialState
@@ -95,8 +94,13 @@ def watch_to_the_end(folder: Path, console: Console) -> RunState | None:
 
 
 @contextmanager
-def open_watching_display(title: str, folder: Path) -> Iterator[Display]:
-    """Show a run of this process on the whole screen; what it said is printed afterwards."""
+def open_run_screen(
+    folder: Path,
+) -> Iterator[tuple[Callable[[str], None], Callable[[Tally], None]]]:
+    """Show a run of this process on the whole screen, which is as before when the context ends.
+
+    Yields what keeps a line, to be printed afterwards, and what draws how the run stands.
+    """
     console = Console(stderr=True)
     said: list[str] = []
     try:
@@ -115,7 +119,7 @@ def open_watching_display(title: str, folder: Path) -> Iterator[Display]:
                     drawn_s = time.monotonic()
                     state = screen.update()
 
-            yield Display(title, said.append, show)
+            yield said.append, show
     finally:
         for text in said:
             console.print(text, highlight=False, markup=False)
