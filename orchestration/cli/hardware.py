@@ -59,7 +59,7 @@ def enter_virtual_rack(inventory: Path | None) -> None:
     """If the inventory is a virtual rack's, run this command inside it and exit with its code."""
     if inventory is None:
         return
-    from orchestration.rack.control import run_inside
+    from orchestration.rack.attach import run_inside
 
     code = run_inside(inventory, sys.argv[1:])
     if code is not None:

@@ -6,6 +6,7 @@ import base64
 import os
 import selectors
 import signal
+import sys
 import termios
 import tty
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestration.rack.control import RackHandle
+from orchestration.rack.control import RackHandle, find_rack, inside
+from orchestration.rack.folder import RackFolder
 from orchestration.rack.process import RackProcess
 
+_CLOSLOOP = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 1 << 14
 # A program that hangs does not end by more of them.
@@ -42,6 +45,20 @@ def run_attached(
     process = rack.start(argv, cwd, env, terminal=_window() if on_terminal else None)
     with _signals(process, on_terminal), _raw(on_terminal):
         return _pump(process)
+
+
+def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
+    """Run `closloop ARGUMENTS` in the virtual rack that `inventory` is of; return its exit code.
+
+    None if it is no virtual rack's inventory, or this program runs in a rack already. Raises
+    NotReadyError if the rack is not up.
+    """
+    if inside():
+        return None
+    folder = RackFolder(Path(inventory).expanduser().absolute().parent)
+    if not folder.is_rack() or folder.inventory.name != Path(inventory).name:
+        return None
+    return run_attached(find_rack(folder.path), [sys.executable, "-c", _CLOSLOOP, *arguments])
 
 
 def _pump(process: RackProcess) -> int:

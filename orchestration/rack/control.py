@@ -22,7 +22,6 @@ from orchestration.rack.process import Progress, RackProcess, ask, call, connect
 from orchestration.rack.setup import SBIN, python_path, require_programs, write_folder
 
 INSIDE = "CLOSLOOP_RACK"
-_CLOSLOOP = "import sys; sys.argv[0] = 'closloop'; from orchestration.cli.main import main; main()"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
 _START_S = 15.0
 
@@ -150,25 +149,6 @@ class RackHandle:
 def inside() -> bool:
     """True in a program that runs in a rack."""
     return INSIDE in os.environ
-
-
-def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
-    """Run `closloop ARGUMENTS` in the virtual rack that `inventory` is of; return its exit code.
-
-    None if it is no virtual rack's inventory, or this program runs in a rack already. Raises
-    NotReadyError if the rack is not up.
-    """
-    if inside():
-        return None
-    folder = RackFolder(Path(inventory).expanduser().absolute().parent)
-    if not folder.is_rack() or folder.inventory.name != Path(inventory).name:
-        return None
-    from orchestration.rack.attach import run_attached
-
-    program = (
-        "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
-    )
-    return run_attached(find_rack(folder.path), [sys.executable, "-c", program, *arguments])
 
 
 def find_rack(name_or_folder: str | Path | None = None) -> RackHandle:

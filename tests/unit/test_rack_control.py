@@ -12,7 +12,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.rack import control, setup
+from orchestration.rack import attach, control, setup
 from orchestration.rack.commands import Command, exit_code
 from orchestration.rack.folder import RackFolder
 from orchestration.rack.frames import Lines, encode
@@ -129,15 +129,15 @@ def test_no_rack_is_up():
 def test_an_inventory_that_is_no_virtual_racks(tmp_path, monkeypatch):
     inventory = tmp_path / "inventory.yml"
     inventory.write_text("all:\n")
-    assert control.run_inside(inventory, ["plan"]) is None
+    assert attach.run_inside(inventory, ["plan"]) is None
     folder = RackFolder(tmp_path)
     folder.sign()
-    assert control.run_inside(tmp_path / "other.yml", ["plan"]) is None
+    assert attach.run_inside(tmp_path / "other.yml", ["plan"]) is None
     with pytest.raises(NotReadyError, match="is not up"):
-        control.run_inside(inventory, ["plan"])
+        attach.run_inside(inventory, ["plan"])
     monkeypatch.setenv(control.INSIDE, "lab")
     assert control.inside()
-    assert control.run_inside(inventory, ["plan"]) is None
+    assert attach.run_inside(inventory, ["plan"]) is None
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path):
