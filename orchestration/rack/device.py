@@ -103,7 +103,7 @@ class Device:
         """Get a file tree, wait for the cables, and start everything."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        self.differences = enter_device_root(self.layout, self.name, self._keys)
+        self._differences = enter_device_root(self.layout, self.name, self._keys)
         self._python_path = os.environ.get("PYTHONPATH", "")
         os.environ.clear()
         os.environ.update(_ENVIRONMENT)
@@ -207,7 +207,8 @@ class Device:
     def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
         try:
             if request["op"] == "dump":
-                return {"id": request["id"], "ok": snapshot.dump(self)}
+                state = snapshot.dump(self.layout, self.name, self._differences)
+                return {"id": request["id"], "ok": state}
             return {"id": request["id"], "ok": injections.inject(self, request)}
         except Exception as error:
             return {"id": request["id"], "error": f"{self.name}: {error}"}

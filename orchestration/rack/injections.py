@@ -7,19 +7,29 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from subprocess import Popen
+from typing import Any, Protocol
 
 from orchestration.rack import cabling, tools
-
-if TYPE_CHECKING:
-    from orchestration.rack.device import Device
+from orchestration.rack.layout import Layout
 
 _FILLER = Path("/tmp/.filler")
 # What an agent's command line has in it.
 _AGENT = b"closloop-agent"
 
 
-def inject(device: Device, request: dict[str, Any]) -> Any:
+class Target(Protocol):
+    """The device that something befalls, from inside: `device.Device`."""
+
+    layout: Layout
+    name: str
+    programs: dict[str, Popen[bytes]]
+
+    def start_redis(self) -> None:
+        """Start Redis."""
+
+
+def inject(device: Target, request: dict[str, Any]) -> Any:
     """Do `request["what"]` to the device; raise ValueError for what is not known."""
     what = str(request["what"])
     if what not in KINDS:
@@ -27,32 +37,32 @@ def inject(device: Device, request: dict[str, Any]) -> Any:
     return KINDS[what](device, request)
 
 
-def _vanish(device: Device, _: dict[str, Any]) -> None:
+def _vanish(device: Target, _: dict[str, Any]) -> None:
     tools.run(["ip", "link", "set", device.layout.management_interface(device.name), "down"])
 
 
-def _return(device: Device, _: dict[str, Any]) -> None:
+def _return(device: Target, _: dict[str, Any]) -> None:
     tools.run_batch("ip", cabling.management(device.layout, device.name))
 
 
-def _port(state: str) -> Callable[[Device, dict[str, Any]], None]:
-    def set_port(device: Device, request: dict[str, Any]) -> None:
+def _port(state: str) -> Callable[[Target, dict[str, Any]], None]:
+    def set_port(device: Target, request: dict[str, Any]) -> None:
         tools.run(["ip", "link", "set", str(request["port"]), state])
 
     return set_port
 
 
-def _disk_full(_: Device, __: dict[str, Any]) -> None:
+def _disk_full(_: Target, __: dict[str, Any]) -> None:
     with _FILLER.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(bytes(1 << 16)):
             pass
 
 
-def _disk_free(_: Device, __: dict[str, Any]) -> None:
+def _disk_free(_: Target, __: dict[str, Any]) -> None:
     _FILLER.unlink(missing_ok=True)
 
 
-def _redis_restart(device: Device, _: dict[str, Any]) -> None:
+def _redis_restart(device: Target, _: dict[str, Any]) -> None:
     """Restart Redis as a new version would: everybody loses the connection, the data stay."""
     tools.run(["redis-cli", "-s", tools.REDIS_SOCKET, "save"])
     device.programs["redis"].kill()
@@ -60,7 +70,7 @@ def _redis_restart(device: Device, _: dict[str, Any]) -> None:
     device.start_redis()
 
 
-def _kill_agent(_: Device, __: dict[str, Any]) -> int:
+def _kill_agent(_: Target, __: dict[str, Any]) -> int:
     """Kill every agent of a controller; return how many there were."""
     killed = 0
     for folder in Path("/proc").iterdir():
@@ -74,7 +84,7 @@ def _kill_agent(_: Device, __: dict[str, Any]) -> int:
     return killed
 
 
-KINDS: dict[str, Callable[[Device, dict[str, Any]], Any]] = {
+KINDS: dict[str, Callable[[Target, dict[str, Any]], Any]] = {
     "vanish": _vanish,
     "return": _return,
     "port down": _port("down"),

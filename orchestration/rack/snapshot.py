@@ -8,12 +8,10 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestration.rack import tools
-
-if TYPE_CHECKING:
-    from orchestration.rack.device import Device
+from orchestration.rack.layout import Layout
 
 _COMMANDS = {
     "qdiscs": ("tc", "-j", "-d", "qdisc", "show"),
@@ -29,17 +27,17 @@ _PASSING = ("var/log/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
 _PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
 
 
-def dump(device: Device) -> str:
+def dump(layout: Layout, device: str, differences: int) -> str:
     """Return the device's state as JSON with a line for each fact.
 
     Queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA links, every
     setting under /proc/sys/net, every file that differs from the machine's, and a SONiC switch's
-    CONFIG_DB.
+    CONFIG_DB. `differences` is the open folder of those files (`roots.enter_device_root`).
     """
     state: dict[str, Any] = {name: _listed(argv) for name, argv in _COMMANDS.items()}
     state["sysctls"] = dict(_sysctls(Path("/proc/sys/net")))
-    state["files"] = dict(_files(device.differences))
-    if device.name in device.layout.sonic:
+    state["files"] = dict(_files(differences))
+    if device in layout.sonic:
         state["CONFIG_DB"] = _config_db()
     return json.dumps(state, indent=0, sort_keys=True)
 
