@@ -190,3 +190,15 @@ def test_flows_take_the_paths_that_they_take_in_the_emulated_fabric(run):
         _, record, _ = run(trial_of(traffic, seed=7), backend)
         sent[backend] = record.ports.tx_bytes[-1]
     np.testing.assert_allclose(sent["simulated"], sent["emulated"], atol=3000)
+
+
+@pytest.mark.kernel
+def test_slow_start_fills_a_queue_as_in_the_emulated_fabric(run):
+    traffic = (SingleFlowSpec("h1", "h3", 2_000_000, 0), SingleFlowSpec("h8", "h3", 2_000_000, 0))
+    trial = trial_of(traffic, sample_period_ns=20_000, tuner=TunerSpec("secn2"))
+    _, simulated, _ = run(trial)
+    _, emulated, _ = run(trial, backend="emulated")
+    port = simulated.ports.qlen_bytes.max(axis=0).argmax()
+    ours, linux = (record.ports.qlen_bytes[:5, port] for record in (simulated, emulated))
+    # without Linux' deferral (tcp_tso_should_defer) it is a third longer at first
+    np.testing.assert_allclose(ours, linux, rtol=0.13)

@@ -73,6 +73,7 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
             sent = TcpSocketBase::SendDataPacket(seq, size, with_ack);
         }
         Validate(seq + sent);
+        last_sent_ = ns3::Simulator::Now();
         return sent;
     }
 
@@ -86,7 +87,8 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
             throttled_ = true;
             return 0;
         }
-        return TcpSocketBase::AvailableWindow();
+        uint32_t window = TcpSocketBase::AvailableWindow();
+        return window > 0 && Deferred(window) ? 0 : window;
     }
 
     void Left() override {
@@ -157,8 +159,34 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
   private:
     // What Linux counts for a packet's memory besides its payload.
     static constexpr int64_t SKB_BYTES = 832;
+    // It keeps so much of a stream in one buffer, in whole segments, and sends no more at once.
+    static constexpr uint32_t SKB_DATA_BYTES = 65'215;
     // The receiver acknowledges the first packets of a connection one by one (TCP_MAX_QUICKACKS).
     static constexpr int QUICK_ACKS = 16;
+
+    // tcp_tso_should_defer() in net/ipv4/tcp_output.c: less than a third of the window is not sent
+    // while an acknowledgement that allows more is near. What is sent is all that is allowed then.
+    bool Deferred(uint32_t window) const {
+        ns3::Time now = ns3::Simulator::Now();
+        if (now == granted_ || m_history.empty() || now - last_sent_ > ns3::MilliSeconds(1) ||
+            m_tcb->m_congState >= ns3::TcpSocketState::CA_RECOVERY) {
+            return false;
+        }
+        uint32_t buffer = SKB_DATA_BYTES / m_tcb->m_segmentSize * m_tcb->m_segmentSize;
+        auto sent = static_cast<uint32_t>(m_tcb->m_nextTxSequence.Get() - ns3::SequenceNumber32(1));
+        auto unsent = static_cast<uint32_t>(m_txBuffer->TailSequence() - m_tcb->m_nextTxSequence);
+        uint32_t in_buffer = std::min(buffer - sent % buffer, unsent);
+        bool last_buffer = m_closeOnEmpty && in_buffer == unsent;
+        ns3::Time rtt = m_rtt->GetEstimate();
+        ns3::Time acknowledgement = m_history.front().time + rtt - now;
+        if (last_buffer || window >= in_buffer || in_buffer <= m_tcb->m_segmentSize ||
+            window >= std::min<uint32_t>(m_rWnd, m_tcb->m_cWnd) / 3 ||
+            acknowledgement > ns3::Min(rtt / 2, ns3::MilliSeconds(1))) {
+            granted_ = now;
+            return false;
+        }
+        return true;
+    }
 
     void Validate(ns3::SequenceNumber32 next) {
         uint32_t in_flight = BytesInFlight();
@@ -172,6 +200,8 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
     HostCounters* counters_ = nullptr;
     int64_t small_queue_bytes_ = 0;
     mutable bool throttled_ = false;
+    mutable ns3::Time granted_{-1}; // when all that was allowed could be sent
+    ns3::Time last_sent_{0};
     int64_t retransmits_ = 0;
     int quick_acks_ = QUICK_ACKS;
     // Linux' DCTCP acknowledges at once when marks begin or end (dctcp_ece_ack_update).
