@@ -173,7 +173,10 @@ def test_nothing_runs_after_close_or_reset_or_when_it_is_dropped():
 
 def test_ctrl_c_ends_it(tmp_path):
     code = (
+        "import signal\n"
         "from orchestration.environment import FabricEnv\n"
+        # a shell that runs the tests in the background has SIGINT ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "env = FabricEnv('examples/learning.yml', queue='switch1:eth0')\n"
         "print('ready', flush=True)\n"
         "while True:\n"

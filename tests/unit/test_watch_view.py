@@ -213,6 +213,8 @@ class Terminal:
 
 
 def own(handle):
+    # a shell that runs the tests in the background has SIGINT ignored
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     fcntl.ioctl(handle, termios.TIOCSCTTY, 0)
 
 
