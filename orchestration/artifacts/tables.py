@@ -140,6 +140,14 @@ def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
     )
 
 
+def load_pyarrow() -> None:
+    """Let pyarrow load what it loads at its first conversion: pandas, where that is installed.
+
+    It takes a fifth of a second, which processes that fork workers can spend once for all.
+    """
+    pa.array([])
+
+
 def read_table(path: Path, name: str) -> Columns:
     """Return table `name` from `path` as column -> array of shape (rows,).
 
