@@ -191,12 +191,19 @@ def spooled_runs(spool: Path) -> list[SpooledRun]:
 def spooled_bytes(spool: Path) -> int:
     """Return how many bytes the runs in a spool have."""
     total = 0
-    for run in spooled_runs(spool):
-        with suppress(OSError), os.scandir(run.folder) as entries:
-            for entry in entries:
+    for run in _names(spool):
+        if run.endswith(_RUN_SUFFIX):
+            for file in _names(f"{spool}/{run}"):
                 with suppress(OSError):  # sent and deleted just now
-                    total += entry.stat().st_size
+                    total += os.stat(f"{spool}/{run}/{file}").st_size
     return total
+
+
+def _names(folder: Path | str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def frame(kind: int, payload: bytes) -> bytes:
