@@ -118,8 +118,11 @@ class SpoolObserver:
         self._note, self._started_file = note, started_file
         self._clock_ns, self._clock_s = clock_ns, clock_s
         self._queues = [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
-        self._readings: list[Observation] = []
         self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
+        # Copies: memory that a reading gives back at once stays in the CPU's cache.
+        self._values = np.empty((self._at_once, len(_COUNTERS), len(self._queues)), dtype="<i8")
+        self._t_ns: list[int] = []
+        self._taken: list[Ints | None] = []
         self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
         self._start_ns = self._rows = 0
@@ -134,8 +137,12 @@ class SpoolObserver:
         """Take one reading of all queues; append it and those before it if it is time."""
         if self._writer is None:
             self._begin(observation.t_ns)
-        self._readings.append(observation)
-        if len(self._readings) >= self._at_once or self._clock_s() >= self._due_s:
+        values = self._values[len(self._t_ns)]
+        for place, name in enumerate(_COUNTERS):
+            values[place] = getattr(observation, name)
+        self._t_ns.append(observation.t_ns)
+        self._taken.append(observation.taken_ns)
+        if len(self._t_ns) >= self._at_once or self._clock_s() >= self._due_s:
             self._append()
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
@@ -177,29 +184,27 @@ class SpoolObserver:
 
     def _append(self) -> None:
         """Append the readings that wait, as one frame."""
-        rows, self._readings = self._readings, []
+        t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
+        taken, self._taken = self._taken, []
         self._due_s = self._clock_s() + _OLDEST_S
-        if not rows or self._writer is None or self._writer.full:
+        if not len(t_ns) or self._writer is None or self._writer.full:
             return
-        values = np.empty((len(_COUNTERS), len(rows), len(self._queues)), dtype="<i8")
-        for place, name in zip(values, _COUNTERS, strict=True):
-            np.stack([getattr(row, name) for row in rows], out=place)
-        values[:, self._not_new(rows)] = MISSING
-        t_ns = np.array([row.t_ns for row in rows], dtype="<i8")
+        values = self._values[: len(t_ns)].transpose(1, 0, 2).copy()
+        values[:, self._not_new(taken)] = MISSING
         times = t_ns.copy()
         times[0] = max(t_ns[0], self._last_ns + 1)
-        number = np.arange(len(rows))
+        number = np.arange(len(t_ns))
         times = np.maximum.accumulate(times - number) + number
         self._last_ns = int(times[-1])
-        head = _READINGS.pack(len(rows), len(self._queues))
+        head = _READINGS.pack(len(t_ns), len(self._queues))
         times += self._start_ns
         self._writer.add(READING, head + times.tobytes() + t_ns.tobytes() + values.tobytes())
 
-    def _not_new(self, rows: list[Observation]) -> NDArray[np.bool_]:
+    def _not_new(self, taken_ns: list[Ints | None]) -> NDArray[np.bool_]:
         """Return at which readings a queue showed what an earlier one had, as in the archive."""
-        taken = [row.taken_ns for row in rows if row.taken_ns is not None]
-        if len(taken) < len(rows):
-            return np.zeros((len(rows), len(self._queues)), dtype=bool)
+        taken = [row for row in taken_ns if row is not None]
+        if len(taken) < len(taken_ns):
+            return np.zeros((len(taken_ns), len(self._queues)), dtype=bool)
         newest = np.maximum.accumulate(np.vstack([self._newest, *taken]), axis=0)
         self._newest = newest[-1]
         now = np.stack(taken)
