@@ -13,7 +13,8 @@ from orchestration.model.records import (
     PortRecords,
 )
 
-_COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+# What a reading tells of a queue that is kept.
+COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 # Readings are kept in blocks of so many. Arrays of single readings lie scattered in memory; in a
 # guest each scattered page is a mapping of the host's, which allows a process 65,530 of them
 # (vm.max_map_count): 600 readings of 1,000 queues, and the guest dies or hangs.
@@ -33,9 +34,9 @@ class Recorder:
         """Keep one reading of all queues."""
         row = len(self._t_ns) % _BLOCK_READINGS
         if row == 0:
-            shape = (_BLOCK_READINGS, len(_COUNTERS), len(observation.qlen_bytes))
+            shape = (_BLOCK_READINGS, len(COUNTERS), len(observation.qlen_bytes))
             self._blocks.append(np.empty(shape, dtype=np.int64))
-        for place, name in enumerate(_COUNTERS):
+        for place, name in enumerate(COUNTERS):
             self._blocks[-1][row, place] = getattr(observation, name)
         self._t_ns.append(observation.t_ns)
         self._taken_ns.append(observation.taken_ns)
@@ -58,7 +59,7 @@ class Recorder:
 
         return PortRecords(
             t_ns=np.array(self._t_ns, dtype=np.int64),
-            **{name: stack(place) for place, name in enumerate(_COUNTERS)},
+            **{name: stack(place) for place, name in enumerate(COUNTERS)},
         )
 
     def actions(self) -> ActionRecords:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.recorder import COUNTERS
 from collectors.sinks.names import run_tag
 from collectors.sinks.spool import SpoolWriter
 from collectors.tee import LoopObserver
@@ -27,7 +28,6 @@ from orchestration.model.records import MISSING, Applied, Floats, Ints, Observat
 READING, CHANGE = 1, 2
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
-_COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 # A frame has so many readings at most, and is as old at most: some at once cost a third.
 _MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
 # how many readings, of how many queues
@@ -120,7 +120,7 @@ class SpoolObserver:
         self._queues = [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
         self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
         # Copies: memory that a reading gives back at once stays in the CPU's cache.
-        self._values = np.empty((self._at_once, len(_COUNTERS), len(self._queues)), dtype="<i8")
+        self._values = np.empty((self._at_once, len(COUNTERS), len(self._queues)), dtype="<i8")
         self._t_ns: list[int] = []
         self._taken: list[Ints | None] = []
         self._due_s = 0.0
@@ -138,7 +138,7 @@ class SpoolObserver:
         if self._writer is None:
             self._begin(observation.t_ns)
         values = self._values[len(self._t_ns)]
-        for place, name in enumerate(_COUNTERS):
+        for place, name in enumerate(COUNTERS):
             values[place] = getattr(observation, name)
         self._t_ns.append(observation.t_ns)
         self._taken.append(observation.taken_ns)
@@ -235,8 +235,8 @@ def decode(kind: int, payload: bytes) -> Readings | QueueChanges:
 def _decode_readings(payload: bytes) -> Readings:
     rows, queues = _READINGS.unpack_from(payload)
     numbers: Any = np.frombuffer(payload, "<i8", offset=_READINGS.size)
-    values = numbers[2 * rows :].reshape(len(_COUNTERS), rows, queues)
-    columns = dict(zip(_COUNTERS, values, strict=True))
+    values = numbers[2 * rows :].reshape(len(COUNTERS), rows, queues)
+    columns = dict(zip(COUNTERS, values, strict=True))
     return Readings(numbers[:rows], numbers[rows : 2 * rows], columns)
 
 
