@@ -1,13 +1,12 @@
 """A campaign's finished trials, taken together: conditions, tuners, estimates, comparisons.
 
-A condition is everything that decides a trial but the tuner, the seed and the repeat. Within one,
+`model.condition` says which trials were run under one condition. Within one,
 tuners are compared on the seeds that they share. Invalid trials are listed, never averaged.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,14 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.condition import (
+    IMPORTED,
+    SCHEDULE,
+    condition_key,
+    factors_of,
+    in_words,
+    tuner_called,
+)
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
@@ -118,8 +125,6 @@ class Summary:
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
-# The backend of others' results, and what their spec calls the digest of their flows.
-IMPORTED, SCHEDULE = "imported", "schedule"
 FIXED_TUNERS = ("secn1", "secn2", "static")
 
 
@@ -223,7 +228,7 @@ def _load(folder: Path) -> Trial:
 def _arm_label(spec: TrialSpec) -> str:
     """Return what a trial's tuner is called: a recording is called what its campaign calls it."""
     label = tuner_label(spec.tuner)
-    return str(spec.cell.get("tuner", label)) if spec.tuner.name == RECORDED else label
+    return tuner_called(spec) if spec.tuner.name == RECORDED else label
 
 
 def tuner_label(tuner: TunerSpec) -> str:
@@ -239,23 +244,6 @@ def tuner_label(tuner: TunerSpec) -> str:
 
 def _ordered(tuners: set[str], baseline: str) -> list[str]:
     return sorted(tuners, key=lambda name: (name != baseline, name))
-
-
-def _factors(spec: TrialSpec) -> dict[str, Scalar]:
-    return {key: value for key, value in spec.cell.items() if not key.startswith("tuner")}
-
-
-def _condition_key(spec: TrialSpec) -> str:
-    """Return what trials must share to be compared: how often a tuner acts is its own affair."""
-    own = {"tuner", "seed", "repeat", "action_period_ns", "cell", "parent"}
-    files = dict(spec.traffic_files)
-    if spec.backend == IMPORTED:
-        # its seed stands for the patterns that made the flows, which it does not have
-        own |= {"duration_ns", "drain_ns"}
-        files.pop(SCHEDULE, None)
-    shared = {key: value for key, value in spec.to_json().items() if key not in own}
-    shared["files"] = files
-    return json.dumps([_factors(spec), shared], sort_keys=True)
 
 
 def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
@@ -275,18 +263,18 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
 
 
 def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
-    groups = _grouped(trials, lambda trial: _condition_key(trial.spec))
+    groups = _grouped(trials, lambda trial: trial.spec.campaign + condition_key(trial.spec))
     groups = [part for group in groups for part in _by_flows(group)]
     labels: dict[str, int] = {}
     conditions = []
     for group in groups:
-        factors = _factors(group[0].spec)
-        label = ", ".join(f"{key} {value}" for key, value in factors.items()) or "all trials"
+        cell = group[0].spec.cell
+        label = ", ".join(in_words(cell)) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors, but another file made them
             label = f"{label} (variant {labels[label]})"
         arms = _arms(group, baseline)
-        conditions.append(Condition(label, factors, arms, _comparisons(arms)))
+        conditions.append(Condition(label, factors_of(cell), arms, _comparisons(arms)))
     return conditions
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import ideal_ns, write_trial
+from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import InputError
 from orchestration.model.records import (
     DONE,
@@ -35,6 +35,7 @@ from orchestration.model.records import (
     TrialRecord,
 )
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from traffic.schedule import ideal_times_ns
 
 _FASTER_THAN_IDEAL = 0.95
 _DIGEST_BLOCK = 1 << 20
@@ -210,7 +211,7 @@ def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
     if known is not None and bool((known >= 0).all()):
         return known
     try:
-        own = ideal_ns(testbed, schedule)
+        own = ideal_times_ns(testbed, schedule)
     except OverflowError:
         what = "a flow takes centuries at its link's rate"
         raise InputError.single(testbed.name, what, "check the links' rates and sizes") from None

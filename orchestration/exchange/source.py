@@ -6,7 +6,6 @@ alone are one then, and thresholds are not known.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.condition import factors_of, settings
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints, Schedule
 from orchestration.model.trial import TrialSpec
@@ -121,15 +121,12 @@ def _of_campaign(path: Path) -> list[Exported]:
     from orchestration.campaign.expand import load_campaign
     from traffic.schedule import make_schedule
 
-    found: dict[str, Exported] = {}
+    found: dict[tuple[str, int, int], Exported] = {}
     for trial in load_campaign(path).trials:
-        own = ("tuner", "action_period_ns", "cell")
-        shared = {key: value for key, value in trial.to_json().items() if key not in own}
-        shared["files"] = trial.traffic_files
-        key = json.dumps(shared, sort_keys=True)
+        key = (settings(trial), trial.seed, trial.repeat)
         if key not in found:
             testbed = load_testbed(trial.testbed)
-            words = [str(v) for k, v in trial.cell.items() if not k.startswith("tuner")]
+            words = map(str, factors_of(trial.cell).values())
             safe = "-".join(
                 "".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words
             )

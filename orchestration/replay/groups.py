@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from inventory.testbed_json import testbed_to_json
+from orchestration.model.condition import in_words, settings, tuner_called
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TrialSpec
 from orchestration.replay.parents import Parent
-
-# What differs between the trials of a campaign that are compared with each other.
-_OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testbed")
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,23 @@ def group_parents(parents: Sequence[Parent]) -> tuple[Group, ...]:
 
 
 def _key(parent: Parent) -> str:
+    """Return the same text for parents of one condition, which one campaign file can describe.
+
+    The fabric itself stands in place of the name of its file.
+    """
     spec = parent.trial.spec
-    shared = {key: value for key, value in spec.to_json().items() if key not in _OWN}
+    shared = settings(dataclasses.replace(spec, testbed="", files={}))
+    times = (spec.duration_ns, spec.drain_ns, spec.action_period_ns)
     # imported flows have no patterns that would tell them apart
-    imported = "" if spec.traffic else label_of(spec)
-    return json.dumps([shared, imported, testbed_to_json(parent.trial.testbed)], sort_keys=True)
+    imported = "" if spec.traffic else tuner_called(spec)
+    fabric = testbed_to_json(parent.trial.testbed)
+    return json.dumps([shared, times, imported, fabric], sort_keys=True)
 
 
 def _recordings(group: Sequence[Parent]) -> Iterator[Recording]:
     """Yield a recording for each parent, sorted by label and repeat."""
     specs = [parent.trial.spec for parent in group]
-    labels = [label_of(spec) for spec in specs]
+    labels = [tuner_called(spec) for spec in specs]
     repeats = [spec.repeat for spec in specs]
     if len(set(zip(labels, repeats, strict=True))) < len(group):
         # a factor that varies the tuner's own parameters is part of what it is called
@@ -90,12 +95,6 @@ def _recordings(group: Sequence[Parent]) -> Iterator[Recording]:
         yield Recording(parent, label, repeat, parent.trial.spec.seed)
 
 
-def label_of(spec: TrialSpec) -> str:
-    """Return what reports call a trial's tuner."""
-    return str(spec.cell.get("tuner", spec.tuner.name))
-
-
 def _factors(spec: TrialSpec) -> str:
     """Return `load-0.3-size-1MB`, as far as factors tell conditions apart."""
-    named = [f"{key}-{value}" for key, value in spec.cell.items() if not key.startswith("tuner")]
-    return "-".join(named) or label_of(spec)
+    return "-".join(in_words(spec.cell, "-")) or tuner_called(spec)

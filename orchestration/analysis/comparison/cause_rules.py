@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.comparison.settings import Settings, leaves
-from orchestration.analysis.summary import IMPORTED, SCHEDULE, tuner_label
+from orchestration.analysis.summary import tuner_label
+from orchestration.model.condition import IMPORTED, SCHEDULE
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from orchestration.analysis.summary import tuner_label
 from orchestration.artifacts.reader import TrialResult
+from orchestration.model.condition import TUNER, factors_of
 from orchestration.model.trial import TrialSpec
 
-_TUNER = "tuner"
 _Trials = dict[str, list[TrialResult]]
 
 
@@ -139,7 +139,7 @@ def _within(a: list[TrialResult], b: list[TrialResult], notes: list[str]) -> Pai
 
 
 def _cell_key(spec: TrialSpec) -> str:
-    return json.dumps([_factors(spec), spec.cell.get(_TUNER, tuner_label(spec.tuner))])
+    return json.dumps([_factors(spec), spec.cell.get(TUNER, tuner_label(spec.tuner))])
 
 
 def _factor_key(spec: TrialSpec) -> str:
@@ -147,13 +147,12 @@ def _factor_key(spec: TrialSpec) -> str:
 
 
 def _factors(spec: TrialSpec) -> list[tuple[str, str]]:
-    """Return the cell's factors but the tuner and its parameters, sorted."""
-    return sorted((k, str(v)) for k, v in spec.cell.items() if not k.startswith(_TUNER))
+    return sorted((name, str(level)) for name, level in factors_of(spec.cell).items())
 
 
 def _label(spec: TrialSpec) -> str:
     factors = [f"{key} {value}" for key, value in _factors(spec)]
-    return ", ".join([str(spec.cell.get(_TUNER, tuner_label(spec.tuner))), *factors])
+    return ", ".join([str(spec.cell.get(TUNER, tuner_label(spec.tuner))), *factors])
 
 
 def _labels(a: TrialSpec, b: TrialSpec) -> str:

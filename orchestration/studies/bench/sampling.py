@@ -12,6 +12,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.trial import SingleFlowSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, run_trial
+from traffic.schedule import ideal_times_ns
 
 _MS_NS = 1_000_000
 # leaves, spines, hosts of a leaf: 64 and 1,000 switch ports
@@ -77,6 +78,7 @@ def _wall_s(testbed: Path, period_ns: int, folder: Path) -> tuple[float, int]:
         duration_ns=_LASTS_NS + _MS_NS,
         sample_period_ns=period_ns,
     )
-    verdict = stamp(run.trial, run.testbed, run.schedule, run.record)
-    write_trial(folder, run.trial, run.testbed, run.schedule, run.record, verdict, {})
+    ran = (run.trial, run.testbed, run.schedule, run.record)
+    ideal_ns = ideal_times_ns(run.testbed, run.schedule)
+    write_trial(folder, *ran, stamp(*ran, ideal_ns), {}, ideal_ns)
     return time.monotonic() - begin, run.record.ports.qlen_bytes.size

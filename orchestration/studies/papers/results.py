@@ -23,6 +23,7 @@ from orchestration.analysis.statistics import (
     t_interval,
 )
 from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.model.condition import factors_of, tuner_called
 from orchestration.model.trial import Scalar
 from orchestration.studies.papers.claims import Section, When
 
@@ -30,7 +31,6 @@ from orchestration.studies.papers.claims import Section, When
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 BEST_STATIC, PLACEBO = "best-static", "placebo"
-TUNER = "tuner"
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,10 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
-        cell = dict(result.spec.cell)
-        arm = str(cell.pop(TUNER, result.spec.tuner.name))
         measured.append(
             Measured(
-                arm=arm,
-                factors=cell,
+                arm=tuner_called(result.spec),
+                factors=factors_of(result.spec.cell),
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
