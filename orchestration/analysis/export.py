@@ -17,19 +17,16 @@ EXPORT_FORMAT = 1
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:
     """Return the report as JSON-ready data; what is not a number is null. Units are in the keys."""
-    data = {
+    return {
         "format": EXPORT_FORMAT,
         "campaign": summary.campaign,
         "baseline": summary.baseline,
         "standing": standing(summary),
         "answers": answers(summary),
-        "metrics": [dataclasses.asdict(metric) for metric in METRICS],
-        "conditions": [_condition(condition) for condition in summary.conditions],
-        "trials": [_trial(trial) for trial in summary.trials],
+        "metrics": plain(METRICS),
+        "conditions": plain([_condition(condition) for condition in summary.conditions]),
+        "trials": plain([_trial(trial) for trial in summary.trials]),
     }
-    found = plain(data)
-    assert isinstance(found, dict)
-    return found
 
 
 def _condition(condition: Condition) -> dict[str, Any]:
@@ -37,7 +34,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
         "label": condition.label,
         "factors": condition.factors,
         "tuners": [_arm(arm) for arm in condition.arms],
-        "comparisons": [dataclasses.asdict(item) for item in condition.comparisons],
+        "comparisons": condition.comparisons,
     }
 
 
@@ -47,8 +44,8 @@ def _arm(arm: Arm) -> dict[str, Any]:
         "trials": len(arm.trials),
         "valid": len(arm.valid),
         "flows": arm.flows,
-        "estimates": {key: dataclasses.asdict(item) for key, item in arm.estimates.items()},
-        "slowdown_by_size": {"quantiles": QUANTILES, **dataclasses.asdict(arm.by_size)},
+        "estimates": arm.estimates,
+        "slowdown_by_size": {"quantiles": QUANTILES, **vars(arm.by_size)},
     }
 
 
@@ -65,7 +62,9 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return nested data as JSON has it: lists for arrays, None for what is not a number."""
+    """Return nested data as JSON has it: objects for dataclasses, None for what is no number."""
+    if dataclasses.is_dataclass(value):
+        return plain(vars(value))
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestration.artifacts.found import find_trials
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
-from orchestration.query.found import find_trials
 from orchestration.query.trials import create_trials
 from orchestration.query.views import INTERNAL, create_view
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orchestration.query.found import Found
+from orchestration.artifacts.found import Found
 
 if TYPE_CHECKING:
     import duckdb

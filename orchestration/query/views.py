@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from orchestration.artifacts.arrow import is_current, read_arrow
+from orchestration.artifacts.found import Found
 from orchestration.artifacts.tables import TABLES
-from orchestration.query.found import Found
 from orchestration.query.trials import IDENTITY, identity
 
 if TYPE_CHECKING:

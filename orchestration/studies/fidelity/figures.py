@@ -85,7 +85,7 @@ def _goodput(comparison: RunComparison) -> Figure:
 
 
 def _slowdown(comparison: RunComparison) -> Figure:
-    item = next(item for item in comparison.judged if item.metric.key == "slowdown_mean_all")
+    item = next(item for item in comparison.equivalenced if item.metric.key == "slowdown_mean_all")
     relative = item.interval.relative
     return Figure(
         "WebSearch at 60 %, mean slowdown",
