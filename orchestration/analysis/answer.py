@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from orchestration.analysis.compare import REAL
+from orchestration.analysis.tuner_differences import REAL
 from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Condition, Summary

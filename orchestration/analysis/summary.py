@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.compare import Comparison, compare
+from orchestration.analysis.tuner_differences import Comparison, compare
 from orchestration.analysis.metrics import (
     METRICS,
     QUANTILES,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.compare import compare
+from orchestration.analysis.tuner_differences import compare
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample

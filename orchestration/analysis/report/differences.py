@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from orchestration.analysis.compare import Comparison
+from orchestration.analysis.tuner_differences import Comparison
 from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
 from orchestration.analysis.figure_style import (
     FAINT,
