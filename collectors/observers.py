@@ -7,7 +7,7 @@ from pathlib import Path
 
 from collectors.live import LiveObserver
 from collectors.recorder import Recorder
-from collectors.sinks.live import spooled
+from collectors.sinks.spooling import spooled
 from collectors.tee import Tee
 from inventory.topology import Testbed
 from orchestration.model.trial import TrialSpec

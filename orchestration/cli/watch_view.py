@@ -12,12 +12,12 @@ from rich.text import Text
 
 from collectors.snapshot import Change
 from inventory.topology import Testbed
-from orchestration.live.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
-from orchestration.live.ports import PortFigures, fullest, port_figures
-from orchestration.live.state import RunState, TrialState
-from orchestration.live.tally import clock_text, status_line
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
+from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
+from orchestration.watch.ports import PortFigures, fullest, port_figures
+from orchestration.watch.state import RunState, TrialState
+from orchestration.watch.tally import clock_text, status_line
 
 _BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
 _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")

@@ -16,8 +16,8 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.live.state import RunReader, RunState, TrialState, find_run
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.watch.state import RunReader, RunState, TrialState, find_run
 
 _QUANTILES = (0.5, 0.99)
 _QUEUE_LABELS = ("trial", "device", "port", "queue")

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from collectors.sinks.lines import encode, series
-from collectors.sinks.live import QueueChanges, Readings, decode
 from collectors.sinks.names import ACTION, PORT, ROW
 from collectors.sinks.spool import DamagedSpool, Place, SpooledRun
+from collectors.sinks.spooling import QueueChanges, Readings, decode
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.runner.folder import JOURNAL_FILE

@@ -22,10 +22,10 @@ from tuners.ecn.features import ACC_FEATURES, FeatureWindow
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
+from tuners.experience import Replay, draw
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
 from tuners.q_learning import Kept, QLearner, ddqn_target, explore
-from tuners.replay import Replay, draw
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

@@ -22,10 +22,10 @@ from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
+from tuners.experience import PrioritisedReplay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
 from tuners.q_learning import Kept, QLearner, ddqn_target, explore
-from tuners.replay import PrioritisedReplay
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed

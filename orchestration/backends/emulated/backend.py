@@ -12,7 +12,6 @@ import numpy as np
 
 from collectors.bpf.compile import flow_table_object
 from inventory.topology import Testbed
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -26,6 +25,7 @@ from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
+from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord

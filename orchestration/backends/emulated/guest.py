@@ -59,8 +59,8 @@ class Driver:
     """The traffic driver in a process of its own, which ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
-        from orchestration.backends.services import services
         from traffic.drivers.flows import Endpoints, Flows
+        from traffic.drivers.services import services
         from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(job.schedule)

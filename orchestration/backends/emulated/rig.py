@@ -13,7 +13,6 @@ import numpy as np
 from collectors.readers.flows import FlowTables
 from collectors.readers.netlink import RingExchange
 from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -26,6 +25,7 @@ from orchestration.backends.emulated.namespaces import (
     send_requests,
 )
 from orchestration.backends.ticker import Ticker
+from orchestration.device import qdiscs
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (
     Action,

@@ -17,16 +17,11 @@ from collectors.recorder import Recorder
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.client import AgentClient, open_agents
 from orchestration.backends.hardware.corridor import CorridorWatch
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.links import SERVICE as LINKS
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic_watch import NicWatch
-from orchestration.backends.hardware.programs import SERVICES as PROGRAMS
-from orchestration.backends.hardware.programs import check_drivers
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -40,14 +35,19 @@ from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.backends.hardware.ssh import Secrets
 from orchestration.backends.hardware.switches import LinuxSwitch, Switch
-from orchestration.backends.hardware.traffic import RackTraffic, uses_programs
+from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
+from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.ssh import Secrets
 from orchestration.loop import run_loop
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
 from orchestration.model.trial import TrialSpec, TunerSpec
+from traffic.drivers.rack import RackTraffic, uses_programs
+from traffic.drivers.rack_programs import SERVICES as PROGRAMS
+from traffic.drivers.rack_programs import check_drivers
 from tuners.registry import create
 
 _ALWAYS = ("state", "deadman", "lease", LINKS)

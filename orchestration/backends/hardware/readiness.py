@@ -7,9 +7,9 @@ from typing import Any
 
 from inventory.rack import Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.errors import DeviceError, printable
-from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.hardware.switches import Switch
+from orchestration.device.errors import DeviceError, printable
+from orchestration.device.fleet import Fleet
 from orchestration.model.errors import NotReadyError
 from orchestration.model.trial import TunerSpec
 from tuners.registry import create

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.errors import DeviceError
-from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.readback import ReadBack
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Clock, Fleet
 from orchestration.loop import Observer
 from orchestration.model.bounds import check_thresholds
 from orchestration.model.records import (

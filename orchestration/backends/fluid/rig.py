@@ -1,0 +1,170 @@
+"""The fluid fabric as a rig: its clock, its thresholds, its faults."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.fluid.flows import FlowWindow
+from orchestration.backends.fluid.network import FluidNetwork
+from orchestration.backends.fluid.paths import Paths
+from orchestration.backends.fluid.senders import Senders
+from orchestration.model.bounds import check_thresholds
+from orchestration.model.records import (
+    DONE,
+    Action,
+    Applied,
+    Event,
+    Floats,
+    FlowRecords,
+    HostRecords,
+    Ints,
+    NoAction,
+    Observation,
+    Schedule,
+)
+from orchestration.model.trial import TrialSpec
+
+# Longest step of the model: a few round trips of an idle leaf-spine fabric.
+STEP_NS = 25_000
+
+
+class FluidRig:
+    """A `Rig` over the fluid model. Use a new one for each trial.
+
+    With `flow_table`, observations count the flows of each queue.
+    """
+
+    def __init__(
+        self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, *, flow_table: bool = False
+    ) -> None:
+        self._testbed = testbed
+        self._seed = trial.seed
+        paths = Paths(testbed, trial.seed)
+        self._network = FluidNetwork(testbed, paths.stages)
+        slot = max(1, trial.action_period_ns // trial.sample_period_ns)
+        self._window = FlowWindow(testbed, schedule, slot) if flow_table else None
+        self._senders = Senders(
+            testbed, schedule, self._network, paths, trial.host.min_rto_ns, self._window
+        )
+        self._now_ns = 0
+        self._faults = list(fault_plan(trial, testbed))
+        self._down: frozenset[int] = frozenset()
+        self._events: list[Event] = []
+        self._host_rows: list[tuple[int, Ints, Ints, Ints]] = []
+        nics = [port for host in testbed.hosts for port in testbed.ports_of[host]]
+        number = {host: index for index, host in enumerate(testbed.hosts)}
+        self._nics = np.array([port.index for port in nics], dtype=np.int64)
+        self._nic_host = np.array([number[port.device] for port in nics], dtype=np.int64)
+
+    def start(self) -> None:
+        """Let the clock begin; the schedule's first flows are admitted by the first wait."""
+        self._now_ns = 0
+
+    def now_ns(self) -> int:
+        """Return the model's time."""
+        return self._now_ns
+
+    def wait_until(self, t_ns: int) -> bool:
+        """Advance the model to `t_ns`; return False once every flow has ended."""
+        while self._now_ns < t_ns:
+            while self._faults and self._faults[0].t_ns <= self._now_ns:
+                self._take(self._faults.pop(0))
+            until_ns = min(t_ns, self._faults[0].t_ns) if self._faults else t_ns
+            idle_ns = self._senders.idle_until_ns()
+            if idle_ns is None or idle_ns < until_ns:
+                steps = math.ceil((until_ns - self._now_ns) / STEP_NS)
+                step_ns = (until_ns - self._now_ns) / steps
+                for step in range(steps):
+                    self._senders.step(self._now_ns + step * step_ns, step_ns)
+            self._now_ns = until_ns
+        self._senders.settle()
+        return not self._senders.over(self._now_ns)
+
+    def observe(self) -> Observation:
+        """Read every queue, and keep a row of the hosts' counters."""
+        network, queues = self._network, self._network.queues
+        self._keep_hosts()
+        flows = self._window.read() if self._window else None
+        return Observation(
+            t_ns=self._now_ns,
+            age_ns=np.zeros(len(queues), dtype=np.int64),
+            qlen_bytes=_whole(network.lengths()[queues]),
+            tx_bytes=_whole(network.tx_bytes[queues]),
+            tx_packets=_whole(network.tx_packets[queues]),
+            marked_packets=_whole(network.marked_packets[queues]),
+            dropped_packets=_whole(network.dropped_packets[queues]),
+            kmin_bytes=network.kmin[queues].astype(np.int64),
+            kmax_bytes=network.kmax[queues].astype(np.int64),
+            pmax=network.pmax[queues].copy(),
+            **(vars(flows) if flows else {}),
+        )
+
+    def apply(self, action: Action) -> Applied:
+        """Set thresholds at once. Raises ValueError for thresholds that are out of bounds."""
+        if isinstance(action, NoAction):
+            none = np.zeros(0, dtype=np.int64)
+            return Applied(self._now_ns, none, none, none, np.zeros(0))
+        check_thresholds(action, len(self._network.queues))
+        self._network.set_thresholds(action)
+        ports = self._network.queues[action.queues]
+        return Applied(
+            t_ns=self._now_ns,
+            queues=np.asarray(action.queues, dtype=np.int64),
+            kmin_bytes=self._network.kmin[ports].astype(np.int64),
+            kmax_bytes=self._network.kmax[ports].astype(np.int64),
+            pmax=self._network.pmax[ports],
+        )
+
+    def flows(self) -> FlowRecords:
+        """Return the outcome of every flow as of now."""
+        return self._senders.records(self._now_ns)
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended by now."""
+        return int(np.count_nonzero(self.flows().status == DONE))
+
+    def hosts(self) -> HostRecords:
+        """Return the hosts' counters, a row for each observation."""
+        count = len(self._testbed.hosts)
+
+        def table(column: int) -> Ints:
+            rows = [row[column] for row in self._host_rows]
+            return np.array(rows, dtype=np.int64).reshape(len(rows), count)
+
+        return HostRecords(
+            t_ns=np.array([row[0] for row in self._host_rows], dtype=np.int64),
+            retransmits=table(1),
+            timeouts=table(2),
+            # a fluid stays in order
+            out_of_order=np.zeros((len(self._host_rows), count), dtype=np.int64),
+            tx_bytes=table(3),
+        )
+
+    def events(self) -> tuple[Event, ...]:
+        """Return what happened so far, in order."""
+        return tuple(self._events)
+
+    def _keep_hosts(self) -> None:
+        sent = np.zeros(len(self._testbed.hosts))
+        np.add.at(sent, self._nic_host, self._network.tx_bytes[self._nics])
+        row = (self._senders.retransmits_by_host(), self._senders.timeouts.copy(), _whole(sent))
+        self._host_rows.append((self._now_ns, *row))
+
+    def _take(self, step: FaultStep) -> None:
+        self._events.append(Event(self._now_ns, step.kind, step.detail))
+        if step.kind == "routes":
+            self._senders.reroute(Paths(self._testbed, self._seed, step.down))
+            return
+        for links, up in ((step.down - self._down, False), (self._down - step.down, True)):
+            ends = [self._testbed.links[index] for index in sorted(links)]
+            self._network.set_links((end for link in ends for end in (link.a, link.b)), up=up)
+        self._down = step.down
+
+
+def _whole(values: Floats) -> Ints:
+    whole: Ints = np.rint(values).astype(np.int64)
+    return whole
