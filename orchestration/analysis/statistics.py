@@ -7,6 +7,7 @@ differences take one value from each repeat, and Student's t with as many degree
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -101,9 +102,13 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     if len(sample) < 2 or not half_width > 0:
         return 0
     deviation = float(sample.std(ddof=1))
-    counts = np.arange(2, _REPEATS_MOST)
-    enough = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) * deviation <= half_width * np.sqrt(counts)
-    return int(counts[np.argmax(enough)]) if enough.any() else 0
+    counts = range(2, _REPEATS_MOST)
+
+    def enough(count: int) -> bool:
+        return _t_quantile(count) * deviation <= half_width * math.sqrt(count)
+
+    place = bisect_left(counts, True, key=enough)  # more repeats are never too few
+    return counts[place] if place < len(counts) else 0
 
 
 def _t_quantile(n: int) -> float:
