@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
+from orchestration.analysis import student_t
 from orchestration.model.records import Floats
 
 CONFIDENCE = 0.95
@@ -112,7 +112,7 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
 
 
 def _t_quantile(n: int) -> float:
-    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+    return student_t.quantile(n - 1, 0.5 + CONFIDENCE / 2)
 
 
 def _paired_t(difference: Floats) -> float:
@@ -122,7 +122,7 @@ def _paired_t(difference: Floats) -> float:
     mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(n)
     if error == 0:
         return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(n - 1, -abs(mean) / error))
+    return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 
 def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
