@@ -20,6 +20,7 @@ services() {
 }
 
 # What starts at boot or at a login. The number in a link's name is left out: insserv changes it.
+# /etc/rcS.d is left out too: what is there sets the machine up once, and does not go on running.
 enabled() {
     find /etc/rc[2-5].d /etc/systemd -type l ! -name 'K*' 2>/dev/null |
         sed 's|^\(/etc/rc.\.d/\)S[0-9][0-9]|\1|' | sort
