@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from orchestration.analysis.tuner_differences import REAL
 from orchestration.analysis.metrics import METRIC, fct_key, slowdown_key
 from orchestration.analysis.statistics import Estimate
 from orchestration.analysis.summary import Condition, Summary
+from orchestration.analysis.tuner_differences import REAL
 from orchestration.analysis.words import interval, quantity
 
 # Real differences that are told besides the headlines.

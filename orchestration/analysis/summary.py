@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.tuner_differences import Comparison, compare
 from orchestration.analysis.metrics import (
     METRICS,
     QUANTILES,
@@ -23,6 +22,7 @@ from orchestration.analysis.metrics import (
     measure,
 )
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
+from orchestration.analysis.tuner_differences import Comparison, compare
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES

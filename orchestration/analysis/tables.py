@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.summary import Arm, Condition, Summary
+from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import with_error
 
 # A p99 of fewer flows than this is close to the largest value.

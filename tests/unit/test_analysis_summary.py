@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.tuner_differences import compare
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
+from orchestration.analysis.tuner_differences import compare
 from orchestration.analysis.words import change, extremes, percent_change, quantity
 from orchestration.artifacts.reader import finished_trials
 from orchestration.artifacts.writer import write_trial

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.catalogue import (
@@ -38,6 +36,7 @@ from orchestration.analysis.figure_style import (
     padded,
     size_ticks,
 )
+from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.words import quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
@@ -67,7 +66,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     )
 
 
-def _margin(figure: go.Figure, row: int, item: Judged) -> list[float]:
+def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
     """Draw the margin of a row, and return its ends as ratios."""
     base = 1.0 if item.metric.distance == "cdf" else _base(item)
     share = item.allowed / base if base else math.inf
@@ -86,7 +85,7 @@ def _base(item: Judged) -> float:
     return item.interval.difference / relative if relative else item.allowed / item.margin
 
 
-def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[float]:
+def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float]:
     got = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
     ratio = _within(1 + got.relative)
@@ -95,7 +94,7 @@ def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[fl
         ends += [_within(1 + got.relative_low), _within(1 + got.relative_high)]
         figure.add_trace(line(ends[1:], [row, row], shade, 3))
     figure.add_trace(
-        go.Scatter(
+        scatter(
             x=[ratio],
             y=[row],
             mode="markers",
@@ -127,8 +126,8 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     for name, share in zip(colours, shares, strict=True):
         kept = _changes(share)
         trace = line(edges[kept], share[kept], colours[name])
-        trace.line.shape = "hv"
-        trace.hovertemplate = f"{name}: %{{y:.1%}} up to %{{x:.2f}}<extra></extra>"
+        trace["line"]["shape"] = "hv"
+        trace["hovertemplate"] = f"{name}: %{{y:.1%}} up to %{{x:.2f}}<extra></extra>"
         figure.add_trace(trace)
         top = max(top, float(edges[np.searchsorted(share, 0.9999)]))
     low = float(edges[min(np.searchsorted(share, 1e-6) for share in shares)])
@@ -181,7 +180,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
             continue
         floor, longest = min(floor, above[kept].min()), max(longest, float(edges[kept[-1]]))
         trace = line(edges[kept], above[kept], colours[name])
-        trace.hovertemplate = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
+        trace["hovertemplate"] = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
         figure.add_trace(trace)
     if not figure.data:  # queues that never held anything
         return None
@@ -282,13 +281,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     lines = cell.places.timelines
     if not lines:
         return None
-    figure = make_subplots(
-        rows=2 * len(lines),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.025,
-        row_heights=[0.6, 0.4] * len(lines),
-    )
+    figure = Figure(2 * len(lines), heights=[0.6, 0.4] * len(lines), gap=0.025)
     base_figure(height=90 + 210 * len(lines), right=16, figure=figure)
     for number, aligned in enumerate(lines):
         title, scale, unit = _ROWS[aligned.name]
@@ -296,21 +289,21 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         row = 2 * number + 1
         for name, values in (("A", aligned.a), ("B", aligned.b)):
             trace = line(t_ms, scale * values, colours[name], 1.6)
-            trace.hovertemplate = f"{name}: %{{y:.4g}} {unit} at %{{x:.2f}} ms<extra></extra>"
-            figure.add_trace(trace, row=row, col=1)
+            trace["hovertemplate"] = f"{name}: %{{y:.4g}} {unit} at %{{x:.2f}} ms<extra></extra>"
+            figure.add_trace(trace, row=row)
         if np.isfinite(aligned.low).any():
             figure.add_trace(
-                band(t_ms, scale * aligned.low, scale * aligned.high, INK), row=row + 1, col=1
+                band(t_ms, scale * aligned.low, scale * aligned.high, INK), row=row + 1
             )
         trace = line(t_ms, scale * aligned.difference, INK, 1.4)
-        trace.hovertemplate = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
-        figure.add_trace(trace, row=row + 1, col=1)
+        trace["hovertemplate"] = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
+        figure.add_trace(trace, row=row + 1)
         corner_name(figure, row, f"<b>{title}, {unit}</b>")
         corner_name(figure, row + 1, "B − A")
     parted = cell.places.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
-    figure.update_xaxes(title="time since the start, ms", row=2 * len(lines), col=1)
+    figure.update_xaxes(title="time since the start, ms", row=2 * len(lines))
     when = "Links and marks over time"
     if math.isfinite(parted):
         when = f"The queues part at {format_duration(parted)}"
@@ -335,7 +328,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
         figure.add_trace(line(ends, [row, row], FAINT, 2))
         for name, value, marked in zip(colours, ends, (gap.marked_a, gap.marked_b), strict=True):
             figure.add_trace(
-                go.Scatter(
+                scatter(
                     x=[value],
                     y=[row],
                     mode="markers",
