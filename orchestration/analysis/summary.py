@@ -23,7 +23,8 @@ from orchestration.analysis.metrics import (
 )
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.tuner_differences import Comparison, compare
-from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.artifacts.found import campaign_below, trial_folders
+from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TRIAL_FILE
@@ -129,21 +130,21 @@ FIXED_TUNERS = ("secn1", "secn2", "static")
 
 
 def summarise(
-    campaign_folder: Path,
+    folder: Path,
     baseline: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
-    """Read the finished trials of a campaign's folder and return what they show.
+    """Read the finished trials at and below a folder and return what they show.
 
     `baseline` names the tuner that the others are compared with; if "", the first by name of those
     with fixed settings, or else of all. `progress` is told how many of how many trials are read.
     Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that
     name.
     """
-    folders = finished_trials(campaign_folder)
+    folders = trial_folders(folder)
     if not folders:
-        raise InputError([_no_trials(campaign_folder)])
-    trials = _load_all(sorted([*folders, *_headless(campaign_folder)]), progress)
+        raise InputError([_no_trials(folder)])
+    trials = _load_all(sorted([*folders, *_headless(folder, folders)]), progress)
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -151,28 +152,27 @@ def summarise(
         )
     fixed = {trial.tuner for trial in trials if trial.spec.tuner.name in FIXED_TUNERS}
     baseline = baseline or (sorted(fixed) or known)[0]
+    campaigns = {campaign_below(folder, trial.folder) for trial in trials}
     return Summary(
-        campaign=trials[0].spec.campaign,
+        campaign=trials[0].spec.campaign if len(campaigns) == 1 else folder.resolve().name,
         baseline=baseline,
         trials=trials,
-        conditions=tuple(_conditions(trials, baseline)),
+        conditions=tuple(_conditions(folder, trials, baseline)),
     )
 
 
 def _no_trials(folder: Path) -> Problem:
     if not folder.is_dir():
         return Problem(str(folder), "there is no such folder", "give a campaign's: runs/<campaign>")
-    if (folder / "trial.json").is_file():
-        remedy = f"give the campaign's folder: {folder.parent}"
-        return Problem(str(folder), "is the folder of one trial", remedy)
     return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
 
 
-def _headless(campaign_folder: Path) -> list[Path]:
+def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
     """Return the folders with tables of a trial, but without the file that says which trial."""
     return [
         folder
-        for folder in campaign_folder.iterdir()
+        for campaign in sorted({trial.parent for trial in found if trial != path})
+        for folder in campaign.iterdir()
         if not folder.name.startswith(".")
         and not (folder / TRIAL_FILE).exists()
         and any((folder / table.file).is_file() for table in TABLES.values())
@@ -262,14 +262,21 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
     return list(groups.values())
 
 
-def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
-    groups = _grouped(trials, lambda trial: trial.spec.campaign + condition_key(trial.spec))
+def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Condition]:
+    """Return the conditions; those of a campaign below `path` have its name in their labels."""
+
+    def key(trial: Trial) -> str:
+        spec = trial.spec
+        return f"{campaign_below(path, trial.folder)} {spec.campaign} {condition_key(spec)}"
+
+    groups = _grouped(trials, key)
     groups = [part for group in groups for part in _by_flows(group)]
     labels: dict[str, int] = {}
     conditions = []
     for group in groups:
         cell = group[0].spec.cell
-        label = ", ".join(in_words(cell)) or "all trials"
+        campaign = campaign_below(path, group[0].folder)
+        label = ", ".join([*([campaign] if campaign else []), *in_words(cell)]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors, but another file made them
             label = f"{label} (variant {labels[label]})"

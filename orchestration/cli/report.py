@@ -12,7 +12,12 @@ REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
 
 def report(
-    run_folder: Annotated[Path, typer.Argument(help="A campaign's folder: runs/<campaign>.")],
+    run_folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A campaign's folder, runs/<campaign>; a trial's; or one that holds campaigns."
+        ),
+    ],
     baseline: Annotated[
         str, typer.Option(help="Compare the others with this tuner (default: a fixed setting).")
     ] = "",

@@ -14,8 +14,8 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.artifacts.found import trial_folders
+from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.model.condition import factors_of, settings
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints, Schedule
@@ -45,15 +45,13 @@ class Exported:
 
 
 def read_source(path: Path) -> list[Exported]:
-    """Return the trials of a trial's folder, a campaign's folder, or a campaign file.
+    """Return the trials of a trial's folder, a campaign's, one of campaigns, or a campaign file.
 
     Raises InputError for what is none of them, or cannot be read.
     """
     if path.suffix in (".yml", ".yaml") and path.is_file():
         return _of_campaign(path)
-    if (path / TRIAL_FILE).is_file():
-        return [_of_trial(path)]
-    folders = finished_trials(path)
+    folders = trial_folders(path)
     if not folders:
         raise InputError.single(
             str(path),
