@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.marking import marking_law
+from orchestration.analysis.answer import answers, marking_law, standing
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.tuner_differences import describe_difference

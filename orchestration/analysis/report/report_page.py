@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.answer import answers, marking_law, standing
 from orchestration.analysis.document import Pictures, html_document, replace_file
 from orchestration.analysis.figure_style import Colours, Picture, colours_of
-from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
 from orchestration.analysis.page_tables import (
     comparison_table,

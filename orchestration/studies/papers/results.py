@@ -10,12 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.paper_metrics import (
-    PAPER_METRICS,
-    DoneFlows,
-    done_flows,
-    port_figures,
-)
+from orchestration.analysis.metrics import DoneFlows, done_flows
+from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
 from orchestration.analysis.statistics import (
     Estimate,
     PairedDifference,
