@@ -51,7 +51,7 @@ def report(
         phases.phase("reading trials")
         summary = summarise(run_folder, baseline, phases.step)
     if as_json:
-        from orchestration.analysis.export import summary_to_json
+        from orchestration.analysis.tables import summary_to_json
 
         typer.echo(json.dumps(summary_to_json(summary), indent=1, allow_nan=False))
     else:

@@ -62,7 +62,7 @@ def make_ports(rng):
         "utilisation_fabric": blocks.busy[:, 1].mean(),
     }
     line = Timeline(np.arange(2), nothing, nothing, nothing)
-    return TrialPorts(blocks, line, nothing, nothing, nothing), scalars
+    return TrialPorts(blocks, line, nothing, nothing), scalars
 
 
 def make_trial(flows, rng):

@@ -183,19 +183,17 @@ def _sizes(
 
 
 def _ports(pairs: Sequence[PairFigures]) -> list[PortGap]:
-    known = [pair.parting for pair in pairs if pair.parting is not None]
-    if not known or any(item.labels != known[0].labels for item in known):
+    known = [pair for pair in pairs if pair.parting is not None]
+    partings = [pair.parting for pair in known if pair.parting is not None]
+    if not known or any(item.labels != partings[0].labels for item in partings):
         return []
-
-    def mean(name: str) -> Floats:
-        return np.asarray(np.mean([getattr(item, name) for item in known], axis=0))
-
-    names = ("queue_a_bytes", "queue_b_bytes", "marked_a", "marked_b")
-    columns = [mean(name).tolist() for name in names]
-    gaps = [
-        PortGap(label, kind, *values)
-        for label, kind, *values in zip(known[0].labels, known[0].kinds, *columns, strict=True)
+    columns = [
+        np.mean([getattr(figures.ports, name) for figures in side], axis=0).tolist()
+        for name in ("queue_mean_bytes", "marked")
+        for side in ([pair.a for pair in known], [pair.b for pair in known])
     ]
+    rows = zip(partings[0].labels, partings[0].kinds, *columns, strict=True)
+    gaps = [PortGap(label, kind, *values) for label, kind, *values in rows]
     sure = [gap for gap in gaps if math.isfinite(gap.gap_bytes)]
     return sorted(sure, key=lambda gap: -abs(gap.gap_bytes))
 

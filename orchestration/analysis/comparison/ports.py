@@ -54,13 +54,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TrialPorts:
-    """A trial's ports. `queue_mean_bytes`, `marked`, `wire_bytes` are by queue, (queues,)."""
+    """A trial's ports. `queue_mean_bytes` and `marked` are by queue, (queues,), NaN if unknown."""
 
     blocks: PortBlocks
     timeline: Timeline
     queue_mean_bytes: Floats
     marked: Floats
-    wire_bytes: Floats
 
 
 def read_ports(trial: TrialResult) -> TrialPorts:
@@ -98,7 +97,6 @@ def read_ports(trial: TrialResult) -> TrialPorts:
         ),
         queue_mean_bytes=means,
         marked=np.where(known_queues(window.marked_packets), steps.marked.sum(axis=0), np.nan),
-        wire_bytes=np.where(known_queues(window.tx_bytes), steps.wire.sum(axis=0), np.nan),
     )
 
 
@@ -106,8 +104,8 @@ class _Steps:
     """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
 
     def __init__(self, testbed: Testbed, window: PortRecords) -> None:
-        packets, self.wire = _counted(window.tx_packets), _counted(window.tx_bytes)
-        self.wire = self.wire + testbed.framing_bytes * packets
+        packets = _counted(window.tx_packets)
+        wire = _counted(window.tx_bytes) + testbed.framing_bytes * packets
         sent = known_queues(window.tx_packets)
         self.marks_known = known_queues(window.marked_packets) & sent
         self.marked = _counted(window.marked_packets) * self.marks_known
@@ -119,7 +117,7 @@ class _Steps:
         sure = known_queues(window.tx_bytes) & sent
         self.links_known = per_port(testbed, (~sure).astype(np.int64)) == 0
         rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
-        self.busy_ns = per_port(testbed, self.wire) * 8e9 / rate_bps * self.links_known
+        self.busy_ns = per_port(testbed, wire) * 8e9 / rate_bps * self.links_known
         self.could_ns = np.diff(window.t_ns)[:, None] * self.links_known[None, :].astype(np.float64)
         self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
 
@@ -175,7 +173,7 @@ _SAMPLES, _SHARE, _LEAST_BYTES = 3, 0.1, 3_000
 
 @dataclass(frozen=True)
 class PortParting:
-    """Two trials on the same ports: arrays by queue, (queues,); what is not known is NaN.
+    """Two trials on the same ports, and what each queue is called and what kind of port it is at.
 
     `parted_ns` is when the queues part for the first time (None: never), first at `parted_at`.
     `identical` says that all samples are the same.
@@ -183,22 +181,12 @@ class PortParting:
 
     labels: tuple[str, ...]
     kinds: tuple[str, ...]
-    queue_a_bytes: Floats
-    queue_b_bytes: Floats
-    marked_a: Floats
-    marked_b: Floats
-    wire_a_bytes: Floats
-    wire_b_bytes: Floats
     parted_ns: int | None
     parted_at: str
     identical: bool
 
 
-def part_ports(
-    trials: tuple[TrialResult, TrialResult],
-    ports: tuple[TrialPorts, TrialPorts],
-    notes: list[str],
-) -> PortParting | None:
+def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
     """Return where two trials' ports part; None, with a note, where they have other ports."""
     testbed, other = trials[0].testbed, trials[1].testbed
     labels = tuple(_label(testbed, number) for number in range(len(testbed.queues)))
@@ -210,16 +198,9 @@ def part_ports(
         return None
     first, second = (arrivals(trial.ports, trial.spec.duration_ns) for trial in trials)
     parted_ns, place = _parted(first, second)
-    a, b = ports
     return PortParting(
         labels=labels,
         kinds=tuple(_kind(testbed, number) for number in range(len(labels))),
-        queue_a_bytes=a.queue_mean_bytes,
-        queue_b_bytes=b.queue_mean_bytes,
-        marked_a=a.marked,
-        marked_b=b.marked,
-        wire_a_bytes=a.wire_bytes,
-        wire_b_bytes=b.wire_bytes,
         parted_ns=parted_ns,
         parted_at=labels[place] if parted_ns is not None else "",
         identical=_identical(first, second),

@@ -16,9 +16,8 @@ from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 from orchestration.analysis.comparison.runs import Run
 from orchestration.analysis.comparison.trials import PairFigures, Speed
-from orchestration.analysis.export import plain
 from orchestration.analysis.metrics import SIZE_CLASSES
-from orchestration.analysis.tables import plain_table
+from orchestration.analysis.tables import plain, plain_table
 
 _STYLES = {DIFFERENT: "bold", EQUIVALENT: "dim"}
 # Causes that a terminal has room for.

@@ -83,12 +83,9 @@ def reduce_pair(
         paired = pair_flows(first, second, duration_ns)
         notes += _about_flows(paired, first, second)
     parting = None
-    if ports[0] is not None and ports[1] is not None:
-        parting = part_ports(trials, (ports[0], ports[1]), notes)
-    return (
-        PairFigures(figures[0], figures[1], paired, parting, tuple(notes)),
-        edges,
-    )
+    if None not in ports:
+        parting = part_ports(trials, notes)
+    return PairFigures(figures[0], figures[1], paired, parting, tuple(notes)), edges
 
 
 def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[str]) -> _T | None:

@@ -20,11 +20,9 @@ from orchestration.analysis.page_tables import (
     stamp_table,
 )
 from orchestration.analysis.report import differences, queue_figures, slowdowns
-from orchestration.analysis.report.action_figure import actions_over_queue
-from orchestration.analysis.report.actions import acted_queues
+from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.fabric_grid import fabric_grids
-from orchestration.analysis.report.heatmap import fabric_heatmap
+from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues
