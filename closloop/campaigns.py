@@ -58,11 +58,14 @@ def run(
     from orchestration.device.ssh import Secrets
     from orchestration.runner.run import Listener, default_jobs, run_campaign
 
+    class Silent(Listener):
+        """Shows nothing."""
+
     loaded = load_campaign(campaign, backend=on, repeats=repeats)
     rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
     engine = wiring.backend(loaded.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(loaded, engine)
-    return run_campaign(loaded, engine, Path(out), side_by_side, Listener(), fresh=fresh)
+    return run_campaign(loaded, engine, Path(out), side_by_side, Silent(), fresh=fresh)
 
 
 def compare(

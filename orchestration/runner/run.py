@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from collectors.sinks.spooling import SpoolNote
 from inventory.files import load_testbed
@@ -34,8 +35,8 @@ _BYTES_PER_SAMPLE = 16
 _SPARE_BYTES = 64 * 2**20
 
 
-class Listener:
-    """Is told how a run goes, and keeps it to itself; subclasses show it to somebody."""
+class Listener(Protocol):
+    """Is told how a run goes; shows it to somebody."""
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
         """Take how many trials there are, and how many of them an earlier run has finished."""

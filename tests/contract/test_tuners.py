@@ -92,7 +92,7 @@ KEPT = 'self.rng = getattr(self, "rng", None) or np.random.default_rng(seed)'
         (("ECN.change(self.queues, 1_000", "ECN.change(self.queues[1:], 1_000"), "39 of 40"),
         (("Mine(BaseTuner):", 'Mine(BaseTuner):\n    observes = ("qlen",)'), "not declared"),
         (("Mine(BaseTuner):", "Mine(BaseTuner):\n    knobs = ()"), "name it in `knobs`"),
-        (("return Setup((", "return ("), "not a Setup"),
+        (("return Setup((", "return tuple(("), "not a Setup"),
         (("kmax_bytes: int = 50_000", "kmax_bytes: int"), "needs 'kmax_bytes'"),
         ((ANEW, KEPT), "remembers"),
         (("class Mine", "class Other"), "has no 'Mine': it has"),
