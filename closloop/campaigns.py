@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestration.analysis.comparison.result import RunComparison
     from orchestration.campaign.plan import Plan
+    from orchestration.model.trial import TrialSpec
     from orchestration.runner.run import Summary
+    from orchestration.runner.worker import Failed, Finished, Progressed
 
 RUNS = Path("runs")
 
@@ -56,16 +58,35 @@ def run(
     from orchestration import wiring
     from orchestration.campaign.expand import load_campaign
     from orchestration.device.ssh import Secrets
-    from orchestration.runner.run import Listener, default_jobs, run_campaign
-
-    class Silent(Listener):
-        """Shows nothing."""
+    from orchestration.runner.run import default_jobs, run_campaign
 
     loaded = load_campaign(campaign, backend=on, repeats=repeats)
     rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
     engine = wiring.backend(loaded.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(loaded, engine)
-    return run_campaign(loaded, engine, Path(out), side_by_side, Silent(), fresh=fresh)
+    return run_campaign(loaded, engine, Path(out), side_by_side, _Silent(), fresh=fresh)
+
+
+class _Silent:
+    """A listener that keeps to itself how a run goes."""
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """Say nothing."""
+
+    def started(self, trial: TrialSpec) -> None:
+        """Say nothing."""
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Say nothing."""
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Say nothing."""
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
 
 
 def compare(
