@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers.parsing import OutputError
 from traffic.drivers.perftest import (
     Bandwidth,
     Latency,
@@ -16,7 +15,7 @@ from traffic.drivers.perftest import (
     parse_json,
     parse_text,
 )
-from traffic.drivers.programs import Flow, Output, driver
+from traffic.drivers.programs import Flow, Output, OutputError, driver
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "perftest"
 BOTH = pytest.mark.parametrize("version", ["4.5", "25.01"])
@@ -230,7 +229,7 @@ def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in problem for problem in Perftest().check(options))
+    assert any(said in ": ".join(problem) for problem in Perftest().check(options))
 
 
 def test_a_flow_is_placed_before_the_end_of_its_client():

@@ -15,23 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from inventory.addressing import nic_addresses
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
+from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.programs import (
     Flow,
     Launch,
+    OptionProblem,
     Options,
     Outcome,
     Output,
     ProgramDriver,
+    check,
     driver,
 )
-from traffic.drivers.services import services
 
 SERVICES = ("programs", "incast")
 # Below the ephemeral ports of Linux, above those that services are known for.
@@ -56,13 +57,16 @@ class Job:
 
 
 def check_drivers(trial: TrialSpec) -> None:
-    """Raise InputError with all that is wrong with the options of the trial's drivers."""
+    """Raise InputError with what is wrong with the trial's drivers, or missing here.
+
+    Campaigns are checked before; a trial may come from elsewhere.
+    """
     problems = []
     for number, spec in enumerate(trial.traffic):
-        if spec.driver.name != SOCKETS.name:
-            for what in driver(spec.driver.name).check(dict(spec.driver.options)):
-                said, _, remedy = what.partition(": ")
-                problems.append(Problem(f"traffic[{number}].driver", said, remedy))
+        found = check(spec.driver)
+        if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
+            found.append(OptionProblem("", *lacks.split(": ", 1)))
+        problems += [Problem(f"traffic[{number}].driver", said, todo) for _, said, todo in found]
     if problems:
         raise InputError(problems)
 
@@ -88,10 +92,7 @@ def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None
 def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
     """Return the schedule's flows that programs send. Raises TrialError if a host has too many."""
     testbed = rack.testbed
-    addresses = nic_addresses(testbed)
-    of_host = {
-        host: [addresses[port.index] for port in testbed.ports_of[host]] for host in testbed.hosts
-    }
+    of_host = dict(zip(testbed.hosts, host_addresses(testbed), strict=True))
     drivers = {
         number: driver(spec.driver.name)
         for number, spec in enumerate(trial.traffic)
@@ -285,10 +286,9 @@ class RackPrograms:
         answers: dict[tuple[str, str], Any] = {}
         failed: DeviceError | None = None
         for (host, name), arguments in asked.items():
-            rest = {key: value for key, value in arguments.items() if key != "op"}
-            agent = self._fleet.agents[host]
+            request = {"op": op, "program": name, **arguments}
             try:
-                posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
+                posted[(host, name)] = self._fleet.agents[host].post(**request)
             except DeviceError as error:
                 failed = failed or error
         for key, number in posted.items():

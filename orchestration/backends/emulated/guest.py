@@ -59,8 +59,8 @@ class Driver:
     """The traffic driver in a process of its own, which ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
+        from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
-        from traffic.drivers.services import services
         from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(job.schedule)
@@ -130,7 +130,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.loop import run_loop
     from orchestration.model.records import TrialRecord
-    from traffic.drivers.results import flow_records
+    from traffic.drivers.connections import flow_records
     from tuners.registry import create
 
     job = read_job(folder)
