@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestration.virtual_rack.sonic_model import QUEUES, SwitchModel, queue_oid, wred_oid
+from orchestration.virtual_rack.sonic_model import (
+    QUEUES,
+    Marking,
+    SwitchModel,
+    queue_oid,
+    wred_oid,
+)
 
 COLOURS = ("green", "yellow", "red")
 _MOST = 2**31 - 1
@@ -37,15 +43,6 @@ class _Profile:
     oid: str
     attributes: dict[str, int | str] = field(default_factory=dict)
     thresholds: dict[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Marking:
-    """RED of one queue as the ASIC has it; `None` in its place means that it never marks."""
-
-    kmin_bytes: int
-    kmax_bytes: int
-    percent: int
 
 
 class Orchagent:

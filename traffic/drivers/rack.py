@@ -24,10 +24,10 @@ from traffic.drivers.rack_programs import (
     remarks,
     with_outcomes,
 )
+from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"
-_COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
 
 def uses_programs(trial: TrialSpec) -> bool:
@@ -155,7 +155,7 @@ class RackFlows:
         received = np.zeros(count, dtype=np.int64)
         for host, numbers in self._share.items():
             own = np.array(numbers, dtype=np.int64)
-            said = {name: _column(host, answers[host], name, len(own)) for name in _COLUMNS}
+            said = {name: _column(host, answers[host], name, len(own)) for name in COLUMNS}
             sent_here = np.array(self._flows.src)[own] == self._number[host]
             for name, column in columns.items():
                 column[own[sent_here]] = said[name][sent_here]
