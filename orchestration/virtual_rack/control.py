@@ -128,16 +128,12 @@ class RackHandle:
         line = call(self._folder, request)
         return RackProcess(line, stdout or sys.stdout.buffer, stderr or sys.stderr.buffer)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        stdout: IO[bytes] | None = None,
-        stderr: IO[bytes] | None = None,
-    ) -> int:
-        """Run a program in the rack to its end, without input; return its exit code."""
-        process = self.start(argv, cwd, env, stdout, stderr)
+    def run(self, argv: Sequence[str], **where: Any) -> int:
+        """Run a program in the rack to its end, without input; return its exit code.
+
+        `where` is what `start` takes.
+        """
+        process = self.start(argv, **where)
         process.send({"input": ""})
         return process.wait()
 
@@ -170,14 +166,11 @@ class RackHandle:
         self._folder.remove()
 
     def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
-        made = {key: value for key, value in caller.items() if key not in _LEFT_OUT}
         home = Path(caller.get("HOME") or Path.home())
-        for key, place in _XDG.items():
-            made.setdefault(key, str(home / place))
-        path = caller.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         return {
-            **made,
-            "PATH": f"{path}:{SBIN}",
+            **{key: str(home / place) for key, place in _XDG.items()},
+            **{key: value for key, value in caller.items() if key not in _LEFT_OUT},
+            "PATH": f"{caller.get('PATH', '/usr/local/bin:/usr/bin:/bin')}:{SBIN}",
             "HOME": "/run/home",
             "TMPDIR": "/run/tmp",
             "USER": "root",

@@ -26,16 +26,7 @@ from orchestration.virtual_rack import cabling, console
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
-from orchestration.virtual_rack.system import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUTS,
-    run,
-    run_batch,
-    unshare,
-)
+from orchestration.virtual_rack.system import run, run_batch, unshare
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -60,7 +51,7 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
     if between == 0:
         here.close()
         try:
-            unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET)
+            unshare()
             pid = os.fork()  # the first in the new process namespace
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))

@@ -22,14 +22,8 @@ from orchestration.virtual_rack.sonic_model import (
 COLOURS = ("green", "yellow", "red")
 _MOST = 2**31 - 1
 _ECN = {
-    "ecn_none": "SAI_ECN_MARK_MODE_NONE",
-    "ecn_green": "SAI_ECN_MARK_MODE_GREEN",
-    "ecn_yellow": "SAI_ECN_MARK_MODE_YELLOW",
-    "ecn_red": "SAI_ECN_MARK_MODE_RED",
-    "ecn_green_yellow": "SAI_ECN_MARK_MODE_GREEN_YELLOW",
-    "ecn_green_red": "SAI_ECN_MARK_MODE_GREEN_RED",
-    "ecn_yellow_red": "SAI_ECN_MARK_MODE_YELLOW_RED",
-    "ecn_all": "SAI_ECN_MARK_MODE_ALL",
+    f"ecn_{name}": f"SAI_ECN_MARK_MODE_{name.upper()}"
+    for name in (*COLOURS, "none", "green_yellow", "green_red", "yellow_red", "all")
 }
 _NO_PROFILE = "oid:0x0"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+# CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
+_OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _SYS_PIVOT_ROOT = 155  # x86-64, the machine that user-mode Linux runs on
 _REBOOT_POWER_OFF = 0x4321FEDC
 
@@ -54,9 +54,9 @@ def bind(source: str, target: str) -> None:
     mount(source, target, flags=MS_BIND)
 
 
-def unshare(flags: int) -> None:
-    """Leave the namespaces in `flags` for new ones."""
-    _check(_libc.unshare(flags), "unshare")
+def unshare() -> None:
+    """Leave mounts, host name, IPC and network for new ones; children get new process ids too."""
+    _check(_libc.unshare(_OWN), "unshare")
 
 
 def enter_root(root: str) -> None:

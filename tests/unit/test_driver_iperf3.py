@@ -205,6 +205,7 @@ def test_udp_takes_no_congestion_control():
         ({"protocol": "udp", "rate": 1, "congestion_control": "bbr"}, "leave it out"),
         ({"streams": 129}, "give at most 128"),
         ({"congestion_control": "a b"}, "letters"),
+        ({"protocol": "udp", "rate": 10**9, "block": 65_508}, "16 to 65507 bytes"),
     ],
 )
 def test_wrong_options_are_named(options, said):

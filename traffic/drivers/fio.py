@@ -37,6 +37,7 @@ from traffic.drivers.programs import (
     finished,
     foreign,
     json_documents,
+    mapping,
     number,
     pair,
 )
@@ -104,10 +105,8 @@ def _direction(job: Mapping[str, Any], name: str) -> Direction:
     values = job.get(name)
     if not isinstance(values, Mapping):
         raise OutputError(_NAME, f"its report of a job has no {name}")
-    times = values.get("clat_ns")
-    times = times if isinstance(times, Mapping) else {}
-    shares = times.get("percentile")
-    shares = shares if isinstance(shares, Mapping) else {}
+    times = mapping(values, "clat_ns")
+    shares = mapping(times, "percentile")
     return Direction(
         bytes=int(number(_NAME, values, "io_bytes")),
         bytes_per_s=number(_NAME, values, "bw_bytes"),

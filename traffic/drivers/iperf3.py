@@ -32,10 +32,10 @@ from traffic.drivers.programs import (
     finished,
     foreign,
     json_documents,
+    mapping,
     number,
     optional,
     pair,
-    require_all_sent,
 )
 
 _NAME = "iperf3"
@@ -96,28 +96,25 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
     end = document.get("end")
     if not isinstance(end, Mapping) or "sum_sent" not in end:
         raise OutputError(_NAME, "its report has no end", "see whether it was killed")
-    start = document.get("start")
-    start = start if isinstance(start, Mapping) else {}
-    about = start.get("test_start")
-    received = optional(_NAME, end, "sum_received", "bytes")
-    receiver_s = optional(_NAME, end, "sum_received", "seconds")
-    jitter_ms = optional(_NAME, end, "sum_received", "jitter_ms")
+    start = mapping(document, "start")
+    about = mapping(start, "test_start")
+
+    def told(part: str, name: str, scale: float = 1) -> int | None:
+        value = optional(_NAME, end, part, name)
+        return None if value is None else round(value * scale)
+
     return Transfer(
         version=str(start.get("version", "")).removeprefix("iperf "),
-        protocol=str(about.get("protocol", "")) if isinstance(about, Mapping) else "",
+        protocol=str(about.get("protocol", "")),
         sent_bytes=int(number(_NAME, end, "sum_sent", "bytes")),
         sender_ns=round(number(_NAME, end, "sum_sent", "seconds") * 1e9),
-        received_bytes=None if received is None else int(received),
-        receiver_ns=None if receiver_s is None else round(receiver_s * 1e9),
-        retransmits=_whole(optional(_NAME, end, "sum_sent", "retransmits")),
-        packets=_whole(optional(_NAME, end, "sum_received", "packets")),
-        lost_packets=_whole(optional(_NAME, end, "sum_received", "lost_packets")),
-        jitter_ns=None if jitter_ms is None else round(jitter_ms * 1e6),
+        received_bytes=told("sum_received", "bytes"),
+        receiver_ns=told("sum_received", "seconds", 1e9),
+        retransmits=told("sum_sent", "retransmits"),
+        packets=told("sum_received", "packets"),
+        lost_packets=told("sum_received", "lost_packets"),
+        jitter_ns=told("sum_received", "jitter_ms", 1e6),
     )
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -145,18 +142,21 @@ def parse_text(text: str) -> Transfer:
     if "sender" not in sides:
         raise foreign(_NAME, text)
     sender, receiver = sides["sender"], sides.get("receiver")
-    udp = sender["packets"] is not None
+
+    def told(match: re.Match[str] | None, name: str, scale: float = 1) -> int | None:
+        return None if match is None or match[name] is None else round(float(match[name]) * scale)
+
     return Transfer(
         version="",
-        protocol="UDP" if udp else "TCP",
+        protocol="TCP" if sender["packets"] is None else "UDP",
         sent_bytes=_size(sender),
         sender_ns=round(float(sender["end"]) * 1e9),
         received_bytes=None if receiver is None else _size(receiver),
-        receiver_ns=None if receiver is None else round(float(receiver["end"]) * 1e9),
-        retransmits=None if sender["retransmits"] is None else int(sender["retransmits"]),
-        packets=int(receiver["packets"]) if udp and receiver else None,
-        lost_packets=int(receiver["lost"]) if udp and receiver else None,
-        jitter_ns=round(float(receiver["jitter"]) * 1e6) if udp and receiver else None,
+        receiver_ns=told(receiver, "end", 1e9),
+        retransmits=told(sender, "retransmits"),
+        packets=told(receiver, "packets"),
+        lost_packets=told(receiver, "lost"),
+        jitter_ns=told(receiver, "jitter", 1e6),
     )
 
 
@@ -244,7 +244,8 @@ class Iperf3(ProgramDriver):
         moved = parse_json(client.stdout)
         if why:
             raise FlowFailed(why)
-        require_all_sent(_NAME, moved.sent_bytes, flow)
+        if moved.sent_bytes < flow.size_bytes:
+            raise FlowFailed(f"{_NAME}: it sent {moved.sent_bytes} of {flow.size_bytes} bytes")
         retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
         return finished(client, moved.duration_ns, retransmits, "; ".join(_remarks(moved)))
 

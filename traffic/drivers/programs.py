@@ -77,7 +77,6 @@ class Launch:
     role: Literal["server", "client"]
     flow: int
     at_ns: int | None = None
-    stdin: bytes = b""
     timeout_s: float = 3600.0
     listens: tuple[tuple[str, int], ...] = ()
     operation: str = "program.start"
@@ -233,8 +232,8 @@ def pair(
     """Return the starts of a server that listens at the flow's TCP port, and of its client."""
     listens = (("tcp", flow.port),)
     return (
-        Launch(flow.dst, tuple(server), "server", flow.number, None, b"", timeout_s, listens),
-        Launch(flow.src, tuple(client), "client", flow.number, flow.start_ns, b"", timeout_s),
+        Launch(flow.dst, tuple(server), "server", flow.number, None, timeout_s, listens),
+        Launch(flow.src, tuple(client), "client", flow.number, flow.start_ns, timeout_s),
     )
 
 
@@ -301,12 +300,6 @@ def failure(program: str, output: Output, role: str) -> str:
     return ""
 
 
-def require_all_sent(program: str, sent_bytes: int, flow: Flow) -> None:
-    """Raise FlowFailed if a program sent less than the flow's bytes."""
-    if sent_bytes < flow.size_bytes:
-        raise FlowFailed(f"{program}: it sent {sent_bytes} of {flow.size_bytes} bytes")
-
-
 def finished(
     client: Output,
     duration_ns: int | None,
@@ -371,6 +364,12 @@ def json_documents(program: str, text: str) -> list[dict[str, Any]]:
 
 def _no_number(program: str, name: str) -> float:
     raise OutputError(program, f"it reports {name} where a number is due")
+
+
+def mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the mapping of that name, an empty one where there is none."""
+    inner = values.get(name)
+    return inner if isinstance(inner, Mapping) else {}
 
 
 def number(program: str, values: Mapping[str, Any], *path: str) -> float:

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from orchestration.model.status import UNFINISHED
+from traffic.drivers.host_frames import MARK, ROCE_PORT
 from traffic.drivers.programs import (
     Flow,
     FlowFailed,
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 _NAME = "scapy"
-ROCE_PORT = 4791
-MARK = b"clos"
 _LEAST_PAYLOAD = 8
 _ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES, _BTH_BYTES, _ICRC_BYTES = 14, 20, 8, 12, 4
 _ECN = {"none": 0, "ect1": 1, "ect0": 2}
