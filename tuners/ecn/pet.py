@@ -22,6 +22,7 @@ from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import pet_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
@@ -76,7 +77,8 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
     )
 
 
-class Pet(BaseTuner):
+@dataclass(eq=False)
+class Pet(LearnedTuner):
     """Acts by a trained policy, its likeliest action; with `online`, goes on learning.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
@@ -84,29 +86,19 @@ class Pet(BaseTuner):
     uniform choices in the policy; above 0, or with `collect`, actions are drawn from the policy.
     """
 
-    def __init__(
-        self,
-        checkpoint: str = "pet",
-        explore: float = 0.0,
-        beta_1: float = 0.3,
-        beta_2: float = 0.7,
-        *,
-        online: bool = False,
-        collect: bool = False,
-    ) -> None:
-        self._settings = PetSettings(states=states_of(checkpoint))
+    checkpoint: str = "pet"
+    explore: float = 0.0
+    beta_1: float = 0.3
+    beta_2: float = 0.7
+    online: bool = False
+    collect: bool = False
+
+    def __post_init__(self) -> None:
+        self._settings = PetSettings(states=states_of(self.checkpoint))
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
-        self._checkpoint = load_for(checkpoint, "pet", architecture(self._settings), shapes)
+        self._checkpoint = load_for(self.checkpoint, "pet", architecture(self._settings), shapes)
         flows = FLOW_TABLE if self._settings.states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
-        self._explore = explore
-        self._betas = (beta_1, beta_2)
-        self._online = online
-        self._collect = collect
-
-    def check_testbed(self, testbed: Testbed) -> None:
-        """Refuse a testbed that has other switches than the checkpoint has networks for."""
-        own_parameters(self._checkpoint, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
@@ -122,7 +114,7 @@ class Pet(BaseTuner):
             name: [] for name in ("x", "heads", "log_probability", "reward")
         }
         self._learner: PetLearner | None = None
-        if self._online:
+        if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             self._learner = PetLearner(seed, testbed, self._settings, own)
             self._parameters = own
@@ -133,17 +125,17 @@ class Pet(BaseTuner):
         x = self._window.push(observation)
         mean = observation.get("qlen_mean_bytes")
         length = self._window.queue_bytes if mean is None else mean
-        own = pet_reward(length, self._window.utilisation, *self._betas)
+        own = pet_reward(length, self._window.utilisation, self.beta_1, self.beta_2)
         # section 4.5.2: rows of the port's matrix share what all of its queues earn
         reward = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
-        explore = self._explore
+        explore = self.explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
         logits = mlp_by_group(self._parameters, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        draws = self._collect or explore > 0
+        draws = self.collect or explore > 0
         self._heads, log_probability = choose(logits, explore, self._rng if draws else None)
-        if self._collect or self._online:
+        if self.collect or self.online:
             kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
             for name, row in zip(self._rows, kept, strict=True):
                 self._rows[name].append(row)
@@ -172,7 +164,7 @@ class Pet(BaseTuner):
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return states (decisions, queues, features), heads (…, 3), log probabilities, rewards."""
-        if not self._collect or not self._rows["x"]:
+        if not self.collect or not self._rows["x"]:
             return {}
         rows = self._stacked()
         return rows | {"heads": rows["heads"].astype(np.int16)}
