@@ -9,7 +9,7 @@ import typer
 
 _EPILOG = (
     "Examples:  closloop bench list  |  closloop bench run marking  |  "
-    "closloop bench run all --markdown docs/benchmarks.md"
+    "closloop bench run all --markdown docs/generated/benchmarks.md"
 )
 app = typer.Typer(no_args_is_help=True, help="Measure what the project claims.", epilog=_EPILOG)
 

@@ -34,7 +34,7 @@ def fidelity(
         int | None, typer.Option("--repeats", help="Repeats, instead of the files'.")
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
-        "docs/fidelity.md"
+        "docs/generated/fidelity.md"
     ),
 ) -> None:
     """Run the scenarios on both backends, what is not finished, and write the page.

@@ -10,7 +10,7 @@ import typer
 
 _EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
-    "closloop papers results -o docs/results.md"
+    "closloop papers results -o docs/generated/results.md"
 )
 app = typer.Typer(
     no_args_is_help=True, help="Run the papers' campaigns and compare.", epilog=_EPILOG
@@ -120,7 +120,7 @@ def grid(
 def results(
     runs: _Runs = _RUNS,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
-        "docs/results.md"
+        "docs/generated/results.md"
     ),
     claims: Annotated[
         Path | None, typer.Option("--claims", help="Other claims than the package's.")

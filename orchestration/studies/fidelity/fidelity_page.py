@@ -41,7 +41,7 @@ def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
     judged = [item.metric for item in first.judged]
     lines += ["", "## How verdicts are made", ""]
     lines.append(sentences.margins_note(judged, first.margins.default))
-    lines.append("The number of metrics differs by scenario; [compare.md](compare.md) says more.")
+    lines.append("The number of metrics differs by scenario; [compare.md](../compare.md) says more.")
     lines.append("Causes are ranked from what both trials recorded: suspects, not proof.")
     return "\n".join(lines) + "\n"
 

@@ -24,12 +24,12 @@ _LINE = "<br>"
 _HEAD = """\
 # Results: what came out of the papers
 
-Written by `closloop papers results` from run folders alone; [papers.md](papers.md) says how to run
-the campaigns. By hand are only the papers' own numbers and the notes on causes.
+Written by `closloop papers results` from run folders alone; [papers.md](../papers.md) says how to
+run the campaigns. By hand are only the papers' own numbers and the notes on causes.
 Figures inside the notes and the trained networks are of before
-[decision 34](decisions/0034-one-band-of-fq.md), which made small flows faster. The campaigns repeat
-themselves to the bit ([decision 36](decisions/0036-to-the-bit.md)): with five seeds a verdict that
-hangs on a p99 of mice still changes with the draws, as two did when they were last run.
+[decision 34](../decisions/0034-one-band-of-fq.md), which made small flows faster. The campaigns
+repeat themselves to the bit ([decision 36](../decisions/0036-to-the-bit.md)): with five seeds a
+verdict that hangs on a p99 of mice still changes with the draws, as two did in the last run.
 """
 
 _HOW_TO_READ = """\
