@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import print_json
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -50,7 +52,7 @@ def up(
     Example: closloop rack up graphcc --sonic spine1
     """
     from inventory.files import load_testbed
-    from orchestration.cli.phases import Phases
+    from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import control
     from orchestration.virtual_rack.layout import highest_switch
     from orchestration.virtual_rack.setup import shortcomings
@@ -119,9 +121,7 @@ def wait(
 
 
 @app.command()
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def status(as_json: Json = False) -> None:
     """Say which racks are up, and what they are doing."""
     from orchestration.virtual_rack.control import racks_up
 
@@ -130,7 +130,7 @@ def status(
         for rack in racks_up()
     ]
     if as_json:
-        typer.echo(json.dumps(racks, indent=1))
+        print_json(racks)
         return
     if not racks:
         typer.echo("no rack is up; start one with: closloop rack up")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from orchestration.cli.options import Json
+from orchestration.cli.terminal import Phases, print_json
 
 REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
@@ -16,9 +18,7 @@ def report(
     baseline: Annotated[
         str, typer.Option(help="Compare the others with this tuner (default: a fixed setting).")
     ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables, for a program.")
-    ] = False,
+    as_json: Json = False,
     html: Annotated[
         bool, typer.Option("--html/--no-html", help=f"Write {REPORT_FILE} into the folder.")
     ] = True,
@@ -36,7 +36,6 @@ def report(
     Example: closloop report runs/quickstart --pdf --csv figures
     """
     from orchestration.analysis.summary import summarise
-    from orchestration.cli.phases import Phases
 
     if pdf:
         from orchestration.analysis.report.pdf import find_browser
@@ -48,7 +47,7 @@ def report(
     if as_json:
         from orchestration.analysis.export import summary_to_json
 
-        typer.echo(json.dumps(summary_to_json(summary), indent=1, allow_nan=False))
+        print_json(summary_to_json(summary), allow_nan=False)
     else:
         from rich.console import Console
 

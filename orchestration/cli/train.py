@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.run import spare_threads
+
 if TYPE_CHECKING:
     from orchestration.model.trial import Scalar
     from orchestration.training.train import Round
@@ -54,7 +56,7 @@ def train(
 
     Example: closloop train graphcc --on fluid --episodes 20
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    spare_threads()
 
     from orchestration import wiring
     from orchestration.analysis.learning_curve import write_curve
@@ -111,17 +113,16 @@ class _Display:
     """A bar on a terminal, a line a round elsewhere."""
 
     def __init__(self, tuner: str, episodes: int) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.progress import TimeRemainingColumn as Left
 
         self._live = sys.stderr.isatty()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            Left(),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not self._live,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -11,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.options import verb
+from orchestration.cli.terminal import print_json
+
 if TYPE_CHECKING:
     from orchestration.watch.state import RunReader
 
-EPILOG = (
-    """Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json"""
-)
 
 _LINE_EVERY_S = 5.0
 _ENOUGH = 130
 
 
+@verb("Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json")
 def watch(
     run_folder: Annotated[
         Path,
@@ -42,9 +42,9 @@ def watch(
 
     folder = find_run(run_folder)
     if as_json:
-        from orchestration.watch.export import state_to_json
+        from orchestration.watch.ports import state_to_json
 
-        typer.echo(json.dumps(state_to_json(RunReader(folder).read()), allow_nan=False))
+        print_json(state_to_json(RunReader(folder).read()), indent=None, allow_nan=False)
         return
     if once:
         _print_once(RunReader(folder))
