@@ -32,19 +32,13 @@ if TYPE_CHECKING:
     "closloop calibrate graphcc --like rack.json --write twin.yml"
 )
 def calibrate(
-    testbed: Annotated[str, typer.Argument(help="A testbed's name, or its file.")],
+    testbed: Annotated[str, "A testbed's name, or its file."],
     *,
     backend: Annotated[
         str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fluid.")
     ] = "emulated",
-    like: Annotated[
-        Path | None,
-        typer.Option("--like", help="Compare with this calibration, another backend's --json."),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", help="Write the corrected testbed here, and measure it again."),
-    ] = None,
+    like: Annotated[Path | None, "Compare with this calibration, another backend's --json."] = None,
+    write: Annotated[Path | None, "Write the corrected testbed here, and measure it again."] = None,
     inventory: InventoryOption = None,
     passwords: Passwords,
     out: Out = Path("runs"),

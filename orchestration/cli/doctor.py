@@ -12,7 +12,7 @@ from orchestration.cli.terminal import print_json, table
 
 @verb("Examples:  closloop doctor  |  closloop doctor --boot  |  closloop doctor --json")
 def doctor(
-    boot: Annotated[bool, typer.Option("--boot", help="Boot the virtual-time kernel too.")] = False,
+    boot: Annotated[bool, "Boot the virtual-time kernel too."] = False,
     as_json: Json = False,
 ) -> None:
     """Say what this machine can do, and what to do about what is missing.

@@ -30,8 +30,8 @@ exporter = typer.Typer(
 class _Trial:
     """Which trial of the campaign it is that is taken over, and how that is said."""
 
-    seed: Annotated[int | None, typer.Option(help="Runs of equal flows are paired by it.")] = None
-    repeat: Annotated[int | None, typer.Option(help="The number of the repeat.")] = None
+    seed: Annotated[int | None, "Runs of equal flows are paired by it."] = None
+    repeat: Annotated[int | None, "The number of the repeat."] = None
     as_json: Json = False
 
     def write(self, imported: Imported, out: Path, label: str) -> None:
@@ -77,16 +77,14 @@ Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in 
 def import_hpcc(
     *,
     out: Out,
-    topology: Annotated[Path, typer.Option(help="The topology file.")],
-    flow: Annotated[Path | None, typer.Option(help="The flow file: what was to be sent.")] = None,
-    fct: Annotated[Path | None, typer.Option(help="The fct file: which flows ended, when.")] = None,
-    qlen: Annotated[Path | None, typer.Option(help="The file of queue lengths.")] = None,
-    pfc: Annotated[Path | None, typer.Option(help="The file of pauses.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The config file: thresholds, sizes.")] = None,
-    names: Annotated[
-        Path | None, typer.Option(help="names.json, as `closloop export hpcc` leaves it.")
-    ] = None,
-    base: Annotated[str, typer.Option(help="The simulator's time that becomes 0.")] = "2s",
+    topology: Annotated[Path, "The topology file."],
+    flow: Annotated[Path | None, "The flow file: what was to be sent."] = None,
+    fct: Annotated[Path | None, "The fct file: which flows ended, when."] = None,
+    qlen: Annotated[Path | None, "The file of queue lengths."] = None,
+    pfc: Annotated[Path | None, "The file of pauses."] = None,
+    config: Annotated[Path | None, "The config file: thresholds, sizes."] = None,
+    names: Annotated[Path | None, "names.json, as `closloop export hpcc` leaves it."] = None,
+    base: Annotated[str, "The simulator's time that becomes 0."] = "2s",
     label: Label = "",
     trial: _Trial,
 ) -> None:
@@ -111,7 +109,7 @@ def import_hpcc(
 @importer.command("csv")
 @verb()
 def import_csv(
-    file: Annotated[Path, typer.Argument(help="A delimited text file with a header.")],
+    file: Annotated[Path, "A delimited text file with a header."],
     mapping: Mapping,
     *,
     out: Out,
@@ -132,11 +130,9 @@ def import_csv(
 @importer.command("omnetpp")
 @verb()
 def import_omnetpp(
-    files: Annotated[list[Path], typer.Argument(help="The .sca and .vec files of one run.")],
+    files: Annotated[list[Path], "The .sca and .vec files of one run."],
     *,
-    mapping: Annotated[
-        Path | None, typer.Option(help="The mapping file: which results are flows and queues.")
-    ] = None,
+    mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
     listing: Annotated[
         bool, typer.Option("--list", help="Show what the files have, for writing a mapping file.")
     ] = False,
@@ -186,24 +182,18 @@ def _say_results(found: dict[str, list[Listed]], *, as_json: bool) -> None:
 
 
 @importer.command("flows")
+@verb()
 def import_flows(
-    file: Annotated[
-        Path, typer.Argument(help="A capture, nfdump's CSV, sflowtool's lines, or a CSV.")
-    ],
-    testbed: Annotated[str, typer.Option(help="The testbed whose hosts the addresses become.")],
+    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
+    *,
+    testbed: Annotated[str, "The testbed whose hosts the addresses become."],
     out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to make.")],
     kind: Annotated[
         str, typer.Option("--from", help="capture, nfdump, sflowtool or csv (default: by content).")
     ] = "",
-    hosts: Annotated[
-        Path | None, typer.Option(help="YAML: `10.0.0.1: h1` for each address.")
-    ] = None,
-    idle: Annotated[
-        str, typer.Option(help="A longer silence ends a flow (capture 100ms, records 15s).")
-    ] = "",
-    mapping: Annotated[
-        Path | None, typer.Option(help="The mapping file of a CSV of your own.")
-    ] = None,
+    hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
+    idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
+    mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
     as_json: Json = False,
 ) -> None:
     """Make flows to replay out of what a network carried: a capture or exporters' flow records.
@@ -276,6 +266,7 @@ NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to make
 
 
 @exporter.command("hpcc")
+@verb()
 def export_hpcc(
     run: Run,
     out: NewFolder,
@@ -283,7 +274,7 @@ def export_hpcc(
         str, typer.Option("--cc", help="dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)")
     ] = "",
     prefix: Annotated[
-        str, typer.Option(help="The folder's path as the simulator sees it (default: where it is).")
+        str, "The folder's path as the simulator sees it (default: where it is)."
     ] = "",
     thresholds: Annotated[
         bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")

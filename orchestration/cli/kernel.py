@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Json
+from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ app = typer.Typer(
 
 
 @app.command(epilog=_EPILOG)
+@verb()
 def build(
     source: Annotated[
-        Path | None,
-        typer.Option(help="A Linux source, tree or tarball; else the newest in Debian's archive."),
+        Path | None, "A Linux source, tree or tarball; else the newest in Debian's archive."
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Compilers side by side. Default: all cores.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build even if there is one.")] = False,
+    force: Annotated[bool, "Build even if there is one."] = False,
 ) -> None:
     """Build the kernel that trials run in. It is built once and kept in the user's cache.
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -52,12 +52,8 @@ InventoryArgument = Annotated[
 class Passwords:
     """Which passwords of a rack's devices are asked for."""
 
-    ask_pass: Annotated[
-        bool, typer.Option("--ask-pass", help="Ask for the password of the devices' users.")
-    ] = False
-    ask_become_pass: Annotated[
-        bool, typer.Option("--ask-become-pass", help="Ask for the password that sudo wants there.")
-    ] = False
+    ask_pass: Annotated[bool, "Ask for the password of the devices' users."] = False
+    ask_become_pass: Annotated[bool, "Ask for the password that sudo wants there."] = False
 
     def secrets(self) -> Secrets:
         """Ask for them; else CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD say them."""
@@ -95,7 +91,9 @@ Result = TypeVar("Result")
 def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Make a function a verb whose help ends with `epilog`.
 
-    Of a parameter that is a dataclass, each field becomes an option; the function gets the object.
+    `Annotated[Path, "What it is."]` is enough to declare an option, or an argument where the
+    parameter is positional and has no default; a bool is a flag. Of a parameter that is a
+    dataclass, each field becomes an option, and the function gets the object.
     """
 
     def wrap(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -103,13 +101,13 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
         groups: dict[str, Any] = {
             name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
         }
-        options: list[inspect.Parameter] = []
+        parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.name in groups:
-                options += _options(groups[parameter.name], parameter.kind)
+                parameters += _fields(groups[parameter.name])
             else:
-                options.append(parameter.replace(annotation=hints[parameter.name]))
-        signature = inspect.Signature(options)
+                parameters.append(_declared(parameter, hints[parameter.name]))
+        signature = inspect.Signature(parameters)
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Result:
@@ -122,23 +120,32 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
             return function(**given)
 
         called.__signature__ = signature  # type: ignore[attr-defined]
-        called.__annotations__ = {option.name: option.annotation for option in options}
+        called.__annotations__ = {option.name: option.annotation for option in parameters}
         called.epilog = epilog or None  # type: ignore[attr-defined]
         return called
 
     return wrap
 
 
-def _options(group: Any, kind: Any) -> list[inspect.Parameter]:
+def _fields(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            kind,
-            default=list(field.default_factory())
-            if callable(field.default_factory)
-            else field.default,
-            annotation=hints[field.name],
-        )
-        for field in dataclasses.fields(group)
-    ]
+    parameters = []
+    for field in dataclasses.fields(group):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        parameters.append(_declared(option, hints[field.name]))
+    return parameters
+
+
+def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    """Return a parameter with what typer has to know of it."""
+    kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if told and isinstance(told[0], str):
+        optional = parameter.default is not inspect.Parameter.empty
+        if optional or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            flag = [f"--{parameter.name.replace('_', '-')}"] if kind is bool else []
+            hint = Annotated[kind, typer.Option(*flag, help=told[0])]
+        else:
+            hint = Annotated[kind, typer.Argument(help=told[0])]
+    return parameter.replace(annotation=hint)

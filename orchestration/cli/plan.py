@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from orchestration.cli.options import (
     InventoryOption,
     Jobs,
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 @verb()
 def plan(
-    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    file: Annotated[Path, "The campaign file."],
     *,
     backend: On = None,
     inventory: InventoryOption = None,

@@ -32,32 +32,20 @@ _NOT_READY = 3
 def provision(
     inventory: InventoryArgument,
     *,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Change nothing; fail where a device differs.")
-    ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Put back what was there before provisioning.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; show what would be changed.")
-    ] = False,
+    verify: Annotated[bool, "Change nothing; fail where a device differs."] = False,
+    undo: Annotated[bool, "Put back what was there before provisioning."] = False,
+    check: Annotated[bool, "Change nothing; show what would be changed."] = False,
     limit: Annotated[
         str, typer.Option(metavar="DEVICES", help="Only these devices, with commas between.")
     ] = "",
     undo_on_failure: Annotated[
-        bool,
-        typer.Option(
-            "--undo-on-failure", help="If a device fails, undo it and those changed in this run."
-        ),
+        bool, "If a device fails, undo it and those changed in this run."
     ] = False,
     dcqcn: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Set a DCQCN parameter, such as rp_ai_rate=5."),
     ] = None,
-    install_collector: Annotated[
-        bool,
-        typer.Option("--install-collector", help="Install InfluxDB and Grafana on the collector."),
-    ] = False,
+    install_collector: Annotated[bool, "Install InfluxDB and Grafana on the collector."] = False,
     save_inventory: Annotated[
         Path | None,
         typer.Option(

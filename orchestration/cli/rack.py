@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli.options import Json
+from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json
 
 _EPILOG = (
@@ -26,25 +26,18 @@ WhichRack = Annotated[
 
 
 @app.command(epilog=_EPILOG)
+@verb()
 def up(
     testbed: Annotated[
         str, typer.Argument(help="What there is: a testbed's name, or its file.")
     ] = "graphcc",
     sonic: Annotated[
-        str | None,
-        typer.Option(
-            "--sonic", help="SONiC-like switches, with commas. Default: one of the highest tier."
-        ),
+        str | None, "SONiC-like switches, with commas. Default: one of the highest tier."
     ] = None,
-    no_sonic: Annotated[
-        bool, typer.Option("--no-sonic", help="All switches are Linux switches.")
-    ] = False,
-    roce: Annotated[
-        str, typer.Option("--roce", help="Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`.")
-    ] = "",
+    no_sonic: Annotated[bool, "All switches are Linux switches."] = False,
+    roce: Annotated[str, "Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`."] = "",
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", help="Where keys and inventory are put. Default: user's state."),
+        Path | None, "Where keys and inventory are put. Default: user's state."
     ] = None,
 ) -> None:
     """Start a rack. Its time stands still until something runs in it.
@@ -87,8 +80,9 @@ def up(
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@verb()
 def exec(
-    command: Annotated[list[str], typer.Argument(help="A program and its arguments, after `--`.")],
+    command: Annotated[list[str], "A program and its arguments, after `--`."],
     rack: WhichRack = None,
     let_pass: Annotated[
         float,

@@ -24,30 +24,16 @@ class _Changes:
     ] = ""
     tuner: Annotated[
         list[str],
-        typer.Option(
-            "--tuner",
-            help="Who decides: a tuner, or {name: ..., parameters}. Again for more. "
-            "`recorded`, the default: the recorded actions.",
-        ),
+        "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
+        "`recorded`, the default: the recorded actions.",
     ] = field(default_factory=lambda: ["recorded"])
-    testbed: Annotated[
-        str, typer.Option("--testbed", help="On this testbed, a name or a file.")
-    ] = ""
-    scale_rates: Annotated[
-        float, typer.Option("--scale-rates", help="Multiply every link's rate by this.")
-    ] = 1.0
-    rate: Annotated[
-        list[str], typer.Option("--rate", help="A link's rate, like leaf1-spine1=50G. Again: more.")
-    ] = field(default_factory=list)
-    scale_thresholds: Annotated[
-        bool,
-        typer.Option(
-            "--scale-thresholds", help="Recorded thresholds in proportion to changed rates."
-        ),
-    ] = False
-    trials: Annotated[
-        str, typer.Option("--trials", help="Only the trials of these names, like 'secn1-*'.")
-    ] = ""
+    testbed: Annotated[str, "On this testbed, a name or a file."] = ""
+    scale_rates: Annotated[float, "Multiply every link's rate by this."] = 1.0
+    rate: Annotated[list[str], "A link's rate, like leaf1-spine1=50G. Again: more."] = field(
+        default_factory=list
+    )
+    scale_thresholds: Annotated[bool, "Recorded thresholds in proportion to changed rates."] = False
+    trials: Annotated[str, "Only the trials of these names, like 'secn1-*'."] = ""
     repeats: Annotated[
         int | None,
         typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
@@ -76,17 +62,13 @@ class _Changes:
 
 @verb()
 def replay(
-    run: Annotated[
-        Path, typer.Argument(help="A run folder, the folder of one trial, or a CSV of flows.")
-    ],
+    run: Annotated[Path, "A run folder, the folder of one trial, or a CSV of flows."],
     *,
     changes: _Changes,
     running: Running,
     inventory: InventoryOption = None,
     passwords: Passwords,
-    plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Write the campaign and show its plan; run nothing.")
-    ] = False,
+    plan_only: Annotated[bool, "Write the campaign and show its plan; run nothing."] = False,
 ) -> None:
     """Replay a run: the same flows at the same times, with the same or another tuner.
 

@@ -7,27 +7,22 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli.options import Json
+from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import Phases, print_json
 
 REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
 
+@verb()
 def report(
-    run_folder: Annotated[Path, typer.Argument(help="A campaign's folder: runs/<campaign>.")],
-    baseline: Annotated[
-        str, typer.Option(help="Compare the others with this tuner (default: a fixed setting).")
-    ] = "",
+    run_folder: Annotated[Path, "A campaign's folder: runs/<campaign>."],
+    baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
     as_json: Json = False,
     html: Annotated[
         bool, typer.Option("--html/--no-html", help=f"Write {REPORT_FILE} into the folder.")
     ] = True,
-    pdf: Annotated[
-        bool, typer.Option("--pdf", help=f"Write {PDF_FILE} as well. Needs Chromium.")
-    ] = False,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write every figure's numbers into this folder.")
-    ] = None,
+    pdf: Annotated[bool, f"Write {PDF_FILE} as well. Needs Chromium."] = False,
+    csv: Annotated[Path | None, "Write every figure's numbers into this folder."] = None,
 ) -> None:
     """Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.
 

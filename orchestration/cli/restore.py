@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 def restore(
     inventory: InventoryArgument,
     *,
-    runs_only: Annotated[
-        bool,
-        typer.Option("--runs-only", help="Put back what runs left; keep what provisioning made."),
-    ] = False,
+    runs_only: Annotated[bool, "Put back what runs left; keep what provisioning made."] = False,
     passwords: Passwords,
     as_json: Json = False,
 ) -> None:

@@ -36,9 +36,7 @@ class Running:
 
     out: Out = Path("runs")
     jobs: Jobs = 0
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")
-    ] = False
+    fresh: Annotated[bool, "Put earlier results aside and start anew."] = False
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Report the results at the end.")
     ] = True
@@ -89,16 +87,14 @@ class Running:
 
 @verb()
 def run(
-    file: Annotated[Path, typer.Argument(help="The campaign file.")],
+    file: Annotated[Path, "The campaign file."],
     *,
     backend: On = None,
     repeats: Repeats = None,
     running: Running,
     inventory: InventoryOption = None,
     passwords: Passwords,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the fabric while it runs, as closloop watch does.")
-    ] = False,
+    watch: Annotated[bool, "Show the fabric while it runs, as closloop watch does."] = False,
     sink: Annotated[
         str,
         typer.Option(

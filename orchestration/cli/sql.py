@@ -33,9 +33,7 @@ def sql(
         list[Path],
         typer.Argument(metavar="RUNS...", help="Run folders, or folders that have some."),
     ],
-    query: Annotated[
-        str, typer.Argument(help="One SQL statement that reads; - takes it from stdin.")
-    ],
+    query: Annotated[str, "One SQL statement that reads; - takes it from stdin."],
     kind: Annotated[
         str | None,
         typer.Option("--format", help="table, csv, json or parquet; else what -o's name says."),

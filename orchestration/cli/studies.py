@@ -36,14 +36,13 @@ def list_benchmarks() -> None:
 
 
 @bench.command("run", epilog=_BENCH_EPILOG)
+@verb()
 def run_benchmarks(
-    names: Annotated[list[str], typer.Argument(help="Benchmarks, or `all`.")],
+    names: Annotated[list[str], "Benchmarks, or `all`."],
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the figures and raw data here.")
     ] = None,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="Write the figures as a page here.")
-    ] = None,
+    markdown: Annotated[Path | None, "Write the figures as a page here."] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
     from orchestration.studies.bench.outcome import as_json, as_markdown, as_text
@@ -86,12 +85,7 @@ class _Asked:
     backend: Annotated[
         str | None, typer.Option("--on", help="Run on this backend: emulated or fluid.")
     ] = None
-    replace: Annotated[
-        bool,
-        typer.Option(
-            "--replace", help="Put aside finished trials that the files no longer describe."
-        ),
-    ] = False
+    replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
     def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
         """Run them; return them with the exit code."""
@@ -161,12 +155,11 @@ def run_grid(asked: _Asked) -> None:
 
 
 @papers.command("results", epilog=_PAPERS_EPILOG)
+@verb()
 def write_results(
     runs: Runs = _RUNS,
     output: Page = Path("docs/generated/results.md"),
-    claims: Annotated[
-        Path | None, typer.Option("--claims", help="Other claims than the package's.")
-    ] = None,
+    claims: Annotated[Path | None, "Other claims than the package's."] = None,
 ) -> None:
     """Write the results page from run folders: the papers' figures beside the measured ones."""
     from orchestration.studies.papers.claims import load_claims
@@ -184,8 +177,8 @@ def write_results(
 )
 def fidelity(
     names: Annotated[list[str] | None, typer.Argument(help="Scenarios, by default all.")] = None,
-    reference: Annotated[str, typer.Option("--reference", help="The backend A.")] = "emulated",
-    against: Annotated[str, typer.Option("--against", help="The backend B.")] = "simulated",
+    reference: Annotated[str, "The backend A."] = "emulated",
+    against: Annotated[str, "The backend B."] = "simulated",
     campaigns: Campaigns = Path("examples/fidelity"),
     runs: Runs = Path("runs/fidelity"),
     jobs: Jobs = 1,

@@ -38,12 +38,8 @@ def follow(sink: str, campaign_folder: Path) -> Following | None:
 
 @verb(_SERVER)
 def push(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Campaigns' folders, or folders of single trials.")
-    ],
-    again: Annotated[
-        bool, typer.Option("--again", help="Send what has been sent already, too.")
-    ] = False,
+    runs: Annotated[list[Path], "Campaigns' folders, or folders of single trials."],
+    again: Annotated[bool, "Send what has been sent already, too."] = False,
     as_json: Json = False,
 ) -> None:
     """Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes twice.
@@ -70,7 +66,7 @@ def push(
 
 @verb(_SERVER)
 def pull(
-    campaign: Annotated[str, typer.Argument(help="The campaign's name.")],
+    campaign: Annotated[str, "The campaign's name."],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where its folder is made.")] = Path(
         "runs"
     ),
@@ -99,13 +95,12 @@ def pull(
     raise typer.Exit(1 if pulled.broken else 0)
 
 
+@verb()
 def exporter(
-    run: Annotated[Path, typer.Argument(help="The campaign's folder, running or done.")],
+    run: Annotated[Path, "The campaign's folder, running or done."],
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: any free one.")] = 9464,
-    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print the metrics and end, for a textfile collector.")
-    ] = False,
+    address: Annotated[str, "Where to listen."] = "127.0.0.1",
+    once: Annotated[bool, "Print the metrics and end, for a textfile collector."] = False,
 ) -> None:
     """Serve a run's metrics in Prometheus' text format: its trials, and the queues of running ones.
 

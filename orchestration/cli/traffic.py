@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Json
+from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -38,10 +38,9 @@ def list_workloads() -> None:
 
 
 @app.command("show")
+@verb()
 def show_workload(
-    workload: Annotated[
-        str, typer.Argument(help="A workload's name, or the path of a CSV file of bytes,cdf.")
-    ],
+    workload: Annotated[str, "A workload's name, or the path of a CSV file of bytes,cdf."],
     as_json: Json = False,
 ) -> None:
     """Show one workload's cumulative distribution; a table of your own is checked first.

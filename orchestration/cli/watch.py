@@ -27,7 +27,7 @@ def watch(
         Path,
         typer.Argument(metavar="RUN", help="A campaign's folder, or one of several: the newest."),
     ] = Path("runs"),
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, "Print one picture and end."] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one picture as JSON, for a program.")
     ] = False,
