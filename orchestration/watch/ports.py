@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
+from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import Floats, Ints
 from orchestration.watch.state import RunState, TrialState
 
@@ -40,10 +41,11 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
     window_ns = snapshot.t_ns - snapshot.before_ns
     buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
     rates = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
-    limit = np.where(snapshot.kmax_bytes > 0, snapshot.kmax_bytes, buffers)
-    sent_bytes = _grown(snapshot.tx_bytes, snapshot.before_tx_bytes)
-    sent = _grown(snapshot.tx_packets, snapshot.before_tx_packets)
-    marked = _grown(snapshot.marked_packets, snapshot.before_marked_packets)
+    kmax = snapshot.settings.get(ECN.name, {}).get("kmax_bytes", np.zeros(len(buffers)))
+    limit = np.where(kmax > 0, kmax, buffers)
+    sent_bytes = _grown(snapshot, "tx_bytes")
+    sent = _grown(snapshot, "tx_packets")
+    marked = _grown(snapshot, "marked_packets")
     per_port = testbed.queues_per_port
 
     def added(values: Floats) -> Floats:
@@ -79,8 +81,8 @@ def _known(values: Ints | Floats) -> Floats:
     return known
 
 
-def _grown(now: Ints, before: Ints) -> Floats:
-    return _known(now) - _known(before)
+def _grown(snapshot: Snapshot, counter: str) -> Floats:
+    return _known(snapshot[counter]) - _known(snapshot.before[counter])
 
 
 def state_to_json(state: RunState) -> dict[str, Any]:
@@ -121,17 +123,9 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
         return about
     figures = port_figures(trial.testbed, snapshot)
     columns = {
-        name: _plain(getattr(figures, name))
-        for name in (
-            "queue_bytes",
-            "peak_bytes",
-            "fill",
-            "utilisation",
-            "sent_packets",
-            "marked_packets",
-            "marked_share",
-            "dropped_packets",
-        )
+        field.name: _plain(getattr(figures, field.name))
+        for field in fields(figures)
+        if field.name != "window_ns"
     }
     return about | {
         "t_ns": snapshot.t_ns,
@@ -140,7 +134,16 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
         "late_samples": snapshot.late_samples,
         "flows_done": None if snapshot.flows_done < 0 else snapshot.flows_done,
         "changes": snapshot.changes,
-        "recent_changes": [asdict(change) for change in snapshot.recent],
+        "recent_changes": [
+            {
+                "t_ns": change.t_ns,
+                "applied_ns": change.applied_ns,
+                "knob": change.knob,
+                f"{KNOBS[change.knob].scope}s": change.targets,
+                **change.ranges,
+            }
+            for change in snapshot.recent
+        ],
         "ports": [
             {
                 "device": port.device,

@@ -17,14 +17,14 @@ from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
-    ActionRecords,
+    ChangeRecords,
     Floats,
     FlowRecords,
-    HostRecords,
     Ints,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
@@ -204,7 +204,7 @@ def _record(
     rng: np.random.Generator,
     waits: Floats,
     t_ns: Ints,
-    actions: ActionRecords,
+    actions: ChangeRecords,
 ) -> TrialRecord:
     rows = (len(t_ns), len(testbed.queues))
     line_ns = schedule.size_bytes * 8 / 25 + 20_000
@@ -217,33 +217,34 @@ def _record(
             retransmits=np.zeros(len(schedule), dtype=np.int64),
             status=np.full(len(schedule), DONE),
         ),
-        ports=PortRecords(
-            t_ns,
-            rng.gamma(0.3, 50_000, rows).astype(np.int64),
-            tx_packets * _PACKET_BYTES,
-            tx_packets,
-            np.cumsum(rng.integers(0, 2, rows), axis=0),
-            np.zeros(rows, dtype=np.int64),
-        ),
-        actions=actions,
-        hosts=HostRecords(t_ns, of_hosts, of_hosts, of_hosts, of_hosts),
+        samples={
+            "queue": Samples.of(
+                "queue",
+                t_ns,
+                rng.gamma(0.3, 50_000, rows).astype(np.int64),
+                tx_packets * _PACKET_BYTES,
+                tx_packets,
+                np.cumsum(rng.integers(0, 2, rows), axis=0),
+                np.zeros(rows, dtype=np.int64),
+            ),
+            "host": Samples.of("host", t_ns, of_hosts, of_hosts, of_hosts, of_hosts),
+        },
+        changes={ECN.name: actions},
         events=(),
         facts={"clock": "virtual", "wall_s": 60.0},
     )
 
 
-def _actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ActionRecords:
+def _actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ChangeRecords:
     """Set every queue at the start, and to a threshold of ten at each time of `at_ns`."""
     times = np.repeat(np.concatenate(([0], at_ns)), queues)
     kmax = 50_000 * rng.integers(1, 10, len(times))
-    return ActionRecords(
+    return ChangeRecords(
         times,
         times + 20_000,
         times + 30_000,
         np.tile(np.arange(queues), len(times) // queues),
-        kmax // 4,
-        kmax,
-        np.full(len(times), 0.1),
+        ECN.named(kmax // 4, kmax, np.full(len(times), 0.1)),
     )
 
 
@@ -294,20 +295,22 @@ def _write_trials(home: Path) -> int:
     for number in range(_TRIALS):
         tuner = TunerSpec(f"secn{1 + number % 2}")
         one = dataclasses.replace(trial, tuner=tuner, repeat=1 + number // 2)
-        drawn = dataclasses.replace(record, ports=_ports(len(testbed.queues), rng))
+        samples = {**record.samples, "queue": _ports(len(testbed.queues), rng)}
+        drawn = dataclasses.replace(record, samples=samples)
         stamp = Stamp(number % 20 != 0, (), ())
         write_trial(home / one.id, one, testbed, schedule, drawn, stamp, {})
     return _TRIALS * _SAMPLES * len(testbed.queues)
 
 
-def _ports(queues: int, rng: np.random.Generator) -> PortRecords:
+def _ports(queues: int, rng: np.random.Generator) -> Samples:
     shape = (_SAMPLES, queues)
     packets = np.cumsum(rng.integers(0, 200, shape), axis=0)
-    return PortRecords(
-        t_ns=np.arange(1, _SAMPLES + 1) * _PERIOD_NS,
-        qlen_bytes=np.maximum(0, rng.normal(20_000, 40_000, shape)).astype(np.int64),
-        tx_bytes=packets * 1500,
-        tx_packets=packets,
-        marked_packets=packets // 10,
-        dropped_packets=np.zeros(shape, dtype=np.int64),
+    return Samples.of(
+        "queue",
+        np.arange(1, _SAMPLES + 1) * _PERIOD_NS,
+        np.maximum(0, rng.normal(20_000, 40_000, shape)).astype(np.int64),
+        packets * 1500,
+        packets,
+        packets // 10,
+        np.zeros(shape, dtype=np.int64),
     )

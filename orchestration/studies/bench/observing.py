@@ -12,16 +12,17 @@ from unittest.mock import patch
 
 import numpy as np
 
-from collectors import live
-from collectors.live import LiveObserver
 from collectors.sinks.influx import Server
 from collectors.sinks.spool import Place, spooled_runs
 from collectors.sinks.spooling import SpoolNote, SpoolObserver, leave_note
+from collectors.snapshot import EVERY_S, LiveObserver
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Ints, Observation
+from orchestration.model.signals import names
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
     Figure,
@@ -65,14 +66,14 @@ class _Hurried:
         self._now_s = 0.0
 
     def __call__(self) -> float:
-        self._now_s += 2 * live.EVERY_S
+        self._now_s += 2 * EVERY_S
         return self._now_s
 
 
 def _reading_s(queues: int, clock: Callable[[], float]) -> float:
     """Return the CPU time that the live view takes for a reading."""
-    zero = np.zeros((4, queues), dtype=np.int64)
-    made = [_reading(number, zero[0], zero) for number in range(_READINGS)]
+    zero = np.zeros((len(names("queue")), queues), dtype=np.int64)
+    made = [_reading(number, zero) for number in range(_READINGS)]
     with bench_folder() as folder:
         observer = LiveObserver(folder, _WATCHED, lambda: 0, clock=clock)
         begin_s = time.process_time()
@@ -81,22 +82,12 @@ def _reading_s(queues: int, clock: Callable[[], float]) -> float:
         return (time.process_time() - begin_s) / _READINGS
 
 
-def _reading(number: int, qlen_bytes: Ints, grown: Ints) -> Observation:
-    """Return a reading; `grown` has a row for each of the four counters."""
-    sent_bytes, sent, marked, dropped = grown
-    zeros = np.zeros_like(qlen_bytes)
-    return Observation(
-        (number + 1) * 100_000,
-        zeros,
-        qlen_bytes,
-        sent_bytes,
-        sent,
-        marked,
-        dropped,
-        kmin_bytes=zeros,
-        kmax_bytes=zeros,
-        pmax=zeros.astype(np.float64),
-    )
+def _reading(number: int, columns: Ints) -> Observation:
+    """Return a reading; `columns` has a row for each signal of queues."""
+    zeros = np.zeros(columns.shape[1], dtype=np.int64)
+    values = dict(zip(names("queue"), columns, strict=True))
+    settings = {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))}
+    return Observation((number + 1) * 100_000, zeros, values, settings)
 
 
 def _share_of_a_trial() -> float:
@@ -196,7 +187,8 @@ def _readings(testbed: Testbed) -> list[Observation]:
     draw = np.random.default_rng(1)
     grown = np.cumsum(draw.integers(0, 300_000, (4, _READINGS, queues)), axis=1)
     lengths = draw.integers(0, 400_000, (_READINGS, queues))
-    return [_reading(number, lengths[number], grown[:, number]) for number in range(_READINGS)]
+    columns = np.concatenate((lengths[None], grown))
+    return [_reading(number, columns[:, number]) for number in range(_READINGS)]
 
 
 def _lines_per_s(folder: Path) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
+from orchestration.model.knobs import ECN
 from orchestration.model.red_law import RedLaw
 from orchestration.model.trial import IncastSpec, TunerSpec
 from orchestration.studies.bench.outcome import MILLISECOND, Figure, Outcome, Run, run_trial, zero
@@ -110,8 +111,8 @@ def threshold_change() -> Outcome:
     before = {"kmin_bytes": 400_000, "kmax_bytes": 400_000, "pmax": 1.0}
     then = {"then_kmin_bytes": 50_000, "then_kmax_bytes": 50_000, "then_pmax": 1.0}
     run, queue = _incast_on_h1(TunerSpec("step", {"at_ns": at_ns, **before, **then}))
-    ports, actions, hosts = run.record.ports, run.record.actions, run.record.hosts
-    mine = actions.queue == queue
+    ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
+    mine = actions.targets == queue
     applied_ns = int(actions.applied_ns[mine][1])
     steady = (ports.t_ns > at_ns - MILLISECOND) & (ports.t_ns <= at_ns)
     after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * MILLISECOND)
@@ -157,12 +158,12 @@ def incast() -> Outcome:
     medians = {}
     for name in ("secn1", "secn2"):
         run, queue = _incast_on_h1(TunerSpec(name))
-        ports, actions = run.record.ports, run.record.actions
+        ports, actions = run.record.ports, run.record.changes[ECN.name]
         busy = (ports.t_ns > MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
         lengths = ports.qlen_bytes[busy, queue]
         medians[name] = float(np.median(lengths))
         kmin, kmax = (
-            int(values[actions.queue == queue][0])
+            int(values[actions.targets == queue][0])
             for values in (actions.kmin_bytes, actions.kmax_bytes)
         )
         near = 0.5 * kmin <= medians[name] <= 1.25 * kmax
