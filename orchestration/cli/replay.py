@@ -90,7 +90,7 @@ def replay(
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.replay.build import build_replays
-    from orchestration.replay.request import ReplayRequest
+    from orchestration.replay.drafts import ReplayRequest
     from orchestration.replay.testbed_file import parse_rate
 
     request = ReplayRequest(

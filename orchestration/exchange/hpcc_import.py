@@ -14,7 +14,6 @@ import numpy as np
 from inventory.parts import Device, LinkSpec
 from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.artifacts.stamp import Reason
-from orchestration.exchange.fabric import tiers
 from orchestration.exchange.hpcc_inputs import (
     BASE_NS,
     HEADER_BYTES,
@@ -38,6 +37,7 @@ from orchestration.exchange.hpcc_results import (
     read_queue_lengths,
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.exchange.mapping import tiers
 from orchestration.model.errors import InputError
 from orchestration.model.records import DONE, MISSING, UNFINISHED, ActionRecords, Event, Ints
 from orchestration.model.trial import FaultSpec

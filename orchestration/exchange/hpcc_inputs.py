@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, nanoseconds, refuse, rows
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, rows
+from orchestration.model.csv_columns import refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
@@ -26,6 +27,7 @@ DEFAULT_BUFFER_MIB = 16
 BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
+_SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})0*)?")
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
 
 
@@ -88,7 +90,7 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
         ported = len(block.columns) == 6
         dport = block.integers(3, "the port") if ported else np.zeros_like(src)
         size = block.integers(4 if ported else 3, "the size", least=1)
-        start_ns = nanoseconds(block.columns[-1], block, "the start")
+        start_ns = _starts(block)
         check_hosts(block, topology, src, dst)
         falls = np.diff(start_ns, prepend=before_ns) < 0
         if falls.any():
@@ -100,6 +102,18 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
         raise InputError.single(str(path), "has no flows", "give a file with one flow or more")
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     return HpccFlows(path, *columns)
+
+
+def _starts(block: Rows) -> Ints:
+    """Return the last column, seconds as decimals, as exact ns: nine decimals at most."""
+    found = []
+    for row, cell in enumerate(block.columns[-1]):
+        match = _SECONDS.fullmatch(cell)
+        if match is None:
+            what = f"the start is {shown(cell)}, not seconds with up to nine decimals"
+            block.refuse(row, what, "write it like 2.000013457")
+        found.append(int(match[1]) * 10**9 + int((match[2] or b"").ljust(9, b"0")))
+    return np.array(found, dtype=np.int64)
 
 
 def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, opened, refuse, rows, shown
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, rows
+from orchestration.model.csv_columns import opened, refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from orchestration.artifacts.reader import read_trial
-from orchestration.exchange.csv_import import import_csv
+from orchestration.exchange.csv_flows import import_csv
 from orchestration.exchange.imported import write_imported
 from orchestration.model.errors import InputError
 

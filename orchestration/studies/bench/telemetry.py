@@ -21,9 +21,9 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.records import Observation
 from orchestration.studies.bench.outcome import Figure, Outcome
+from orchestration.telemetry.points import spool_batches
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
-from orchestration.telemetry.source import spool_batches
 from traffic.schedule import make_schedule
 
 _WANTED_PER_S = 100_000

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from orchestration.exchange.delimited import Block, blocks
-from orchestration.exchange.hosts import Hosts
+from inventory.testbed_json import testbed_to_json
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import (
     DELIMITERS,
     SIZE_UNITS,
     TIME_UNITS,
     CsvMapping,
+    Hosts,
     TimeColumn,
     read_mapping,
 )
-from orchestration.exchange.textrows import refuse
+from orchestration.exchange.records import FlowRecord, Recorded
+from orchestration.exchange.source import Exported, new_folder
+from orchestration.model.csv_columns import Block, blocks, refuse, write_csv
 from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints
+from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints, Schedule
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"
@@ -184,3 +188,101 @@ def _refuse_self(path: Path, lines: list[int], src: Ints, dst: Ints) -> None:
     if same.any():
         row = int(np.argmax(same))
         refuse(path, lines[row], "the flow goes from a host to itself", "remove the row")
+
+
+def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str, str]]:
+    """Return the planned flows of a CSV, and the mapping file's `hosts`. Raises InputError."""
+    mapping, _ = read_mapping(mapping_path, CsvMapping)
+    columns = mapping.columns
+    wanted = {
+        "src": columns.src,
+        "dst": columns.dst,
+        "bytes": columns.bytes.column,
+        "start": columns.start.column,
+    }
+    if columns.klass:
+        wanted["class"] = columns.klass
+    records: list[FlowRecord] = []
+    for block in blocks(path, wanted, DELIMITERS[mapping.delimiter]):
+        start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
+        size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], least=1).tolist()
+        klass = block.cells.get("class", [ALL] * len(start))
+        rows = zip(
+            block.lines, block.cells["src"], block.cells["dst"], start, size, klass, strict=True
+        )
+        records += [
+            FlowRecord((line,), src, dst, start_ns, start_ns, size_bytes, name)
+            for line, src, dst, start_ns, size_bytes, name in rows
+        ]
+    if not records:
+        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+    records.sort(key=lambda record: record.start_ns)
+    return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
+
+
+SCHEDULE_FILE, FLOWS_FILE, MAPPING_FILE = "schedule.csv", "flows.csv", "mapping.yml"
+_TESTBED_FILE = "testbed.json"
+_MAPPING = """\
+# closloop import csv flows.csv --mapping mapping.yml -o runs/NAME
+testbed: testbed.json
+columns:
+  src: src
+  dst: dst
+  bytes: {column: bytes, unit: B}
+  start: {column: start_ns, unit: ns}
+"""
+_MAPPING_REST = """\
+  class: class
+  flow_id: flow_id
+"""
+_MAPPING_ENDS = """\
+  fct: {column: fct_ns, unit: ns}
+  ideal: {column: ideal_ns, unit: ns}
+  status: status
+"""
+
+
+@dataclass(frozen=True)
+class CsvExport:
+    """The folder with schedule.csv, flows.csv, testbed.json and mapping.yml."""
+
+    folder: Path
+    flows: int
+
+
+def export_csv(item: Exported, folder: Path) -> CsvExport:
+    """Write one trial into the new folder `folder`. Raises InputError when it exists."""
+    if not len(item.schedule):
+        raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
+    columns = schedule_columns(item)
+    with new_folder(folder) as partial:
+        write_csv(partial / SCHEDULE_FILE, columns)
+        count = len(item.schedule)
+        flows: dict[str, list[object]] = {"flow_id": list(range(count)), **columns}
+        mapping = _MAPPING + _MAPPING_REST
+        if item.result is not None:
+            table = item.result.table("flows")
+            for name in ("end_ns", "fct_ns", "ideal_ns", "retransmits"):
+                flows[name] = ["" if value == MISSING else value for value in table[name].tolist()]
+            flows["status"] = table["status"].tolist()
+            mapping += _MAPPING_ENDS
+            if np.all(table["retransmits"] >= 0):
+                mapping += "  retransmits: retransmits\n"
+        write_csv(partial / FLOWS_FILE, flows)
+        (partial / MAPPING_FILE).write_text(mapping)
+        text = json.dumps(testbed_to_json(item.testbed), indent=1)
+        (partial / _TESTBED_FILE).write_text(text + "\n", encoding="utf-8")
+    return CsvExport(folder, len(item.schedule))
+
+
+def schedule_columns(item: Exported) -> dict[str, list[object]]:
+    """Return the columns of a replay's file: `start_ns,src,dst,bytes,class`."""
+    schedule: Schedule = item.schedule
+    hosts = item.testbed.hosts
+    return {
+        "start_ns": schedule.start_ns.tolist(),
+        "src": [hosts[number] for number in schedule.src.tolist()],
+        "dst": [hosts[number] for number in schedule.dst.tolist()],
+        "bytes": schedule.size_bytes.tolist(),
+        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
+    }

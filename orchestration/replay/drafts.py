@@ -1,17 +1,20 @@
-"""Replays of trials: what a run's recordings become in a campaign."""
+"""What a user asks of a replay, and what becomes of it before it has a name and a place."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
-from orchestration.campaign.schema import Host
-from orchestration.model.errors import InputError
+from orchestration.campaign.schema import Host, check_backend
+from orchestration.model.digest import sha256_of
+from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
     REPEAT,
     SOCKETS,
@@ -21,24 +24,81 @@ from orchestration.model.trial import (
     of_repeat,
 )
 from orchestration.replay import tables
-from orchestration.replay.campaign_file import ReplayCampaign, ReplayedPattern, ReplayedTrial
-from orchestration.replay.draft import Draft
-from orchestration.replay.groups import Group, Recording, group_parents
-from orchestration.replay.parents import find_parents
-from orchestration.replay.request import ReplayRequest, backend_of
-from orchestration.replay.tuner_entries import (
+from orchestration.replay.campaign_file import (
+    ReplayCampaign,
+    ReplayedPattern,
+    ReplayedTrial,
     TunerEntry,
     other_tuners,
     recorded_tuner,
     with_checkpoint,
 )
+from orchestration.replay.parents import Group, Recording, find_parents, group_parents
+from traffic.flow_file import read_flows
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What is replayed, where, and what is changed.
+
+    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` chooses among a run's
+    trials. `backend` "" is the recorded one. `tuners` are names or mappings as in a campaign file;
+    `recorded` stands for the recorded actions. `testbed` "" is the recorded one; `rates` are in
+    bit/s, by links' names. `repeats` None is as many as were recorded. `name` "" is made up.
+    """
+
+    run: Path
+    backend: str = ""
+    tuners: tuple[str, ...] = (RECORDED,)
+    trials: str = ""
+    repeats: int | None = None
+    name: str = ""
+    testbed: str = ""
+    scale_rates: float = 1.0
+    rates: Mapping[str, int] = field(default_factory=dict)
+    scale_thresholds: bool = False
+
+
+def backend_of(request: ReplayRequest, recorded: str) -> str:
+    """Return the backend of a replay. Raises InputError if nothing can run on the one asked for."""
+    if not request.backend:
+        return recorded
+    try:
+        return check_backend(request.backend)
+    except ValueError as error:
+        what, _, remedy = str(error).partition(": ")
+        raise InputError.single("--on", what, remedy) from error
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What one campaign will replay.
+
+    `parent` is what is replayed, `apart` what tells this campaign from others of the same call,
+    `others` the tuners beside the recordings, `testbed` the recorded one. `write` puts the
+    recordings into a folder, given the testbed of the replay and the campaign's name.
+    """
+
+    parent: str
+    apart: str
+    backend: str
+    testbed: Testbed | None
+    others: tuple[TunerEntry, ...]
+    notes: tuple[str, ...]
+    write: Callable[[Path, Testbed, str], ReplayCampaign]
+
 
 IMPORTED, HARDWARE = "imported", "hardware"
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
+    """Return what is to be replayed, a draft a campaign. Raises InputError for what cannot be."""
+    return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
+
+
+def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
     """Return a draft for each group of trials that one campaign can replay.
 
     Raises InputError for what cannot be replayed.
@@ -256,3 +316,61 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
     for more in range(1, request.repeats):
         repeat = recorded + more
         yield repeat, recorded, trial_seed(group.first.seed, repeat, "replay")
+
+
+_FLOWS_FILE = "flows.csv"
+_DEFAULT_BACKEND = "emulated"
+_SAMPLE_PERIOD_NS = 100_000
+
+
+def _of_flows(request: ReplayRequest) -> Draft:
+    """Return the draft of a replay of a flow file. Raises InputError for a bad one.
+
+    The trial's duration is up to the last flow's start, in whole sampling periods.
+    """
+    if request.run.suffix != ".csv":
+        raise InputError.single(
+            str(request.run),
+            "is no CSV of flows",
+            f"make one of a capture or of flow records: closloop import flows {request.run}",
+        )
+    problems = []
+    if RECORDED in request.tuners:
+        remedy = "name a tuner that decides: --tuner secn1"
+        problems.append(Problem("--tuner", f"{request.run} has no recorded actions", remedy))
+    unfit = {"--trials": request.trials, "--scale-thresholds": request.scale_thresholds}
+    for option, given in unfit.items():
+        if given:
+            problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
+    if problems:
+        raise InputError(problems)
+    flows = read_flows(str(request.run))
+    if not len(flows):
+        raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+    backend = backend_of(request, _DEFAULT_BACKEND)
+    others = other_tuners(request.tuners)
+    duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
+
+    def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
+        shutil.copyfile(request.run, folder / _FLOWS_FILE)
+        return ReplayCampaign(
+            name=name,
+            backend=backend,
+            tuners=tuple(with_checkpoint(entry, folder) for entry in others),
+            flows_file=_FLOWS_FILE,
+            patterns=tuple(ReplayedPattern(klass) for klass in flows.klass.names),
+            repeats=request.repeats or 1,
+            duration_ns=duration_ns,
+            parent_run=request.run.name,
+            parent_sha256=sha256_of(request.run),
+        )
+
+    return Draft(
+        parent=request.run.stem,
+        apart="",
+        backend=backend,
+        testbed=None,
+        others=others,
+        notes=(),
+        write=write,
+    )
