@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +30,9 @@ from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.tables import TABLES, write_table
-from orchestration.artifacts.writer import PARTIAL_SUFFIX, TESTBED_FILE
+from orchestration.artifacts.writer import TESTBED_FILE
 from orchestration.model.errors import InputError, TrialError
+from orchestration.model.files import whole_folder
 from orchestration.runner.folder import JOURNAL_FILE
 from orchestration.runner.journal import Journal
 from orchestration.telemetry.points import CAMPAIGN_FILE
@@ -157,18 +156,15 @@ def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: P
     Raises TrialError if the server does not answer or the disk does not take it.
     """
     folder = campaign_folder / trial.trial
-    partial = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        _write(connection, trial, partial)
-        found = read_trial(partial)
-        if found.spec.id != trial.trial or Path(trial.trial).name != trial.trial:
-            raise Incomplete(f"its trial.json is that of {found.spec.id}")
-        campaign_file = partial / CAMPAIGN_FILE
-        if campaign_file.exists():
-            campaign_file.replace(campaign_folder / CAMPAIGN_FILE)
-        partial.rename(folder)
+        with whole_folder(folder, sync=True) as partial:
+            _write(connection, trial, partial)
+            found = read_trial(partial)
+            if found.spec.id != trial.trial or Path(trial.trial).name != trial.trial:
+                raise Incomplete(f"its trial.json is that of {found.spec.id}")
+            campaign_file = partial / CAMPAIGN_FILE
+            if campaign_file.exists():
+                campaign_file.replace(campaign_folder / CAMPAIGN_FILE)
     except (InputError, KeyError, ValueError) as error:
         raise Incomplete(str(error)) from error
     except OSError as error:
@@ -176,8 +172,6 @@ def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: P
             f"{campaign_folder} cannot be written: {error.strerror or error}",
             "make room there, or choose another place with --out",
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> None:
@@ -200,12 +194,6 @@ def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> No
         if measurement is FLOW:
             _write_table(folder, _SCHEDULE, columns)
         _write_table(folder, measurement.table, columns)
-    for path in folder.iterdir():
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _write_table(folder: Path, table: str, columns: Mapping[str, Column]) -> None:
