@@ -1,4 +1,4 @@
-"""Makes a run of a CSV file of flows, as its mapping file says."""
+"""CSV files of flows: a run of one, as its mapping file says, and a trial's flows as one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from inventory.testbed_json import testbed_to_json
-from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.exchange.imported import Imported, ImportedFlows, numbered
 from orchestration.exchange.mapping import (
     DELIMITERS,
     SIZE_UNITS,
@@ -22,12 +22,30 @@ from orchestration.exchange.mapping import (
 )
 from orchestration.exchange.records import FlowRecord, Recorded
 from orchestration.exchange.source import Exported, new_folder
-from orchestration.model.csv_columns import Block, blocks, refuse, write_csv
+from orchestration.model.csv_columns import Block, blocks, refuse, refuse_where, write_csv
 from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints, Schedule
+from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints
 
 _STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
 ALL = "all"
+SCHEDULE_FILE, FLOWS_FILE, MAPPING_FILE = "schedule.csv", "flows.csv", "mapping.yml"
+_TESTBED_FILE = "testbed.json"
+_MAPPING = """\
+# closloop import csv flows.csv --mapping mapping.yml -o runs/NAME
+testbed: testbed.json
+columns:
+  src: src
+  dst: dst
+  bytes: {column: bytes, unit: B}
+  start: {column: start_ns, unit: ns}
+  class: class
+  flow_id: flow_id
+"""
+_MAPPING_ENDS = """\
+  fct: {column: fct_ns, unit: ns}
+  ideal: {column: ideal_ns, unit: ns}
+  status: status
+"""
 
 
 def import_csv(path: Path, mapping_path: Path) -> Imported:
@@ -44,9 +62,10 @@ def import_csv(path: Path, mapping_path: Path) -> Imported:
     def where(row: int) -> str:
         return f"{path}:{lines[row]}"
 
-    numbers = [hosts.numbers(ends, where) for ends in (src, dst)]
-    _refuse_self(path, lines, *numbers)
-    flows = table.flows(*numbers)
+    src_number, dst_number = (hosts.numbers(ends, where) for ends in (src, dst))
+    what = "the flow goes from a host to itself"
+    refuse_where(src_number == dst_number, path, lines, what, "remove the row")
+    flows = table.flows(src_number, dst_number)
     columns = mapping.columns
     ends_known = columns.fct is not None or columns.end is not None
     missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
@@ -75,12 +94,7 @@ class _Table:
         self.dst: list[str] = []
         self._klass: list[str] = []
         self._numbers: dict[str, list[Ints]] = {}
-        found = mapping.columns
-        self.wanted = {
-            name: item if isinstance(item, str) else item.column
-            for name in type(found).model_fields
-            if (item := getattr(found, name)) is not None
-        }
+        self.wanted = _wanted(mapping)
 
     def take(self, block: Block) -> None:
         """Take the rows of a block."""
@@ -115,9 +129,8 @@ class _Table:
             return np.where(fct >= 0, start - base + fct, MISSING)
         end = self._time(block, "end", found.end, least=0)
         early = (end >= 0) & (end <= start)
-        if early.any():
-            row = int(np.argmax(early))
-            block.refuse(row, "the flow ends before it starts", "correct the row, or the units")
+        what = "the flow ends before it starts"
+        refuse_where(early, block.path, block.lines, what, "correct the row, or the units")
         return np.where(end >= 0, end - base, MISSING)
 
     def _status(self, block: Block, end: Ints) -> Ints:
@@ -140,106 +153,73 @@ class _Table:
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
         """Return the flows. Raises InputError for rows that stand twice."""
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
-        names = list(dict.fromkeys(self._klass))
-        code = {name: number for number, name in enumerate(names)}
-        klass = np.array([code[name] for name in self._klass], dtype=np.int64)
+        klass, classes = numbered(self._klass)
         ids = joined.get("flow_id")
+        order = np.arange(len(src))
         if ids is None:
             keys = [joined["end"], klass, joined["bytes"], dst, src, joined["start"]]
-            _refuse_twice(
-                self.path,
-                self.lines,
-                keys,
-                "the row stands twice",
-                ("remove one; if they are two flows, map a column of numbers as `flow_id`"),
-            )
+            do = "remove one; if they are two flows, map a column of numbers as `flow_id`"
+            self._refuse_twice(keys, "the row stands twice", do)
         else:
-            _refuse_twice(self.path, self.lines, [ids], "the flow_id stands twice", "remove one")
-        order = np.argsort(ids, kind="stable") if ids is not None else np.arange(len(src))
-        in_order = ids is not None and bool((np.diff(joined["start"][order]) >= 0).all())
+            self._refuse_twice([ids], "the flow_id stands twice", "remove one")
+            order = np.argsort(ids, kind="stable")
         return ImportedFlows(
-            start_ns=joined["start"][order],
-            src=src[order],
-            dst=dst[order],
-            size_bytes=joined["bytes"][order],
-            klass=klass[order],
-            classes=tuple(names),
-            end_ns=joined["end"][order],
-            status=joined["status"][order],
-            retransmits=joined["retransmits"][order] if "retransmits" in joined else None,
-            ideal=joined["ideal"][order] if "ideal" in self.wanted else None,
-            in_order=in_order,
-        )
+            start_ns=joined["start"],
+            src=src,
+            dst=dst,
+            size_bytes=joined["bytes"],
+            klass=klass,
+            classes=classes,
+            end_ns=joined["end"],
+            status=joined["status"],
+            retransmits=joined.get("retransmits"),
+            ideal=joined["ideal"] if "ideal" in self.wanted else None,
+            in_order=ids is not None and bool((np.diff(joined["start"][order]) >= 0).all()),
+        ).rows(order)
+
+    def _refuse_twice(self, keys: Sequence[Ints], what: str, do: str) -> None:
+        order = np.lexsort(keys)
+        same = np.ones(max(0, len(order) - 1), dtype=bool)
+        for key in keys:
+            same &= np.diff(key[order]) == 0
+        if same.any():
+            at = int(np.argmax(same))
+            first, second = sorted((self.lines[order[at]], self.lines[order[at + 1]]))
+            refuse(self.path, second, f"{what}: in line {first} too", do)
 
 
-def _refuse_twice(path: Path, lines: list[int], keys: Sequence[Ints], what: str, do: str) -> None:
-    order = np.lexsort(keys)
-    same = np.ones(max(0, len(order) - 1), dtype=bool)
-    for key in keys:
-        same &= np.diff(key[order]) == 0
-    if same.any():
-        at = int(np.argmax(same))
-        first, second = sorted((lines[order[at]], lines[order[at + 1]]))
-        refuse(path, second, f"{what}: in line {first} too", do)
-
-
-def _refuse_self(path: Path, lines: list[int], src: Ints, dst: Ints) -> None:
-    same = src == dst
-    if same.any():
-        row = int(np.argmax(same))
-        refuse(path, lines[row], "the flow goes from a host to itself", "remove the row")
+def _wanted(mapping: CsvMapping) -> dict[str, str]:
+    """Return what the mapped columns are called in the file's header."""
+    items = {name: getattr(mapping.columns, name) for name in type(mapping.columns).model_fields}
+    return {
+        name: item if isinstance(item, str) else item.column
+        for name, item in items.items()
+        if item is not None
+    }
 
 
 def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str, str]]:
     """Return the planned flows of a CSV, and the mapping file's `hosts`. Raises InputError."""
     mapping, _ = read_mapping(mapping_path, CsvMapping)
     columns = mapping.columns
-    wanted = {
-        "src": columns.src,
-        "dst": columns.dst,
-        "bytes": columns.bytes.column,
-        "start": columns.start.column,
-    }
-    if columns.klass:
-        wanted["class"] = columns.klass
+    planned = ("src", "dst", "bytes", "start", "klass")
+    wanted = {name: column for name, column in _wanted(mapping).items() if name in planned}
     records: list[FlowRecord] = []
     for block in blocks(path, wanted, DELIMITERS[mapping.delimiter]):
         start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
         size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], least=1).tolist()
-        klass = block.cells.get("class", [ALL] * len(start))
-        rows = zip(
-            block.lines, block.cells["src"], block.cells["dst"], start, size, klass, strict=True
-        )
+        klass = block.cells.get("klass", [ALL] * len(start))
+        cells = zip(block.lines, block.cells["src"], block.cells["dst"], strict=True)
         records += [
             FlowRecord((line,), src, dst, start_ns, start_ns, size_bytes, name)
-            for line, src, dst, start_ns, size_bytes, name in rows
+            for (line, src, dst), start_ns, size_bytes, name in zip(
+                cells, start, size, klass, strict=True
+            )
         ]
     if not records:
         raise InputError.single(str(path), "has no flows below its header", "give a file with some")
     records.sort(key=lambda record: record.start_ns)
     return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
-
-
-SCHEDULE_FILE, FLOWS_FILE, MAPPING_FILE = "schedule.csv", "flows.csv", "mapping.yml"
-_TESTBED_FILE = "testbed.json"
-_MAPPING = """\
-# closloop import csv flows.csv --mapping mapping.yml -o runs/NAME
-testbed: testbed.json
-columns:
-  src: src
-  dst: dst
-  bytes: {column: bytes, unit: B}
-  start: {column: start_ns, unit: ns}
-"""
-_MAPPING_REST = """\
-  class: class
-  flow_id: flow_id
-"""
-_MAPPING_ENDS = """\
-  fct: {column: fct_ns, unit: ns}
-  ideal: {column: ideal_ns, unit: ns}
-  status: status
-"""
 
 
 @dataclass(frozen=True)
@@ -255,11 +235,11 @@ def export_csv(item: Exported, folder: Path) -> CsvExport:
     if not len(item.schedule):
         raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
     columns = schedule_columns(item)
+    count = len(item.schedule)
     with new_folder(folder) as partial:
         write_csv(partial / SCHEDULE_FILE, columns)
-        count = len(item.schedule)
         flows: dict[str, list[object]] = {"flow_id": list(range(count)), **columns}
-        mapping = _MAPPING + _MAPPING_REST
+        mapping = _MAPPING
         if item.result is not None:
             table = item.result.table("flows")
             for name in ("end_ns", "fct_ns", "ideal_ns", "retransmits"):
@@ -272,13 +252,12 @@ def export_csv(item: Exported, folder: Path) -> CsvExport:
         (partial / MAPPING_FILE).write_text(mapping)
         text = json.dumps(testbed_to_json(item.testbed), indent=1)
         (partial / _TESTBED_FILE).write_text(text + "\n", encoding="utf-8")
-    return CsvExport(folder, len(item.schedule))
+    return CsvExport(folder, count)
 
 
 def schedule_columns(item: Exported) -> dict[str, list[object]]:
     """Return the columns of a replay's file: `start_ns,src,dst,bytes,class`."""
-    schedule: Schedule = item.schedule
-    hosts = item.testbed.hosts
+    schedule, hosts = item.schedule, item.testbed.hosts
     return {
         "start_ns": schedule.start_ns.tolist(),
         "src": [hosts[number] for number in schedule.src.tolist()],

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +77,26 @@ class ImportedFlows:
         order = by_start
         if not self.in_order:
             order = np.lexsort((self.dst, self.src, klass, self.start_ns))
+        classes = tuple(self.classes[number] for number in seen)
+        return replace(self, klass=klass, classes=classes).rows(order)
 
-        def taken(column: Ints | None) -> Any:
-            return None if column is None else np.asarray(column, dtype=np.int64)[order]
-
-        return ImportedFlows(
-            start_ns=taken(self.start_ns),
-            src=taken(self.src),
-            dst=taken(self.dst),
-            size_bytes=taken(self.size_bytes),
-            klass=taken(klass),
-            classes=tuple(self.classes[number] for number in seen),
-            end_ns=taken(self.end_ns),
-            status=taken(self.status),
-            retransmits=taken(self.retransmits),
-            ideal=taken(self.ideal),
+    def rows(self, order: Ints) -> ImportedFlows:
+        """Return the flows in this order."""
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
+        return replace(
+            self,
+            **{
+                name: np.asarray(column, dtype=np.int64)[order]
+                for name, column in columns.items()
+                if isinstance(column, np.ndarray)
+            },
         )
+
+
+def numbered(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return each name's number, and the names in order of appearance."""
+    code = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(code.__getitem__, names), np.int64, len(names)), tuple(code)
 
 
 @dataclass(frozen=True)

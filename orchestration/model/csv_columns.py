@@ -62,6 +62,14 @@ def unreadable(path: str | Path, error: OSError, remedy: str = "check the path")
     return InputError.single(str(path), f"cannot be read: {reason}", remedy)
 
 
+def refuse_where(
+    wrong: NDArray[np.bool_], path: str | Path, lines: Sequence[int], what: str, remedy: str
+) -> None:
+    """Raise InputError about the first line that is `wrong`, shape (lines,); if none is, return."""
+    if wrong.any():
+        refuse(path, lines[int(np.argmax(wrong))], what, remedy)
+
+
 @contextmanager
 def opened_csv(
     path: str | Path, remedy: str, *, delimiter: str = ",", kind: str = "CSV"
