@@ -51,12 +51,10 @@ def read_actions(path: str, testbed: Testbed | None) -> RecordedActions:
     columns = read_csv(path, COLUMNS)
     t_ns, kmin, kmax = (columns.integers[name] for name in ("t_ns", "kmin_bytes", "kmax_bytes"))
     pmax = columns.numbers["pmax"]
-    backwards = np.flatnonzero(np.diff(t_ns) < 0) + 1
-    _refuse(columns, backwards, "t_ns goes back in time", "sort the file by t_ns")
-    wrong = np.flatnonzero((kmin < 0) | (kmin > kmax))
-    _refuse(columns, wrong, "not 0 <= kmin_bytes <= kmax_bytes", "swap or correct them")
-    wrong = np.flatnonzero((pmax < 0) | (pmax > 1))
-    _refuse(columns, wrong, "pmax is not a probability", "use 0 to 1")
+    columns.refuse(np.diff(t_ns) < 0, "t_ns goes back in time", "sort the file by t_ns")
+    wrong = (kmin < 0) | (kmin > kmax)
+    columns.refuse(wrong, "not 0 <= kmin_bytes <= kmax_bytes", "swap or correct them")
+    columns.refuse((pmax < 0) | (pmax > 1), "pmax is not a probability", "use 0 to 1")
     queue = np.zeros(len(t_ns), np.int64) if testbed is None else _queues(columns, testbed)
     return RecordedActions(t_ns, queue, kmin, kmax, pmax)
 
@@ -103,11 +101,6 @@ def _no_such_queue(testbed: Testbed, device: str, port: str, klass: int) -> tupl
         f"{device}:{port} of testbed {testbed.name} has no queue {klass}",
         f"its queues are 0 to {testbed.queues_per_port - 1}",
     )
-
-
-def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
-    if len(rows):
-        raise InputError.single(columns.where(int(rows[0])), what, remedy)
 
 
 class RecordedTuner(EcnTuner):

@@ -38,6 +38,10 @@ _UDP_IP_HEADER_BYTES = 28
 _IP6_MORE_BYTES = 20
 _PROTOCOLS = {"6": "tcp", "TCP": "tcp", "17": "udp", "UDP": "udp"}
 _WRITE_AGAIN = "write it again with `nfdump -o csv`"
+_ETHERNET = 1
+_PRINT_AGAIN = (
+    "print it with `sflowtool -r FILE`, without -l, -L or -J: they leave out times or headers"
+)
 
 
 def read_nfdump(path: Path, idle_ns: int) -> Recorded:
@@ -130,12 +134,6 @@ def _time_ns(text: str) -> int:
         return int(seconds) * 10**9 + int((part or "0").ljust(9, "0")[:9])
     except ValueError:
         raise ValueError(f"{text!r} is not a time like 2026-09-01 10:00:00") from None
-
-
-_ETHERNET = 1
-_PRINT_AGAIN = (
-    "print it with `sflowtool -r FILE`, without -l, -L or -J: they leave out times or headers"
-)
 
 
 @dataclass

@@ -37,6 +37,8 @@ _MAX_PORTS = 256
 _GROUP = 3
 # What its fct_analysis takes for normal flows and for incast.
 _NORMAL_PORT, _INCAST_PORT = 100, 200
+# Its shipped setting, which grows with the rate: for ports whose thresholds are not known.
+_KMIN_BYTES_PER_GBPS, _KMAX_BYTES_PER_GBPS, _PMAX = 4_000, 16_000, 0.2
 
 
 @dataclass(frozen=True)
@@ -217,10 +219,6 @@ def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
             for name, (group, port) in zip(item.schedule.classes, ports, strict=True)
         ],
     }
-
-
-# Its shipped setting, which grows with the rate: for ports whose thresholds are not known.
-_KMIN_BYTES_PER_GBPS, _KMAX_BYTES_PER_GBPS, _PMAX = 4_000, 16_000, 0.2
 
 
 def mode_of(control: str) -> tuple[int, str]:

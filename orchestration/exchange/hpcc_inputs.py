@@ -29,6 +29,7 @@ MAX_NODES = 1 << 16
 
 _SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})0*)?")
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
+Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)
@@ -186,9 +187,6 @@ def rate_of(text: str) -> int:
 def delay_of(text: str) -> int:
     """Return the ns of ns-3's `1000ns`, `0.001ms`. Raises UnitError for parts of a nanosecond."""
     return parse_duration_ns(text)
-
-
-Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)

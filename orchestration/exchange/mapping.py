@@ -1,4 +1,4 @@
-"""Mapping files: which column or vector of a foreign file is what, and in which unit.
+"""Mapping files: which column or vector of a foreign file is what, in which unit, on which hosts.
 
 A unit is always said, never guessed. The YAML is as strict as a campaign file's.
 """
@@ -44,6 +44,9 @@ SIZE_UNITS = {
     "GiB": 2**30,
 }
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
+DEFAULT_MTU_BYTES = 1500
+DEFAULT_BUFFER_BYTES = 16_000_000
+_DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 def _one_of(units: dict[str, int], noun: str) -> AfterValidator:
@@ -199,10 +202,6 @@ def testbed_of(name: str, beside: Path) -> Testbed:
     return load_testbed(name)
 
 
-DEFAULT_MTU_BYTES = 1500
-DEFAULT_BUFFER_BYTES = 16_000_000
-
-
 def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:
     """Return each node's tier: 0 for hosts, for a switch its links to the nearest host.
 
@@ -249,9 +248,6 @@ def one_big_switch(
 def host_numbers(testbed: Testbed) -> Mapping[str, int]:
     """Return each host's number in a schedule."""
     return {name: number for number, name in enumerate(testbed.hosts)}
-
-
-_DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 class Hosts:

@@ -1,4 +1,8 @@
-"""Flow records out of captures and exporters: who sent how much to whom, from when to when."""
+"""Flow records, who sent how much to whom and when, and the packet headers that they are made of.
+
+Of a packet, the IP header says the payload: captures are cut short, and segments may be larger than
+an MTU.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import NamedTuple
+
+TCP, UDP = 6, 17
+_ETHERNET, _NULL, _RAW, _SLL, _RAW_IP4, _RAW_IP6, _SLL2 = 1, 0, 101, 113, 228, 229, 276
+LINK_TYPES = frozenset((_ETHERNET, _NULL, _RAW, 12, _SLL, _RAW_IP4, _RAW_IP6, _SLL2))
+_IP4, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100)
+# IPv6 headers that stand before the transport's: hop by hop, routing, destination options.
+_IP6_EXTENSIONS = (0, 43, 60)
+_SIX = struct.Struct("!HHII")
 
 
 class FlowRecord(NamedTuple):
@@ -54,16 +66,6 @@ def merged(records: Iterable[FlowRecord], idle_ns: int) -> list[FlowRecord]:
 def counted(notes: Sequence[tuple[int, str]]) -> list[str]:
     """Return `N words` for each count above 0."""
     return [f"{count} {words}" for count, words in notes if count]
-
-
-TCP, UDP = 6, 17
-_ETHERNET, _NULL, _RAW, _SLL, _RAW_IP4, _RAW_IP6, _SLL2 = 1, 0, 101, 113, 228, 229, 276
-LINK_TYPES = frozenset((_ETHERNET, _NULL, _RAW, 12, _SLL, _RAW_IP4, _RAW_IP6, _SLL2))
-_IP4, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100)
-# IPv6 headers that stand before the transport's: hop by hop, routing, destination options.
-_IP6_EXTENSIONS = (0, 43, 60)
-
-_SIX = struct.Struct("!HHII")
 
 
 class Packet(NamedTuple):

@@ -31,6 +31,10 @@ _READING = re.compile(
 _KINDS = ("SELECT", "EXPLAIN", "MULTI")
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?", re.IGNORECASE)
 _COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
+_Result = TypeVar("_Result")
+# DuckDB looks at an interrupt between pieces of work. A join of all with all has long pieces: its
+# thread is left behind, and ends with the program.
+_PATIENCE_S = 2.0
 
 
 class Runs:
@@ -186,12 +190,6 @@ def _tables_there_are() -> str:
 
 def _runs(paths: str | Path | Iterable[str | Path]) -> Runs:
     return Runs(*([paths] if isinstance(paths, str | Path) else paths))
-
-
-_Result = TypeVar("_Result")
-# DuckDB looks at an interrupt between pieces of work. A join of all with all has long pieces: its
-# thread is left behind, and ends with the program.
-_PATIENCE_S = 2.0
 
 
 def interruptible(runs: Runs, work: Callable[[], _Result]) -> _Result:

@@ -1,4 +1,9 @@
-"""Finds the finished trials below some paths."""
+"""The finished trials below some paths, as tables of a database.
+
+`trials` and `reasons` are what `trial.json` says, a row a trial, a row a reason. A view over the
+trials' Parquet files has all trials' rows with whose they are; it is made when a query first names
+it, so that files that no query asks for are not touched.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,43 @@ from orchestration.model.errors import InputError
 
 if TYPE_CHECKING:
     import duckdb
+IDENTITY = ("run", "campaign", "trial")
+_TEXT, _LIST = "VARCHAR", ["VARCHAR"]
+_TRIALS: Mapping[str, Any] = {
+    **dict.fromkeys(IDENTITY, _TEXT),
+    "folder": _TEXT,
+    "tuner": _TEXT,
+    "backend": _TEXT,
+    "testbed": _TEXT,
+    "seed": "BIGINT",
+    "repeat": "BIGINT",
+    "valid": "BOOLEAN",
+    "reasons": _LIST,
+    "checked": _LIST,
+    "duration_ns": "BIGINT",
+    "drain_ns": "BIGINT",
+    "sample_period_ns": "BIGINT",
+    "action_period_ns": "BIGINT",
+    "decision_latency_ns": "BIGINT",
+    "congestion_control": _TEXT,
+    "min_rto_ns": "BIGINT",
+    "parent": _TEXT,
+    "wall_s": "DOUBLE",
+    "tuner_params": "JSON",
+    "traffic": "JSON",
+    "faults": "JSON",
+    "facts": "JSON",
+    "versions": "JSON",
+}
+_REASONS = {**dict.fromkeys(IDENTITY, _TEXT), "code": _TEXT, "severity": _TEXT, "text": _TEXT}
+# The schema of what only the views use. It must exist.
+INTERNAL = "closloop"
+# Where -1 in a file, or null, means that there is no such number. SQL's word for that is NULL.
+_UNKNOWN = {
+    "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
+    "ports": ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
+    "hosts": ("retransmits", "timeouts", "out_of_order", "tx_bytes"),
+}
 
 
 @dataclass(frozen=True)
@@ -67,38 +109,6 @@ def _trial_folders(path: Path) -> Iterator[Path]:
         inside[:] = [name for name in inside if not name.startswith(".")]
 
 
-IDENTITY = ("run", "campaign", "trial")
-
-_TEXT, _LIST = "VARCHAR", ["VARCHAR"]
-_TRIALS: Mapping[str, Any] = {
-    **dict.fromkeys(IDENTITY, _TEXT),
-    "folder": _TEXT,
-    "tuner": _TEXT,
-    "backend": _TEXT,
-    "testbed": _TEXT,
-    "seed": "BIGINT",
-    "repeat": "BIGINT",
-    "valid": "BOOLEAN",
-    "reasons": _LIST,
-    "checked": _LIST,
-    "duration_ns": "BIGINT",
-    "drain_ns": "BIGINT",
-    "sample_period_ns": "BIGINT",
-    "action_period_ns": "BIGINT",
-    "decision_latency_ns": "BIGINT",
-    "congestion_control": _TEXT,
-    "min_rto_ns": "BIGINT",
-    "parent": _TEXT,
-    "wall_s": "DOUBLE",
-    "tuner_params": "JSON",
-    "traffic": "JSON",
-    "faults": "JSON",
-    "facts": "JSON",
-    "versions": "JSON",
-}
-_REASONS = {**dict.fromkeys(IDENTITY, _TEXT), "code": _TEXT, "severity": _TEXT, "text": _TEXT}
-
-
 def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[Found]) -> None:
     """Create the tables `trials` and `reasons` in `connection`."""
     cell = cell_types(found)
@@ -138,28 +148,13 @@ def _trial(trial: Found) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
     said = spec.to_json()
     return {
+        **{name: getattr(spec, name) for name in (*_TRIALS, "cell") if hasattr(spec, name)},
         **identity(trial),
         "folder": str(result.folder),
         "tuner": spec.tuner.name,
         "valid": result.stamp.valid,
         "reasons": [reason.code for reason in result.stamp.reasons],
         "checked": list(result.stamp.checked),
-        **{
-            name: getattr(spec, name)
-            for name in (
-                "backend",
-                "testbed",
-                "seed",
-                "repeat",
-                "duration_ns",
-                "drain_ns",
-                "sample_period_ns",
-                "action_period_ns",
-                "decision_latency_ns",
-                "cell",
-                "parent",
-            )
-        },
         "congestion_control": spec.host.congestion_control,
         "min_rto_ns": spec.host.min_rto_ns,
         "wall_s": result.facts.get("wall_s"),
@@ -183,16 +178,6 @@ def _create(
         "(select unnest(from_json(?::JSON, ?)) as item)",
         [json.dumps(list(rows)), json.dumps([shape])],
     )
-
-
-# The schema of what only the views use. It must exist.
-INTERNAL = "closloop"
-# Where -1 in a file, or null, means that there is no such number. SQL's word for that is NULL.
-_UNKNOWN = {
-    "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
-    "ports": ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
-    "hosts": ("retransmits", "timeouts", "out_of_order", "tx_bytes"),
-}
 
 
 def create_view(

@@ -14,6 +14,10 @@ from orchestration.model.errors import InputError
 from orchestration.model.trial import FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
+_OPTION = "--tuner"
+_DURATIONS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
+
 
 @dataclass(frozen=True)
 class ReplayedPattern:
@@ -119,9 +123,6 @@ def _fault(fault: FaultSpec) -> dict[str, Any]:
     }
 
 
-_OPTION = "--tuner"
-
-
 @dataclass(frozen=True)
 class TunerEntry:
     """A tuner as a campaign file has it: its fields, and what reports call it."""
@@ -184,10 +185,6 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
         reason = (error.strerror or str(error)).lower()
         raise InputError.single(name, f"cannot be read: {reason}", "check the path") from error
     return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
-
-
-_DURATIONS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
 
 
 def duration(ns: int) -> str:

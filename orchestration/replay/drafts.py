@@ -38,6 +38,11 @@ from traffic.flow_file import read_flows
 from traffic.schedule import class_names
 from tuners.registry import RECORDED
 
+IMPORTED, HARDWARE = "imported", "hardware"
+_FLOWS_FILE = "flows.csv"
+_DEFAULT_BACKEND = "emulated"
+_SAMPLE_PERIOD_NS = 100_000
+
 
 @dataclass(frozen=True)
 class ReplayRequest:
@@ -88,9 +93,6 @@ class Draft:
     others: tuple[TunerEntry, ...]
     notes: tuple[str, ...]
     write: Callable[[Path, Testbed, str], ReplayCampaign]
-
-
-IMPORTED, HARDWARE = "imported", "hardware"
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
@@ -316,11 +318,6 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
     for more in range(1, request.repeats):
         repeat = recorded + more
         yield repeat, recorded, trial_seed(group.first.seed, repeat, "replay")
-
-
-_FLOWS_FILE = "flows.csv"
-_DEFAULT_BACKEND = "emulated"
-_SAMPLE_PERIOD_NS = 100_000
 
 
 def _of_flows(request: ReplayRequest) -> Draft:

@@ -1,4 +1,7 @@
-"""What is replayed: the trial of a folder, or the valid trials of a campaign's run folder."""
+"""What is replayed: the trial of a folder, or the valid trials of a campaign's run folder.
+
+Trials that differ in tuner, seed and repeat alone are a group, which one campaign can replay.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import TrialSpec
 
 _GLOB = "*?["
+# What differs between the trials of a campaign that are compared with each other.
+_OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testbed")
 
 
 @dataclass(frozen=True)
@@ -96,10 +101,6 @@ def _nothing(run: Path) -> Problem:
         return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
     remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
     return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
-
-
-# What differs between the trials of a campaign that are compared with each other.
-_OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testbed")
 
 
 @dataclass(frozen=True)

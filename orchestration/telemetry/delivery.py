@@ -1,4 +1,9 @@
-"""Getting lines to a server, whatever it does: again and again, ever less often, in order."""
+"""Getting lines to a server, whatever it does: again and again, ever less often, in order.
+
+The ledger says what it has already: a file that is only appended to, once the server has confirmed.
+A line of it that a kill kept from being written costs nothing but sending the same points again,
+and the same points are one in the database.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +23,7 @@ from orchestration.model.errors import NotReadyError
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
 # A request is halved when it is too large, but not below this.
 _FEWEST_LINES = 16
+_FILE = "sent.jsonl"
 
 
 class Connection(Protocol):
@@ -101,9 +107,6 @@ class Delivery:
             self.sleep(min(left_s, 0.2))
         if not self.patient():
             raise GaveUp
-
-
-_FILE = "sent.jsonl"
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""An archived trial as points: its tables, its files, and a last one that says it is complete."""
+"""What there is to send of a trial: what it has spooled while it runs, then its archive.
+
+An archive is its tables, its files, and a last point that says it is complete.
+"""
 
 from __future__ import annotations
 

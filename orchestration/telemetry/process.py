@@ -1,5 +1,7 @@
 """The sender as a process of its own beside a run: it costs the run nothing, and ends with it.
 
+`Following` starts it with the run, and shows what it says.
+
 It is told to finish by a line on its standard input, with the seconds that it may take, and says
 what there is to say in lines of JSON on its standard output. The token comes by the environment or
 the file, as everywhere.
@@ -16,18 +18,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collectors.sinks.spooling import SpoolNote
 from orchestration.model.errors import ClosloopError
-from orchestration.model.trial import TrialSpec
-from orchestration.runner.run import Listener
-from orchestration.runner.worker import Failed, Finished, Progressed
-from orchestration.telemetry.settings import Settings
+
+if TYPE_CHECKING:  # the process itself needs none of these
+    from orchestration.model.trial import TrialSpec
+    from orchestration.runner.run import Listener
+    from orchestration.runner.worker import Failed, Finished, Progressed
+    from orchestration.telemetry.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
 _NICE = 10
@@ -36,6 +40,8 @@ _IDLE_S = 0.2
 _TROUBLE_S = 3.0
 # A request without an answer ends after its timeout; the process is ended sooner.
 _SLACK_S = 5.0
+# A server that answers is given so long for what is left at the end of a run.
+PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,8 @@ def send(campaign_folder: Path) -> None:
     _stand_back()
     delivery = Delivery(connection, patience, say)
     refused = False
-    with Sender(campaign_folder, settings.home(campaign_folder), delivery, say) as sender:
+    home = settings.home(campaign_folder)
+    with closing(Sender(campaign_folder, home, delivery, say)) as sender:
         while True:
             finishing = patience.finishing()
             try:
@@ -211,10 +218,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-# A server that answers is given so long for what is left at the end of a run.
-PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 class Following:

@@ -39,6 +39,14 @@ from orchestration.telemetry.points import CAMPAIGN_FILE
 
 Say = Callable[[str, str], None]
 _PULLED = "pulled"
+_MISSING = -1
+_TIME = "_time"
+_SCHEDULE, _FLOWS = "schedule", "flows"
+_NULLABLE = ("sent_ns", "end_ns", "fct_ns")
+Columns = dict[str, Column]
+# InfluxDB keeps an error of a query that had begun to answer in a table of its own.
+_ERROR = "error"
+_HEADER = ["result", "table"]
 
 
 @dataclass
@@ -136,14 +144,6 @@ def _note(pulled: Pulled, server: Server) -> None:
         journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
     finally:
         journal.close()
-
-
-_MISSING = -1
-_TIME = "_time"
-_SCHEDULE, _FLOWS = "schedule", "flows"
-_NULLABLE = ("sent_ns", "end_ns", "fct_ns")
-
-Columns = dict[str, Column]
 
 
 class Incomplete(Exception):  # noqa: N818 (a finding)
@@ -273,11 +273,6 @@ def _files(connection: InfluxConnection, trial: StoredTrial) -> dict[str, str]:
             raise Incomplete(f"its {name} is not what was sent")
         texts[name] = text
     return texts
-
-
-# InfluxDB keeps an error of a query that had begun to answer in a table of its own.
-_ERROR = "error"
-_HEADER = ["result", "table"]
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from collectors.sinks.influx import InfluxConnection
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
@@ -25,6 +24,8 @@ from orchestration.telemetry.points import ArchivedPoints, spool_batches, starte
 from orchestration.telemetry.settings import Settings
 
 Say = Callable[[str, str], None]
+# How long a server in trouble is waited for before giving up: what was sent is noted.
+TROUBLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,6 @@ class Sender:
         self._damaged: set[str] = set()
         self._done: set[str] = set()
         self._clock_said = False
-
-    def __enter__(self) -> Sender:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -212,10 +202,6 @@ class Sender:
             )
 
 
-# How long a server in trouble is waited for before giving up: what was sent is noted.
-TROUBLE_S = 60.0
-
-
 @dataclass
 class Pushed:
     """What came of it. `failed` names the trials whose folders could not be read."""
@@ -257,7 +243,7 @@ def push(
     try:
         for campaign, folders in wanted.items():
             home = settings.home(campaign)
-            with Sender(campaign, home, delivery, say) as sender:
+            with closing(Sender(campaign, home, delivery, say)) as sender:
                 sender.send_spooled()
                 for folder in folders:
                     progress(f"{folder.name}, {delivery.points} points sent")

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -283,7 +284,7 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     observer.close()
     store = Store()
     delivery = Delivery(store, lambda: True, lambda *words: None)
-    with Sender(tmp_path, tmp_path / "spool", delivery, lambda *words: None) as sender:
+    with closing(Sender(tmp_path, tmp_path / "spool", delivery, lambda *_: None)) as sender:
         sender.turn()
     points = store.of("closloop_port", device=case.testbed.queues[0].device, port="eth0")
     assert [point["t_ns"] for point in points] == ["100", "200", "50", "200", "300"]
