@@ -151,14 +151,14 @@ def parse_table(name: str, text: str, where: str) -> Workload:
     problems: list[Problem] = []
     last = len(rows) - 1
     for index, (n, row) in enumerate(rows[1:], 1):
-        at = f"{where}:{n}"
-        point = _parse_point(row, at)
+        place = f"{where}:{n}"
+        point = _parse_point(row, place)
         if isinstance(point, Problem):
             problems.append(point)
             continue
         before = points[-1] if points else None
         problems += [
-            Problem(at, what, remedy) for what, remedy in _faults(point, before, index == last)
+            Problem(place, what, remedy) for what, remedy in _faults(point, before, index == last)
         ]
         points.append(point)
     if problems:

@@ -20,7 +20,6 @@ from orchestration.exchange.hpcc_inputs import (
     HpccConfig,
     HpccFlows,
     HpccTopology,
-    missing_rates,
     read_config,
     read_flows,
     read_topology,
@@ -246,8 +245,8 @@ def _missing(
         found.append("config (thresholds, buffer and packet size are the simulator's defaults)")
     elif config.thresholds is None:
         found.append("thresholds (no KMIN_MAP, KMAX_MAP and PMAX_MAP)")
-    elif lost := missing_rates(config.thresholds, (port.rate_bps for port in testbed.switch_ports)):
-        rates = ", ".join(str(rate) for rate in lost)
+    elif lost := {port.rate_bps for port in testbed.switch_ports} - set(config.thresholds):
+        rates = ", ".join(str(rate) for rate in sorted(lost))
         found.append(f"thresholds of ports of {rates} bit/s")
     if any(link.error_rate for link in topology.links):
         found.append("random loss of links, which a testbed has not")

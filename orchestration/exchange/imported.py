@@ -82,15 +82,12 @@ class ImportedFlows:
 
     def rows(self, order: Ints) -> ImportedFlows:
         """Return the flows in this order."""
-        columns = {item.name: getattr(self, item.name) for item in fields(self)}
-        return replace(
-            self,
-            **{
-                name: np.asarray(column, dtype=np.int64)[order]
-                for name, column in columns.items()
-                if isinstance(column, np.ndarray)
-            },
-        )
+        columns: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            if isinstance(column, np.ndarray):
+                columns[item.name] = np.asarray(column, dtype=np.int64)[order]
+        return replace(self, **columns)
 
 
 def numbered(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -44,8 +44,7 @@ SIZE_UNITS = {
     "GiB": 2**30,
 }
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
-DEFAULT_MTU_BYTES = 1500
-DEFAULT_BUFFER_BYTES = 16_000_000
+_BUFFER_BYTES = 16_000_000
 _DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
@@ -228,28 +227,6 @@ def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) 
     return [tier[node] for node in range(nodes)]
 
 
-def one_big_switch(
-    name: str, hosts: Sequence[str], rate_bps: int, delay_ns: int, mtu_bytes: int
-) -> Testbed:
-    """Return a testbed of all hosts on one switch: for results that say nothing of their fabric."""
-    switch = "switch"
-    while switch in hosts:
-        switch += "_"
-    return Testbed.build(
-        name,
-        [*(Device(host, "host", 0) for host in hosts), Device(switch, "switch", 1)],
-        [LinkSpec(host, switch, rate_bps, delay_ns) for host in hosts],
-        mtu_bytes=mtu_bytes,
-        buffer_bytes=DEFAULT_BUFFER_BYTES,
-        source="one big switch of the hosts seen",
-    )
-
-
-def host_numbers(testbed: Testbed) -> Mapping[str, int]:
-    """Return each host's number in a schedule."""
-    return {name: number for number, name in enumerate(testbed.hosts)}
-
-
 class Hosts:
     """Which hosts the cells of a file mean, on the testbed that its mapping names."""
 
@@ -260,13 +237,13 @@ class Hosts:
         self.renamed: dict[str, str] = {}
         self.notes: list[str] = []
         known = dict(mapping.hosts)
-        if mapping.testbed is not None:
-            self.testbed = testbed_of(mapping.testbed, mapping_path)
-        else:
-            assert mapping.one_big_switch is not None
+        if mapping.one_big_switch is not None:
             called = [known.get(cell, cell) for cell in seen]
-            self.testbed = self._one_switch(mapping, mapping_path, called)
-        numbers = host_numbers(self.testbed)
+            self.testbed = self._one_switch(mapping.one_big_switch, mapping_path, called)
+        else:
+            assert mapping.testbed is not None  # `read_mapping` wants one of the two
+            self.testbed = testbed_of(mapping.testbed, mapping_path)
+        numbers = {name: number for number, name in enumerate(self.testbed.hosts)}
         for cell, name in known.items():
             if name not in numbers:
                 what = f"hosts: {cell} is to be {name!r}, which testbed {self.testbed.name} has not"
@@ -279,11 +256,8 @@ class Hosts:
             if (name := self.renamed.get(known.get(cell, cell), known.get(cell, cell))) in numbers
         }
 
-    def _one_switch(
-        self, mapping: CsvMapping | OmnetppMapping, path: Path, seen: list[str]
-    ) -> Testbed:
-        switch = mapping.one_big_switch
-        assert switch is not None
+    def _one_switch(self, found: OneBigSwitch, path: Path, seen: list[str]) -> Testbed:
+        """Return a testbed of all hosts on one switch."""
         names = sorted(dict.fromkeys(seen), key=_natural)
         if not all(_DEVICE_NAME.fullmatch(name) for name in names):
             self.renamed = {name: f"h{number}" for number, name in enumerate(names, start=1)}
@@ -291,7 +265,17 @@ class Hosts:
             self.notes.append(f"hosts' own names: {first} is {self.renamed[first]}, and so on")
         self.notes.append("the fabric: its hosts are on one big switch")
         hosts = [self.renamed.get(name, name) for name in names]
-        return one_big_switch(path.stem.lower(), hosts, switch.rate, switch.delay, switch.mtu)
+        switch = "switch"
+        while switch in hosts:
+            switch += "_"
+        return Testbed.build(
+            path.stem.lower(),
+            [*(Device(host, "host", 0) for host in hosts), Device(switch, "switch", 1)],
+            [LinkSpec(host, switch, found.rate, found.delay) for host in hosts],
+            mtu_bytes=found.mtu,
+            buffer_bytes=_BUFFER_BYTES,
+            source="one big switch of the hosts seen",
+        )
 
     def numbers(self, cells: Sequence[str], where: Callable[[int], str]) -> Ints:
         """Return the hosts' numbers; `where(row)` is the place of a row in errors."""

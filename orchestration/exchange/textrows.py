@@ -49,6 +49,11 @@ class Rows:
         return values
 
 
+def joined(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
+    """Return the columns of all blocks, one after the other."""
+    return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+
 def rows(
     path: Path, widths: Sequence[int], *, what: str, first: int = 1, count: int | None = None
 ) -> Iterator[Rows]:

@@ -41,7 +41,7 @@ class ReplayedTrial:
 
 @dataclass(frozen=True)
 class ReplayCampaign:
-    """What the campaign file says. Settings that are None are left to their defaults."""
+    """What the campaign file says; `times_ns` are settings such as `drain`. Others are defaults."""
 
     name: str
     backend: str
@@ -53,10 +53,7 @@ class ReplayCampaign:
     parent_run: str
     parent_sha256: str = ""
     parent_trials: tuple[ReplayedTrial, ...] = ()
-    drain_ns: int | None = None
-    sample_period_ns: int | None = None
-    action_period_ns: int | None = None
-    decision_latency_ns: int | None = None
+    times_ns: Mapping[str, int] = field(default_factory=dict)
     host: HostSpec | None = None
     faults: Sequence[FaultSpec] = ()
 
@@ -88,10 +85,8 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"  - {mapping(fields)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {duration(campaign.duration_ns)}"
-    for key in ("drain", "sample_period", "action_period", "decision_latency"):
-        value = getattr(campaign, f"{key}_ns")
-        if value is not None:
-            yield f"{key}: {duration(value)}"
+    for key, value in campaign.times_ns.items():
+        yield f"{key}: {duration(value)}"
     if campaign.host is not None:
         settings = {"min_rto": duration(campaign.host.min_rto_ns)}
         # the default goes unsaid: where traffic classes have their own, it would be refused

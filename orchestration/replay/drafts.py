@@ -13,6 +13,7 @@ from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.schema import Host, check_backend
+from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
@@ -34,11 +35,13 @@ from orchestration.replay.campaign_file import (
     with_checkpoint,
 )
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
-from traffic.flow_file import read_flows
+from traffic import flow_file
 from traffic.schedule import class_names
+from tuners import recorded
 from tuners.registry import RECORDED
 
 IMPORTED, HARDWARE = "imported", "hardware"
+_TIMES = ("drain", "sample_period", "action_period", "decision_latency")
 _FLOWS_FILE = "flows.csv"
 _DEFAULT_BACKEND = "emulated"
 _SAMPLE_PERIOD_NS = 100_000
@@ -113,7 +116,7 @@ def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
 
 
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
-    trial = group.first.parent.trial
+    trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if backend == IMPORTED:
         raise InputError.single(
@@ -134,11 +137,13 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         for repeat in group.repeats:
             schedule = _shared_schedule(group, repeat)
-            tables.write_flows(folder / of_repeat(flows, repeat), schedule)
+            columns = {column: schedule[column] for column in flow_file.COLUMNS}
+            write_csv(folder / of_repeat(flows, repeat), columns)
         kept = tuple(with_checkpoint(entry, folder) for entry in others)
         recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
         listed = list(_listed(request, group, recorded, kept))
-        period = trial.spec.backend != IMPORTED
+        imported = trial.spec.backend == IMPORTED
+        times = ("sample_period",) if imported else _TIMES
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -149,10 +154,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             duration_ns=trial.spec.duration_ns,
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
-            drain_ns=trial.spec.drain_ns if period else None,
-            sample_period_ns=trial.spec.sample_period_ns,
-            action_period_ns=trial.spec.action_period_ns if period else None,
-            decision_latency_ns=trial.spec.decision_latency_ns if period else None,
+            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
             faults=trial.spec.faults,
         )
@@ -191,11 +193,11 @@ def _shared_schedule(group: Group, repeat: int) -> Columns:
     found: Columns | None = None
     digests: dict[str, Recording] = {}
     for recording in group.of_repeat(repeat):
-        schedule = tables.schedule_of(recording.parent.trial)
+        schedule = tables.schedule_of(recording.trial)
         digests.setdefault(_digest(schedule), recording)
         found = found or schedule
     if len(digests) > 1:
-        one, other = (str(item.parent.trial.folder) for item in list(digests.values())[:2])
+        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
         raise InputError.single(
             other,
             f"its flows are not those of {one}, of the same repeat",
@@ -218,14 +220,14 @@ def _class_order(group: Group) -> tuple[str, ...]:
     """Return the classes of all repeats in the order of their patterns."""
     found: dict[str, None] = {}
     for repeat in group.repeats:
-        trial = group.of_repeat(repeat)[0].parent.trial
+        trial = group.of_repeat(repeat)[0].trial
         found |= dict.fromkeys(tables.class_order(trial, tables.schedule_of(trial)))
-    declared = class_names(group.first.parent.trial.spec.traffic)
+    declared = class_names(group.first.spec.traffic)
     return tuple(name for name in declared if name in found) or tuple(found)
 
 
 def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
-    trials = (group.of_repeat(repeat)[0].parent.trial for repeat in group.repeats)
+    trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
     return all(
         tables.keeps_numbers(tables.schedule_of(trial), order, trial.testbed) for trial in trials
     )
@@ -274,12 +276,12 @@ def _recorded(
         for recording in group.recordings:
             if recording.label != label:
                 continue
-            trial = recording.parent.trial
+            trial = recording.trial
             actions = tables.actions_of(trial)
             if request.scale_thresholds:
                 actions = tables.scaled(actions, trial.testbed, testbed)
             path = folder / of_repeat(file, recording.repeat)
-            tables.write_actions(path, actions)
+            write_csv(path, {column: actions[column] for column in recorded.COLUMNS})
         yield label, recorded_tuner(label, file, taken)
 
 
@@ -298,14 +300,8 @@ def _listed(
         pairs = [(called[r.label].label, r) for r in recordings if r.label in called]
         pairs += [(entry.label, recordings[0]) for entry in others]
         for label, recording in pairs:
-            parent = recording.parent
-            yield ReplayedTrial(
-                label,
-                repeat,
-                recording.seed if seed is None else seed,
-                parent.id,
-                parent.sha256,
-            )
+            own = recording.spec.seed if seed is None else seed
+            yield ReplayedTrial(label, repeat, own, recording.id, recording.sha256)
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
@@ -317,7 +313,7 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
     (recorded,) = group.repeats
     for more in range(1, request.repeats):
         repeat = recorded + more
-        yield repeat, recorded, trial_seed(group.first.seed, repeat, "replay")
+        yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
 
 
 def _of_flows(request: ReplayRequest) -> Draft:
@@ -341,7 +337,7 @@ def _of_flows(request: ReplayRequest) -> Draft:
             problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
     if problems:
         raise InputError(problems)
-    flows = read_flows(str(request.run))
+    flows = flow_file.read_flows(str(request.run))
     if not len(flows):
         raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
     backend = backend_of(request, _DEFAULT_BACKEND)

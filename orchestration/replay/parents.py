@@ -6,8 +6,8 @@ Trials that differ in tuner, seed and repeat alone are a group, which one campai
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -24,93 +24,23 @@ _OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testb
 
 
 @dataclass(frozen=True)
-class Parent:
-    """A trial that is replayed, and the SHA-256 of its trial.json."""
+class Recording:
+    """A trial that is replayed, the SHA-256 of its trial.json, and as what it is replayed."""
 
     trial: TrialResult
     sha256: str
+    label: str
+    repeat: int
 
     @property
     def id(self) -> str:
         """The name of its folder."""
         return self.trial.folder.resolve().name
 
-
-def find_parents(run: Path, pattern: str = "") -> tuple[Parent, ...]:
-    """Return the trials to replay: the one of a trial's folder, or a run's valid ones.
-
-    `pattern` chooses among a run's trials by their names, with `*`, `?` and `[...]`. An invalid
-    trial is replayed only if it is named: by its folder, or by a pattern without any of these.
-
-    Raises InputError for a folder that is neither, and if nothing is left to replay.
-    """
-    if (run / TRIAL_FILE).is_file():
-        if pattern:
-            raise InputError.single(
-                "--trials",
-                f"{run} is the folder of one trial",
-                f"leave --trials out, or give the run's folder: {run.parent}",
-            )
-        return (_parent(run),)
-    folders = finished_trials(run)
-    if not folders:
-        raise InputError([_nothing(run)])
-    chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
-    if not chosen:
-        raise InputError.single(
-            "--trials",
-            f"no trial of {run} is called {pattern!r}",
-            f"its first is {folders[0].name}; * stands for anything",
-        )
-    by_name = bool(pattern) and not any(sign in pattern for sign in _GLOB)
-    found = _all(chosen)
-    valid = tuple(parent for parent in found if by_name or parent.trial.stamp.valid)
-    if not valid:
-        raise InputError.single(
-            str(run),
-            f"none of its {len(found)} trials is valid",
-            f"to replay one nevertheless, name it: {found[0].trial.folder}",
-        )
-    return valid
-
-
-def _all(folders: Sequence[Path]) -> list[Parent]:
-    found: list[Parent] = []
-    problems: list[Problem] = []
-    for folder in folders:
-        try:
-            found.append(_parent(folder))
-        except InputError as error:
-            problems += error.problems
-    if problems:
-        raise InputError(problems)
-    return found
-
-
-def _parent(folder: Path) -> Parent:
-    return Parent(read_trial(folder), sha256_of(folder / TRIAL_FILE))
-
-
-def _nothing(run: Path) -> Problem:
-    where = str(run)
-    if not run.exists():
-        remedy = "give a run folder, runs/<campaign>, one of its trials, or a CSV file of flows"
-        return Problem(where, "there is no such file or folder", remedy)
-    runs = sorted(path.name for path in run.iterdir() if finished_trials(path))
-    if runs:
-        return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
-    remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
-    return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A parent, and as what it is replayed: its tuner's label, the repeat, the seed."""
-
-    parent: Parent
-    label: str
-    repeat: int
-    seed: int
+    @property
+    def spec(self) -> TrialSpec:
+        """What it was made from."""
+        return self.trial.spec
 
 
 @dataclass(frozen=True)
@@ -135,47 +65,115 @@ class Group:
         return tuple(item for item in self.recordings if item.repeat == repeat)
 
 
-def group_parents(parents: Sequence[Parent]) -> tuple[Group, ...]:
+def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
+    """Return the trials to replay: the one of a trial's folder, or a run's valid ones.
+
+    `pattern` chooses among a run's trials by their names, with `*`, `?` and `[...]`. An invalid
+    trial is replayed only if it is named: by its folder, or by a pattern without any of these.
+
+    Raises InputError for a folder that is neither, and if nothing is left to replay.
+    """
+    if (run / TRIAL_FILE).is_file():
+        if pattern:
+            raise InputError.single(
+                "--trials",
+                f"{run} is the folder of one trial",
+                f"leave --trials out, or give the run's folder: {run.parent}",
+            )
+        return _read([run])
+    folders = finished_trials(run)
+    if not folders:
+        raise InputError([_nothing(run)])
+    chosen = [folder for folder in folders if fnmatchcase(folder.name, pattern or "*")]
+    if not chosen:
+        raise InputError.single(
+            "--trials",
+            f"no trial of {run} is called {pattern!r}",
+            f"its first is {folders[0].name}; * stands for anything",
+        )
+    by_name = bool(pattern) and not any(sign in pattern for sign in _GLOB)
+    found = _read(chosen)
+    valid = tuple(item for item in found if by_name or item.trial.stamp.valid)
+    if not valid:
+        raise InputError.single(
+            str(run),
+            f"none of its {len(found)} trials is valid",
+            f"to replay one nevertheless, name it: {found[0].trial.folder}",
+        )
+    return valid
+
+
+def _read(folders: Sequence[Path]) -> tuple[Recording, ...]:
+    """Read all of these trials. Raises InputError with every problem found."""
+    found: list[Recording] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        try:
+            trial = read_trial(folder)
+            digest = sha256_of(folder / TRIAL_FILE)
+            found.append(Recording(trial, digest, label_of(trial.spec), trial.spec.repeat))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return tuple(found)
+
+
+def _nothing(run: Path) -> Problem:
+    where = str(run)
+    if not run.exists():
+        remedy = "give a run folder, runs/<campaign>, one of its trials, or a CSV file of flows"
+        return Problem(where, "there is no such file or folder", remedy)
+    runs = sorted(path.name for path in run.iterdir() if finished_trials(path))
+    if runs:
+        return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
+    remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
+    return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
+
+
+def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
     """Return the parents in groups, a campaign each; repeats keep their numbers, so they pair."""
-    found: dict[str, list[Parent]] = {}
+    found: dict[str, list[Recording]] = {}
     for parent in parents:
         found.setdefault(_key(parent), []).append(parent)
     several = len(found) > 1
     return tuple(
-        Group(_factors(group[0].trial.spec) if several else "", tuple(_recordings(group)))
+        Group(_factors(group[0].spec) if several else "", tuple(_apart(group)))
         for group in found.values()
     )
 
 
-def _key(parent: Parent) -> str:
-    spec = parent.trial.spec
+def _key(parent: Recording) -> str:
+    spec = parent.spec
     shared = {key: value for key, value in spec.to_json().items() if key not in _OWN}
     # imported flows have no patterns that would tell them apart
-    imported = "" if spec.traffic else label_of(spec)
+    imported = "" if spec.traffic else parent.label
     return json.dumps([shared, imported, testbed_to_json(parent.trial.testbed)], sort_keys=True)
 
 
-def _recordings(group: Sequence[Parent]) -> Iterator[Recording]:
-    """Yield a recording for each parent, sorted by label and repeat."""
-    specs = [parent.trial.spec for parent in group]
-    labels = [label_of(spec) for spec in specs]
-    repeats = [spec.repeat for spec in specs]
+def _apart(group: Sequence[Recording]) -> list[Recording]:
+    """Return the recordings with labels and repeats that tell them apart, sorted by both."""
+    labels = [item.label for item in group]
+    repeats = [item.repeat for item in group]
     if len(set(zip(labels, repeats, strict=True))) < len(group):
         # a factor that varies the tuner's own parameters is part of what it is called
-        labels = ["-".join(str(value) for value in spec.cell.values()) or spec.id for spec in specs]
+        cells = [item.spec.cell.values() for item in group]
+        labels = [
+            "-".join(map(str, cell)) or item.spec.id
+            for cell, item in zip(cells, group, strict=True)
+        ]
     if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
         repeats = list(range(1, len(group) + 1))
-    seen: dict[tuple[str, int], Parent] = {}
-    for parent, label, repeat in zip(group, labels, repeats, strict=True):
-        other = seen.setdefault((label, repeat), parent)
-        if other is not parent:
+    seen: dict[tuple[str, int], Recording] = {}
+    for item, label, repeat in zip(group, labels, repeats, strict=True):
+        other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
+        if other.trial is not item.trial:
             raise InputError.single(
-                str(parent.trial.folder),
+                str(item.trial.folder),
                 f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is",
                 "replay them one by one, or choose with --trials",
             )
-    for (label, repeat), parent in sorted(seen.items(), key=lambda item: item[0]):
-        yield Recording(parent, label, repeat, parent.trial.spec.seed)
+    return [seen[key] for key in sorted(seen)]
 
 
 def label_of(spec: TrialSpec) -> str:

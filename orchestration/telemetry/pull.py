@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,7 @@ def pull(
     Of a trial that was run several times, the last whole run is taken. Raises InputError if the
     server knows no such campaign or trial, TrialError if it does not answer.
     """
-    connection = InfluxConnection(server)
-    try:
+    with closing(InfluxConnection(server)) as connection:
         stored = stored_trials(connection, campaign)
         wanted = {name: one for name, one in stored.items() if not only or name in only}
         unknown = [name for name in only if name not in stored]
@@ -99,11 +99,10 @@ def pull(
             except Incomplete as error:
                 pulled.broken.append(name)
                 say(f"{name}: {error}", "closloop push --again, where its archive is")
-        if pulled.rebuilt:
-            _note(pulled, server)
-        return pulled
-    finally:
-        connection.close()
+    if pulled.rebuilt:  # with a journal, the folder can be run on
+        with closing(Journal(pulled.folder / JOURNAL_FILE)) as journal:
+            journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
+    return pulled
 
 
 def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, StoredTrial]:
@@ -135,15 +134,6 @@ def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, Stor
         if known is None or known.started_ns < one.started_ns:
             found[one.trial] = one
     return found
-
-
-def _note(pulled: Pulled, server: Server) -> None:
-    """Begin the campaign's journal, so that the folder can be run on."""
-    journal = Journal(pulled.folder / JOURNAL_FILE)
-    try:
-        journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
-    finally:
-        journal.close()
 
 
 class Incomplete(Exception):  # noqa: N818 (a finding)
