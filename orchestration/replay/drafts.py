@@ -16,6 +16,7 @@ from orchestration.campaign.schema import Host, check_backend
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.knobs import ECN
 from orchestration.model.trial import (
     REPEAT,
     SOCKETS,
@@ -37,7 +38,7 @@ from orchestration.replay.campaign_file import (
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
 from traffic import flow_file
 from traffic.schedule import class_names
-from tuners import recorded
+from tuners.recorded import columns_of
 from tuners.registry import RECORDED
 
 IMPORTED, HARDWARE = "imported", "hardware"
@@ -281,7 +282,7 @@ def _recorded(
             if request.scale_thresholds:
                 actions = tables.scaled(actions, trial.testbed, testbed)
             path = folder / of_repeat(file, recording.repeat)
-            write_csv(path, {column: actions[column] for column in recorded.COLUMNS})
+            write_csv(path, {column: actions[column] for column in columns_of(ECN)})
         yield label, recorded_tuner(label, file, taken)
 
 

@@ -6,7 +6,7 @@ archive; nothing is written or locked. The one module that imports prometheus_cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,41 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.knobs import KNOBS
+from orchestration.model.signals import recorded
 from orchestration.watch.state import RunReader, RunState, TrialState, find_run
 
 _QUANTILES = (0.5, 0.99)
-_COUNTERS = {
-    "tx_bytes": "Bytes that the queue has sent, Ethernet header counted.",
-    "tx_packets": "Packets that the queue has sent.",
-    "marked_packets": "Packets that the queue has marked CE.",
-    "dropped_packets": "Packets that the queue has dropped.",
-}
-_THRESHOLDS = {
-    "kmin_bytes": "Where marking begins.",
-    "kmax_bytes": "Where every packet is marked.",
-    "pmax": "The probability of marking just below kmax.",
-}
-_OF_TRIAL = ("trial", "tuner", "testbed")
-_OF_QUEUE = ("trial", "device", "port", "queue")
-_SLOWDOWN = "Quantiles of the completed flows' slowdown: time over the ideal time."
-# Metrics by their names, in the page's order: text and labels.
-_GAUGES = {
-    "run_trials": ("Trials of the campaign by state.", ("campaign", "state")),
-    "run_active": ("1 while it runs.", ("campaign",)),
-    "trial_valid": ("1 if the stamp says so.", _OF_TRIAL),
-    "trial_wall_seconds": ("Wall time it took.", _OF_TRIAL),
-    "trial_flows": ("Flows of a finished trial by outcome.", (*_OF_TRIAL, "status")),
-    "trial_slowdown": (_SLOWDOWN, (*_OF_TRIAL, "quantile")),
-    "running_trial_seconds": ("The trial's own clock.", ("trial",)),
-    "running_flows": ("Flows of a running trial: all, and done.", ("trial", "of")),
-}
-_RUNNING = {
-    "tuner_changes": ("Answers of the tuner that changed queues.", ("trial",)),
-    "late_samples": ("Readings over half a period off their time.", ("trial",)),
-}
+_QUEUE_LABELS = ("trial", "device", "port", "queue")
 
 
 @dataclass(frozen=True)
@@ -84,12 +59,10 @@ class RunCollector:
         """Yield the metric families as of now."""
         state = self._reader.read()
         self._read_finished(state.folder)
-        page = _Page()
-        _add_run(page, state)
-        _add_finished(page, self._finished.values())
-        _add_running(page, state.trials)
-        _add_queues(page, _queues(state))
-        yield from page.families.values()
+        yield from _of_run(state)
+        yield from _of_finished(self._finished.values())
+        yield from _of_running(state.trials)
+        yield from _of_queues(_queues(state))
 
     def _read_finished(self, folder: Path) -> None:
         there = {path.name: path for path in finished_trials(folder)}
@@ -117,34 +90,13 @@ def _summed_up(trial: TrialResult) -> _Finished:
     )
 
 
-class _Page:
-    """The metric families, and what is added to them."""
+def _of_run(state: RunState) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
 
-    def __init__(self) -> None:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        self.families: dict[str, Any] = {}
-        for kind, metrics in (
-            (GaugeMetricFamily, _GAUGES),
-            (CounterMetricFamily, _RUNNING),
-            (GaugeMetricFamily, {"queue_bytes": ("Bytes waiting.", _OF_QUEUE)}),
-            (CounterMetricFamily, _of_queue(_COUNTERS)),
-            (GaugeMetricFamily, _of_queue(_THRESHOLDS)),
-        ):
-            for name, (text, labels) in metrics.items():
-                self.families[name] = kind(f"closloop_{name}", text, labels=labels)
-
-    def add(self, name: str, labels: Sequence[str], value: float) -> None:
-        """Add a value under its labels."""
-        self.families[name].add_metric(labels, value)
-
-
-def _of_queue(texts: Mapping[str, str]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    return {f"queue_{name}": (text, _OF_QUEUE) for name, text in texts.items()}
-
-
-def _add_run(page: _Page, state: RunState) -> None:
     tally = state.tally
+    trials = GaugeMetricFamily(
+        "closloop_run_trials", "Trials of the campaign by state.", labels=["campaign", "state"]
+    )
     counts = {
         "planned": tally.trials,
         "done": tally.done,
@@ -153,43 +105,69 @@ def _add_run(page: _Page, state: RunState) -> None:
         "invalid": tally.invalid,
     }
     for name, count in counts.items():
-        page.add("run_trials", (state.name, name), count)
-    page.add("run_active", (state.name,), 0 if state.ended else 1)
+        trials.add_metric([state.name, name], count)
+    yield trials
+    active = GaugeMetricFamily("closloop_run_active", "1 while it runs.", labels=["campaign"])
+    active.add_metric([state.name], 0 if state.ended else 1)
+    yield active
 
 
-def _add_finished(page: _Page, finished: Iterable[_Finished]) -> None:
+def _of_finished(finished: Iterable[_Finished]) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ["trial", "tuner", "testbed"]
+    valid = GaugeMetricFamily("closloop_trial_valid", "1 if the stamp says so.", labels=labels)
+    wall = GaugeMetricFamily("closloop_trial_wall_seconds", "Wall time it took.", labels=labels)
+    flows = GaugeMetricFamily(
+        "closloop_trial_flows", "Flows of a finished trial by outcome.", labels=[*labels, "status"]
+    )
+    slowdown = GaugeMetricFamily(
+        "closloop_trial_slowdown",
+        "Quantiles of the completed flows' slowdown: time over the ideal time.",
+        labels=[*labels, "quantile"],
+    )
     for one in finished:
-        page.add("trial_valid", one.labels, int(one.valid))
-        page.add("trial_wall_seconds", one.labels, one.wall_s)
-        page.add("trial_flows", (*one.labels, "done"), one.done)
-        page.add("trial_flows", (*one.labels, "not done"), one.flows - one.done)
+        valid.add_metric(one.labels, int(one.valid))
+        wall.add_metric(one.labels, one.wall_s)
+        flows.add_metric([*one.labels, "done"], one.done)
+        flows.add_metric([*one.labels, "not done"], one.flows - one.done)
         for quantile, value in zip(_QUANTILES, one.slowdown, strict=False):
-            page.add("trial_slowdown", (*one.labels, str(quantile)), value)
+            slowdown.add_metric([*one.labels, str(quantile)], value)
+    yield from (valid, wall, flows, slowdown)
 
 
-def _add_running(page: _Page, trials: Sequence[TrialState]) -> None:
+def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    reached = GaugeMetricFamily(
+        "closloop_running_trial_seconds", "The trial's own clock.", labels=["trial"]
+    )
+    flows = GaugeMetricFamily(
+        "closloop_running_flows", "Flows of a running trial: all, and done.", labels=["trial", "of"]
+    )
+    changes = CounterMetricFamily(
+        "closloop_tuner_changes", "Answers of the tuner that changed queues.", labels=["trial"]
+    )
+    late = CounterMetricFamily(
+        "closloop_late_samples", "Readings over half a period off their time.", labels=["trial"]
+    )
     for trial in trials:
-        page.add("running_flows", (trial.id, "all"), trial.flows)
-        found = trial.snapshot
-        if found is None:
+        flows.add_metric([trial.id, "all"], trial.flows)
+        if trial.snapshot is None:
             continue
-        page.add("running_trial_seconds", (trial.id,), found.t_ns / 1e9)
-        page.add("tuner_changes", (trial.id,), found.changes)
-        page.add("late_samples", (trial.id,), found.late_samples)
-        if found.flows_done >= 0:
-            page.add("running_flows", (trial.id, "done"), found.flows_done)
+        reached.add_metric([trial.id], trial.snapshot.t_ns / 1e9)
+        changes.add_metric([trial.id], trial.snapshot.changes)
+        late.add_metric([trial.id], trial.snapshot.late_samples)
+        if trial.snapshot.flows_done >= 0:
+            flows.add_metric([trial.id, "done"], trial.snapshot.flows_done)
+    yield from (reached, flows, changes, late)
 
 
 def _queues(state: RunState) -> list[_Queues]:
     """Return the queues of the trials that run, else those of the trial that ended last."""
-    names = ("qlen_bytes", *_COUNTERS, *_THRESHOLDS)
     if state.trials:
         return [
-            _Queues(
-                trial.id,
-                trial.testbed,
-                {name: getattr(trial.snapshot, name) for name in names},
-            )
+            _Queues(trial.id, trial.testbed, {**trial.snapshot.values, **_settings(trial.snapshot)})
             for trial in state.trials
             if trial.snapshot is not None
         ]
@@ -204,18 +182,42 @@ def _queues(state: RunState) -> list[_Queues]:
         return []
     if not len(ports.t_ns):
         return []
-    columns = {name: getattr(ports, name)[-1] for name in ("qlen_bytes", *_COUNTERS)}
+    columns = {name: values[-1] for name, values in ports.values.items()}
     return [_Queues(trial.spec.id, trial.testbed, columns)]
 
 
-def _add_queues(page: _Page, trials: Sequence[_Queues]) -> None:
+def _settings(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the knobs of queues are set to, by column."""
+    return {
+        name: values
+        for knob, columns in snapshot.settings.items()
+        if KNOBS[knob].scope == "queue"
+        for name, values in columns.items()
+    }
+
+
+def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    def family(name: str, text: str, *, counter: bool = False) -> Any:
+        make = CounterMetricFamily if counter else GaugeMetricFamily
+        title = f"closloop_queue_{name.removeprefix('qlen_')}"
+        return make(title, f"{text[0].upper()}{text[1:]}.", labels=_QUEUE_LABELS)
+
+    families = {
+        signal.name: family(signal.name, signal.help, counter=signal.cumulative)
+        for signal in recorded("queue")
+    }
+    for knob in KNOBS.values():
+        if knob.scope == "queue":
+            families |= {one.name: family(one.name, one.help) for one in knob.columns}
     for one in trials:
         for number, queue in enumerate(one.testbed.queues):
             labels = (one.trial, queue.device, queue.name, str(queue.klass))
             for name, values in one.columns.items():
                 if values[number] >= 0:
-                    metric = "queue_bytes" if name == "qlen_bytes" else f"queue_{name}"
-                    page.add(metric, labels, float(values[number]))
+                    families[name].add_metric(labels, float(values[number]))
+    yield from families.values()
 
 
 def metrics_text(run: Path) -> str:
