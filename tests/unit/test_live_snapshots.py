@@ -5,8 +5,8 @@ import os
 
 import numpy as np
 import pytest
-
 from collectors.live import LiveObserver
+
 from collectors.snapshot import (
     SNAPSHOT_FILE,
     SnapshotError,
