@@ -31,6 +31,7 @@ from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.sysctls import host_sysctls, switch_sysctls
 from orchestration.device import qdiscs
+from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
@@ -247,8 +248,8 @@ def _leaf_words(testbed: Testbed) -> str:
 # The rest encodes routing, link and address requests with pyroute2's message classes.
 
 _RTNH_ONLINK = 4
-_CREATE = 0x1 | 0x600
-_REPLACE = 0x1 | 0x500
+_CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+_REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
 
 
 def _encode(message: Any, kind: int, flags: int, header: dict[str, Any], attrs: Any) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import struct
 
-from orchestration.device.agent import netlink
-from orchestration.device.agent.netlink import RouteSocket
+from orchestration.device import netlink
+from orchestration.device.netlink import RouteSocket
 
 # What the kernel changes by itself: lifetimes, and flags of links that are down or offloaded.
 _VOLATILE_ADDRESS, _VOLATILE_ROUTE = {6, 8}, {12, 23}

@@ -9,18 +9,12 @@ A sysctl's name is its path below /proc/sys. Only names below `net/` are written
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
-import socket
-import struct
 from typing import Any
 
+from orchestration.device import ethtool
 from orchestration.device.agent.main import Agent, Operation, OperationError
 
-_SIOCETHTOOL = 0x8946
-# ethtool commands that read generic receive, generic and TCP segmentation offload
-_OFFLOADS = {"gro": 0x2B, "gso": 0x23, "tso": 0x1E}
 _COUNTERS = (
     ("/proc/self/net/snmp", "Tcp:", "RetransSegs"),
     ("/proc/self/net/netstat", "TcpExt:", "TCPTimeouts"),
@@ -67,21 +61,15 @@ def tcp_counters(_: dict[str, Any]) -> list[int]:
 def offloads_on(request: dict[str, Any]) -> list[str]:
     """Return the offloads that are on."""
     on = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for interface in request["interfaces"]:
-            for name, command in _OFFLOADS.items():
-                data = ctypes.create_string_buffer(struct.pack("=II", command, 0))
-                ask = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
-                try:
-                    fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
-                except OSError as error:
-                    why = os.strerror(error.errno or 0)
-                    raise OperationError(
-                        f"the offloads of {interface} cannot be read: {why}",
-                        "see whether the inventory has the interface's right name",
-                    ) from error
-                if struct.unpack("=II", data.raw[:8])[1]:
-                    on.append(f"{interface} {name}")
+    for interface in request["interfaces"]:
+        try:
+            on += [f"{interface} {name}" for name in ethtool.offloads_on(interface)]
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise OperationError(
+                f"the offloads of {interface} cannot be read: {why}",
+                "see whether the inventory has the interface's right name",
+            ) from error
     return on
 
 

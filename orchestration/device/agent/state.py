@@ -16,13 +16,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from orchestration.device.agent import netlink
-from orchestration.device.agent.configdb import CONFIG_DB, ORDER, dump
+from orchestration.device.agent.configdb import dump, place
 from orchestration.device.agent.fingerprints import fingerprints
 from orchestration.device.agent.lease import this_boot
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.netlink import Red, RouteSocket
-from orchestration.device.agent.resp import Redis, RedisError
+from orchestration.device.agent.resp import CONFIG_DB, Redis, RedisError
+from orchestration.device.netlink import RouteSocket, attributes, interface_index
+from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
 
 VERSION = 1
 # CONFIG_DB's tables that a run may touch. It makes no rows and removes none: others' are said only.
@@ -111,23 +111,23 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
 def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
     """Return what to write so that the state `now` becomes `wanted`. Pure."""
     plan = Plan([], [], {}, {}, {})
-    for interface, qdiscs in wanted["interfaces"].items():
+    for interface, present in wanted["interfaces"].items():
         there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
-        for item in qdiscs or []:
+        for item in present or []:
             found = there.get(item["handle"])
             if "red" not in item or found is None or "red" not in found:
                 continue
             want, have = Red(**item["red"]), Red(**found["red"])
-            place = (interface, item["handle"], found["parent"])
+            at = (interface, item["handle"], found["parent"])
             differs = want._replace(limit_bytes=0) != have._replace(limit_bytes=0)
             if differs:
-                plan.reds.append((*place, want._replace(limit_bytes=0)))
+                plan.reds.append((*at, want._replace(limit_bytes=0)))
             # another qdisc in RED's inner queue would be lost with the queue
             inner = any(other["parent"] == item["handle"] | 1 for other in there.values())
             # a change that leaves the queue alone makes the reported limit 0
             limit_bytes = 0 if differs else have.limit_bytes
             if want.limit_bytes not in (0, limit_bytes) and not inner:
-                plan.limits.append((*place, want))
+                plan.limits.append((*at, want))
     for name, value in wanted["sysctls"].items():
         if None not in (value, now["sysctls"].get(name)) and now["sysctls"][name] != value:
             plan.sysctls[name] = value
@@ -139,7 +139,7 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
 def _plan_rows(
     plan: Plan, now: dict[str, dict[str, str]], wanted: dict[str, dict[str, str]]
 ) -> None:
-    for key in sorted(wanted, key=_row_order):
+    for key in sorted(wanted, key=lambda key: (place(key), key)):
         row, found = wanted[key], now.get(key, {})
         if any(found.get(field) != value for field, value in row.items()):
             plan.rows[key] = row
@@ -148,16 +148,11 @@ def _plan_rows(
             plan.fields_removed[key] = extra
 
 
-def _row_order(key: str) -> tuple[int, str]:
-    table = key.partition("|")[0]
-    return ORDER.index(table) if table in ORDER else len(ORDER), key
-
-
 def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
     """Return in what `now` is not as the snapshot `wanted` says. Pure."""
     result: list[Difference] = []
-    for interface, qdiscs in wanted["interfaces"].items():
-        result += _qdisc_differences(interface, qdiscs, now["interfaces"].get(interface))
+    for interface, former in wanted["interfaces"].items():
+        result += _qdisc_differences(interface, former, now["interfaces"].get(interface))
     for name, value in wanted["sysctls"].items():
         if now["sysctls"].get(name) != value:
             result.append(Difference("sysctl", name, "value", value, now["sysctls"].get(name)))
@@ -190,9 +185,9 @@ def _qdisc_differences(
         return [Difference("interface", interface, "interface", *said)]
     result = []
     want_by, have_by = ({(q["handle"], q["parent"]): q for q in side} for side in (wanted, now))
-    for place in sorted({*want_by, *have_by}):
-        want, have = want_by.get(place), have_by.get(place)
-        where = f"{interface} qdisc {place[0] >> 16:x}: parent {place[1]:#x}"
+    for at in sorted({*want_by, *have_by}):
+        want, have = want_by.get(at), have_by.get(at)
+        where = f"{interface} qdisc {at[0] >> 16:x}: parent {at[1]:#x}"
         if want is None or have is None or want["kind"] != have["kind"]:
             kinds = [None if side is None else side["kind"] for side in (want, have)]
             result.append(Difference("qdisc", where, "kind", *kinds))
@@ -222,12 +217,12 @@ def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
     for name in names:
         result[name] = None
         try:
-            index = netlink.interface_index(name)
+            index = interface_index(name)
         except OSError:
             continue
         result[name] = []
         indexes[index] = name
-    for item in netlink.qdiscs(route):
+    for item in qdiscs(route):
         if item.ifindex not in indexes:
             continue
         entry: dict[str, Any] = {
@@ -237,7 +232,7 @@ def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
             "options": _static_options(item.kind, item.options).hex(),
         }
         if item.kind == "red":
-            entry["red"] = netlink.red_parameters(item.options)._asdict()
+            entry["red"] = red_parameters(item.options)._asdict()
         result[indexes[item.ifindex]].append(entry)
     return result
 
@@ -245,7 +240,7 @@ def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
 def _static_options(kind: str, options: bytes) -> bytes:
     if kind != "htb":
         return options
-    return netlink.attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
+    return attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
 
 
 def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> None:
@@ -255,7 +250,7 @@ def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> N
         _send_reds(route, plan.reds, changed, errors)
         waiting = plan.limits
         for _ in range(_EMPTY_TRIES):
-            filled = {(q.ifindex, q.handle) for q in netlink.qdiscs(route) if q.qlen}
+            filled = {(q.ifindex, q.handle) for q in qdiscs(route) if q.qlen}
             ready = [p for p in waiting if (_index(p[0]), p[1]) not in filled]
             _send_reds(route, ready, changed, errors)
             waiting = [place for place in waiting if place not in ready]
@@ -271,7 +266,7 @@ def _send_reds(
     errors: list[Difference],
 ) -> None:
     requests = [
-        netlink.red_request(_index(interface), handle, parent, red)
+        red_request(_index(interface), handle, parent, red)
         for interface, handle, parent, red in places
     ]
     answers = route.answers(requests)
@@ -285,7 +280,7 @@ def _send_reds(
 
 def _index(interface: str) -> int:
     try:
-        return netlink.interface_index(interface)
+        return interface_index(interface)
     except OSError:
         # the kernel refuses an index that is not there, which is then said
         return 2**31 - 1
