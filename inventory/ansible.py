@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from inventory.ansible_groups import ALL, Groups
+from inventory.ansible_groups import ALL, Groups, refusals
 from inventory.ansible_links import (
     Listed,
     agreement_problems,
@@ -18,7 +18,6 @@ from inventory.ansible_links import (
     reach_problems,
     testbed_problems,
 )
-from inventory.ansible_refused import refusals
 from inventory.ansible_schema import (
     COLLECTOR,
     DEVICE_NAMES,

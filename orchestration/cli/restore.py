@@ -16,7 +16,7 @@ from orchestration.cli.hardware import (
 )
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.safety.outcome import Outcome
+    from orchestration.backends.hardware.safety.recovery import Outcome
 
 EPILOG = (
     "Examples:  closloop restore rack.yml  |  closloop restore rack.yml --runs-only  |  "
@@ -42,7 +42,7 @@ def restore(
     Exit code: 0 everything is as it was, 1 a device is not, 3 a run still goes on.
     """
     from inventory.ansible import load_rack
-    from orchestration.backends.hardware.restore import restore_runs
+    from orchestration.backends.hardware.safety.recovery import restore_runs
     from orchestration.cli.provision import show_provisioning
 
     enter_virtual_rack(inventory)

@@ -238,12 +238,12 @@ def red_request(
 def red_parameters(options: bytes) -> Red:
     """Decode a RED qdisc's options."""
     found = attributes(options)
-    *parameters, flags = _RED_QOPT.unpack_from(found[_RED_PARMS])
+    limit, kmin, kmax, wlog, plog, scell_log, flags = _RED_QOPT.unpack_from(found[_RED_PARMS])
     (max_p,) = struct.unpack_from("=I", found.get(_RED_MAX_P, bytes(4)))
     known = 0
     if _RED_FLAGS in found:
         flags, known = struct.unpack_from("=II", found[_RED_FLAGS])
-    return Red(*parameters, max_p, flags, known)
+    return Red(limit, kmin, kmax, wlog, plog, scell_log, max_p, flags, known)
 
 
 def _idle_table(wlog: int, scell_log: int) -> bytes:

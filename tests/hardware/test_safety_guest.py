@@ -24,7 +24,7 @@ from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.rig import Fabric
 from orchestration.device.agent import deadman, state
-from orchestration.device.agent.frames import Decoder, encode
+from orchestration.device.agent.main import Decoder, encode
 from orchestration.device.agent.main import Agent
 from orchestration.device.netlink import RouteSocket
 from orchestration.device.qdiscs import Red

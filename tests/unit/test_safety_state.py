@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestration.backends.hardware.safety.outcome import is_foreign, outcome_of, said
+from orchestration.backends.hardware.safety.recovery import is_foreign, outcome_of, said
 from orchestration.device import netlink, qdiscs
 from orchestration.device.agent.state import differences, restore_plan
 from orchestration.device.qdiscs import Red

@@ -18,7 +18,7 @@ import numpy as np
 from inventory.addressing import nic_addresses
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.fleet import Clock, Fleet, answered, gather
 from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
@@ -281,24 +281,12 @@ class RackPrograms:
         self, op: str, asked: Mapping[tuple[str, str], Mapping[str, Any]]
     ) -> dict[tuple[str, str], Any]:
         """Send a request a program, all at once; return the answers. Raises the first error."""
-        posted = {}
-        answers: dict[tuple[str, str], Any] = {}
-        failed: DeviceError | None = None
+        requests = {}
         for (host, name), arguments in asked.items():
             rest = {key: value for key, value in arguments.items() if key != "op"}
-            agent = self._fleet.agents[host]
-            try:
-                posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
-            except DeviceError as error:
-                failed = failed or error
-        for key, number in posted.items():
-            try:
-                answers[key] = self._fleet.agents[key[0]].result(number)
-            except DeviceError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return answers
+            said = (arguments.get("op", op), {"program": name, **rest})
+            requests[host, name] = (self._fleet.agents[host], said)
+        return answered(gather(requests))
 
     def _take_events(self) -> None:
         """Note whose end the agents tell of; events of other services stay where they are."""

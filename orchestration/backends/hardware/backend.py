@@ -20,8 +20,8 @@ from inventory.topology import Testbed
 from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.links import SERVICE as LINKS
 from orchestration.backends.hardware.links import LinkWatch
-from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
-from orchestration.backends.hardware.nic_watch import NicWatch
+from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
+from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,

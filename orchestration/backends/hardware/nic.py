@@ -12,23 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.rack import Access
-from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, Parameter, refusal
+from inventory.rack import Access, Rack
+from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, refusal
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, printable
+from orchestration.device.fleet import Fleet
 from orchestration.model.errors import InputError, Problem
-
-__all__ = [
-    "BY_NAME",
-    "PARAMETERS",
-    "Capabilities",
-    "CounterSeries",
-    "Nic",
-    "Parameter",
-    "Reading",
-    "Written",
-    "validate",
-]
 
 # mlx5's hw_counters come from its queue counters, which are 32 bits wide
 # (drivers/infiniband/hw/mlx5/counters.c); the ports' and ethtool's are 64.
@@ -36,6 +25,9 @@ _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "port": 2**64, "ethtool": 2**64}
 # What the 32-bit sources also have that is wider: volume in bytes and packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")
 _CAPABILITIES_TIMEOUT_S = 40.0
+# The agent's service, and what is counted during a trial.
+SERVICE = "nic"
+_WATCHED = ("hw", "rdma", "ethtool")
 _MANY = 100_000
 
 
@@ -174,6 +166,57 @@ class CounterSeries:
             self._total[name] = self._total.get(name, 0) + step
             self._last[name] = value
         return dict(self._total)
+
+
+class NicWatch:
+    """Counters of every RoCE host's NICs, from `start` to `finish`."""
+
+    def __init__(self, rack: Rack, fleet: Fleet) -> None:
+        self._nics = {
+            f"{name}:{interface}": Nic(fleet.agents[name], access, interface)
+            for name, access in rack.access.items()
+            if access.nic == "roce"
+            for interface in access.interfaces
+        }
+        self._series: dict[tuple[str, str], CounterSeries] = {}
+        self._first: dict[tuple[str, str], dict[str, int]] = {}
+        self._last: dict[tuple[str, str], dict[str, int]] = {}
+        self.problems: list[str] = []
+
+    def start(self) -> None:
+        """Read all NICs for the first time."""
+        self._read(self._first)
+
+    def finish(self) -> None:
+        """Read all NICs for the last time."""
+        self._read(self._last)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what each NIC counted meanwhile, by source, without what stayed the same."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for (nic, source), last in self._last.items():
+            first = self._first.get((nic, source), {})
+            counted = {
+                name: value - first[name]
+                for name, value in last.items()
+                if name in first and value != first[name]
+            }
+            found.setdefault(nic, {})[source] = counted
+        return found
+
+    def _read(self, into: dict[tuple[str, str], dict[str, int]]) -> None:
+        for label, nic in self._nics.items():
+            try:
+                readings = nic.counters(_WATCHED)
+            except DeviceError as error:
+                self.problems.append(error.message)
+                continue
+            for reading in readings:
+                if reading.problem:
+                    continue
+                key = (label, reading.source)
+                series = self._series.setdefault(key, CounterSeries(reading.source))
+                into[key] = series.add(reading.values)
 
 
 def validate(values: Mapping[str, int], line_rate_bps: int = -1, where: str = "DCQCN") -> None:

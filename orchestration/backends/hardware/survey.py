@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from inventory.cabling import judge
+from inventory.cabling import Finding, InterfaceState, Neighbour, Survey, judge
 from inventory.rack import Access, Rack
-from inventory.survey import Finding, InterfaceState, Neighbour, Survey
 from orchestration.device.client import AgentClient
-from orchestration.device.errors import (
-    DeviceError,
-    DeviceGone,
-    LoginRefused,
-    printable,
-)
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable
+from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets
 
-_AT_ONCE = 16
 _SURVEY_TIMEOUT_S = 60.0
 _MANY = 4096
 
@@ -35,18 +28,13 @@ def survey_rack(
     `told` is called with each device's name when it is done with.
     """
 
-    def survey(access: Access) -> Survey | DeviceError:
+    def survey(access: Access) -> Survey:
         try:
             return survey_device(access, rack.known_hosts_file, secrets)
-        except DeviceError as error:
-            return error
         finally:
             told(access.device)
 
-    accesses = list(rack.access.values())
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(accesses)))) as pool:
-        found = pool.map(survey, accesses)
-        return dict(zip(rack.access, found, strict=True))
+    return side_by_side(rack.access.values(), survey)
 
 
 def survey_device(

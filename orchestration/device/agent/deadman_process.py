@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestration.device.agent.frames import Decoder, FrameError, encode
 from orchestration.device.agent.lease import (
     boottime_ns,
     drop_lease,
@@ -23,6 +22,7 @@ from orchestration.device.agent.lease import (
     time_of_day,
     write_record,
 )
+from orchestration.device.agent.main import Decoder, FrameError, encode
 from orchestration.device.agent.state import RESTORABLE
 
 RECORD = "deadman.json"

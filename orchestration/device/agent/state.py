@@ -12,16 +12,28 @@ is said and left alone: a run does not change it, so somebody else did.
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from orchestration.device.agent.configdb import dump, place
-from orchestration.device.agent.fingerprints import fingerprints
 from orchestration.device.agent.lease import this_boot
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.resp import CONFIG_DB, Redis, RedisError
-from orchestration.device.netlink import RouteSocket, attributes, interface_index
+from orchestration.device.netlink import (
+    RTM_GETADDR,
+    RTM_GETROUTE,
+    RTM_GETRULE,
+    RTM_NEWADDR,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    RouteSocket,
+    attributes,
+    interface_index,
+    message,
+)
 from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
 
 VERSION = 1
@@ -36,6 +48,11 @@ _EMPTY_TRIES, _EMPTY_WAIT_S = 200, 0.01
 
 # sch_htb reports a counter among its options: TCA_HTB_INIT's last word (struct tc_htb_glob).
 _HTB_INIT, _HTB_STATIC_BYTES = 2, 16
+
+
+# What the kernel changes by itself: lifetimes, and flags of links that are down or offloaded.
+_VOLATILE_ADDRESS, _VOLATILE_ROUTE = {6, 8}, {12, 23}
+_ROUTE_CLONED, _MULTIPATH = 0x200, 9
 
 
 class Difference(NamedTuple):
@@ -241,6 +258,54 @@ def _static_options(kind: str, options: bytes) -> bytes:
     if kind != "htb":
         return options
     return attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
+
+
+def fingerprints(route: RouteSocket) -> dict[str, str]:
+    """Return fingerprints of addresses, routes and rules: they tell a change, not what it is."""
+    tables = (
+        ("addresses", RTM_GETADDR, RTM_NEWADDR, 8),
+        ("routes", RTM_GETROUTE, RTM_NEWROUTE, 12),
+        ("rules", RTM_GETRULE, RTM_NEWRULE, 12),
+    )
+    result = {}
+    for name, ask, kind, head_bytes in tables:
+        found = route.dump(message(ask, bytes(head_bytes)))
+        lines = [_stable(kind, payload, head_bytes) for got, payload in found if got == kind]
+        text = "\n".join(sorted(line for line in lines if line))
+        result[name] = hashlib.sha256(text.encode()).hexdigest()
+    return result
+
+
+def _stable(kind: int, payload: bytes, head_bytes: int) -> str:
+    head, volatile = bytearray(payload[:head_bytes]), set()
+    if kind == RTM_NEWADDR:
+        head[2] = 0
+        volatile = _VOLATILE_ADDRESS
+    elif kind == RTM_NEWROUTE:
+        if struct.unpack_from("=I", head, 8)[0] & _ROUTE_CLONED:
+            return ""
+        head[8:12] = bytes(4)
+        volatile = _VOLATILE_ROUTE
+    parts = [head.hex()]
+    for number, value in sorted(attributes(payload, head_bytes).items()):
+        if number in volatile:
+            continue
+        if kind == RTM_NEWROUTE and number == _MULTIPATH:
+            value = _without_flags(value)
+        parts.append(f"{number}={value.hex()}")
+    return " ".join(parts)
+
+
+def _without_flags(hops: bytes) -> bytes:
+    """Return a multipath attribute with the next hops' flags (dead, link down) cleared."""
+    result, at = bytearray(hops), 0
+    while at + 8 <= len(hops):
+        (length,) = struct.unpack_from("=H", hops, at)
+        result[at + 2] = 0
+        if length < 8:
+            break
+        at += (length + 3) & ~3
+    return bytes(result)
 
 
 def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> None:

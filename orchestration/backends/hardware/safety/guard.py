@@ -9,19 +9,17 @@ from typing import Any
 
 from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.outcome import (
+from orchestration.backends.hardware.safety.recovery import (
+    RESTORE_TIMEOUT_S,
     Outcome,
     is_foreign,
     outcome_of,
     said,
-)
-from orchestration.backends.hardware.safety.recovery import (
-    RESTORE_TIMEOUT_S,
-    Agent,
     settle_dead_runs,
 )
 from orchestration.device.agent.lease import boottime_ns
 from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.device.fleet import Agent, answered, gather
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.model.records import Observation
 
@@ -117,11 +115,10 @@ class Guard:
 
     def _withdraw(self) -> None:
         """Undo a preparation that failed: nothing was changed yet."""
+        mine = {device: {"holder": self._holder} for device in self._agents}
         for op in ("deadman.disarm", "lease.drop"):
-            for agent in self._agents.values():
-                # what is somebody else's is refused, and left to them
-                with suppress(DeviceError):
-                    agent.result(agent.post(op, holder=self._holder), RESTORE_TIMEOUT_S)
+            # what is somebody else's is refused, and left to them
+            self._gather(op, mine)
         if self._run:
             with suppress(ClosloopError):
                 self._ledger.close_run(self._run)
@@ -271,27 +268,12 @@ class Guard:
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices side by side. Raises the first one's DeviceError, when all have answered."""
-        answers = self._gather(op, requests)
-        for answer in answers.values():
-            if isinstance(answer, DeviceError):
-                raise answer
-        return answers
+        return answered(self._gather(op, requests))
 
     def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices side by side; return each one's answer, or its DeviceError."""
-        posted: dict[str, int] = {}
-        answers: dict[str, Any] = {}
-        for device, words in requests.items():
-            try:
-                posted[device] = self._agents[device].post(op, **words)
-            except DeviceError as error:
-                answers[device] = error
-        for device, number in posted.items():
-            try:
-                answers[device] = self._agents[device].result(number, RESTORE_TIMEOUT_S)
-            except DeviceError as error:
-                answers[device] = error
-        return {device: answers[device] for device in requests}
+        asked = {device: (self._agents[device], (op, words)) for device, words in requests.items()}
+        return gather(asked, RESTORE_TIMEOUT_S)
 
 
 def _may_change(request: Mapping[str, Any]) -> list[str]:
