@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.ansible_links import Listed, link_specs
-from inventory.ansible_schema import COLLECTOR, GROUPS, LinkVariable
+from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
@@ -150,17 +150,12 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
 
 
 def _safety(safety: Safety) -> dict[str, Any]:
-    corridor = safety.corridor
+    corridor = dataclasses.asdict(safety.corridor)
     return {
         "deadman": _seconds(safety.deadman_s),
         "lease": _seconds(safety.lease_s),
         "min_change_interval": format_duration(safety.min_change_interval_ns, _DIGITS),
-        "corridor": {
-            "window": _seconds(corridor.window_s),
-            "max_drop_share": corridor.max_drop_share,
-            "max_pause_share": corridor.max_pause_share,
-            "min_throughput_share": corridor.min_throughput_share,
-        },
+        "corridor": {"window": _seconds(corridor.pop("window_s")), **corridor},
     }
 
 
@@ -170,17 +165,8 @@ def _seconds(value: float) -> str:
 
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables but for its address and links."""
-    return {
-        "ansible_user": access.user,
-        "ansible_port": access.port,
-        "ansible_ssh_private_key_file": access.key_file,
-        "ansible_become": access.become,
-        "closloop_platform": access.platform,
-        "closloop_nic": access.nic,
-        "closloop_rdma_device": access.rdma_device,
-        "closloop_shape": access.shape,
-        "closloop_queues": list(access.queues),
-    }
+    said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
+    return {**said, "closloop_queues": list(access.queues)}
 
 
 # What need not be written; `ansible_user` always is.
@@ -198,19 +184,14 @@ def _shared(accesses: Collection[Access]) -> dict[str, Any]:
 
 
 def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
-    result = []
-    for port in rack.testbed.ports_of[name]:
-        far = rack.testbed.ports[port.peer]
-        result.append(
-            {
-                "interface": rack.interface(port),
-                "peer": far.device,
-                "peer_interface": rack.interface(far),
-                "rate": format_rate(port.rate_bps, _DIGITS),
-                "delay": format_duration(port.delay_ns, _DIGITS),
-            }
-        )
-    return result
+    return [
+        {
+            **link.model_dump(),
+            "rate": format_rate(link.rate or 0, _DIGITS),
+            "delay": format_duration(link.delay or 0, _DIGITS),
+        }
+        for link in _listed_links(rack, name)
+    ]
 
 
 def _device_lines(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from inventory.rack import Access
 from orchestration.device.errors import printable
 
 BROKEN = "Data could not be sent to remote host"
+_NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")
 # What to look for in ssh's, sudo's and Ansible's words; the first found counts.
 _KNOWN = (
     (
@@ -93,16 +94,8 @@ _KNOWN = (
         "see whether it still runs; what was changed stays, `closloop provision --undo` takes it "
         "back",
     ),
-    (
-        "/usr/bin/python3: not found",
-        "it has no /usr/bin/python3",
-        "install Python 3.9 or later on it",
-    ),
-    (
-        "/usr/bin/python3: No such file",
-        "it has no /usr/bin/python3",
-        "install Python 3.9 or later on it",
-    ),
+    ("/usr/bin/python3: not found", *_NO_PYTHON),
+    ("/usr/bin/python3: No such file", *_NO_PYTHON),
     (
         # Ansible wrote to ssh while ssh was ending, and does not tell what ssh said
         BROKEN,
@@ -172,18 +165,10 @@ class ProvisionResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as JSON-ready data."""
-        devices = {
-            name: {
-                "tasks": outcome.tasks,
-                "changed": outcome.changed,
-                "changes": outcome.changes,
-                "skipped": [{"step": s.step, "reason": s.reason} for s in outcome.skipped],
-                "failure": outcome.failure,
-                "remedy": outcome.remedy,
-                "seconds": round(outcome.seconds, 3),
-            }
-            for name, outcome in self.devices.items()
-        }
+        devices = {name: asdict(outcome) for name, outcome in self.devices.items()}
+        for outcome in devices.values():
+            del outcome["device"], outcome["unexplained"]
+            outcome["seconds"] = round(outcome["seconds"], 3)
         return {"what": self.what, "seconds": round(self.seconds, 3), "devices": devices}
 
 
@@ -243,12 +228,7 @@ def explain(access: Access, said: str, remedy: str = "") -> tuple[str, str]:
     With a `remedy`, the device's module has found the fault itself. All of it is data: it is shown
     as one line, whatever it holds.
     """
-    values = {
-        "device": access.device,
-        "address": access.address,
-        "port": access.port,
-        "user": access.user,
-    }
+    values = asdict(access)
     if remedy:
         return printable(said), printable(remedy)
     for words, message, known_remedy in _KNOWN:

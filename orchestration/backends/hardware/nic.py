@@ -15,7 +15,7 @@ from typing import Any
 from inventory.rack import Access, Rack
 from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, refusal
 from orchestration.device.client import AgentClient
-from orchestration.device.errors import DeviceError, printable
+from orchestration.device.errors import DeviceError, printable, unreadable
 from orchestration.device.fleet import Fleet
 from orchestration.model.errors import InputError, Problem
 
@@ -96,7 +96,7 @@ class Nic:
                 persistent_problem=printable(found["mlxconfig_problem"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
 
     def read(self) -> dict[str, int]:
         """Return the value of every DCQCN parameter that the NIC has. Raises DeviceError."""
@@ -120,7 +120,7 @@ class Nic:
         try:
             return [_reading(source, row) for source, row in found.items()]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
 
     def _ask(self, op: str, timeout_s: float = 30.0, **arguments: Any) -> Any:
         arguments |= {"interface": self._interface, "rdma_device": self._access.rdma_device}
@@ -132,15 +132,8 @@ class Nic:
             if not all(isinstance(value, int) for value in values.values()):
                 raise TypeError("a value is no whole number")
         except (KeyError, TypeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
         return values
-
-    def _unreadable(self, error: Exception) -> DeviceError:
-        return DeviceError(
-            self._access.device,
-            f"what its NIC says cannot be read: {printable(f'{type(error).__name__}: {error}')}",
-            "see whether something changes what its agent sends",
-        )
 
 
 class CounterSeries:
