@@ -234,20 +234,11 @@ def _telemetry(redis: Redis) -> list[dict[str, Any]]:
     """High Frequency Telemetry's profiles that stream the queues' depth; it is not in Redis."""
     found = []
     for key, row in _rows(redis, CONFIG_DB, "HIGH_FREQUENCY_TELEMETRY_GROUP|*").items():
-        parts = key.split("|")
-        if (
-            len(parts) == 3
-            and parts[2] == "QUEUE"
-            and "OCCUPANCY" in row.get("object_counters", "")
-        ):
-            profile = redis.hash(CONFIG_DB, f"HIGH_FREQUENCY_TELEMETRY_PROFILE|{parts[1]}")
-            found.append(
-                {
-                    "profile": parts[1],
-                    "on": profile.get("stream_state") == "enabled",
-                    "poll_us": profile.get("poll_interval", ""),
-                }
-            )
+        _, name, group, *more = [*key.split("|"), "", ""]
+        if len(more) == 2 and group == "QUEUE" and "OCCUPANCY" in row.get("object_counters", ""):
+            profile = redis.hash(CONFIG_DB, f"HIGH_FREQUENCY_TELEMETRY_PROFILE|{name}")
+            on, poll_us = profile.get("stream_state") == "enabled", profile.get("poll_interval", "")
+            found.append({"profile": name, "on": on, "poll_us": poll_us})
     return found
 
 

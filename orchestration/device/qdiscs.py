@@ -8,8 +8,8 @@ here (struct layouts: linux/pkt_sched.h).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .netlink import (
     NESTED,
@@ -256,6 +256,28 @@ def _idle_table(wlog: int, scell_log: int) -> bytes:
     if wlog == 0 and scell_log == 0:
         return bytes([31]) * 256
     return bytes(min(31, cell * 31 // 384) for cell in range(255)) + bytes([31])
+
+
+def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
+    """Return the requests that build a port's qdiscs, from `parent` down.
+
+    `wanted` may have a `shaper` (the words of `tbf`), below it `fair` queueing or `reds` (the words
+    of `red`), and for several of these `weights` and `frame_bytes` (the words of `ets`).
+    """
+    requests = []
+    if wanted.get("shaper"):
+        requests.append(tbf(ifindex, TBF_HANDLE, parent, **wanted["shaper"]))
+        parent = TBF_HANDLE + 1
+    if wanted.get("fair"):
+        requests.append(fair_queue(ifindex, LEAF_HANDLE, parent))
+    reds = wanted.get("reds", [])
+    if len(reds) > 1:
+        weights, frame_bytes = wanted["weights"], wanted["frame_bytes"]
+        requests.append(ets(ifindex, ETS_HANDLE, parent, weights, frame_bytes))
+    for klass, words in enumerate(reds):
+        above = parent if len(reds) == 1 else leaf_parent(klass, len(reds))
+        requests.append(red(ifindex, leaf_handle(klass), above, **words))
+    return requests
 
 
 def clsact(ifindex: int) -> bytes:

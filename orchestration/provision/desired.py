@@ -23,16 +23,13 @@ from typing import Any
 from inventory.addressing import attachments, nic_addresses, router_addresses
 from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.backends.sysctls import host_sysctls, switch_sysctls
-from orchestration.device import qdiscs
+from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
 # Salts the ECMP hashes as a trial of seed 1 does, the first of a campaign.
 _ECMP_SEED = 1
-_BUCKET_SPARE_BYTES = 100
 # Rules and tables of hosts with several NICs: what has a NIC's address leaves through it.
 FIRST_NIC_TABLE = 4101
 
@@ -48,8 +45,6 @@ PLAYBOOKS = {
 }
 
 ROCE_DSCP = 26
-# DSCP in the upper six bits, ECT(0) below.
-ROCE_TYPE_OF_SERVICE = ROCE_DSCP << 2 | 0b10
 
 
 @dataclass(frozen=True)
@@ -120,26 +115,6 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
     }
 
 
-def switch_queues(testbed: Testbed, port: Port, *, shape: bool) -> dict[str, Any]:
-    """Return a Linux switch port's queues: RED that never marks until a tuner sets thresholds."""
-    reds = [
-        {
-            "kmin_bytes": queue.buffer_bytes,
-            "kmax_bytes": queue.buffer_bytes,
-            "max_p": qdiscs.ALWAYS,
-            "limit_bytes": queue.buffer_bytes,
-        }
-        for queue in testbed.queues_at(port)
-    ]
-    result: dict[str, Any] = {"reds": reds}
-    if shape:
-        result["shaper"] = _shaper(testbed, port)
-    if testbed.classes:
-        result["weights"] = [klass.weight for klass in testbed.classes]
-        result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-    return result
-
-
 def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
     """Return a host's interfaces, addresses, routes, rules and sysctls."""
     testbed, access = rack.testbed, rack.access[name]
@@ -158,7 +133,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         }
         if access.shape:
             interface["offloads_off"] = True
-            interface["queues"] = {"shaper": _shaper(testbed, port), "fair": True}
+            interface["queues"] = host_queues(testbed, port)
         interfaces.append(interface)
         leaf = testbed.peer_device(port).name
         via = [[routers[leaf], rack.interface(port), 1]]
@@ -187,6 +162,7 @@ def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
         "rdma_device": access.rdma_device,
         "trust": "dscp",
         "dscp": settings.dscp,
+        # DSCP in the upper six bits, ECT(0) below
         "type_of_service": settings.dscp << 2 | 0b10,
         "priority": settings.priority,
         "dcqcn": dict(settings.dcqcn),
@@ -214,15 +190,6 @@ def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
             via = [["", rack.interface(port), 1]]
             result.append({"to": f"{addresses[port.peer]}/32", "via": via})
     return result
-
-
-def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
-    """A bucket of one frame and a little more, so that a shaper that wakes up late catches up."""
-    return {
-        "rate_bps": port.rate_bps,
-        "bucket_bytes": testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES,
-        "framing_bytes": testbed.framing_bytes,
-    }
 
 
 def _unfiltered(interfaces: list[str]) -> dict[str, str]:

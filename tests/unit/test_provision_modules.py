@@ -229,7 +229,7 @@ TWO = {"shaper": SHAPER, "reds": [RED, RED], "weights": [30, 70], "frame_bytes":
 
 def as_reported(wanted):
     """The disciplines as a kernel reports them, once they are made."""
-    parts = [queues.decode(request) for request in queues.expected_requests(7, wanted)]
+    parts = [queues.decode(request) for request in queues.qdiscs.stack(7, wanted)]
     return [{**part._asdict(), "options": part.options.hex()} for part in parts]
 
 

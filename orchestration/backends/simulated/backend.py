@@ -9,11 +9,11 @@ from pathlib import Path
 from collectors.observers import observers
 from collectors.recorder import Recorder
 from inventory.topology import Testbed
+from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.backends.sysctls import TSQ_LIMIT_BYTES
 from orchestration.loop import run_loop
 from orchestration.model.ports import Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord

@@ -243,14 +243,9 @@ class _Watch:
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        return {
-            "holder": self._armed.holder,
-            "note": self._armed.note,
-            "armed_at": self._armed.armed_at,
-            "after_s": self._armed.after_s,
-            "left_s": max(0.0, self._left_s()),
-            "pid": os.getpid(),
-        }
+        said = self._armed._asdict()
+        del said["snapshot"]
+        return {**said, "left_s": max(0.0, self._left_s()), "pid": os.getpid()}
 
     def _stop(self) -> None:
         self._running = False

@@ -212,9 +212,5 @@ def this_boot() -> str:
 def operations(_: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     leases = Leases(runtime_folder(), this_boot())
-    return {
-        "lease.take": leases.take,
-        "lease.renew": leases.renew,
-        "lease.drop": leases.drop,
-        "lease.show": leases.show,
-    }
+    names = ("take", "renew", "drop", "show")
+    return {f"lease.{name}": getattr(leases, name) for name in names}

@@ -15,13 +15,14 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from orchestration.device.agent.configdb import dump, place
 from orchestration.device.agent.lease import this_boot
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.resp import CONFIG_DB, Redis, RedisError
+from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError
 from orchestration.device.netlink import (
     RTM_GETADDR,
     RTM_GETROUTE,
@@ -219,26 +220,18 @@ def _qdisc_differences(
 
 
 def _again(wanted: dict[str, Any]) -> dict[str, Any]:
-    return snapshot(
-        {
-            "interfaces": list(wanted["interfaces"]),
-            "sysctls": list(wanted["sysctls"]),
-            "sonic": wanted["rows"] is not None,
-        }
-    )
+    sonic = wanted["rows"] is not None
+    names = {part: list(wanted[part]) for part in ("interfaces", "sysctls")}
+    return snapshot({**names, "sonic": sonic})
 
 
 def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
     indexes: dict[int, str] = {}
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = dict.fromkeys(names)
     for name in names:
-        result[name] = None
-        try:
-            index = interface_index(name)
-        except OSError:
-            continue
-        result[name] = []
-        indexes[index] = name
+        with suppress(OSError):
+            indexes[interface_index(name)] = name
+            result[name] = []
     for item in qdiscs(route):
         if item.ifindex not in indexes:
             continue
@@ -366,36 +359,34 @@ def _read_sysctl(name: str) -> str | None:
         return None
 
 
-def _read_rows() -> dict[str, dict[str, str]]:
-    """Return the rows by CONFIG_DB's keys."""
+@contextmanager
+def _redis() -> Iterator[Redis]:
     redis = Redis()
     try:
-        tables = dump(redis, SONIC_TABLES)
+        yield redis
     except RedisError as error:
         raise OperationError(error.what, error.remedy) from error
     finally:
         redis.close()
+
+
+def _read_rows() -> dict[str, dict[str, str]]:
+    """Return the rows by CONFIG_DB's keys."""
+    with _redis() as redis:
+        tables = dump(redis, SONIC_TABLES)
     return {f"{table}|{name}": row for table, rows in tables.items() for name, row in rows.items()}
 
 
 def _restore_rows(plan: Plan, changed: list[str]) -> None:
-    commands: list[tuple[int, Sequence[str]]] = []
-    for key, row in plan.rows.items():
-        # all fields of a row at once: orchagent never sees kmin above kmax
-        commands.append(
-            (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
-        )
-    for key, fields in plan.fields_removed.items():
-        commands.append((CONFIG_DB, ("HDEL", key, *fields)))
-    if not commands:
-        return
-    redis = Redis()
-    try:
-        redis.run(commands)
-    except RedisError as error:
-        raise OperationError(error.what, error.remedy) from error
-    finally:
-        redis.close()
+    # all fields of a row at once: orchagent never sees kmin above kmax
+    commands: list[Command] = [
+        (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
+        for key, row in plan.rows.items()
+    ]
+    commands += [(CONFIG_DB, ("HDEL", key, *fields)) for key, fields in plan.fields_removed.items()]
+    if commands:
+        with _redis() as redis:
+            redis.run(commands)
     changed += [f"row {key}" for key in dict.fromkeys([*plan.rows, *plan.fields_removed])]
 
 

@@ -68,7 +68,7 @@ class Queues:
 
     def build(self, index: int, present: list, wanted: dict) -> None:
         """Put the wanted disciplines in place; keep what is queued where only RED changes."""
-        requests = expected_requests(index, wanted)
+        requests = qdiscs.stack(index, wanted)
         parts = [decode(request) for request in requests]
         if not _same_shape(present, parts) or not all(
             part.kind == "red" or _same_part(there, part) for there, part in _both(present, parts)
@@ -112,48 +112,10 @@ class Queues:
         return any(kind == qdiscs.RTM_NEWTFILTER for kind, _ in found)
 
 
-def expected_requests(index: int, wanted: dict) -> list:
-    """Return the requests that build the wanted disciplines on an interface without any."""
-    parent, requests = qdiscs.TC_H_ROOT, []
-    shaper = wanted.get("shaper")
-    if shaper:
-        requests.append(
-            qdiscs.tbf(
-                index,
-                qdiscs.TBF_HANDLE,
-                parent,
-                shaper["rate_bps"],
-                shaper["bucket_bytes"],
-                shaper["framing_bytes"],
-            )
-        )
-        parent = qdiscs.TBF_HANDLE + 1
-    if wanted.get("fair"):
-        requests.append(qdiscs.fair_queue(index, qdiscs.LEAF_HANDLE, parent))
-    reds = wanted.get("reds", [])
-    if len(reds) > 1:
-        weights, frame_bytes = wanted["weights"], wanted["frame_bytes"]
-        requests.append(qdiscs.ets(index, qdiscs.ETS_HANDLE, parent, weights, frame_bytes))
-    for klass, red in enumerate(reds):
-        above = parent if len(reds) == 1 else qdiscs.leaf_parent(klass, len(reds))
-        requests.append(
-            qdiscs.red(
-                index,
-                qdiscs.leaf_handle(klass),
-                above,
-                red["kmin_bytes"],
-                red["kmax_bytes"],
-                red["max_p"],
-                red["limit_bytes"],
-            )
-        )
-    return requests
-
-
 def same_queues(present: list, target: object) -> bool:
     """True if an interface's disciplines are the wanted ones (a dict), or the former ones."""
     if isinstance(target, dict):
-        parts = [decode(request) for request in expected_requests(0, target)]
+        parts = [decode(request) for request in qdiscs.stack(0, target)]
         return _same_shape(present, parts) and all(
             _same_part(a, b) for a, b in _both(present, parts)
         )
@@ -163,7 +125,7 @@ def same_queues(present: list, target: object) -> bool:
 def shown_queues(value: object) -> str:
     """Return disciplines as people read them, the root first."""
     if isinstance(value, dict):
-        parts = [decode(request) for request in expected_requests(0, value)]
+        parts = [decode(request) for request in qdiscs.stack(0, value)]
         return " > ".join(_words(p.kind, p.handle, p.options) for p in parts) or "the default"
     parts = value or []
     words = [_words(p["kind"], p["handle"], bytes.fromhex(p["options"])) for p in parts]
