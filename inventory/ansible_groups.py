@@ -1,7 +1,7 @@
 """Ansible's view of an inventory file: its groups, its hosts, and each host's variables, merged.
 
 Merged as Ansible does: variables of `all`, then of groups from the outermost in (equally deep ones
-by `ansible_group_priority`, then by name), then the host's own; the last one counts, whole.
+by `ansible_group_priority`, then by name), then the host's own. The last one counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Group:
 
 
 class Groups:
-    """Groups and hosts of an inventory file. `problems` are what its structure is refused for."""
+    """Groups and hosts of an inventory file. `problems` are faults of its structure."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -107,9 +107,9 @@ class Groups:
         return here
 
     def view(self, variables: Variables, fallback: Loc) -> Document:
-        """Return variables as a document of their own, whose problems are told at their places.
+        """Return variables as a document of their own; problems name the variables' lines.
 
-        What concerns none of them is told at `fallback`.
+        A problem that is of no variable names `fallback`.
         """
         lines: dict[Loc, int] = {(): self.document.lines[fallback]}
         for name, loc in variables.items():
@@ -192,7 +192,7 @@ class Groups:
 
 
 def refusals(groups: Groups, path: Path) -> list[Problem]:
-    """Return everything that the file, or a folder beside it, is refused for."""
+    """Return every fault of the file, and of the folders beside it."""
     return [
         *groups.problems,
         *_yaml_faults(groups),

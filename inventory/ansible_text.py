@@ -1,4 +1,4 @@
-"""A rack as the text of an Ansible YAML inventory, which `inventory.ansible` reads back."""
+"""A rack, or a skeleton to be edited, as an Ansible YAML inventory for `inventory.ansible`."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
 def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | None = None) -> str:
     """Return a rack's inventory; see `write_rack`.
 
-    `comments` are written above the variables and groups that they are for, and first of all the
-    one for "".
+    `comments` are written above the variable or group of that name; the one for "" goes first.
     """
     about = _Comments(comments or {})
     named = testbed or _packaged(rack.testbed)

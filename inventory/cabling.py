@@ -33,7 +33,7 @@ _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Who announces itself at an interface over LLDP: only what it says, and all of it data.
+    """A neighbour at an interface, as it announces itself over LLDP.
 
     `port` is its port as `port_type` (ifname, mac, local, ifalias, …); `description` is the port's.
     """

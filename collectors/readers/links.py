@@ -1,8 +1,8 @@
-"""The device's ports: do they have a carrier, and how often has it come or gone?
+"""The carrier of a device's ports: whether it is there, and how often it has changed.
 
     links.read    {interfaces} -> {name: [carrier: 1 or 0, changes of it since boot]}
 
-An interface that is not there has no carrier, and -1 changes.
+A missing interface has no carrier, and -1 changes.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ class RingError(OSError):
 
 
 class Ring:
-    """A ring of up to `entries` operations, which are written once and carried out again and again.
+    """Up to `entries` operations that are written once and carried out many times.
 
-    The kernel carries them out in their order while they are handed in, as long as none has to
-    wait: a netlink answer is ready when its request was sent. None waits; one that would have to
-    fails with EAGAIN. Raises RingError if the kernel has no io_uring.
+    The kernel carries them out in order as they are handed in. None waits: a netlink answer is
+    ready once its request is sent, and an operation that would have to wait fails with EAGAIN.
+    Raises RingError if the kernel has no io_uring.
     """
 
     def __init__(self, entries: int) -> None:
@@ -146,9 +146,8 @@ class SocketExchange:
 class RingExchange:
     """One system call for all namespaces: a ring whose entries are written once.
 
-    How many receives an answer takes is learned from plain sockets; an answer that has become
-    longer is asked for again with them, and learned anew. Raises RingError if the kernel has no
-    io_uring.
+    Plain sockets show how many receives an answer takes; an answer that has grown is asked for
+    again with them. Raises RingError if the kernel has no io_uring.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], request: bytes) -> None:

@@ -7,8 +7,8 @@
     nic.counters      {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
                       -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
 
-Parameters and their names: `agent.dcqcn`. A write that fails half-way is undone. `previous` also
-has what the NIC changes by itself with it: writing `previous` back is a complete undo.
+`agent.dcqcn` has the parameters. A write that fails half-way is undone. `previous` includes what
+the NIC changes by itself along with a write, so writing `previous` back undoes all of it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def write_dcqcn(request: dict[str, Any], places: Places = HERE) -> dict[str, Any
 def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
     """Return the counters of the sources asked for, each with its time.
 
-    A source that is not there has `problem` instead.
+    A missing source has `problem` instead.
     """
     readers: dict[str, Callable[[], dict[str, Any]]] = {
         "hw": lambda: _folder(_port_folder(request, places), "hw_counters"),

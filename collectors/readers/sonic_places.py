@@ -89,9 +89,9 @@ def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
 
 
 def polls_ms(redis: Redis) -> dict[str, int]:
-    """Return how often each group of counters is polled, in ms; groups that are off are left out.
+    """Return the poll of each group of counters in ms, without groups that are off.
 
-    The PFC watchdog's group is on where a port is watched.
+    The PFC watchdog's group is on if a port is watched.
     """
     result = {}
     for group, (_, on, interval) in GROUPS.items():
@@ -110,7 +110,7 @@ def polls_ms(redis: Redis) -> dict[str, int]:
 
 
 def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
-    """Find queues, given as [port, number, WRED profile]; raise OperationError if one is not so."""
+    """Find queues, given as [port, number, WRED profile]. Raises OperationError if one differs."""
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
     bindings = _bindings(redis)

@@ -1,7 +1,6 @@
 """The controller's end of an agent: one connection a device, kept open, requests in a row.
 
-Requests to several devices are sent first and waited for afterwards: `post` to all, then `result`
-of each, so that a round takes as long as the slowest device.
+`fleet.gather` asks several devices at once.
 """
 
 from __future__ import annotations

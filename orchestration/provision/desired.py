@@ -92,7 +92,7 @@ def desired_state(
 def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
     """Return a Linux switch's interfaces, routes and sysctls; `number` is its place in the testbed.
 
-    With offloads off, a packet is one mark decision: a merged one would be a single one.
+    Offloads are off, so that every packet gets its own marking decision.
     """
     testbed, access = rack.testbed, rack.access[name]
     names = [rack.interface(port) for port in testbed.ports_of[name]]

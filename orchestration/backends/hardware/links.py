@@ -1,4 +1,4 @@
-"""Ports of a rack that lose their carrier: a trial whose ports flap measures the cable."""
+"""Watches a rack's ports for a lost carrier: a trial with a flapping port measures the cable."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _REMEDY = "look at cable and optics, and at who shuts the port; `closloop invent
 
 
 class LinkWatch:
-    """Looks at the carriers of all ports that have a link, before and after.
+    """Compares the carriers of all linked ports before and after a trial.
 
-    Raises TrialError on leaving if one has changed, in place of a DeviceError or TrialError: a port
-    that flapped is their likely cause, and says more.
+    Raises TrialError on leaving if one has changed. This replaces a DeviceError or TrialError,
+    which a flapping port has probably caused.
     """
 
     def __init__(self, rack: Rack, fleet: Fleet) -> None:

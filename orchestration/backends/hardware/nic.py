@@ -33,11 +33,11 @@ _MANY = 100_000
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a NIC offers: `surfaces` (debugfs or sysfs) by parameter; none if it has no DCQCN.
+    """What a NIC offers: `surfaces` (debugfs or sysfs) by DCQCN parameter.
 
     `enabled` are the priorities that react to CNPs (`roce_rp`) and send them (`roce_np`), where the
-    driver says. `persistent` are mlxconfig's values, which count from the next reset on; empty
-    where it cannot be asked, for `persistent_problem`.
+    driver says. `persistent` are mlxconfig's values, which apply after the next reset; empty if
+    mlxconfig cannot be asked, with the reason in `persistent_problem`.
     """
 
     pci: str
@@ -185,7 +185,7 @@ class NicWatch:
         self._read(self._last)
 
     def facts(self) -> dict[str, Any]:
-        """Return what each NIC counted meanwhile, by source, without what stayed the same."""
+        """Return what each NIC has counted, by source, without counters that stayed the same."""
         found: dict[str, dict[str, dict[str, int]]] = {}
         for (nic, source), last in self._last.items():
             first = self._first.get((nic, source), {})

@@ -47,7 +47,7 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
 
 
 def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> None:
-    """Raise NotReadyError if a tuner looks at a number that a switch does not offer.
+    """Raise NotReadyError if a tuner observes what a switch does not offer.
 
     Call it after the first reading.
     """

@@ -1,4 +1,4 @@
-"""What a run may change on a device: taken down before, put back afterwards.
+"""What a run may change on a device: a snapshot before, the restore afterwards.
 
     state.snapshot  {interfaces, sysctls, sonic} -> the snapshot
     state.restore   {snapshot} -> {"changed": [what was put back], "differences": [what is not],
@@ -6,8 +6,8 @@
 
 A snapshot has of each interface all qdiscs (RED's parameters decoded), the sysctls named (paths
 below /proc/sys), fingerprints of addresses, routes and rules, and on a SONiC switch the rows of the
-tables that runs touch. Put back are RED's parameters, sysctls and rows. Anything else that differs
-is said and left alone: a run does not change it, so somebody else did.
+tables that runs touch. RED's parameters, sysctls and rows are put back. Other differences are
+reported and left alone: somebody else made them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Plan(NamedTuple):
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
-    """Take down the state of what the request names. What is missing is null."""
+    """Return the state of what the request names; null for what is missing."""
     with RouteSocket() as route:
         return {
             "version": VERSION,
@@ -96,7 +96,7 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
 def restore(wanted: dict[str, Any]) -> dict[str, Any]:
     """Put back what differs from a snapshot; return what was changed and what differs still.
 
-    A thing that cannot be put back does not keep the rest from it.
+    If one thing cannot be put back, the others still are.
     """
     if wanted.get("version") != VERSION:
         raise OperationError(

@@ -67,7 +67,7 @@ class Device(ABC):
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
-        They are those of things that were never changed before: what is there is somebody else's.
+        They are changes of things that this module has not changed before.
         """
 
     @abstractmethod

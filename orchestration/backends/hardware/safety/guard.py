@@ -37,14 +37,14 @@ class NotRestored(TrialError):  # noqa: N818
 class Guard:
     """Holds a rack for one trial, as a context manager.
 
-    Entered, it has a lease on every device or none, a snapshot of each in the ledger, and a
-    dead-man's timer armed on each. Left, however that comes about, it restores every device that
-    can be reached; of the others it says so, and their timers do it. `tick` must be called more
+    On entering it takes a lease on every device or none, keeps a snapshot of each in the ledger,
+    and arms a dead-man's timer on each. On leaving, for whatever reason, it restores every device
+    that can be reached and names the others, which their timers restore. `tick` must be called more
     often than the dead-man's time.
 
     `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
     `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError.
-    `outcomes` are there once it is left, `settled_before` what a dead run had left behind.
+    `outcomes` are set on leaving; `settled_before` is what a dead run had left behind.
     """
 
     def __init__(

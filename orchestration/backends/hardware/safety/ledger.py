@@ -5,8 +5,8 @@
       HASH.json           a device's snapshot, named by its content
       RUN.lock            held by the run while it lives
 
-An entry is on the disk when the call returns. A run's thresholds may change many times a second:
-one entry a device says so beforehand, and the snapshot has what they all were.
+An entry is on the disk when the call returns. Thresholds may change many times a second, so one
+entry for each device says so beforehand, and the snapshot has the former values.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def restore_runs(rack: Rack, inventory: Path, secrets: Secrets | None = None) ->
 def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
     """Restore what dead runs left behind on the devices that `agents` reach.
 
-    Returns what became of each device, the others of the open runs included. What only somebody
-    else's ledger names is left alone. Raises NotReadyError while a run of this ledger goes on.
+    Returns what became of each device, including those of open runs that cannot be reached. Runs in
+    somebody else's ledger are left alone. Raises NotReadyError while a run of this ledger goes on.
     """
     runs = ledger.open_runs()
     for run in runs:
@@ -127,10 +127,10 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
 
 
 def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
-    """Put right what dead runs left, where there is no doubt, before a new run begins.
+    """Restore what dead runs left, where that is safe, before a new run begins.
 
-    That is: their dead-man's timers have fired, or are told to, or the device has restarted. Raises
-    NotReadyError for a device of which it is not known what has been done to it since.
+    It is safe if the dead-man's timer has fired or can be told to, or if the device has restarted.
+    Raises NotReadyError for a device whose changes since then are not known.
     """
     return _settle(
         agents, ledger, [run for run in ledger.open_runs() if not run.alive], force=False
