@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from orchestration.model.knobs import KNOBS
 from orchestration.watch.ports import port_figures
 from orchestration.watch.state import RunState, TrialState
 
@@ -69,7 +69,16 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
         "late_samples": snapshot.late_samples,
         "flows_done": None if snapshot.flows_done < 0 else snapshot.flows_done,
         "changes": snapshot.changes,
-        "recent_changes": [asdict(change) for change in snapshot.recent],
+        "recent_changes": [
+            {
+                "t_ns": change.t_ns,
+                "applied_ns": change.applied_ns,
+                "knob": change.knob,
+                f"{KNOBS[change.knob].scope}s": change.targets,
+                **change.ranges,
+            }
+            for change in snapshot.recent
+        ],
         "ports": [
             {
                 "device": port.device,

@@ -8,6 +8,7 @@ import numpy as np
 
 from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Floats, Ints
 
 
@@ -37,10 +38,11 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
     window_ns = snapshot.t_ns - snapshot.before_ns
     buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
     rates = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
-    limit = np.where(snapshot.kmax_bytes > 0, snapshot.kmax_bytes, buffers)
-    sent_bytes = _grown(snapshot.tx_bytes, snapshot.before_tx_bytes)
-    sent = _grown(snapshot.tx_packets, snapshot.before_tx_packets)
-    marked = _grown(snapshot.marked_packets, snapshot.before_marked_packets)
+    kmax = snapshot.settings.get(ECN.name, {}).get("kmax_bytes", np.zeros(len(buffers)))
+    limit = np.where(kmax > 0, kmax, buffers)
+    sent_bytes = _grown(snapshot, "tx_bytes")
+    sent = _grown(snapshot, "tx_packets")
+    marked = _grown(snapshot, "marked_packets")
     per_port = testbed.queues_per_port
 
     def added(values: Floats) -> Floats:
@@ -76,5 +78,5 @@ def _known(values: Ints | Floats) -> Floats:
     return known
 
 
-def _grown(now: Ints, before: Ints) -> Floats:
-    return _known(now) - _known(before)
+def _grown(snapshot: Snapshot, counter: str) -> Floats:
+    return _known(snapshot[counter]) - _known(snapshot.before[counter])

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.topology import Testbed
+from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
-    ActionRecords,
+    ChangeRecords,
     Floats,
     FlowRecords,
-    HostRecords,
     Ints,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
@@ -88,7 +88,7 @@ def drawn_record(
     rng: np.random.Generator,
     waits: Floats,
     t_ns: Ints,
-    actions: ActionRecords,
+    actions: ChangeRecords,
 ) -> TrialRecord:
     """Draw what such a trial leaves: flows `waits` times as slow as alone, queues at `t_ns`."""
     rows = (len(t_ns), len(testbed.queues))
@@ -102,31 +102,32 @@ def drawn_record(
             retransmits=np.zeros(len(schedule), dtype=np.int64),
             status=np.full(len(schedule), DONE),
         ),
-        ports=PortRecords(
-            t_ns,
-            rng.gamma(0.3, 50_000, rows).astype(np.int64),
-            tx_packets * _PACKET_BYTES,
-            tx_packets,
-            np.cumsum(rng.integers(0, 2, rows), axis=0),
-            np.zeros(rows, dtype=np.int64),
-        ),
-        actions=actions,
-        hosts=HostRecords(t_ns, of_hosts, of_hosts, of_hosts, of_hosts),
+        samples={
+            "queue": Samples.of(
+                "queue",
+                t_ns,
+                rng.gamma(0.3, 50_000, rows).astype(np.int64),
+                tx_packets * _PACKET_BYTES,
+                tx_packets,
+                np.cumsum(rng.integers(0, 2, rows), axis=0),
+                np.zeros(rows, dtype=np.int64),
+            ),
+            "host": Samples.of("host", t_ns, of_hosts, of_hosts, of_hosts, of_hosts),
+        },
+        changes={ECN.name: actions},
         events=(),
         facts={"clock": "virtual", "wall_s": 60.0},
     )
 
 
-def drawn_actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ActionRecords:
+def drawn_actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ChangeRecords:
     """Set every queue at the start, and to a threshold of ten at each time of `at_ns`."""
     times = np.repeat(np.concatenate(([0], at_ns)), queues)
     kmax = 50_000 * rng.integers(1, 10, len(times))
-    return ActionRecords(
+    return ChangeRecords(
         times,
         times + 20_000,
         times + 30_000,
         np.tile(np.arange(queues), len(times) // queues),
-        kmax // 4,
-        kmax,
-        np.full(len(times), 0.1),
+        ECN.named(kmax // 4, kmax, np.full(len(times), 0.1)),
     )

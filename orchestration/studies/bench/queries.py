@@ -14,7 +14,7 @@ from inventory.files import load_testbed
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.model.records import PortRecords, TrialRecord
+from orchestration.model.records import Samples, TrialRecord
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from orchestration.query import Runs
 from orchestration.query.output import write_result
@@ -99,12 +99,13 @@ def _write_trials(home: Path) -> int:
 def _with_samples(record: TrialRecord, queues: int, rng: np.random.Generator) -> TrialRecord:
     shape = (_SAMPLES, queues)
     packets = np.cumsum(rng.integers(0, 200, shape), axis=0)
-    ports = PortRecords(
-        t_ns=np.arange(1, _SAMPLES + 1) * 100_000,
-        qlen_bytes=np.maximum(0, rng.normal(20_000, 40_000, shape)).astype(np.int64),
-        tx_bytes=packets * 1500,
-        tx_packets=packets,
-        marked_packets=packets // 10,
-        dropped_packets=np.zeros(shape, dtype=np.int64),
+    ports = Samples.of(
+        "queue",
+        np.arange(1, _SAMPLES + 1) * 100_000,
+        np.maximum(0, rng.normal(20_000, 40_000, shape)).astype(np.int64),
+        packets * 1500,
+        packets,
+        packets // 10,
+        np.zeros(shape, dtype=np.int64),
     )
-    return dataclasses.replace(record, ports=ports)
+    return dataclasses.replace(record, samples={**record.samples, "queue": ports})

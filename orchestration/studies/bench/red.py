@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
+from orchestration.model.knobs import ECN
 from orchestration.model.red_law import RedLaw
 from orchestration.model.trial import IncastSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, run_trial
@@ -128,8 +129,8 @@ def threshold_change() -> Outcome:
     queue = next(
         i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
     )
-    ports, actions, hosts = run.record.ports, run.record.actions, run.record.hosts
-    mine = actions.queue == queue
+    ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
+    mine = actions.targets == queue
     applied_ns = int(actions.applied_ns[mine][1])
     steady = (ports.t_ns > at_ns - _MILLISECOND) & (ports.t_ns <= at_ns)
     after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * _MILLISECOND)
@@ -186,12 +187,12 @@ def incast() -> Outcome:
         queue = next(
             i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
         )
-        ports, actions = run.record.ports, run.record.actions
+        ports, actions = run.record.ports, run.record.changes[ECN.name]
         busy = (ports.t_ns > _MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
         lengths = ports.qlen_bytes[busy, queue]
         medians[name] = float(np.median(lengths))
         kmin, kmax = (
-            int(values[actions.queue == queue][0])
+            int(values[actions.targets == queue][0])
             for values in (actions.kmin_bytes, actions.kmax_bytes)
         )
         drops = int(ports.dropped_packets[-1].sum())

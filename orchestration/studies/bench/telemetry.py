@@ -19,7 +19,9 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Observation
+from orchestration.model.signals import names
 from orchestration.studies.bench.outcome import Figure, Outcome
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
@@ -109,14 +111,8 @@ def _readings(testbed: Testbed) -> list[Observation]:
         Observation(
             (number + 1) * 100_000,
             zeros,
-            lengths[number],
-            grown[0, number],
-            grown[1, number],
-            grown[2, number],
-            grown[3, number],
-            kmin_bytes=zeros,
-            kmax_bytes=zeros,
-            pmax=zeros.astype(np.float64),
+            dict(zip(names("queue"), (lengths[number], *grown[:, number]), strict=True)),
+            {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))},
         )
         for number in range(_READINGS)
     ]

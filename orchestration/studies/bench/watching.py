@@ -11,11 +11,13 @@ from unittest.mock import patch
 
 import numpy as np
 
-from collectors import live
-from collectors.live import LiveObserver
+from collectors import snapshot
+from collectors.snapshot import LiveObserver
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Ints, Observation
+from orchestration.model.signals import names
 from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome
 from traffic.schedule import make_schedule
@@ -57,7 +59,7 @@ class _Hurried:
         self._now_s = 0.0
 
     def __call__(self) -> float:
-        self._now_s += 2 * live.EVERY_S
+        self._now_s += 2 * snapshot.EVERY_S
         return self._now_s
 
 
@@ -73,18 +75,8 @@ def _cpu_s(queues: int, clock: Callable[[], float]) -> float:
 
 
 def _reading(tick: int, zero: Ints) -> Observation:
-    return Observation(
-        t_ns=tick * 100_000,
-        age_ns=zero,
-        qlen_bytes=zero,
-        tx_bytes=zero,
-        tx_packets=zero,
-        marked_packets=zero,
-        dropped_packets=zero,
-        kmin_bytes=zero,
-        kmax_bytes=zero,
-        pmax=np.zeros(len(zero)),
-    )
+    settings = {ECN.name: ECN.named(zero, zero, np.zeros(len(zero)))}
+    return Observation(tick * 100_000, zero, dict.fromkeys(names("queue"), zero), settings)
 
 
 def _share_of_a_trial() -> float:
