@@ -19,7 +19,6 @@ _AGENT = "orchestration.device.agent"
 SERVICES = {
     **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "state", "survey")},
     "incast": "traffic.drivers.host_frames",
-    "links": "collectors.readers.links",
     "nic": "collectors.readers.rdma",
     "programs": "traffic.drivers.host_programs",
     "redq": "collectors.readers.red_agent",

@@ -10,7 +10,6 @@ from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Fleet
 from orchestration.model.errors import TrialError
 
-SERVICE = "links"
 _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"
 

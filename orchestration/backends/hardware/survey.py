@@ -107,8 +107,11 @@ def _interface(state: Mapping[str, Any]) -> InterfaceState:
     offloads = state["offloads"]
     return InterfaceState(
         True,
-        **{name: _word(state[name]) for name in ("operstate", "mac", "driver")},
-        **{name: _int(state[name]) for name in ("speed_bps", "mtu_bytes")},
+        operstate=_word(state["operstate"]),
+        speed_bps=_int(state["speed_bps"]),
+        mtu_bytes=_int(state["mtu_bytes"]),
+        mac=_word(state["mac"]),
+        driver=_word(state["driver"]),
         offloads=None if offloads is None else tuple(map(_word, _list(offloads))),
     )
 
@@ -120,9 +123,11 @@ def _neighbours(lldp: Mapping[str, Any]) -> tuple[Neighbour, ...] | None:
         return tuple(
             Neighbour(
                 _word(interface),
-                *map(_word, row[:2]),
-                "mac" if re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", row[2]) else "",
-                *map(_word, row[2:4]),
+                system=_word(row[0]),
+                chassis=_word(row[1]),
+                port_type="mac" if re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", row[2]) else "",
+                port=_word(row[2]),
+                description=_word(row[3]),
             )
             for interface, row in _dict(lldp["rows"]).items()
         )

@@ -1,10 +1,12 @@
-"""The device's kernel: settings to write, TCP counters and offloads to read.
+"""The device's kernel: settings to write; TCP counters, offloads and carriers to read.
 
     sysctl.write     {values: {name: text}} -> names that this kernel does not have
     tcp.counters     -> segments sent again, timeouts, segments out of order, bytes sent
     offloads.read    {interfaces} -> which segmentation offloads are on, as `interface name`
+    links.read       {interfaces} -> {name: [carrier: 1 or 0, changes of it since boot]}
 
-A sysctl's name is its path below /proc/sys. Only names below `net/` are written.
+A missing interface has no carrier, and -1 changes. A sysctl's name is its path below /proc/sys. Only
+names below `net/` are written.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ _COUNTERS = (
     ("/proc/self/net/netstat", "TcpExt:", "TCPOFOQueue"),
     ("/proc/self/net/netstat", "IpExt:", "OutOctets"),
 )
+NET = "/sys/class/net"
 
 
 def write_sysctls(request: dict[str, Any]) -> list[str]:
@@ -73,10 +76,33 @@ def offloads_on(request: dict[str, Any]) -> list[str]:
     return on
 
 
+def read_links(request: dict[str, Any], net: str = NET) -> dict[str, list[int]]:
+    """Return carrier and changes of each interface."""
+    names = [str(name) for name in request["interfaces"]]
+    for name in names:
+        if os.sep in name:
+            raise OperationError(f"{name!r} is no interface", "correct closloop_links")
+    return {name: _link(os.path.join(net, name)) for name in names}
+
+
+def _link(folder: str) -> list[int]:
+    # a port that is shut has no carrier to read: EINVAL
+    return [max(0, _number(folder, "carrier")), _number(folder, "carrier_changes")]
+
+
+def _number(folder: str, name: str) -> int:
+    try:
+        with open(os.path.join(folder, name)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return -1
+
+
 def operations(_: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     return {
         "sysctl.write": write_sysctls,
         "tcp.counters": tcp_counters,
         "offloads.read": offloads_on,
+        "links.read": read_links,
     }
