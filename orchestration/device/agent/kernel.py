@@ -5,8 +5,8 @@
     offloads.read    {interfaces} -> which segmentation offloads are on, as `interface name`
     links.read       {interfaces} -> {name: [carrier: 1 or 0, changes of it since boot]}
 
-A missing interface has no carrier, and -1 changes. A sysctl's name is its path below /proc/sys. Only
-names below `net/` are written.
+A missing interface has no carrier, and -1 changes. A sysctl's name is its path below /proc/sys.
+Only names below `net/` are written.
 """
 
 from __future__ import annotations
