@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, DeviceGone
@@ -35,12 +34,7 @@ class LinkWatch:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or (
             isinstance(error, (DeviceError, TrialError)) and not isinstance(error, DeviceGone)
         ):

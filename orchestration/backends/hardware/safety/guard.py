@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from inventory.rack import Rack
@@ -123,12 +122,7 @@ class Guard:
             with suppress(ClosloopError):
                 self._ledger.close_run(self._run)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.restore()
         unsettled = [outcome for outcome in self.outcomes if not outcome.settled]
         if not unsettled and not self._problems:
