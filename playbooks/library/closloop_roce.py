@@ -23,6 +23,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.device.agent.dcqcn import PARAMETERS, places
+from ansible.module_utils.model.files import write_whole
 
 DOCUMENTATION = r"""
 module: closloop_roce
@@ -197,10 +198,8 @@ class RoceHost(Device):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             return
-        with open(path + ".new", "w") as file:
-            file.write(str(text))
-        os.chmod(path + ".new", 0o644)
-        os.rename(path + ".new", path)
+        write_whole(path, str(text))
+        os.chmod(path, 0o644)
 
     def _path(self, kind: str, words: list) -> str:
         """Return the file of a setting, "" if this host has none."""

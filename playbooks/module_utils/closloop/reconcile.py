@@ -12,6 +12,8 @@ import os
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+from ansible.module_utils.model.files import sync_path, whole_file
+
 FOLDER = "/var/lib/closloop/provision"
 _FORMAT = 1
 ARGUMENTS = {
@@ -110,17 +112,10 @@ class Saved:
         os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        new = self.path + ".new"
-        try:
+        with whole_file(self.path) as new:
             with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
                 json.dump({"format": _FORMAT, "values": self.values}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(new, self.path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
-            raise
+            sync_path(new)
         self.there = True
 
     def remove(self) -> None:
