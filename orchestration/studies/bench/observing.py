@@ -1,36 +1,117 @@
-"""What the InfluxDB sink costs a trial, and how fast its sender is."""
+"""What it costs a trial to be watched, and to be sent to InfluxDB."""
 
 from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from collectors.sinks.influx import Server
 from collectors.sinks.spool import Place, spooled_runs
 from collectors.sinks.spooling import SpoolNote, SpoolObserver, leave_note
+from collectors.snapshot import EVERY_S, LiveObserver
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Observation
+from orchestration.model.records import Ints, Observation
 from orchestration.model.signals import names
-from orchestration.studies.bench.outcome import Figure, Outcome
+from orchestration.studies.bench.outcome import (
+    MILLISECOND,
+    Figure,
+    Outcome,
+    bench_folder,
+    bench_trial,
+    websearch,
+)
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
 from orchestration.telemetry.source import spool_batches
 from traffic.schedule import make_schedule
 
+_READINGS = 20_000
+_WATCHED = bench_trial(websearch(200 * MILLISECOND), 200 * MILLISECOND)
+_MOST_SHARE = 0.01
+
+
+def watching_cost() -> Outcome:
+    """What readings and pictures of 40 and 1,000 queues cost, and their share of a fluid trial."""
+    figures = []
+    for queues in (40, 1000):
+        readings = _reading_s(queues, lambda: 0.0)
+        pictures = _reading_s(queues, _Hurried())
+        figures += [
+            Figure(f"a reading of {queues} queues", f"{readings * 1e6:.1f} us"),
+            Figure(f"a picture of {queues} queues", f"{pictures * 1e6:.0f} us"),
+        ]
+    share = _share_of_a_trial()
+    wanted = f"at most {_MOST_SHARE:.0%}"
+    what = "share of the trial's CPU time"
+    figures.append(Figure(what, f"{share:.2%}", wanted, share <= _MOST_SHARE))
+    title = "Watching: graphcc, WebSearch at 60 %, 200 ms on the fluid backend"
+    return Outcome(title, tuple(figures))
+
+
+class _Hurried:
+    """A clock by which every reading is due to be shown."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def __call__(self) -> float:
+        self._now_s += 2 * EVERY_S
+        return self._now_s
+
+
+def _reading_s(queues: int, clock: Callable[[], float]) -> float:
+    """Return the CPU time that the live view takes for a reading."""
+    zero = np.zeros((len(names("queue")), queues), dtype=np.int64)
+    made = [_reading(number, zero) for number in range(_READINGS)]
+    with bench_folder() as folder:
+        observer = LiveObserver(folder, _WATCHED, lambda: 0, clock=clock)
+        begin_s = time.process_time()
+        for observation in made:
+            observer.observed(observation)
+        return (time.process_time() - begin_s) / _READINGS
+
+
+def _reading(number: int, columns: Ints) -> Observation:
+    """Return a reading; `columns` has a row for each signal of queues."""
+    zeros = np.zeros(columns.shape[1], dtype=np.int64)
+    values = dict(zip(names("queue"), columns, strict=True))
+    settings = {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))}
+    return Observation((number + 1) * 100_000, zeros, values, settings)
+
+
+def _share_of_a_trial() -> float:
+    """Return the pictures' part of a trial's CPU time, and that of its readings without one."""
+    pictures_s, write = 0.0, LiveObserver._write
+
+    def timed(self: LiveObserver, observation: Observation) -> None:
+        nonlocal pictures_s
+        begin_s = time.process_time()
+        write(self, observation)
+        pictures_s += time.process_time() - begin_s
+
+    testbed = load_testbed("graphcc")
+    schedule = make_schedule(_WATCHED, testbed)
+    with bench_folder() as folder, patch.object(LiveObserver, "_write", timed):
+        begin_s = time.process_time()
+        record = FluidBackend().run(_WATCHED, testbed, schedule, folder, lambda *_: None)
+        all_s = time.process_time() - begin_s
+    readings_s = len(record.ports.t_ns) * _reading_s(len(testbed.queues), lambda: 0.0)
+    return (pictures_s + readings_s) / all_s
+
+
 _WANTED_PER_S = 100_000
 _MOST_GROWTH = 0.03
-_READINGS = 20_000
 _SPOOL_BYTES = 1 << 30
 _ROUNDS = 60
 _SETTLE_S = 4.0
@@ -50,19 +131,12 @@ duration: 10ms
 def influx_sink() -> Outcome:
     """Records a second that the InfluxDB sink takes, and what it costs with the server down."""
     testbed = load_testbed("graphcc")
-    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        taken = _taken_per_s(testbed, Path(folder))
-        made = _lines_per_s(Path(folder))
-        without_s, with_s, share = _trials(Path(folder), testbed)
+    with bench_folder() as folder:
+        taken = _taken_per_s(testbed, folder)
+        made = _lines_per_s(folder)
+        without_s, with_s, share = _trials(folder, testbed)
     plain, sinking = min(without_s), min(with_s)
     growth = sinking / plain - 1
-    data: dict[str, Any] = {
-        "taken_per_s": taken,
-        "lines_per_s": made,
-        "without_s": without_s,
-        "with_s": with_s,
-        "sender_share": share,
-    }
     figures = (
         Figure(
             f"taken from the loop, {len(testbed.queues)} records a reading",
@@ -85,6 +159,13 @@ def influx_sink() -> Outcome:
         "takes the least time for a reading, some 0.5 ms; on the emulated fabric it is 20 ms, and "
         f"nothing is taken from the loop; the least of {len(with_s)} runs each way, in turns",
     )
+    data = {
+        "taken_per_s": taken,
+        "lines_per_s": made,
+        "without_s": without_s,
+        "with_s": with_s,
+        "sender_share": share,
+    }
     return Outcome("The InfluxDB sink", figures, notes, data)
 
 
@@ -106,16 +187,8 @@ def _readings(testbed: Testbed) -> list[Observation]:
     draw = np.random.default_rng(1)
     grown = np.cumsum(draw.integers(0, 300_000, (4, _READINGS, queues)), axis=1)
     lengths = draw.integers(0, 400_000, (_READINGS, queues))
-    zeros = np.zeros(queues, dtype=np.int64)
-    return [
-        Observation(
-            (number + 1) * 100_000,
-            zeros,
-            dict(zip(names("queue"), (lengths[number], *grown[:, number]), strict=True)),
-            {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))},
-        )
-        for number in range(_READINGS)
-    ]
+    columns = np.concatenate((lengths[None], grown))
+    return [_reading(number, columns[:, number]) for number in range(_READINGS)]
 
 
 def _lines_per_s(folder: Path) -> float:
@@ -171,7 +244,7 @@ def _cpu_s(pid: int) -> float:
 
 
 @contextmanager
-def _nobody() -> Any:
+def _nobody() -> Iterator[Server]:
     """Set the environment to a port where nobody listens, and yield that server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
