@@ -20,7 +20,8 @@ import numpy as np
 from orchestration.device import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.guest import power_off, prepare_process
+from orchestration.backends.emulated.guest import prepare_process
+from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import NetlinkError
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric

@@ -19,7 +19,8 @@ import json, os, random, signal, socket, time, traceback
 from pathlib import Path
 from orchestration.device import netlink, qdiscs
 from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.guest import power_off, prepare_process
+from orchestration.backends.emulated.guest import prepare_process
+from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.rig import Fabric
