@@ -66,9 +66,7 @@ class _Trial:
 
 
 Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
-Out = Annotated[
-    Path, typer.Option("--out", "-o", help="The campaign's folder that the trial joins.")
-]
+Out = Annotated[Path, "--out", "-o", "The campaign's folder that the trial joins."]
 Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in which unit.")]
 
 
@@ -134,9 +132,9 @@ def import_omnetpp(
     *,
     mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
     listing: Annotated[
-        bool, typer.Option("--list", help="Show what the files have, for writing a mapping file.")
+        bool, "--list", "Show what the files have, for writing a mapping file."
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The campaign's folder.")] = None,
+    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
     label: Label = "omnetpp",
     trial: _Trial,
 ) -> None:
@@ -187,10 +185,8 @@ def import_flows(
     file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
     *,
     testbed: Annotated[str, "The testbed whose hosts the addresses become."],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to make.")],
-    kind: Annotated[
-        str, typer.Option("--from", help="capture, nfdump, sflowtool or csv (default: by content).")
-    ] = "",
+    out: Annotated[Path, "--out", "-o", "The CSV file to make."],
+    kind: Annotated[str, "--from", "capture, nfdump, sflowtool or csv (default: by content)."] = "",
     hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
     idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
     mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
@@ -262,7 +258,7 @@ def _duration(flag: str, text: str) -> int:
 Run = Annotated[
     Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
 ]
-NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")]
+NewFolder = Annotated[Path, "--out", "-o", "The folder to make."]
 
 
 @exporter.command("hpcc")
@@ -271,7 +267,7 @@ def export_hpcc(
     run: Run,
     out: NewFolder,
     control: Annotated[
-        str, typer.Option("--cc", help="dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)")
+        str, "--cc", "dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)"
     ] = "",
     prefix: Annotated[
         str, "The folder's path as the simulator sees it (default: where it is)."
@@ -319,6 +315,7 @@ def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path
 
 
 @exporter.command("csv")
+@verb()
 def export_csv(run: Run, out: NewFolder, as_json: Json = False) -> None:
     """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
 

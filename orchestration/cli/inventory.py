@@ -33,6 +33,7 @@ _TestbedName = Annotated[
 
 
 @app.command("list")
+@verb()
 def list_testbeds(as_json: Json = False) -> None:
     """List the testbeds that come with closloop.
 
@@ -56,6 +57,7 @@ def list_testbeds(as_json: Json = False) -> None:
 
 
 @app.command("show")
+@verb()
 def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
     """Draw a testbed and list its links, oversubscription, base RTTs and buffers.
 
@@ -75,11 +77,10 @@ def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
 
 
 @app.command("write")
+@verb()
 def write_inventory(
     testbed: _TestbedName,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, which must be new.")
-    ] = None,
+    out: Annotated[Path | None, "--out", "-o", "Write to this file, which must be new."] = None,
 ) -> None:
     """Write an Ansible inventory for a rack wired as a testbed, to be edited.
 

@@ -53,6 +53,7 @@ def build(
 
 
 @app.command()
+@verb()
 def show(as_json: Json = False) -> None:
     """Say which kernel trials would run in."""
     from dataclasses import asdict
@@ -71,6 +72,7 @@ def show(as_json: Json = False) -> None:
 
 
 @app.command()
+@verb()
 def check(as_json: Json = False) -> None:
     """Boot the kernel and see that its clock stands still under load."""
     from dataclasses import asdict

@@ -20,8 +20,7 @@ app = typer.Typer(
     epilog=_EPILOG,
 )
 WhichRack = Annotated[
-    str | None,
-    typer.Option("--rack", help="The rack's name or folder. Default: the one that is up."),
+    str | None, "--rack", "The rack's name or folder. Default: the one that is up."
 ]
 
 
@@ -104,6 +103,7 @@ def exec(
 
 
 @app.command()
+@verb()
 def wait(
     seconds: Annotated[float, typer.Argument(min=0, help="Seconds of the rack's time.")],
     rack: WhichRack = None,
@@ -115,6 +115,7 @@ def wait(
 
 
 @app.command()
+@verb()
 def status(as_json: Json = False) -> None:
     """Say which racks are up, and what they are doing."""
     from orchestration.virtual_rack.control import racks_up
@@ -134,6 +135,7 @@ def status(as_json: Json = False) -> None:
 
 
 @app.command()
+@verb()
 def down(rack: WhichRack = None) -> None:
     """End a rack and remove its keys and inventory."""
     from orchestration.virtual_rack.control import find_rack

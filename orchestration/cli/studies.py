@@ -39,9 +39,7 @@ def list_benchmarks() -> None:
 @verb()
 def run_benchmarks(
     names: Annotated[list[str], "Benchmarks, or `all`."],
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures and raw data here.")
-    ] = None,
+    json_file: Annotated[Path | None, "--json", "Write the figures and raw data here."] = None,
     markdown: Annotated[Path | None, "Write the figures as a page here."] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
@@ -82,9 +80,7 @@ class _Asked:
     runs: Runs = _RUNS
     jobs: Jobs = 0
     repeats: Repeats = None
-    backend: Annotated[
-        str | None, typer.Option("--on", help="Run on this backend: emulated or fluid.")
-    ] = None
+    backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
     def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
@@ -99,6 +95,7 @@ class _Asked:
 
 
 @papers.command("list")
+@verb()
 def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
     """List the campaigns: their trials, how many are finished, and how long all take."""
     from rich.console import Console
