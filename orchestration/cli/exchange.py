@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json, waiting
 
 if TYPE_CHECKING:
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from orchestration.exchange.replay_file import ReplayFile
     from orchestration.exchange.source import Exported
 
-importer = typer.Typer(
-    no_args_is_help=True,
-    help="Take over others' results as run folders, or flows out of captures and flow records.",
+importer = Group(
+    "Take over others' results as run folders, or flows out of captures and flow records."
 )
-exporter = typer.Typer(
-    no_args_is_help=True, help="Write a run's or campaign's flows in others' formats."
-)
+exporter = Group("Write a run's or campaign's flows in others' formats.")
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in 
 
 
 @importer.command("hpcc")
-@verb()
 def import_hpcc(
     *,
     out: Out,
@@ -105,7 +101,6 @@ def import_hpcc(
 
 
 @importer.command("csv")
-@verb()
 def import_csv(
     file: Annotated[Path, "A delimited text file with a header."],
     mapping: Mapping,
@@ -126,7 +121,6 @@ def import_csv(
 
 
 @importer.command("omnetpp")
-@verb()
 def import_omnetpp(
     files: Annotated[list[Path], "The .sca and .vec files of one run."],
     *,
@@ -180,7 +174,6 @@ def _say_results(found: dict[str, list[Listed]], *, as_json: bool) -> None:
 
 
 @importer.command("flows")
-@verb()
 def import_flows(
     file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
     *,
@@ -262,7 +255,6 @@ NewFolder = Annotated[Path, "--out", "-o", "The folder to make."]
 
 
 @exporter.command("hpcc")
-@verb()
 def export_hpcc(
     run: Run,
     out: NewFolder,
@@ -315,7 +307,6 @@ def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path
 
 
 @exporter.command("csv")
-@verb()
 def export_csv(run: Run, out: NewFolder, as_json: Json = False) -> None:
     """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
+from orchestration.cli.options import Group, InventoryArgument, Json, Passwords, enter_virtual_rack
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-app = typer.Typer(no_args_is_help=True, help="Testbeds, and inventories of racks.")
+app = Group("Testbeds, and inventories of racks.")
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -33,7 +33,6 @@ _TestbedName = Annotated[
 
 
 @app.command("list")
-@verb()
 def list_testbeds(as_json: Json = False) -> None:
     """List the testbeds that come with closloop.
 
@@ -57,7 +56,6 @@ def list_testbeds(as_json: Json = False) -> None:
 
 
 @app.command("show")
-@verb()
 def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
     """Draw a testbed and list its links, oversubscription, base RTTs and buffers.
 
@@ -77,7 +75,6 @@ def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
 
 
 @app.command("write")
-@verb()
 def write_inventory(
     testbed: _TestbedName,
     out: Annotated[Path | None, "--out", "-o", "Write to this file, which must be new."] = None,
@@ -114,7 +111,6 @@ def write_inventory(
 
 
 @app.command("check")
-@verb()
 def check_inventory(
     inventory: InventoryArgument, *, as_json: Json = False, passwords: Passwords
 ) -> None:

@@ -126,6 +126,18 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
     return wrap
 
 
+class Group(typer.Typer):
+    """A verb that is a group of verbs: what `command` is given becomes one."""
+
+    def __init__(self, text: str, epilog: str | None = None) -> None:
+        super().__init__(no_args_is_help=True, help=text, epilog=epilog)
+
+    def command(self, name: str | None = None, **how: Any) -> Callable[[Any], Any]:
+        """Return what adds a function to the group; `how` is what typer takes."""
+        add = super().command(name, **how)
+        return lambda function: add(verb()(function))
+
+
 def _fields(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     parameters = []

@@ -7,17 +7,15 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
     "closloop rack exec -- ssh leaf1 tc qdisc  |  closloop rack down"
 )
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
-    epilog=_EPILOG,
+app = Group(
+    "Start and use a virtual rack: devices in virtual time, reachable only by SSH.", _EPILOG
 )
 WhichRack = Annotated[
     str | None, "--rack", "The rack's name or folder. Default: the one that is up."
@@ -25,7 +23,6 @@ WhichRack = Annotated[
 
 
 @app.command(epilog=_EPILOG)
-@verb()
 def up(
     testbed: Annotated[
         str, typer.Argument(help="What there is: a testbed's name, or its file.")
@@ -79,7 +76,6 @@ def up(
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@verb()
 def exec(
     command: Annotated[list[str], "A program and its arguments, after `--`."],
     rack: WhichRack = None,
@@ -103,7 +99,6 @@ def exec(
 
 
 @app.command()
-@verb()
 def wait(
     seconds: Annotated[float, typer.Argument(min=0, help="Seconds of the rack's time.")],
     rack: WhichRack = None,
@@ -115,7 +110,6 @@ def wait(
 
 
 @app.command()
-@verb()
 def status(as_json: Json = False) -> None:
     """Say which racks are up, and what they are doing."""
     from orchestration.virtual_rack.control import racks_up
@@ -135,7 +129,6 @@ def status(as_json: Json = False) -> None:
 
 
 @app.command()
-@verb()
 def down(rack: WhichRack = None) -> None:
     """End a rack and remove its keys and inventory."""
     from orchestration.virtual_rack.control import find_rack
