@@ -58,9 +58,10 @@ def show_plan(
     campaign: Campaign, rack: RackAccess | None, jobs: int, out: Path, *, as_json: bool
 ) -> None:
     """Show a campaign's plan; with a `rack`, what its switches offer too."""
+    from orchestration import wiring
     from orchestration.campaign.plan import make_plan
 
-    _check_fit(campaign)
+    wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
     on_rack = campaign.trials[0].backend == "hardware"
     cores = 1 if on_rack else len(os.sched_getaffinity(0))
@@ -78,17 +79,6 @@ def show_plan(
     console.print(_order(made), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _check_fit(campaign: Campaign) -> None:
-    """Raise InputError if a tuner needs what the campaign's backend lacks."""
-    from inventory.files import load_testbed
-    from orchestration import wiring
-    from orchestration.runner.fit import check_fit
-
-    offer = wiring.backend_class(campaign.trials[0].backend).offer
-    names = dict.fromkeys(trial.testbed for trial in campaign.trials)
-    check_fit(campaign.trials, {name: load_testbed(name) for name in names}, offer)
 
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:

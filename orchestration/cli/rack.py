@@ -43,8 +43,8 @@ def up(
     from inventory.files import load_testbed
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import control
+    from orchestration.virtual_rack.folder import shortcomings
     from orchestration.virtual_rack.layout import highest_switch
-    from orchestration.virtual_rack.setup import shortcomings
 
     what = load_testbed(testbed)
     chosen = _names(sonic) if sonic is not None else (highest_switch(what),)
