@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-EPILOG = (
-    "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
-    "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
-)
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json
+
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
 
+@verb(
+    "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
+    "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
+)
 def check_tuner(
     reference: Annotated[
         str,
@@ -23,14 +26,13 @@ def check_tuner(
         ),
     ],
     testbed: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."),
+        list[str] | None, f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."
     ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option("--set", help="A parameter, like gain=0.5; again for more.", metavar="K=V"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a tuner against the contract of all tuners, on made-up readings.
 
@@ -52,7 +54,7 @@ def check_tuner(
         for name in testbed or _TESTBEDS
     }
     if as_json:
-        typer.echo(json.dumps({"tuner": reference, "faults": faults}, indent=1))
+        print_json({"tuner": reference, "faults": faults})
     else:
         for name, found in faults.items():
             typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")
