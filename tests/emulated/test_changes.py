@@ -37,7 +37,7 @@ def count_sends(changes):
 def main():
     job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
     fabric = Fabric(job)
-    rig = EmulatedRig(job, fabric, lambda t0: None, lambda: None, lambda: False)
+    rig = EmulatedRig(job, fabric, NoTraffic())
     sent = count_sends(rig._changes)
     rng = np.random.default_rng(1)
     total = len(job.queue_places)
