@@ -66,7 +66,6 @@ VERBS = (
         "check-tuner",
         "Check a tuner against the contract of all tuners, on made-up readings.",
         place="check_tuner:check_tuner",
-        epilog=True,
     ),
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb(
