@@ -13,14 +13,9 @@ from pathlib import Path
 
 from inventory.addressing import attachments, nic_addresses, router_addresses
 from inventory.routing import next_hops
-<<<<<<< HEAD
 from inventory.topology import Port
-from orchestration.backends.linux import switch_queues, switch_sysctls
-=======
-from inventory.topology import ETHERNET_HEADER_BYTES, Port
 from orchestration.backends.emulated.system import run_batch
-from orchestration.backends.sysctls import switch_sysctls
->>>>>>> vrack
+from orchestration.backends.linux import switch_queues, switch_sysctls
 from orchestration.device import qdiscs
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 
