@@ -5,8 +5,8 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.bounds import check_thresholds
-from orchestration.model.records import NoAction, Observation, SetThresholds
+from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.records import Observation, Setup
 from orchestration.model.trial import TunerSpec
 from tuners import registry
 
@@ -61,23 +61,27 @@ def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:
     queues = len(testbed.queues)
     rng = np.random.default_rng(0)
     sent = np.cumsum(rng.integers(0, 400_000, (count, queues)), axis=0)
-    thresholds = start if isinstance(start, SetThresholds) else None
+    thresholds = ECN.of(start.action)
     zeros = np.zeros(queues, dtype=np.int64)
     return [
         Observation(
             t_ns=100_000 * (n + 1),
             age_ns=zeros,
-            qlen_bytes=rng.integers(0, 1 + 100_000 * n, queues),
-            tx_bytes=sent[n],
-            tx_packets=sent[n] // 1514,
-            marked_packets=sent[n] // 15140,
-            dropped_packets=zeros,
-            kmin_bytes=zeros if thresholds is None else thresholds.kmin_bytes,
-            kmax_bytes=zeros if thresholds is None else thresholds.kmax_bytes,
-            pmax=np.zeros(queues) if thresholds is None else thresholds.pmax,
-            incast_degree=rng.integers(0, 20, queues),
-            mice_flows=rng.integers(0, 50, queues),
-            elephant_flows=rng.integers(0, 5, queues),
+            values={
+                "qlen_bytes": rng.integers(0, 1 + 100_000 * n, queues),
+                "tx_bytes": sent[n],
+                "tx_packets": sent[n] // 1514,
+                "marked_packets": sent[n] // 15140,
+                "dropped_packets": zeros,
+                "incast_degree": rng.integers(0, 20, queues),
+                "mice_flows": rng.integers(0, 50, queues),
+                "elephant_flows": rng.integers(0, 5, queues),
+            },
+            settings={
+                "ecn": ECN.named(zeros, zeros, np.zeros(queues))
+                if thresholds is None
+                else dict(thresholds.values)
+            },
         )
         for n in range(count)
     ]
@@ -86,28 +90,32 @@ def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:
 def run(spec: TunerSpec, testbed: Testbed) -> list:
     tuner = registry.create(spec)
     start = tuner.reset(testbed, 7)
-    return [start, *(tuner.act(reading) for reading in observations(testbed, start))]
+    return [start.action, *(tuner.act(reading) for reading in observations(testbed, start))]
 
 
 def test_every_action_is_within_bounds(spec, testbed):
+    turns = set(registry.create(spec).knobs)
     for action in run(spec, testbed):
-        assert isinstance(action, SetThresholds | NoAction)
-        if isinstance(action, SetThresholds):
-            check_thresholds(action, len(testbed.queues))
+        assert len({change.knob for change in action}) == len(action), "one change a knob"
+        for change in action:
+            assert change.knob in turns
+            KNOBS[change.knob].bounds(testbed).check(change)
 
 
 def test_every_queue_has_thresholds_from_the_start(spec, testbed):
     start = registry.create(spec).reset(testbed, 7)
-    assert isinstance(start, SetThresholds)
-    assert sorted(start.queues) == list(range(len(testbed.queues)))
+    assert isinstance(start, Setup)
+    (change,) = start.action
+    assert change.knob == "ecn"
+    assert sorted(change.targets) == list(range(len(testbed.queues)))
 
 
 def test_same_seed_and_readings_give_the_same_actions(spec, testbed):
     for one, other in zip(run(spec, testbed), run(spec, testbed), strict=True):
-        assert type(one) is type(other)
-        if isinstance(one, SetThresholds):
-            for name in ("queues", "kmin_bytes", "kmax_bytes", "pmax"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert [change.knob for change in one] == [change.knob for change in other]
+        for before, after in zip(one, other, strict=True):
+            for name in ("targets", "kmin_bytes", "kmax_bytes", "pmax"):
+                np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
 
 
 def test_reset_forgets_the_trial_before(spec, testbed):
@@ -116,5 +124,6 @@ def test_reset_forgets_the_trial_before(spec, testbed):
     for reading in observations(testbed, first):
         tuner.act(reading)
     again = tuner.reset(testbed, 7)
-    np.testing.assert_array_equal(first.kmin_bytes, again.kmin_bytes)
-    np.testing.assert_array_equal(first.kmax_bytes, again.kmax_bytes)
+    for before, after in zip(first.action, again.action, strict=True):
+        np.testing.assert_array_equal(before.kmin_bytes, after.kmin_bytes)
+        np.testing.assert_array_equal(before.kmax_bytes, after.kmax_bytes)
