@@ -18,22 +18,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.recorder import COUNTERS
 from collectors.sinks.names import run_tag
 from collectors.sinks.spool import SpoolWriter
-from collectors.tee import LoopObserver
 from inventory.topology import Testbed
-from orchestration.model.records import MISSING, Applied, Floats, Ints, Observation
+from orchestration.model.knobs import KNOBS
+from orchestration.model.ports import Observer
+from orchestration.model.records import MISSING, Applied, Change, Ints, Observation
+from orchestration.model.signals import Scope, recorded, target_names
 
 READING, CHANGE = 1, 2
+_SIGNALS = recorded("queue")
+_KNOBS = tuple(KNOBS.values())
+_SCOPES: set[Scope] = {"queue", *(knob.scope for knob in _KNOBS)}
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
 # A frame has so many readings at most, and is as old at most: some at once cost a third.
 _MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
+_LONG_AGO_NS = -(1 << 62)
 # how many readings, of how many queues
 _READINGS = struct.Struct("<II")
-# observed_ns, decided_ns, applied_ns, first row, how many queues
-_CHANGE = struct.Struct("<qqqqI")
+# the knob's number, observed_ns, decided_ns, applied_ns, first row, how many targets
+_CHANGE = struct.Struct("<IqqqqI")
 
 
 @dataclass(frozen=True)
@@ -59,20 +64,17 @@ class Readings:
 
 
 @dataclass(frozen=True)
-class QueueChanges:
-    """A change of thresholds as it was spooled; arrays of shape (changes,).
+class SpooledChange:
+    """A change of a knob as it was spooled; arrays of shape (changes,).
 
-    `first_row` is how many queues' changes there were before it.
+    `first_row` is how many targets' changes of this knob there were before it.
     """
 
     times_ns: Ints
     observed_ns: int
     decided_ns: int
     applied_ns: int
-    queues: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
+    change: Change
     first_row: int
 
 
@@ -94,7 +96,7 @@ def started_ns(work: Path, otherwise_ns: int) -> int:
         return otherwise_ns
 
 
-def spooled(work: Path, testbed: Testbed) -> tuple[LoopObserver, ...]:
+def spooled(work: Path, testbed: Testbed) -> tuple[Observer, ...]:
     """Return the observers that the note in `work` asks for, none without one."""
     try:
         note = SpoolNote(**json.loads((work / NOTE_FILE).read_text(encoding="utf-8")))
@@ -104,7 +106,7 @@ def spooled(work: Path, testbed: Testbed) -> tuple[LoopObserver, ...]:
 
 
 class SpoolObserver:
-    """Spools a trial's readings and changes of thresholds. Use a new one for each run of it."""
+    """Spools a trial's readings of queues and its changes. Use a new one for each run of it."""
 
     def __init__(
         self,
@@ -117,17 +119,22 @@ class SpoolObserver:
         self._writer: SpoolWriter | None = None
         self._note, self._started_file = note, started_file
         self._clock_ns, self._clock_s = clock_ns, clock_s
-        self._queues = [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
+        self._targets = {scope: target_names(testbed, scope) for scope in _SCOPES}
+        self._queues = self._targets["queue"]
         self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
         # Copies: memory that a reading gives back at once stays in the CPU's cache.
-        self._values = np.empty((self._at_once, len(COUNTERS), len(self._queues)), dtype="<i8")
+        self._values = np.empty((self._at_once, len(_SIGNALS), len(self._queues)), dtype="<i8")
         self._t_ns: list[int] = []
         self._taken: list[Ints | None] = []
         self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
-        self._start_ns = self._rows = 0
-        self._last_ns = -(1 << 62)
-        self._last_change_ns = np.full(len(self._queues), -(1 << 62), dtype=np.int64)
+        self._start_ns = 0
+        self._last_ns = _LONG_AGO_NS
+        counts = {knob.name: len(self._targets[knob.scope]) for knob in _KNOBS}
+        self._last_change_ns = {
+            name: np.full(count, _LONG_AGO_NS, dtype=np.int64) for name, count in counts.items()
+        }
+        self._rows = dict.fromkeys(counts, 0)
         self._newest = np.full(len(self._queues), -1, dtype=np.int64)
 
     def __del__(self) -> None:
@@ -138,15 +145,16 @@ class SpoolObserver:
         if self._writer is None:
             self._begin(observation.t_ns)
         values = self._values[len(self._t_ns)]
-        for place, name in enumerate(COUNTERS):
-            values[place] = getattr(observation, name)
+        for place, signal in enumerate(_SIGNALS):
+            reading = observation.get(signal.key)
+            values[place] = MISSING if reading is None else reading
         self._t_ns.append(observation.t_ns)
         self._taken.append(observation.taken_ns)
         if len(self._t_ns) >= self._at_once or self._clock_s() >= self._due_s:
             self._append()
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Spool one change of thresholds; those before the first reading wait for it."""
+        """Spool the changes of one answer; those before the first reading wait for it."""
         if self._writer is None:
             self._waiting.append((observed_ns, decided_ns, applied))
         else:
@@ -167,7 +175,7 @@ class SpoolObserver:
             "trial": note.trial,
             "run": run,
             "started_ns": self._start_ns,
-            "queues": self._queues,
+            "targets": self._targets,
         }
         limit = note.limit_bytes
         try:
@@ -213,18 +221,27 @@ class SpoolObserver:
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied
     ) -> None:
-        queues = np.asarray(applied.queues, dtype="<i8")
-        times = np.maximum(observed_ns, self._last_change_ns[queues] + 1)
-        self._last_change_ns[queues] = times
-        head = _CHANGE.pack(observed_ns, decided_ns, int(applied.t_ns), self._rows, len(queues))
-        self._rows += len(queues)
-        columns = (self._start_ns + times, queues, applied.kmin_bytes, applied.kmax_bytes)
-        numbers = np.stack([np.asarray(column, dtype="<i8") for column in columns])
-        pmax = np.asarray(applied.pmax, dtype="<f8")
-        writer.add(CHANGE, head + numbers.tobytes() + pmax.tobytes())
+        for change in applied.changes:
+            number = next(n for n, knob in enumerate(_KNOBS) if knob.name == change.knob)
+            last_ns = self._last_change_ns[change.knob]
+            times = np.maximum(observed_ns, last_ns[change.targets] + 1)
+            last_ns[change.targets] = times
+            row, count = self._rows[change.knob], len(change.targets)
+            self._rows[change.knob] += count
+            head = _CHANGE.pack(number, observed_ns, decided_ns, int(applied.t_ns), row, count)
+            columns = [
+                np.asarray(change[one.name], dtype=_little(one.dtype)).tobytes()
+                for one in _KNOBS[number].columns
+            ]
+            places = np.stack([self._start_ns + times, change.targets]).astype("<i8")
+            writer.add(CHANGE, b"".join([head, places.tobytes(), *columns]))
 
 
-def decode(kind: int, payload: bytes) -> Readings | QueueChanges:
+def _little(dtype: str) -> str:
+    return "<i8" if dtype == "int64" else "<f8"
+
+
+def decode(kind: int, payload: bytes) -> Readings | SpooledChange:
     """Return what a frame of the spool holds. Raises ValueError on what no observer wrote."""
     try:
         return _decode_readings(payload) if kind == READING else _decode_change(payload)
@@ -235,16 +252,20 @@ def decode(kind: int, payload: bytes) -> Readings | QueueChanges:
 def _decode_readings(payload: bytes) -> Readings:
     rows, queues = _READINGS.unpack_from(payload)
     numbers: Any = np.frombuffer(payload, "<i8", offset=_READINGS.size)
-    values = numbers[2 * rows :].reshape(len(COUNTERS), rows, queues)
-    columns = dict(zip(COUNTERS, values, strict=True))
+    values = numbers[2 * rows :].reshape(len(_SIGNALS), rows, queues)
+    columns = dict(zip((signal.name for signal in _SIGNALS), values, strict=True))
     return Readings(numbers[:rows], numbers[rows : 2 * rows], columns)
 
 
-def _decode_change(payload: bytes) -> QueueChanges:
-    observed_ns, decided_ns, applied_ns, first_row, count = _CHANGE.unpack_from(payload)
-    values: Any = np.frombuffer(payload, "<i8", 4 * count, _CHANGE.size)
-    times, queues, kmin, kmax = values.reshape(4, count)
-    pmax: Any = np.frombuffer(payload, "<f8", count, _CHANGE.size + 32 * count)
-    return QueueChanges(
-        times, observed_ns, decided_ns, applied_ns, queues, kmin, kmax, pmax, first_row
-    )
+def _decode_change(payload: bytes) -> SpooledChange:
+    number, observed_ns, decided_ns, applied_ns, row, count = _CHANGE.unpack_from(payload)
+    if number >= len(_KNOBS):
+        raise ValueError(f"a change of knob {number} of {len(_KNOBS)}")
+    at, arrays = _CHANGE.size, []
+    knob = _KNOBS[number]
+    for dtype in ("<i8", "<i8", *(_little(one.dtype) for one in knob.columns)):
+        arrays.append(np.frombuffer(payload, dtype, count, at))
+        at += 8 * count
+    times, places, *values = arrays
+    change = Change(knob.name, places, dict(zip(knob.column_names, values, strict=True)))
+    return SpooledChange(times, observed_ns, decided_ns, applied_ns, change, row)

@@ -7,7 +7,7 @@ statistics. What a check cannot see, it does not claim: `Stamp.checked` lists th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +56,14 @@ def stamp(
     ideal_ns = ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns
     case = _Case(trial, testbed, schedule, record, ideal_ns)
     found = {name: check(case) for name, check in _CHECKS.items()}
-    reasons = tuple(reason for reasons in found.values() for reason in reasons or ())
-    return Stamp(
-        valid=all(reason.severity != "invalid" for reason in reasons),
-        reasons=reasons,
-        checked=tuple(name for name, reasons in found.items() if reasons is not None),
-    )
+    reasons = [reason for reasons in found.values() for reason in reasons or ()]
+    return verdict(reasons, [name for name, reasons in found.items() if reasons is not None])
+
+
+def verdict(reasons: Sequence[Reason], checked: Sequence[str]) -> Stamp:
+    """Return the stamp of these findings: one of severity `invalid` makes it invalid."""
+    valid = all(reason.severity != "invalid" for reason in reasons)
+    return Stamp(valid=valid, reasons=tuple(reasons), checked=tuple(checked))
 
 
 def _generator(case: _Case) -> Iterable[Reason]:
@@ -93,7 +95,11 @@ def _generator(case: _Case) -> Iterable[Reason]:
 
 
 def _flows(case: _Case) -> Iterable[Reason]:
-    status = case.record.flows.status
+    return check_ends(case.record.flows.status)
+
+
+def check_ends(status: Ints) -> Iterator[Reason]:
+    """Yield what is wrong with how flows ended; `status` has shape (flows,)."""
     for code, word, value in (
         ("flows-unfinished", "had not ended", UNFINISHED),
         ("flows-failed", "failed", FAILED),
@@ -149,9 +155,14 @@ def _drops(case: _Case) -> Iterable[Reason]:
 
 
 def _ideal(case: _Case) -> Iterable[Reason]:
-    done = case.record.flows.status == DONE
-    fct = (case.record.flows.end_ns - case.schedule.start_ns)[done]
-    ideal = case.ideal_ns[done]
+    flows = case.record.flows
+    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, case.ideal_ns)
+
+
+def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:
+    """Compare flows that are done with their ideal completion times; all of shape (flows,)."""
+    done = status == DONE
+    fct, ideal = (end_ns - start_ns)[done], ideal[done]
     fast = int(np.count_nonzero(fct < _FASTER_THAN_IDEAL * ideal))
     if fast:
         yield Reason(

@@ -1,17 +1,22 @@
-"""What the probes' records say: base RTT, goodput and framing, marking curve, loop delay. Pure."""
+"""What the probes' records say: base RTT, goodput, marking curve, loop delay; and as a file."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
-from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, MISSING, Ints, PortRecords, Schedule, TrialRecord
+from orchestration.model.errors import InputError, TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 
 _BINS = 8
@@ -129,7 +134,7 @@ def _fct_ns(schedule: Schedule, record: TrialRecord) -> Ints:
     return result
 
 
-def marking(testbed: Testbed, ports: PortRecords) -> tuple[MarkingBin, ...]:
+def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
     """Return the share marked by queue length at the queue that the marking trial held.
 
     A packet is marked on arrival and counted when sent, so a sample's queue is the mean of those
@@ -175,7 +180,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 def loop_delay(record: TrialRecord) -> LoopDelay:
     """Return how long the loop trial's changes took, from their readings."""
-    actions = record.actions
+    actions = record.changes[ECN.name]
     read_ns = actions.observed_ns
     # all queues that answer one reading are one change
     took = np.array(
@@ -188,3 +193,45 @@ def loop_delay(record: TrialRecord) -> LoopDelay:
     if not len(took):
         return LoopDelay(0, 0, 0)
     return LoopDelay(len(took), int(np.median(took)), int(np.quantile(took, 0.99)))
+
+
+FORMAT = "closloop calibration 1"
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """Return a calibration as JSON-ready data."""
+    data = dataclasses.asdict(calibration)
+    for row, rtt in zip(data["rtts"], calibration.rtts, strict=True):
+        row["path"]["links_of_tier"] = {str(t): n for t, n in rtt.path.links_of_tier.items()}
+    return {"format": FORMAT, **data}
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Return what `closloop calibrate --json` wrote. Raises InputError if the file is not that."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("format") != FORMAT:
+            raise ValueError("another format")
+        return Calibration(
+            backend=str(data["backend"]),
+            testbed=str(data["testbed"]),
+            rtts=tuple(_rtt(row) for row in data["rtts"]),
+            goodput=Goodput(**data["goodput"]),
+            marking=tuple(MarkingBin(**row) for row in data["marking"]),
+            loop=LoopDelay(**data["loop"]),
+        )
+    except OSError as error:
+        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise InputError.single(str(path), what, "check the path") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError.single(
+            str(path),
+            f"is not a calibration: {error}",
+            "make one: closloop calibrate TESTBED --on BACKEND --json > FILE",
+        ) from error
+
+
+def _rtt(row: dict[str, Any]) -> BaseRtt:
+    path = row["path"]
+    tiers = {int(tier): int(count) for tier, count in path["links_of_tier"].items()}
+    return BaseRtt(**{**row, "path": PathKind(path["src"], path["dst"], tiers)})

@@ -17,8 +17,11 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.model import plugins
 from orchestration.model.errors import InputError
+from orchestration.model.trial import DriverSpec
 from orchestration.model.units import format_duration
+from traffic.drivers import programs
 from traffic.workloads import load_workload
 
 # More flows than this in one pattern is a slip of the unit: memory ends before the trial does.
@@ -48,7 +51,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver(loc, pattern, whole)
+            yield from _check_driver((*loc, "driver"), pattern.get("driver"), whole, testbed)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -86,14 +89,26 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 
-def _check_driver(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
-    driver, backend = pattern.get("driver"), whole.get("backend")
-    if driver is not None and driver.name != "sockets" and backend not in (None, "hardware"):
+def _check_driver(
+    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None
+) -> Iterator[Finding]:
+    if driver is None:
+        return
+    backend = whole.get("backend")
+    if driver.name != "sockets" and backend not in (None, "hardware"):
         yield Finding(
-            (*loc, "driver"),
+            loc,
             f"driver {driver.name!r} sends from a rack's hosts only, and the backend is {backend}",
             "leave it out, which leaves the flows to sockets, or run with --on hardware",
         )
+    options = []
+    for key in driver.model_extra or {}:
+        try:
+            options.append((key, driver.option(key)))
+        except ValueError as error:
+            yield _finding((*loc, key), str(error))
+    for problem in programs.check(DriverSpec(driver.name, tuple(options)), testbed):
+        yield Finding((*loc, *filter(None, [problem.option])), problem.what, problem.remedy)
 
 
 def _items(data: Fields, name: str) -> list[Any]:
@@ -133,7 +148,7 @@ def _check_tuners(
         fields = {"name": item} if isinstance(item, str) else item
         if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
             continue
-        label = str(fields.get("label") or fields["name"])
+        label = str(fields.get("label") or plugins.short_name(fields["name"]))
         yield from _check_tuner(("tuners", index), fields, label, whole, testbed, folder)
         if label in called:
             yield Finding(
@@ -148,7 +163,7 @@ def _check_tuners(
 def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
-    name = fields["name"]
+    name = schema.reference_beside(folder, fields["name"])
     params = {}
     unread = []
     for key, value in fields.items():

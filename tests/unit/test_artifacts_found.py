@@ -9,7 +9,7 @@ import pytest
 from orchestration.artifacts.found import campaign_below, find_trials, trial_folders
 from orchestration.artifacts.reader import finished_trials
 from orchestration.exchange.source import read_source
-from orchestration.telemetry.push import _trials
+from orchestration.telemetry.sender import _trials
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
-
 from orchestration.model.bounds import ImpossibleThresholds, check_thresholds, clamp_thresholds
+
 from orchestration.model.records import SetThresholds
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change, Floats, Ints
+from tuners.base import negative
 from tuners.ecn.static import REFERENCE_RATE_BPS
 
 if TYPE_CHECKING:
@@ -33,6 +36,13 @@ class Bounds:
         return clipped
 
 
-def marking_at(queues: Ints, threshold_bytes: Ints) -> SetThresholds:
-    """Return the action by which `queues` mark every packet above their threshold, and no other."""
-    return SetThresholds(queues, threshold_bytes, threshold_bytes.copy(), np.ones(len(queues)))
+def wrong_limits(least_bytes: int, most_bytes: int) -> Iterator[str]:
+    """Yield what is wrong with the least and most threshold, each as `what: remedy`."""
+    yield from negative(least_bytes=least_bytes, most_bytes=most_bytes)
+    if least_bytes > most_bytes:
+        yield (f"least_bytes {least_bytes} is above most_bytes {most_bytes}: swap or correct them")
+
+
+def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:
+    """Return the change by which `queues` mark every packet above their threshold, and no other."""
+    return ECN.change(queues, threshold_bytes, threshold_bytes.copy(), 1.0)

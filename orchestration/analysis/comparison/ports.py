@@ -13,7 +13,7 @@ from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.metrics import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints, PortRecords
+from orchestration.model.records import Floats, Ints, Samples
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def read_ports(trial: TrialResult) -> TrialPorts:
 class _Steps:
     """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
 
-    def __init__(self, testbed: Testbed, window: PortRecords) -> None:
+    def __init__(self, testbed: Testbed, window: Samples) -> None:
         packets = _counted(window.tx_packets)
         wire = _counted(window.tx_bytes) + testbed.framing_bytes * packets
         sent = known_queues(window.tx_packets)
@@ -122,7 +122,7 @@ class _Steps:
         self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
 
 
-def _blocks(trial: TrialResult, window: PortRecords, queue: Ints, steps: _Steps) -> PortBlocks:
+def _blocks(trial: TrialResult, window: Samples, queue: Ints, steps: _Steps) -> PortBlocks:
     block = block_of(window.t_ns, trial.spec.duration_ns)
     # an interval belongs to the block of its end
     which = np.eye(BLOCKS)[block]
@@ -221,7 +221,7 @@ def _kind(testbed: Testbed, number: int) -> str:
     return f"ports {'up' if there.tier > here.tier else 'down'}, tier {here.tier}"
 
 
-def _parted(a: PortRecords, b: PortRecords) -> tuple[int | None, int]:
+def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
     """Return when the queues part first, and the queue that differs most then."""
     known = known_queues(a.qlen_bytes) & known_queues(b.qlen_bytes)
     if not known.any():
@@ -247,6 +247,6 @@ def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _identical(a: PortRecords, b: PortRecords) -> bool:
+def _identical(a: Samples, b: Samples) -> bool:
     names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)

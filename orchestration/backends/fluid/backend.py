@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from collectors.observers import observers
-from collectors.recorder import Recorder
 from inventory.topology import Testbed
-from orchestration.backends.fluid.rig import STEP_NS, FluidRig
-from orchestration.loop import run_loop
+from orchestration.backends.fluid.rig import KNOBS, SIGNALS, FluidRig
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Progress, Tuner
+from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.session import run_trial
 from tuners import registry
 
 
@@ -21,6 +20,11 @@ class FluidBackend:
     """Runs trials on the fluid model. Nothing outside the process is touched."""
 
     name = "fluid"
+
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn."""
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Accept every testbed with one queue a port: the model needs nothing of the machine."""
@@ -51,16 +55,6 @@ class FluidBackend:
                 "use the emulated backend, or set host.congestion_control to dctcp",
             )
         tuner = tuner or registry.create(trial.tuner)
-        rig = FluidRig(trial, testbed, schedule, flow_table=tuner.observes_flows)
-        recorder = Recorder()
-        watching = observers(recorder, folder, trial, testbed, rig.flows_done)
-        said = run_loop(rig, tuner, testbed, trial, watching, progress)
-        return TrialRecord(
-            flows=rig.flows(),
-            ports=recorder.ports(len(testbed.queues)),
-            actions=recorder.actions(),
-            hosts=rig.hosts(),
-            events=rig.events(),
-            facts={"clock": "virtual", "model": "fluid", "step_ns": STEP_NS, **said},
-            trace=tuner.trace(),
-        )
+        watches = wants_flow_table(tuner.observes)
+        rig = FluidRig(trial, testbed, schedule, flow_table=watches)
+        return run_trial(rig, tuner, trial, testbed, folder, progress)

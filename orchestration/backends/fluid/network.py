@@ -12,7 +12,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.model.records import Floats, Ints, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change, Floats, Ints
 
 # Keeps 0 / 0 at 0 without a mask; far below any byte count.
 _TINY = 1e-300
@@ -60,13 +61,12 @@ class FluidNetwork:
         self.packets_per_byte = np.zeros(0)
         self._wire_per_byte = np.ones(0)
 
-    def set_thresholds(self, action: SetThresholds) -> None:
+    def set_thresholds(self, change: Change) -> None:
         """Set RED on some queues (indices into `Testbed.queues`), at once."""
-        ports = self.queues[action.queues]
-        self.kmin[ports] = action.kmin_bytes
-        self.kmax[ports] = action.kmax_bytes
-        self.pmax[ports] = action.pmax
-        self._slope[ports] = action.pmax / np.maximum(action.kmax_bytes - action.kmin_bytes, 1)
+        ports = self.queues[change.targets]
+        kmin, kmax, pmax = (change[name] for name in ECN.column_names)
+        self.kmin[ports], self.kmax[ports], self.pmax[ports] = kmin, kmax, pmax
+        self._slope[ports] = pmax / np.maximum(kmax - kmin, 1)
 
     def set_links(self, ports: Iterable[int], *, up: bool) -> None:
         """Take ports out of service (they drop what they hold and get) or put them back."""

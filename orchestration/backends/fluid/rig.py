@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,24 +14,30 @@ from orchestration.backends.fluid.flows import FlowWindow
 from orchestration.backends.fluid.network import FluidNetwork
 from orchestration.backends.fluid.paths import Paths
 from orchestration.backends.fluid.senders import Senders
-from orchestration.model.bounds import check_thresholds
+from orchestration.model.errors import TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     DONE,
     Action,
     Applied,
+    Change,
     Event,
     Floats,
     FlowRecords,
-    HostRecords,
     Ints,
-    NoAction,
     Observation,
+    Program,
+    Samples,
     Schedule,
 )
 from orchestration.model.trial import TrialSpec
 
 # Longest step of the model: a few round trips of an idle leaf-spine fabric.
 STEP_NS = 25_000
+# What the model measures of its queues, and what can be set in it.
+SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+KNOBS = (ECN.name,)
 
 
 class FluidRig:
@@ -58,6 +66,8 @@ class FluidRig:
         nics = [port for host in testbed.hosts for port in testbed.ports_of[host]]
         number = {host: index for index, host in enumerate(testbed.hosts)}
         self._nics = np.array([port.index for port in nics], dtype=np.int64)
+        self._bounds = ECN.bounds(testbed)
+        self._turn = {ECN.name: self._set_thresholds}
         self._nic_host = np.array([number[port.device] for port in nics], dtype=np.int64)
 
     def start(self) -> None:
@@ -88,36 +98,43 @@ class FluidRig:
         """Read every queue, and keep a row of the hosts' counters."""
         network, queues = self._network, self._network.queues
         self._keep_hosts()
-        flows = self._window.read() if self._window else None
         return Observation(
             t_ns=self._now_ns,
             age_ns=np.zeros(len(queues), dtype=np.int64),
-            qlen_bytes=_whole(network.lengths()[queues]),
-            tx_bytes=_whole(network.tx_bytes[queues]),
-            tx_packets=_whole(network.tx_packets[queues]),
-            marked_packets=_whole(network.marked_packets[queues]),
-            dropped_packets=_whole(network.dropped_packets[queues]),
-            kmin_bytes=network.kmin[queues].astype(np.int64),
-            kmax_bytes=network.kmax[queues].astype(np.int64),
-            pmax=network.pmax[queues].copy(),
-            **(vars(flows) if flows else {}),
+            values={
+                "qlen_bytes": _whole(network.lengths()[queues]),
+                "tx_bytes": _whole(network.tx_bytes[queues]),
+                "tx_packets": _whole(network.tx_packets[queues]),
+                "marked_packets": _whole(network.marked_packets[queues]),
+                "dropped_packets": _whole(network.dropped_packets[queues]),
+                **(vars(self._window.read()) if self._window else {}),
+            },
+            settings={ECN.name: self._thresholds(queues)},
         )
 
     def apply(self, action: Action) -> Applied:
-        """Set thresholds at once. Raises ValueError for thresholds that are out of bounds."""
-        if isinstance(action, NoAction):
-            none = np.zeros(0, dtype=np.int64)
-            return Applied(self._now_ns, none, none, none, np.zeros(0))
-        check_thresholds(action, len(self._network.queues))
-        self._network.set_thresholds(action)
-        ports = self._network.queues[action.queues]
-        return Applied(
-            t_ns=self._now_ns,
-            queues=np.asarray(action.queues, dtype=np.int64),
-            kmin_bytes=self._network.kmin[ports].astype(np.int64),
-            kmax_bytes=self._network.kmax[ports].astype(np.int64),
-            pmax=self._network.pmax[ports],
-        )
+        """Make the changes at once."""
+        return Applied(self._now_ns, tuple(self._turn[one.knob](one) for one in action))
+
+    def install(self, programs: Sequence[Program]) -> None:
+        """Refuse: the model's devices run no programs."""
+        raise TrialError(f"the fluid model cannot run {programs[0].kind!r}")
+
+    def _set_thresholds(self, change: Change) -> Change:
+        self._bounds.check(change)
+        self._network.set_thresholds(change)
+        found = self._thresholds(self._network.queues[change.targets])
+        return Change(ECN.name, change.targets, found)
+
+    def _thresholds(self, ports: Ints) -> dict[str, Any]:
+        network = self._network
+        kmin, kmax = network.kmin[ports].astype(np.int64), network.kmax[ports].astype(np.int64)
+        return ECN.named(kmin, kmax, network.pmax[ports])
+
+    def finish(self, observer: Observer) -> Outcome:
+        """Return what became of the trial."""
+        facts = {"clock": "virtual", "model": "fluid", "step_ns": STEP_NS}
+        return Outcome(self.flows(), self.hosts(), self._events, facts)
 
     def flows(self) -> FlowRecords:
         """Return the outcome of every flow as of now."""
@@ -127,7 +144,7 @@ class FluidRig:
         """Return how many flows have ended by now."""
         return int(np.count_nonzero(self.flows().status == DONE))
 
-    def hosts(self) -> HostRecords:
+    def hosts(self) -> Samples:
         """Return the hosts' counters, a row for each observation."""
         count = len(self._testbed.hosts)
 
@@ -135,18 +152,10 @@ class FluidRig:
             rows = [row[column] for row in self._host_rows]
             return np.array(rows, dtype=np.int64).reshape(len(rows), count)
 
-        return HostRecords(
-            t_ns=np.array([row[0] for row in self._host_rows], dtype=np.int64),
-            retransmits=table(1),
-            timeouts=table(2),
-            # a fluid stays in order
-            out_of_order=np.zeros((len(self._host_rows), count), dtype=np.int64),
-            tx_bytes=table(3),
-        )
-
-    def events(self) -> tuple[Event, ...]:
-        """Return what happened so far, in order."""
-        return tuple(self._events)
+        # a fluid stays in order
+        in_order = np.zeros((len(self._host_rows), count), dtype=np.int64)
+        t_ns = np.array([row[0] for row in self._host_rows], dtype=np.int64)
+        return Samples.of("host", t_ns, table(1), table(2), in_order, table(3))
 
     def _keep_hosts(self) -> None:
         sent = np.zeros(len(self._testbed.hosts))

@@ -7,21 +7,19 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collectors.observers import observers
-from collectors.recorder import Recorder
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
 from orchestration.backends.hardware.corridor import CorridorWatch
-from orchestration.backends.hardware.links import SERVICE as LINKS
 from orchestration.backends.hardware.links import LinkWatch
-from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
-from orchestration.backends.hardware.nic_watch import NicWatch
+from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
+from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -29,7 +27,7 @@ from orchestration.backends.hardware.readiness import (
     check_sources,
     raise_unreachable,
 )
-from orchestration.backends.hardware.rig import HardwareRig
+from orchestration.backends.hardware.rig import SIGNALS, HardwareRig
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
@@ -40,18 +38,20 @@ from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.device.ssh import Secrets
-from orchestration.loop import run_loop
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
+from orchestration.model.signals import DERIVED
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic, uses_programs
 from traffic.drivers.rack_programs import SERVICES as PROGRAMS
 from traffic.drivers.rack_programs import check_drivers
 from tuners.registry import create
 
-_ALWAYS = ("state", "deadman", "lease", LINKS)
-_HOST_SERVICES = ("sender", "kernel", *_ALWAYS)
+_ALWAYS = ("state", "deadman", "lease", "kernel")
+_HOST_SERVICES = ("sender", *_ALWAYS)
 # A trial whose controller slept, or lost devices that came back, is run again, this often.
 _ATTEMPTS = 3
 _PATIENCE_S = 600.0
@@ -67,6 +67,14 @@ class HardwareBackend:
         self._inventory = inventory
         self._secrets = secrets
         self._rack = load_rack(inventory)
+
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn, where each switch offers all that it may.
+
+        Switches keep no flow tables. What a rack's own switches lack, `check` finds.
+        """
+        return Offer((*SIGNALS, *DERIVED), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
@@ -149,7 +157,6 @@ class HardwareBackend:
     ) -> TrialRecord:
         rack = self._rack
         decides = tuner or create(trial.tuner)
-        recorder = Recorder()
         settings = Settings(rack, trial)
         check_drivers(trial)
         with (
@@ -174,20 +181,17 @@ class HardwareBackend:
             traffic.connect(clocks)
             guard.tick()
             switches = _switches(rack)
-            limiter = ChangeLimiter(len(testbed.queues), rack.safety.min_change_interval_ns)
+            limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
             rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
-                watching = observers(recorder, folder, trial, testbed)
-                said = run_loop(rig, decides, testbed, trial, watching, progress)
-                rig.finish(watching)
+                record = run_trial(rig, decides, trial, testbed, folder, progress)
                 nics.finish()
-                records = traffic.records()
             finally:
                 traffic.stop()
             facts = {
-                **said,
+                **record.facts,
                 **_facts(rack, fleet, clocks, rig, switches),
                 "changes_held_back": limiter.held_back,
                 "changes_superseded": limiter.superseded,
@@ -202,15 +206,7 @@ class HardwareBackend:
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
         ]
-        return TrialRecord(
-            flows=records,
-            ports=recorder.ports(len(testbed.queues)),
-            actions=recorder.actions(),
-            hosts=rig.hosts(),
-            events=tuple(rig.events),
-            facts={**facts, **guard.facts(), "findings": findings},
-            trace=decides.trace(),
-        )
+        return replace(record, facts={**facts, **guard.facts(), "findings": findings})
 
     def _open(self, of_hosts: Sequence[str] = ()) -> Fleet:
         """Start agents on all devices, hosts' with some services more.
@@ -268,17 +264,13 @@ def services_of(rack: Rack, device: str) -> tuple[str, ...]:
     access: Access = rack.access[device]
     if rack.testbed.device[device].kind == "host":
         return (*_HOST_SERVICES, NIC_SERVICE) if access.nic == "roce" else _HOST_SERVICES
-    return (*make_switch(rack, device).services, *_ALWAYS, *_platform(access))
+    return (*make_switch(rack, device).services, *_ALWAYS)
 
 
 def make_switch(rack: Rack, device: str) -> Switch:
     """Return a switch of the rack, by its platform."""
     kind = SonicSwitch if rack.access[device].platform == "sonic" else LinuxSwitch
     return kind(rack, device)
-
-
-def _platform(access: Access) -> tuple[str, ...]:
-    return ("kernel",) if access.platform == "linux" else ()
 
 
 def _switches(rack: Rack) -> list[Switch]:
@@ -335,6 +327,4 @@ def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[
 
 
 def _with_events(record: TrialRecord, events: tuple[Event, ...]) -> TrialRecord:
-    from dataclasses import replace
-
     return replace(record, events=(*events, *record.events)) if events else record

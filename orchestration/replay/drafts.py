@@ -1,0 +1,370 @@
+"""What a user asks of a replay, and what becomes of it before it has a name and a place."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import get_args
+
+from inventory.topology import Testbed
+from orchestration.artifacts.tables import Columns
+from orchestration.campaign.expand import trial_seed
+from orchestration.campaign.schema import Host, check_backend
+from orchestration.model.csv_columns import write_csv
+from orchestration.model.digest import sha256_of
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.knobs import ECN
+from orchestration.model.trial import (
+    REPEAT,
+    SOCKETS,
+    HostSpec,
+    PatternSpec,
+    TrialSpec,
+    of_repeat,
+)
+from orchestration.replay import tables
+from orchestration.replay.campaign_file import (
+    ReplayCampaign,
+    ReplayedPattern,
+    ReplayedTrial,
+    TunerEntry,
+    other_tuners,
+    recorded_tuner,
+    with_checkpoint,
+)
+from orchestration.replay.parents import Group, Recording, find_parents, group_parents
+from traffic import flow_file
+from traffic.schedule import class_names
+from tuners.recorded import columns_of
+from tuners.registry import RECORDED
+
+IMPORTED, HARDWARE = "imported", "hardware"
+_TIMES = ("drain", "sample_period", "action_period", "decision_latency")
+_FLOWS_FILE = "flows.csv"
+_DEFAULT_BACKEND = "emulated"
+_SAMPLE_PERIOD_NS = 100_000
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What is replayed, where, and what is changed.
+
+    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` chooses among a run's
+    trials. `backend` "" is the recorded one. `tuners` are names or mappings as in a campaign file;
+    `recorded` stands for the recorded actions. `testbed` "" is the recorded one; `rates` are in
+    bit/s, by links' names. `repeats` None is as many as were recorded. `name` "" is made up.
+    """
+
+    run: Path
+    backend: str = ""
+    tuners: tuple[str, ...] = (RECORDED,)
+    trials: str = ""
+    repeats: int | None = None
+    name: str = ""
+    testbed: str = ""
+    scale_rates: float = 1.0
+    rates: Mapping[str, int] = field(default_factory=dict)
+    scale_thresholds: bool = False
+
+
+def backend_of(request: ReplayRequest, recorded: str) -> str:
+    """Return the backend of a replay. Raises InputError if nothing can run on the one asked for."""
+    if not request.backend:
+        return recorded
+    try:
+        return check_backend(request.backend)
+    except ValueError as error:
+        what, _, remedy = str(error).partition(": ")
+        raise InputError.single("--on", what, remedy) from error
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What one campaign will replay.
+
+    `parent` is what is replayed, `apart` what tells this campaign from others of the same call,
+    `others` the tuners beside the recordings, `testbed` the recorded one. `write` puts the
+    recordings into a folder, given the testbed of the replay and the campaign's name.
+    """
+
+    parent: str
+    apart: str
+    backend: str
+    testbed: Testbed | None
+    others: tuple[TunerEntry, ...]
+    notes: tuple[str, ...]
+    write: Callable[[Path, Testbed, str], ReplayCampaign]
+
+
+def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
+    """Return what is to be replayed, a draft a campaign. Raises InputError for what cannot be."""
+    return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
+
+
+def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
+    """Return a draft for each group of trials that one campaign can replay.
+
+    Raises InputError for what cannot be replayed.
+    """
+    others = other_tuners(request.tuners)
+    return tuple(
+        _draft(request, group, others)
+        for group in group_parents(find_parents(request.run, request.trials))
+    )
+
+
+def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
+    trial = group.first.trial
+    backend = backend_of(request, trial.spec.backend)
+    if backend == IMPORTED:
+        raise InputError.single(
+            str(request.run),
+            "it was imported, and nothing runs where it came from",
+            "say where to replay it: --on emulated",
+        )
+    group = _chosen(group, request.repeats)
+    single = len(group.repeats) == 1
+    flows = "flows.csv" if single else f"flows-{REPEAT}.csv"
+    order = _class_order(group)
+    patterns, notes = _patterns(trial.spec, order, backend)
+    if not _keeps_numbers(group, order):
+        notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
+    host, said = _host(trial.spec)
+    notes += said
+
+    def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
+        for repeat in group.repeats:
+            schedule = _shared_schedule(group, repeat)
+            columns = {column: schedule[column] for column in flow_file.COLUMNS}
+            write_csv(folder / of_repeat(flows, repeat), columns)
+        kept = tuple(with_checkpoint(entry, folder) for entry in others)
+        recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
+        listed = list(_listed(request, group, recorded, kept))
+        imported = trial.spec.backend == IMPORTED
+        times = ("sample_period",) if imported else _TIMES
+        return ReplayCampaign(
+            name=name,
+            backend=backend,
+            tuners=(*(entry for _, entry in recorded), *kept),
+            flows_file=flows,
+            patterns=patterns,
+            repeats=max(item.repeat for item in listed),
+            duration_ns=trial.spec.duration_ns,
+            parent_run=trial.spec.campaign,
+            parent_trials=tuple(listed),
+            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
+            host=host,
+            faults=trial.spec.faults,
+        )
+
+    alone = len(group.recordings) == 1
+    return Draft(
+        parent=f"{trial.spec.campaign}-{group.first.label}-r{group.first.repeat}"
+        if alone
+        else trial.spec.campaign,
+        apart=group.factors,
+        backend=backend,
+        testbed=trial.testbed,
+        others=others,
+        notes=tuple(notes),
+        write=write,
+    )
+
+
+def _chosen(group: Group, repeats: int | None) -> Group:
+    """Return the group with its first `repeats` repeats. One recorded repeat can be had often."""
+    recorded = group.repeats
+    if repeats is None:
+        return group
+    if repeats > len(recorded) > 1:
+        raise InputError.single(
+            "--repeats",
+            f"{repeats} repeats, and {len(recorded)} were recorded",
+            f"use at most {len(recorded)}, or replay one of its trials as often as you like",
+        )
+    kept = recorded[:repeats]
+    return Group(group.factors, tuple(r for r in group.recordings if r.repeat in kept))
+
+
+def _shared_schedule(group: Group, repeat: int) -> Columns:
+    """Return the flows of a repeat, which are the same for all of its tuners."""
+    found: Columns | None = None
+    digests: dict[str, Recording] = {}
+    for recording in group.of_repeat(repeat):
+        schedule = tables.schedule_of(recording.trial)
+        digests.setdefault(_digest(schedule), recording)
+        found = found or schedule
+    if len(digests) > 1:
+        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
+        raise InputError.single(
+            other,
+            f"its flows are not those of {one}, of the same repeat",
+            "choose one tuner's trials with --trials",
+        )
+    assert found is not None  # a group's repeats are its recordings'
+    return found
+
+
+def _digest(schedule: Columns) -> str:
+    digest = hashlib.sha256()
+    for name in ("start_ns", "bytes"):
+        digest.update(schedule[name].tobytes())
+    for name in ("src", "dst", "class"):
+        digest.update("\n".join(schedule[name].tolist()).encode())
+    return digest.hexdigest()
+
+
+def _class_order(group: Group) -> tuple[str, ...]:
+    """Return the classes of all repeats in the order of their patterns."""
+    found: dict[str, None] = {}
+    for repeat in group.repeats:
+        trial = group.of_repeat(repeat)[0].trial
+        found |= dict.fromkeys(tables.class_order(trial, tables.schedule_of(trial)))
+    declared = class_names(group.first.spec.traffic)
+    return tuple(name for name in declared if name in found) or tuple(found)
+
+
+def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
+    trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
+    return all(
+        tables.keeps_numbers(tables.schedule_of(trial), order, trial.testbed) for trial in trials
+    )
+
+
+def _patterns(
+    spec: TrialSpec, order: Sequence[str], backend: str
+) -> tuple[tuple[ReplayedPattern, ...], list[str]]:
+    declared: dict[str, PatternSpec] = dict(
+        zip(class_names(spec.traffic), spec.traffic, strict=True)
+    )
+    patterns, notes = [], []
+    for name in order:
+        pattern = declared.get(name)
+        if pattern is None:
+            patterns.append(ReplayedPattern(name))
+            continue
+        driver = {}
+        if pattern.driver != SOCKETS and backend == HARDWARE:
+            driver = {"name": pattern.driver.name, **dict(pattern.driver.options)}
+        elif pattern.driver != SOCKETS:
+            notes.append(f"sockets send what {pattern.driver.name} sent: {name}")
+        patterns.append(ReplayedPattern(name, pattern.queue_class, driver))
+    return tuple(patterns), notes
+
+
+def _host(spec: TrialSpec) -> tuple[HostSpec | None, list[str]]:
+    """Return the hosts' settings; None for what no host here can be set to."""
+    known = get_args(Host.model_fields["congestion_control"].annotation)
+    if spec.host.congestion_control in known:
+        return spec.host, []
+    default = Host.model_fields["congestion_control"].default
+    return None, [f"congestion control {default} in place of {spec.host.congestion_control}"]
+
+
+def _recorded(
+    request: ReplayRequest, group: Group, folder: Path, testbed: Testbed, taken: Sequence[str]
+) -> Iterator[tuple[str, TunerEntry]]:
+    """Write the actions of each recorded tuner; yield its own label, and its entry."""
+    if RECORDED not in request.tuners:
+        return
+    single = len(group.repeats) == 1
+    for number, label in enumerate(dict.fromkeys(item.label for item in group.recordings), 1):
+        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in label)[:40] or str(number)
+        file = f"actions-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
+        for recording in group.recordings:
+            if recording.label != label:
+                continue
+            trial = recording.trial
+            actions = tables.actions_of(trial)
+            if request.scale_thresholds:
+                actions = tables.scaled(actions, trial.testbed, testbed)
+            path = folder / of_repeat(file, recording.repeat)
+            write_csv(path, {column: actions[column] for column in columns_of(ECN)})
+        yield label, recorded_tuner(label, file, taken)
+
+
+def _listed(
+    request: ReplayRequest,
+    group: Group,
+    recorded: Sequence[tuple[str, TunerEntry]],
+    others: Sequence[TunerEntry],
+) -> Iterator[ReplayedTrial]:
+    """Yield which trial each tuner and repeat replays. A tuner in place of a recording takes the
+    first one of the repeat: their flows are the same.
+    """
+    called = dict(recorded)
+    for repeat, source, seed in _repeats(request, group):
+        recordings = group.of_repeat(source)
+        pairs = [(called[r.label].label, r) for r in recordings if r.label in called]
+        pairs += [(entry.label, recordings[0]) for entry in others]
+        for label, recording in pairs:
+            own = recording.spec.seed if seed is None else seed
+            yield ReplayedTrial(label, repeat, own, recording.id, recording.sha256)
+
+
+def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
+    """Yield each repeat, the recorded repeat that it replays, and its seed if that is a new one."""
+    for repeat in group.repeats:
+        yield repeat, repeat, None
+    if request.repeats is None or len(group.repeats) > 1:
+        return
+    (recorded,) = group.repeats
+    for more in range(1, request.repeats):
+        repeat = recorded + more
+        yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
+
+
+def _of_flows(request: ReplayRequest) -> Draft:
+    """Return the draft of a replay of a flow file. Raises InputError for a bad one.
+
+    The trial's duration is up to the last flow's start, in whole sampling periods.
+    """
+    if request.run.suffix != ".csv":
+        raise InputError.single(
+            str(request.run),
+            "is no CSV of flows",
+            f"make one of a capture or of flow records: closloop import flows {request.run}",
+        )
+    problems = []
+    if RECORDED in request.tuners:
+        remedy = "name a tuner that decides: --tuner secn1"
+        problems.append(Problem("--tuner", f"{request.run} has no recorded actions", remedy))
+    unfit = {"--trials": request.trials, "--scale-thresholds": request.scale_thresholds}
+    for option, given in unfit.items():
+        if given:
+            problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
+    if problems:
+        raise InputError(problems)
+    flows = flow_file.read_flows(str(request.run))
+    if not len(flows):
+        raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+    backend = backend_of(request, _DEFAULT_BACKEND)
+    others = other_tuners(request.tuners)
+    duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
+
+    def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
+        shutil.copyfile(request.run, folder / _FLOWS_FILE)
+        return ReplayCampaign(
+            name=name,
+            backend=backend,
+            tuners=tuple(with_checkpoint(entry, folder) for entry in others),
+            flows_file=_FLOWS_FILE,
+            patterns=tuple(ReplayedPattern(klass) for klass in flows.klass.names),
+            repeats=request.repeats or 1,
+            duration_ns=duration_ns,
+            parent_run=request.run.name,
+            parent_sha256=sha256_of(request.run),
+        )
+
+    return Draft(
+        parent=request.run.stem,
+        apart="",
+        backend=backend,
+        testbed=None,
+        others=others,
+        notes=(),
+        write=write,
+    )

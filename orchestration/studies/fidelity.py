@@ -1,0 +1,162 @@
+"""Do two backends agree? The page that says where, and why not: figures, verdicts, causes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from orchestration.analysis.comparison import sentences
+from orchestration.analysis.comparison.causes import ORDER
+from orchestration.analysis.comparison.equivalence import EQUIVALENT
+from orchestration.analysis.comparison.result import ComparedCell, RunComparison
+
+# How far a simulated fabric may be from the emulated one before a cause has to be named.
+RTT_SHARE, GOODPUT_SHARE, SLOWDOWN_SHARE = 0.02, 0.02, 0.15
+_SPEED_RATIO = 5.0
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """One figure of both backends. `holds` is None where nothing was measured."""
+
+    what: str
+    a: str
+    b: str
+    difference: str
+    wanted: str
+    holds: bool | None
+
+
+def _within(what: str, a: float, b: float, unit: str, share: float) -> _Figure:
+    """Return a figure that both backends have, and whether B's is within a share of A's."""
+    away = b / a - 1
+    values = f"{a:.3f} {unit}", f"{b:.3f} {unit}"
+    return _Figure(what, *values, f"{away:+.2%}", f"within {share:.0%}", abs(away) <= share)
+
+
+def _figures(found: Mapping[str, RunComparison]) -> list[_Figure]:
+    """Return the figures of the scenarios that were run, by their names."""
+    result: list[_Figure] = []
+    if "idle-path" in found:
+        schedule, times = _lone_flows(found["idle-path"])
+        for src, dst, size, a, b in zip(
+            schedule["src"], schedule["dst"], schedule["bytes"], *times, strict=True
+        ):
+            what = f"idle path {src} to {dst}, {size} B there and back"
+            result.append(_within(what, a / 1e3, b / 1e3, "us", RTT_SHARE))
+    if "one-flow" in found:
+        schedule, times = _lone_flows(found["one-flow"])
+        size = int(schedule["bytes"][0])
+        a, b = (size * 8 / float(fct_ns[0]) for fct_ns in times)
+        what = f"one flow of {size // 10**6} MB, goodput"
+        result.append(_within(what, a, b, "Gbit/s", GOODPUT_SHARE))
+    if "websearch" in found:
+        result += [_slowdown(found["websearch"]), _speed(found["websearch"])]
+    return result
+
+
+def _lone_flows(comparison: RunComparison) -> tuple[Mapping[str, np.ndarray], list[np.ndarray]]:
+    """Return a scenario's schedule, and both backends' median completion times of its flows."""
+    pairs = [pair for cell in comparison.cells for pair in cell.pairs]
+    sides = [[pair.a.trial for pair in pairs], [pair.b.trial for pair in pairs]]
+    times = [
+        np.median([trial.table("flows")["fct_ns"] for trial in trials], axis=0) for trials in sides
+    ]
+    return sides[0][0].table("schedule"), times
+
+
+def _slowdown(comparison: RunComparison) -> _Figure:
+    item = next(item for item in comparison.judged if item.metric.key == "slowdown_mean_all")
+    relative = item.interval.relative
+    return _Figure(
+        "WebSearch at 60 %, mean slowdown",
+        f"{item.a:.3f}",
+        f"{item.b:.3f}",
+        f"{relative:+.1%} [{item.interval.relative_low:+.1%}, {item.interval.relative_high:+.1%}]",
+        f"within {SLOWDOWN_SHARE:.0%}",
+        abs(relative) <= SLOWDOWN_SHARE,
+    )
+
+
+def _speed(comparison: RunComparison) -> _Figure:
+    a, b = comparison.speed_a.per_wall_s, comparison.speed_b.per_wall_s
+    known = a is not None and b is not None
+    return _Figure(
+        "WebSearch at 60 %, packet-hops a wall second, start included",
+        f"{a:,.0f}" if a else "",
+        f"{b:,.0f}" if b else "",
+        f"{a / b:.1f} times as fast" if a and b else "",
+        f"{_SPEED_RATIO:.0f} times",
+        (a or 0.0) / (b or 1.0) >= _SPEED_RATIO if known else None,
+    )
+
+
+_CAUSES = 8
+_HEAD = """\
+# Fidelity: {a} against {b}
+
+Written by `closloop fidelity`, which runs `examples/fidelity` on both backends: the same testbed,
+the same flows, the same thresholds, {repeats} seeds each, paired. A is {a}, B is {b}.
+"""
+_TITLES = {
+    "idle-path": "An idle path",
+    "one-flow": "One flow alone",
+    "incast": "16 senders to one receiver",
+    "websearch": "WebSearch at 60 %",
+}
+
+
+def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
+    """Return the page in Markdown. `notes` is text of people's own on causes, or ""."""
+    first = next(iter(found.values()))
+    pairs = max(len(cell.pairs) for comparison in found.values() for cell in comparison.cells)
+    lines = [_HEAD.format(a=first.a.backend, b=first.b.backend, repeats=pairs)]
+    lines += _table(_figures(found), first.a.backend, first.b.backend)
+    if notes:
+        lines += ["", notes.strip()]
+    for name, comparison in found.items():
+        lines += ["", f"## {_TITLES.get(name, name)}", "", sentences.answer(comparison)]
+        for cell in comparison.cells:
+            lines += _cell(cell)
+        lines += ["", *(f"- {line}" for line in sentences.speeds(comparison))]
+        lines += [f"- {note}" for note in comparison.notes]
+    lines += ["", "## How verdicts are made", ""]
+    lines.append(sentences.margins_note(first))
+    lines.append(
+        "The number of metrics differs by scenario; [compare.md](../compare.md) says more."
+    )
+    lines.append(f"Causes are from what both trials recorded: suspects, not proof. {ORDER}")
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[_Figure], a: str, b: str) -> list[str]:
+    words = {True: "holds", False: "**does not hold**", None: ""}
+    table = [f"| | {a} | {b} | B against A | wanted | |", "| --- | --- | --- | --- | --- | --- |"]
+    table += [
+        f"| {row.what} | {row.a} | {row.b} | {row.difference} | {row.wanted} | {words[row.holds]} |"
+        for row in rows
+    ]
+    return table
+
+
+def _cell(cell: ComparedCell) -> list[str]:
+    lines = ["", "| metric | A | B | B - A [95 %] | margin | verdict |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for item in cell.judged:
+        a, b = sentences.values(item)
+        said = item.verdict if item.verdict == EQUIVALENT else f"**{item.verdict}**"
+        needs = sentences.needs(item)
+        lines.append(
+            f"| {item.metric.label} | {a} | {b} | {sentences.difference(item)} | "
+            f"{sentences.allowed(item)} | {needs or said} |"
+        )
+    lines += ["", *(f"- {said}" for said in sentences.parting(cell))]
+    if cell.causes:
+        lines += ["", "Likely causes:", ""]
+        lines += [
+            f"{number}. {cause.what}: {cause.a} and {cause.b}. {cause.why}"
+            for number, cause in enumerate(cell.causes[:_CAUSES], start=1)
+        ]
+    return lines
