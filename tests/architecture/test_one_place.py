@@ -61,7 +61,7 @@ KNOB = """
 FLOWLET = Knob(
     "flowlet",
     "switch",
-    (Column("timeout_ns", "ns", "idle time after which a flow may take another path", most=500_000),),
+    (Column("timeout_ns", "ns", "idle time before a flow may take another path", most=500_000),),
     "the flowlet timeout of a switch",
 )
 
