@@ -21,7 +21,7 @@ from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.compare import compare
 from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING
+from orchestration.model.records import MISSING, Samples
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TunerSpec
 
 
@@ -342,8 +342,9 @@ def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
         ports = case.record.ports
         unknown = np.full_like(ports.tx_bytes, MISSING)
         counters = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-        ports = dataclasses.replace(ports, **dict.fromkeys(counters, unknown))
-        record = dataclasses.replace(case.record, ports=ports)
+        ports = Samples(ports.t_ns, {**ports.values, **dict.fromkeys(counters, unknown)})
+        samples = {**case.record.samples, "queue": ports}
+        record = dataclasses.replace(case.record, samples=samples)
         said = Stamp(True, (Reason("imported", "warning", "by another program"),), ())
         place = tmp_path / name / trial.id
         write_trial(place, trial, case.testbed, case.schedule, record, said, {})

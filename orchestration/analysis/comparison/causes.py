@@ -283,8 +283,10 @@ def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
         if first != second and ours.backend == theirs.backend:
             yield Cause("traffic", first[:8], second[:8], EVERYTHING, "other flows")
     elif ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
-        kinds = [", ".join(item.kind for item in spec.traffic) or "none" for spec in (ours, theirs)]
-        yield Cause("traffic", *kinds, EVERYTHING, "other patterns make the flows")
+        first, second = (
+            ", ".join(item.kind for item in spec.traffic) or "none" for spec in (ours, theirs)
+        )
+        yield Cause("traffic", first, second, EVERYTHING, "other patterns make the flows")
     elif ours.seed != theirs.seed:
         why = "other draws of the same traffic: more repeats, or the same seeds"
         yield Cause("seed", str(ours.seed), str(theirs.seed), EVERYTHING, why)
@@ -303,9 +305,9 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
     first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
     # that one was imported is what its backend says, by the same name
     for code in sorted((set(first) ^ set(second)) - {IMPORTED}):
-        has = ("yes" if code in found else "no" for found in (first, second))
+        in_a, in_b = ("yes" if code in found else "no" for found in (first, second))
         why = first.get(code, second.get(code, ""))
-        yield Cause(f"stamp: {code}", *has, moves.get(code, EVERYTHING), why)
+        yield Cause(f"stamp: {code}", in_a, in_b, moves.get(code, EVERYTHING), why)
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
