@@ -121,7 +121,7 @@ def test_it_is_asked_in_sql(folder):
     query = "select trial, sum(qlen_bytes) from ports group by trial order by trial"
     asked = closloop(folder, "sql", "tiny", query, "--format", "csv")
     assert asked.returncode == 0, asked.stderr
-    rows = dict(line.split(",") for line in asked.stdout.split()[1:])
+    rows = dict(line.replace(chr(34), "").split(",") for line in asked.stdout.split()[1:])
     assert {name: int(total) for name, total in rows.items()} == {
         name: SUMS[name]["ports.qlen_bytes"][1] for name in IDS
     }
