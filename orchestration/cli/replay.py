@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class _Changes:
     """What is replayed of a run, and what is changed of it."""
 
-    backend: Annotated[
-        str, typer.Option("--on", help="Replay on this backend; default: the recorded one.")
-    ] = ""
+    backend: Annotated[str, "--on", "Replay on this backend; default: the recorded one."] = ""
     tuner: Annotated[
         list[str],
         "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
@@ -38,9 +36,7 @@ class _Changes:
         int | None,
         typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
     ] = None
-    name: Annotated[
-        str, typer.Option("--name", "-o", help="What the replay is called; default: made up.")
-    ] = ""
+    name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
 
     def request(self, run: Path) -> ReplayRequest:
         from orchestration.replay.drafts import ReplayRequest

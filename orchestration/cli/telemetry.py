@@ -67,11 +67,9 @@ def push(
 @verb(_SERVER)
 def pull(
     campaign: Annotated[str, "The campaign's name."],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where its folder is made.")] = Path(
-        "runs"
-    ),
+    out: Annotated[Path, "--out", "-o", "Where its folder is made."] = Path("runs"),
     trials: Annotated[
-        list[str] | None, typer.Option("--trial", help="Only this trial, by its id; repeatable.")
+        list[str] | None, "--trial", "Only this trial, by its id; repeatable."
     ] = None,
     as_json: Json = False,
 ) -> None:

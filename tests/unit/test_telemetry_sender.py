@@ -293,10 +293,7 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
 def make_observation(queues, columns):
     from orchestration.model.records import Observation
 
-    zeros = np.zeros(queues, np.int64)
-    return Observation(
-        t_ns=0, age_ns=zeros, kmin_bytes=zeros, kmax_bytes=zeros, pmax=zeros * 0.1, **columns
-    )
+    return Observation(t_ns=0, age_ns=np.zeros(queues, np.int64), values=columns)
 
 
 def test_only_one_sender_has_a_campaign(campaign, store):
