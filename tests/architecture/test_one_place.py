@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("closloop", "collectors", "inventory", "orchestration", "playbooks", "traffic", "tuners")
+PACKAGES = (
+    "closloop",
+    "collectors",
+    "inventory",
+    "orchestration",
+    "playbooks",
+    "traffic",
+    "tuners",
+)
 MODEL, FLUID = "orchestration/model", "orchestration/backends/fluid/rig.py"
 
 CAMPAIGN = """
@@ -53,7 +61,7 @@ KNOB = """
 FLOWLET = Knob(
     "flowlet",
     "switch",
-    (Column("timeout_ns", "ns", "idle time after which a flow may take another path", most=500_000),),
+    (Column("timeout_ns", "ns", "idle time before a flow may take another path", most=500_000),),
     "the flowlet timeout of a switch",
 )
 

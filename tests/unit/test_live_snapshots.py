@@ -5,10 +5,6 @@ import os
 
 import numpy as np
 import pytest
-<<<<<<< HEAD
-from collectors.live import LiveObserver
-=======
->>>>>>> refs/heads/tests
 
 from collectors.snapshot import (
     SNAPSHOT_FILE,
