@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.options import Json, verb
-from orchestration.cli.terminal import print_json
 
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
@@ -26,7 +25,8 @@ def check_tuner(
         ),
     ],
     testbed: Annotated[
-        list[str] | None, f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."
+        list[str] | None,
+        typer.Option(help=f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -54,7 +54,7 @@ def check_tuner(
         for name in testbed or _TESTBEDS
     }
     if as_json:
-        print_json({"tuner": reference, "faults": faults})
+        typer.echo(json.dumps({"tuner": reference, "faults": faults}, indent=1))
     else:
         for name, found in faults.items():
             typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")

@@ -113,7 +113,7 @@ def import_csv(
 
     Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
     """
-    from orchestration.exchange.csv_import import import_csv as read
+    from orchestration.exchange.csv_flows import import_csv as read
 
     with waiting("reading"):
         imported = read(file, mapping)
@@ -315,7 +315,7 @@ def export_csv(run: Run, out: NewFolder, as_json: Json = False) -> None:
 
     Example: closloop export csv runs/quickstart -o exported
     """
-    from orchestration.exchange.csv_export import export_csv as write
+    from orchestration.exchange.csv_flows import export_csv as write
 
     with waiting("exporting"):
         written = [write(item, place) for item, place, _ in _places(run, out)]

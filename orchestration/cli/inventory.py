@@ -83,7 +83,7 @@ def write_inventory(
 
     Example: closloop inventory write graphcc -o rack.yml
     """
-    from inventory.ansible_skeleton import skeleton
+    from inventory.ansible_text import skeleton
     from inventory.files import load_testbed
     from orchestration.model.errors import InputError
 

@@ -12,7 +12,7 @@ from orchestration.cli.options import InventoryOption, Passwords, verb
 from orchestration.cli.run import Running, rack_of, spare_threads
 
 if TYPE_CHECKING:
-    from orchestration.replay.request import ReplayRequest
+    from orchestration.replay.drafts import ReplayRequest
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class _Changes:
     name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
 
     def request(self, run: Path) -> ReplayRequest:
-        from orchestration.replay.request import ReplayRequest
+        from orchestration.replay.drafts import ReplayRequest
         from orchestration.replay.testbed_file import parse_rate
 
         return ReplayRequest(

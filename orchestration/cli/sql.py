@@ -48,7 +48,7 @@ def sql(
     """
     from orchestration.model.errors import InputError
     from orchestration.query import Runs
-    from orchestration.query.interrupt import interruptible
+    from orchestration.query.database import interruptible
     from orchestration.query.output import FORMATS, first_rows, write_result
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)

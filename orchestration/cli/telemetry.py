@@ -14,7 +14,7 @@ from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, waiting
 
 if TYPE_CHECKING:
-    from orchestration.telemetry.follow import Following
+    from orchestration.telemetry.process import Following
 
 _INFLUX = "influx"
 _SERVER = (
@@ -28,7 +28,7 @@ def follow(sink: str, campaign_folder: Path) -> Following | None:
     if not sink:
         return None
     from orchestration.model.errors import InputError
-    from orchestration.telemetry.follow import Following
+    from orchestration.telemetry.process import Following
     from orchestration.telemetry.settings import load_settings
 
     if sink != _INFLUX:
@@ -48,7 +48,7 @@ def push(
 
     Example: closloop push runs/quickstart
     """
-    from orchestration.telemetry.push import push as send
+    from orchestration.telemetry.sender import push as send
     from orchestration.telemetry.settings import load_settings
 
     settings = load_settings()

@@ -108,7 +108,7 @@ def test_pet_finds_its_lowest_thresholds(problem):
         request, problem.backend, problem.folder / "pet", 2, lambda round_, all_: None
     )
     record = problem.play(TunerSpec("pet", {"checkpoint": str(checkpoint)}))
-    last = np.flatnonzero(record.actions.queue == BOTTLENECK)[-1]
+    last = np.flatnonzero(record.changes["ecn"].targets == BOTTLENECK)[-1]
     # E(0) and E(1) with alpha = 20
-    assert record.actions.kmin_bytes[last] == 20_000
-    assert record.actions.kmax_bytes[last] == 40_000
+    assert record.changes["ecn"].kmin_bytes[last] == 20_000
+    assert record.changes["ecn"].kmax_bytes[last] == 40_000

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.records import NoAction, Observation
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Observation
 from tuners import checkpoint
 from tuners.ecn.acc import Acc, AccLearner
 from tuners.ecn.features import FeatureWindow
@@ -22,18 +23,18 @@ def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:
     return Observation(
         t_ns=t_ns,
         age_ns=zeros,
-        qlen_bytes=length,
-        tx_bytes=(rate * tx_share * t_ns / 8e9).astype(np.int64),
-        tx_packets=zeros,
-        marked_packets=zeros,
-        dropped_packets=zeros,
-        kmin_bytes=zeros + 5_000,
-        kmax_bytes=zeros + 200_000,
-        pmax=np.full(len(queues), 0.01),
-        qlen_mean_bytes=length.astype(np.float64),
-        incast_degree=zeros + 4,
-        mice_flows=zeros + 3,
-        elephant_flows=zeros + 1,
+        values={
+            "qlen_bytes": length,
+            "tx_bytes": (rate * tx_share * t_ns / 8e9).astype(np.int64),
+            "tx_packets": zeros,
+            "marked_packets": zeros,
+            "dropped_packets": zeros,
+            "qlen_mean_bytes": length.astype(np.float64),
+            "incast_degree": zeros + 4,
+            "mice_flows": zeros + 3,
+            "elephant_flows": zeros + 1,
+        },
+        settings={"ecn": ECN.named(zeros + 5_000, zeros + 200_000, np.full(len(queues), 0.01))},
     )
 
 
@@ -127,7 +128,9 @@ def test_history_is_newest_first_and_starts_empty():
 def test_a_reading_that_is_no_number_is_refused():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1)
-    bad = dataclasses.replace(reading(testbed, 1, 0), pmax=np.full(len(testbed.queues), np.nan))
+    good = reading(testbed, 1, 0)
+    settings = {**good.settings["ecn"], "pmax": np.full(len(testbed.queues), np.nan)}
+    bad = dataclasses.replace(good, settings={"ecn": settings})
     with pytest.raises(ValueError, match="no number for 'pmax' of queue 0"):
         window.push(bad)
 
@@ -135,7 +138,9 @@ def test_a_reading_that_is_no_number_is_refused():
 def test_flow_features_need_a_flow_table():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1, ("incast",))
-    blind = dataclasses.replace(reading(testbed, 1, 0), incast_degree=None)
+    seen = reading(testbed, 1, 0)
+    values = {name: array for name, array in seen.values.items() if name != "incast_degree"}
+    blind = dataclasses.replace(seen, values=values)
     with pytest.raises(ValueError, match="needs the flow table"):
         window.push(blind)
 
@@ -147,11 +152,10 @@ def test_a_shipped_network_marks_early_at_a_congested_queue(name):
 
     testbed = load_testbed("graphcc")
     tuner = create(TunerSpec(name))
-    setting = tuner.reset(testbed, 1)
+    (setting,) = tuner.reset(testbed, 1).action
     kmax = setting.kmax_bytes.copy()
     for number in range(1, 6):
-        action = tuner.act(reading(testbed, number, 300_000, tx_share=0.95))
-        if not isinstance(action, NoAction):
-            kmax[action.queues] = action.kmax_bytes
+        for change in tuner.act(reading(testbed, number, 300_000, tx_share=0.95)):
+            kmax[change.targets] = change.kmax_bytes
     to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
     assert np.median(kmax[to_hosts]) <= 64_000

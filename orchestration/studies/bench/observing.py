@@ -31,9 +31,9 @@ from orchestration.studies.bench.outcome import (
     bench_trial,
     websearch,
 )
+from orchestration.telemetry.points import spool_batches
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
-from orchestration.telemetry.source import spool_batches
 from traffic.schedule import make_schedule
 
 _READINGS = 20_000
