@@ -23,9 +23,9 @@ from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
-from tuners.q_learning import Kept, QLearner, ddqn_target, explore
-from tuners.replay import Replay, draw
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
+from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
+from tuners.replay import Replay
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -104,7 +104,7 @@ class Acc(EcnTuner):
         self._rng = np.random.default_rng([seed, 1])
         self._window = FeatureWindow(testbed, HISTORY, ACC_FEATURES)
         self._switch = switch_of(testbed)
-        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
         self._idle = np.zeros(len(queues), dtype=bool)
@@ -116,7 +116,7 @@ class Acc(EcnTuner):
             # an online start explores as much as offline training ended with
             settings = AccSettings(explore_start=max(self._explore, 0.1), explore_decay=500.0)
             self._learner = AccLearner(seed, testbed, settings, own)
-            self._parameters = own
+            self._net = ready(own)
         return self._templates.settings(self._all, self._choice)
 
     def act(self, observation: Observation) -> Action:
@@ -132,9 +132,9 @@ class Acc(EcnTuner):
         self._skipped += len(self._all) - len(busy)
         before = self._choice.copy()
         if len(busy):
-            values = mlp_by_group(self._parameters, "q", x[busy], self._switch[busy])
+            values = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
             self._choice[busy] = values.argmax(axis=1)
-            explore(self._rng, self._choice, busy, share, len(self._templates))
+            explore(self._rng, self._choice, busy, share, values)
         if self._collect or self._online:
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
@@ -162,7 +162,7 @@ class Acc(EcnTuner):
         before = {"x": last[0], "action": last[1], "reward": reward, "next_x": x}
         learner.add({name: row[None] for name, row in before.items()})
         learner.update()
-        self._parameters = learner.parameters()
+        self._net = ready(learner.parameters())
 
     def facts(self) -> Mapping[str, Any]:
         """Say how many inferences were made, and how many the idle rule saved."""
@@ -212,14 +212,10 @@ class AccLearner(QLearner):
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
         self._decisions += len(rows["x"])
         kinds = {"x": np.float32, "action": np.int64, "reward": np.float32, "next_x": np.float32}
+        busy = at_work(rows)
         for switch, memory in enumerate(self._local):
-            own = self._switch == switch
-            memory.add(
-                {
-                    name: rows[name][:, own].reshape(-1, *rows[name].shape[2:]).astype(kind)
-                    for name, kind in kinds.items()
-                }
-            )
+            own = busy & (self._switch == switch)
+            memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
 
     def update(self) -> float:
         """One step of algorithm 1, lines 6 to 9; return the loss."""
@@ -254,14 +250,14 @@ class AccLearner(QLearner):
     def _exchange(self, rng: np.random.Generator) -> None:
         """Each switch gives a sample to the global memory and takes one from it (section 3).
 
-        Transitions of large reward go first ("actions resulting large reward will be prioritised",
-        section 4.3): they are drawn in proportion to their reward above the memory's smallest.
+        Samples are uniform: a memory in which large rewards are the more frequent would teach that
+        every action earns more than it does, and that of a noisy one most.
         """
+        if len(self._local) == 1:
+            return  # it would take back what it gave
         count = self._settings.exchange
         for memory in self._local:
-            reward = memory.field("reward").astype(np.float64)
-            places = draw(rng, len(memory), count, reward - reward.min() + 1e-6)
-            self._global.add(memory.take(places))
+            self._global.add(memory.sample(rng, count))
         for memory in self._local:
             memory.add(self._global.sample(rng, count))
 

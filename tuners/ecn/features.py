@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Floats, Observation
 from tuners.ecn.templates import KB
+from tuners.exact import log2
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -24,13 +25,14 @@ PORT_FEATURES = ("utilisation", "queue", "marked")
 ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
 # PET's six factors (equation 2).
 PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
+_SIZES = ("queue", "kmin", "kmax")
 
 _INCAST_FULL = 64.0
 
 
 def size_feature(size_bytes: Floats) -> Floats:
     """log2(1 + KB) / 10."""
-    value: Floats = np.log2(1.0 + size_bytes / KB) / 10.0
+    value: Floats = log2(1.0 + size_bytes / KB) / 10.0
     return value
 
 
@@ -80,6 +82,8 @@ class FeatureWindow:
             for name in self._names
         ]
         newest = np.stack(columns, axis=1)
+        sizes = [place for place, name in enumerate(self._names) if name in _SIZES]
+        newest[:, sizes] = size_feature(newest[:, sizes])
         if not np.isfinite(newest).all():
             queue, column = np.argwhere(~np.isfinite(newest))[0]
             raise ValueError(
@@ -100,14 +104,14 @@ class FeatureWindow:
             case "utilisation":
                 return self.utilisation
             case "queue":
-                return size_feature(self.queue_bytes)
+                return self.queue_bytes
             case "marked":
                 share: Floats = marked_packets * self._frame_bits / capacity
                 return share
             case "kmin":
-                return size_feature(observation.kmin_bytes.astype(np.float64))
+                return observation.kmin_bytes.astype(np.float64)
             case "kmax":
-                return size_feature(observation.kmax_bytes.astype(np.float64))
+                return observation.kmax_bytes.astype(np.float64)
             case "pmax":
                 return observation.pmax
             case "incast":

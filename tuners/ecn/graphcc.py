@@ -23,8 +23,8 @@ from tuners.ecn.graph import Graph, graph
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
-from tuners.q_learning import Kept, QLearner, ddqn_target, explore
+from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp, product, ready
+from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
 from tuners.replay import PrioritisedReplay
 
 if TYPE_CHECKING:
@@ -110,10 +110,10 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     and not once a pair.
     """
     weight = parameters["message.0.weight"]
-    own = h @ weight[:HIDDEN] + parameters["message.0.bias"]
-    other = h @ weight[HIDDEN:]
+    own = product(h, weight[:HIDDEN]) + parameters["message.0.bias"]
+    other = product(h, weight[HIDDEN:])
     inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
-    return inner @ parameters["message.1.weight"] + parameters["message.1.bias"]
+    return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
 
 class Graphcc(EcnTuner):
@@ -138,6 +138,7 @@ class Graphcc(EcnTuner):
         self._rng = np.random.default_rng([seed, 1])
         self._window = FeatureWindow(testbed, HISTORY, PORT_FEATURES)
         self._graph = graph(testbed)
+        self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]
         self._all = np.arange(count, dtype=np.int64)
         self._choice = np.full(count, self._templates.nearest(*START))
@@ -148,10 +149,10 @@ class Graphcc(EcnTuner):
         """Let the agents exchange messages, and choose each one's setting of highest value."""
         x = self._window.push(observation)
         before = self._choice
-        values = q_values(self._checkpoint.arrays, x, self._graph, self._present)
+        values = q_values(self._net, x, self._graph, self._present)
         self._choice = values.argmax(axis=1)
         if self._explore > 0:
-            explore(self._rng, self._choice, self._all, self._explore, len(self._templates))
+            explore(self._rng, self._choice, self._all, self._explore, values)
         if self._collect:
             reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
             self._kept.add(x, self._choice, reward)
@@ -193,7 +194,7 @@ class GraphccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
-        self._memory.add(rows)
+        self._memory.add({**rows, "busy": at_work(rows).astype(np.float32)})
 
     def update(self) -> float:
         """Draw a batch, move the network towards the double-Q target; return the loss."""
@@ -201,7 +202,12 @@ class GraphccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        places, importance = self._memory.draw(rng, settings.batch, settings.priority_beta)
+        import os
+        if os.environ.get("PRIO"):
+            places, importance = self._memory.draw(rng, settings.batch, settings.priority_beta)
+        else:
+            places = rng.integers(0, len(self._memory), settings.batch)
+            importance = np.ones(len(places))
         batch = self._memory.take(places)
         rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         online = self._net.tensors
@@ -217,7 +223,9 @@ class GraphccLearner(QLearner):
         values = q_values(online, rows["x"], fabric, present)
         error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
         weights = torch.from_numpy(importance.astype(np.float32))
-        loss = self._net.step((weights * (error**2).mean(dim=-1)).mean(), max_norm=10.0)
+        mask = rows["busy"]
+        per = (mask * error**2).sum(dim=-1) / mask.sum(dim=-1).clip(min=1.0)
+        loss = self._net.step((weights * per).mean(), max_norm=10.0)
         # a sample's priority is the mean error of its agents
         self._memory.update(places, error.detach().abs().mean(dim=-1).numpy())
         self._updated(settings.target_every)

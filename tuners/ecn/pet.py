@@ -23,8 +23,9 @@ from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
 from tuners.ecn.rewards import pet_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
+from tuners.exact import exp, log
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, softmax
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -112,7 +113,7 @@ class Pet(EcnTuner):
         self._window = FeatureWindow(testbed, HISTORY, FEATURES[self._settings.states])
         self._switch = switch_of(testbed)
         self._port = port_of(testbed)
-        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
         self._rows: dict[str, list[NDArray[Any]]] = {
@@ -122,7 +123,7 @@ class Pet(EcnTuner):
         if self._online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             self._learner = PetLearner(seed, testbed, self._settings, own)
-            self._parameters = own
+            self._net = ready(own)
         return thresholds(self._all, self._heads)
 
     def act(self, observation: Observation) -> Action:
@@ -136,10 +137,12 @@ class Pet(EcnTuner):
         explore = self._explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
-        logits = mlp_by_group(self._parameters, "actor", x, self._switch)
+        logits = mlp_by_group(self._net, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        draws = self._collect or explore > 0
-        self._heads, log_probability = choose(logits, explore, self._rng if draws else None)
+        if self._collect or explore > 0:
+            self._heads, log_probability = choose(logits, explore, self._rng)
+        else:
+            self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
         if self._collect or self._online:
             kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
             for name, row in zip(self._rows, kept, strict=True):
@@ -159,7 +162,7 @@ class Pet(EcnTuner):
         if self._learner is None or len(self._rows["x"]) <= self._settings.rollout:
             return
         self._learner.learn(self._stacked())
-        self._parameters = self._learner.parameters()
+        self._net = ready(self._learner.parameters())
         for rows in self._rows.values():
             del rows[:-1]  # the next rollout starts from the last state
 
@@ -209,24 +212,26 @@ def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> SetThresh
 
 
 def choose(
-    logits: NDArray[Any], explore: float, rng: np.random.Generator | None
+    logits: NDArray[Any], explore: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return heads (n, 3) and their log probabilities (n,): drawn, or the likeliest without `rng`.
+    """Draw heads (n, 3), and return them with their log probabilities (n,).
 
     A share `explore` of the policy is uniform, so that a random action has an exact probability.
     """
     heads, total = [], np.zeros(len(logits))
     for part_logits, size in zip(_split(logits), HEADS, strict=True):
         share = (1 - explore) * softmax(part_logits) + explore / size
-        if rng is None:
-            head = share.argmax(axis=1)
-        else:
-            edges = share.cumsum(axis=1)
-            head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
+        edges = share.cumsum(axis=1)
+        head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
         head = np.minimum(head, size - 1)
         heads.append(head)
-        total += np.log(share[np.arange(len(share)), head])
+        total += log(share[np.arange(len(share)), head])
     return np.stack(heads, axis=1), total
+
+
+def likeliest(logits: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the heads (n, 3) of highest probability."""
+    return np.stack([part_logits.argmax(axis=1) for part_logits in _split(logits)], axis=1)
 
 
 def _split(logits: Any) -> list[Any]:
@@ -238,7 +243,8 @@ def exploration(settings: PetSettings, step: int) -> float:
     """Equation 13: decay_rate^(t/T) * epsilon once t > T, epsilon until then."""
     if step <= settings.decay_steps:
         return settings.clip
-    return float(settings.decay_rate ** (step / settings.decay_steps) * settings.clip)
+    decay = exp(step / settings.decay_steps * log(settings.decay_rate))
+    return float(decay * settings.clip)
 
 
 def advantages(
