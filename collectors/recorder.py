@@ -4,87 +4,118 @@ from __future__ import annotations
 
 import numpy as np
 
+from inventory.topology import Testbed
+from orchestration.model.knobs import KNOBS
 from orchestration.model.records import (
     MISSING,
-    ActionRecords,
     Applied,
+    Change,
+    ChangeRecords,
     Ints,
     Observation,
-    PortRecords,
+    Samples,
 )
+from orchestration.model.signals import Scope, recorded, sampled_scopes, targets
 
-# What a reading tells of a queue that is kept.
-COUNTERS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 # Readings are kept in blocks of so many. Arrays of single readings lie scattered in memory; in a
 # guest each scattered page is a mapping of the host's, which allows a process 65,530 of them
 # (vm.max_map_count): 600 readings of 1,000 queues, and the guest dies or hangs.
 _BLOCK_READINGS = 64
+# The rig samples these itself, less often than the loop observes.
+_SAMPLED_BY_RIG: tuple[Scope, ...] = ("host",)
 
 
 class Recorder:
     """A loop observer that remembers everything. Use a new one for each trial."""
 
-    def __init__(self) -> None:
+    def __init__(self, testbed: Testbed) -> None:
         self._t_ns: list[int] = []
         self._taken_ns: list[Ints | None] = []
-        self._blocks: list[np.ndarray] = []
-        self._changes: list[tuple[int, int, Applied]] = []
+        self._blocks = {
+            scope: _Blocks(scope, len(targets(testbed, scope)))
+            for scope in sampled_scopes()
+            if scope not in _SAMPLED_BY_RIG
+        }
+        self._changes: dict[str, list[tuple[int, int, int, Change]]] = {name: [] for name in KNOBS}
 
     def observed(self, observation: Observation) -> None:
-        """Keep one reading of all queues."""
-        row = len(self._t_ns) % _BLOCK_READINGS
-        if row == 0:
-            shape = (_BLOCK_READINGS, len(COUNTERS), len(observation.qlen_bytes))
-            self._blocks.append(np.empty(shape, dtype=np.int64))
-        for place, name in enumerate(COUNTERS):
-            self._blocks[-1][row, place] = getattr(observation, name)
+        """Keep one reading."""
+        for blocks in self._blocks.values():
+            blocks.add(len(self._t_ns), observation)
         self._t_ns.append(observation.t_ns)
         self._taken_ns.append(observation.taken_ns)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Keep one change of thresholds."""
-        self._changes.append((observed_ns, decided_ns, applied))
+        """Keep the changes that one observation was answered by."""
+        for change in applied.changes:
+            self._changes[change.knob].append((observed_ns, decided_ns, applied.t_ns, change))
 
-    def ports(self, queues: int) -> PortRecords:
-        """Return the samples, shape (samples, `queues`)."""
+    def samples(self) -> dict[Scope, Samples]:
+        """Return the samples by scope."""
+        t_ns = np.array(self._t_ns, dtype=np.int64)
+        samples = {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
         old = _nothing_new(self._taken_ns)
-        samples = len(self._t_ns)
+        if old is not None:
+            values = samples["queue"].values
+            kept = {name: np.where(old, MISSING, array) for name, array in values.items()}
+            samples["queue"] = Samples(t_ns, kept)
+        return samples
 
-        def stack(place: int) -> np.ndarray:
-            values = np.empty((samples, queues), dtype=np.int64)
+    def changes(self) -> dict[str, ChangeRecords]:
+        """Return the changes by knob, a row for each changed target."""
+        return {name: _joined(name, rows) for name, rows in self._changes.items()}
+
+
+class _Blocks:
+    """The recorded signals of one scope, reading by reading."""
+
+    def __init__(self, scope: Scope, count: int) -> None:
+        self._signals = recorded(scope)
+        self._count = count
+        self._blocks: list[Ints] = []
+
+    def add(self, number: int, observation: Observation) -> None:
+        """Keep reading `number`, counted from 0."""
+        row = number % _BLOCK_READINGS
+        if row == 0:
+            shape = (_BLOCK_READINGS, len(self._signals), self._count)
+            self._blocks.append(np.empty(shape, dtype=np.int64))
+        for place, signal in enumerate(self._signals):
+            values = observation.get(signal.key)
+            self._blocks[-1][row, place] = MISSING if values is None else values
+
+    def samples(self, t_ns: Ints) -> Samples:
+        """Return the readings at `t_ns`, arrays of shape (samples, targets)."""
+        columns = {}
+        for place, signal in enumerate(self._signals):
+            values = np.empty((len(t_ns), self._count), dtype=np.int64)
             for number, block in enumerate(self._blocks):
                 rows = values[number * _BLOCK_READINGS : (number + 1) * _BLOCK_READINGS]
                 rows[:] = block[: len(rows), place]
-            return values if old is None else np.where(old, MISSING, values)
+            columns[signal.name] = values
+        return Samples(t_ns, columns)
 
-        return PortRecords(
-            t_ns=np.array(self._t_ns, dtype=np.int64),
-            **{name: stack(place) for place, name in enumerate(COUNTERS)},
-        )
 
-    def actions(self) -> ActionRecords:
-        """Return the changes, a row for each changed queue."""
-        rows = self._changes
-        counts = [len(applied.queues) for _, _, applied in rows]
+def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecords:
+    """Return the rows of one knob's changes as one array a column."""
+    counts = [len(change.targets) for _, _, _, change in rows]
 
-        def spread(times: list[int]) -> np.ndarray:
-            return np.repeat(np.array(times, dtype=np.int64), counts)
+    def spread(column: int) -> Ints:
+        return np.repeat(np.array([row[column] for row in rows], dtype=np.int64), counts)
 
-        def joined(name: str, dtype: type) -> np.ndarray:
-            parts: list[np.ndarray] = [
-                np.asarray(getattr(applied, name), dtype=dtype) for _, _, applied in rows
-            ]
-            return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)
+    def joined(parts: list[np.ndarray], dtype: str) -> np.ndarray:
+        return np.concatenate([np.zeros(0, dtype), *parts], dtype=dtype, casting="unsafe")
 
-        return ActionRecords(
-            observed_ns=spread([row[0] for row in rows]),
-            decided_ns=spread([row[1] for row in rows]),
-            applied_ns=spread([applied.t_ns for _, _, applied in rows]),
-            queue=joined("queues", np.int64),
-            kmin_bytes=joined("kmin_bytes", np.int64),
-            kmax_bytes=joined("kmax_bytes", np.int64),
-            pmax=joined("pmax", np.float64),
-        )
+    return ChangeRecords(
+        observed_ns=spread(0),
+        decided_ns=spread(1),
+        applied_ns=spread(2),
+        targets=joined([change.targets for *_, change in rows], "int64"),
+        values={
+            column.name: joined([change[column.name] for *_, change in rows], column.dtype)
+            for column in KNOBS[knob].columns
+        },
+    )
 
 
 def _nothing_new(taken_ns: list[Ints | None]) -> np.ndarray | None:

@@ -1,45 +1,42 @@
 """How a running trial looks at one moment: a small file that is replaced whole, never changed.
 
-The file is the magic `CLOSLIVE`, the header's length (uint32, little-endian), the header as JSON,
-then the arrays of `_ARRAYS` in that order, 8 bytes an entry. It is no record: it is gone with the
+`LiveObserver` writes it while the trial runs; who watches reads it. The file is the magic
+`CLOSLIVE`, then packed arrays (`orchestration.model.codec`). It is no record: it is gone with the
 trial's hidden work folder, and nothing is computed from it but what a viewer shows.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Ints
+from orchestration.model.codec import pack, unpack
+from orchestration.model.records import Applied, Change, Columns, Floats, Ints, Observation
+from orchestration.model.signals import recorded
+from orchestration.model.trial import TrialSpec
 
 # Where a trial's snapshot is in its work folder, and what tells of the trial itself.
 SNAPSHOT_FILE, ABOUT_FILE = "live.bin", "live.json"
-SNAPSHOT_FORMAT = 1
-
+SNAPSHOT_FORMAT = 2
 _MAGIC = b"CLOSLIVE"
-_LENGTH = struct.Struct("<I")
-_ARRAYS: Mapping[str, str] = {
-    "qlen_bytes": "<i8",
-    "mean_bytes": "<f8",
-    "peak_bytes": "<i8",
-    "tx_bytes": "<i8",
-    "tx_packets": "<i8",
-    "marked_packets": "<i8",
-    "dropped_packets": "<i8",
-    "before_tx_bytes": "<i8",
-    "before_tx_packets": "<i8",
-    "before_marked_packets": "<i8",
-    "kmin_bytes": "<i8",
-    "kmax_bytes": "<i8",
-    "pmax": "<f8",
-}
+
+# At most so often on a clock of the wall.
+EVERY_S = 0.25
+# Where only samples can be counted: some 50 snapshots while flows arrive, and not of every sample:
+# in a guest a snapshot costs a twentieth of what a sample of 40 queues costs with its traffic.
+_SNAPSHOTS, _LEAST_SAMPLES = 50, 10
+_RECENT = 6
+# The recorded signals of queues: those of a snapshot, and those that it also has of the one before.
+_SIGNALS = tuple(signal.key for signal in recorded("queue"))
+_CUMULATIVE = tuple(signal.key for signal in recorded("queue") if signal.cumulative)
 
 
 class SnapshotError(ValueError):
@@ -47,23 +44,23 @@ class SnapshotError(ValueError):
 
 
 @dataclass(frozen=True)
-class Change:
-    """One answer of the tuner: how many queues it changed, and the range of what they have now."""
+class Turned:
+    """One change of a knob: when, at how many targets, and each column's range over them."""
 
     t_ns: int
     applied_ns: int
-    queues: int
-    kmin_bytes: tuple[int, int]
-    kmax_bytes: tuple[int, int]
-    pmax: tuple[float, float]
+    knob: str
+    targets: int
+    ranges: Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Columns):
     """A reading of all queues, arrays of shape (queues,), and how the trial stands.
 
-    `before_…` are the counters at `before_ns`, some samples ago; `mean_bytes` and `peak_bytes` are
-    of each queue's samples since then. `flows_done` is -1 where the backend learns it at the end.
+    `values` are the recorded signals, `before` the cumulative ones at `before_ns`, some samples
+    ago; `mean_bytes` and `peak_bytes` are of each queue's samples since then. `settings` has the
+    knobs by name and column. `flows_done` is -1 where the backend learns it at the end.
     `late_samples` counts the readings that were over half a period off their time, `changes` the
     answers of the tuner; `recent` has the last of them, newest last.
     """
@@ -74,20 +71,12 @@ class Snapshot:
     late_samples: int
     flows_done: int
     changes: int
-    recent: tuple[Change, ...]
-    qlen_bytes: Ints
+    recent: tuple[Turned, ...]
+    values: Mapping[str, Ints]
+    before: Mapping[str, Ints]
+    settings: Mapping[str, Mapping[str, NDArray[Any]]]
     mean_bytes: Floats
     peak_bytes: Ints
-    tx_bytes: Ints
-    tx_packets: Ints
-    marked_packets: Ints
-    dropped_packets: Ints
-    before_tx_bytes: Ints
-    before_tx_packets: Ints
-    before_marked_packets: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
 
 
 _NUMBERS = ("t_ns", "before_ns", "samples", "late_samples", "flows_done", "changes")
@@ -95,41 +84,127 @@ _NUMBERS = ("t_ns", "before_ns", "samples", "late_samples", "flows_done", "chang
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """Return the bytes of a snapshot's file."""
-    header = json.dumps(
-        {
-            "format": SNAPSHOT_FORMAT,
-            "queues": len(snapshot.qlen_bytes),
-            "recent": [list(vars(change).values()) for change in snapshot.recent],
-            **{name: int(getattr(snapshot, name)) for name in _NUMBERS},
-        },
-        separators=(",", ":"),
-    ).encode()
-    arrays = [
-        np.ascontiguousarray(getattr(snapshot, name), dtype=kind).tobytes()
-        for name, kind in _ARRAYS.items()
-    ]
-    return b"".join([_MAGIC, _LENGTH.pack(len(header)), header, *arrays])
+    about = {
+        "format": SNAPSHOT_FORMAT,
+        "recent": [asdict(turned) for turned in snapshot.recent],
+        **{name: int(getattr(snapshot, name)) for name in _NUMBERS},
+    }
+    names = ("values", "before", "settings", "mean_bytes", "peak_bytes")
+    return _MAGIC + pack({name: getattr(snapshot, name) for name in names}, about)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
     """Return the snapshot of `encode_snapshot`'s bytes. Raises SnapshotError on any others."""
-    start = len(_MAGIC) + _LENGTH.size
-    if data[: len(_MAGIC)] != _MAGIC or len(data) < start:
+    if not data.startswith(_MAGIC):
         raise SnapshotError("no snapshot of a trial")
-    (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     try:
-        header: dict[str, Any] = json.loads(data[start : start + length])
-        if header["format"] != SNAPSHOT_FORMAT:
-            raise SnapshotError(f"a snapshot of format {header['format']}, not {SNAPSHOT_FORMAT}")
-        queues, at = int(header["queues"]), start + length
-        if len(data) != at + 8 * queues * len(_ARRAYS):
-            raise SnapshotError("its length is not what it says")
-        fields: dict[str, Any] = {name: int(header[name]) for name in _NUMBERS}
-        for place, (name, kind) in enumerate(_ARRAYS.items()):
-            fields[name] = np.frombuffer(data, kind, queues, at + 8 * queues * place)
-        return Snapshot(recent=tuple(_change(*values) for values in header["recent"]), **fields)
+        about, arrays = unpack(data[len(_MAGIC) :])
+        if about["format"] != SNAPSHOT_FORMAT:
+            raise SnapshotError(f"a snapshot of format {about['format']}, not {SNAPSHOT_FORMAT}")
+        recent = tuple(
+            Turned(**{**item, "ranges": {k: tuple(v) for k, v in item["ranges"].items()}})
+            for item in about["recent"]
+        )
+        numbers: dict[str, Any] = {name: int(about[name]) for name in _NUMBERS}
+        return Snapshot(recent=recent, **{"settings": {}, **numbers, **arrays})
     except (KeyError, TypeError, ValueError) as error:
         raise SnapshotError(str(error)) from error
+
+
+class LiveObserver:
+    """Writes how a trial stands into `folder`, which its viewers know, and never stops the trial.
+
+    `flows_done` says how many flows have ended, -1 if that is not known yet. Snapshots are at least
+    `EVERY_S` of wall time apart. With `by_samples`, where the only clock is the trial's own, every
+    so many samples make one instead, so that a trial has some 50 to 200 of them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        trial: TrialSpec,
+        flows_done: Callable[[], int],
+        *,
+        by_samples: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = folder / SNAPSHOT_FILE
+        self._period_ns = trial.sample_period_ns
+        self._flows_done = flows_done
+        self._clock = clock
+        self._due_s = float("-inf")
+        self._by_samples = by_samples
+        samples = trial.duration_ns // trial.sample_period_ns
+        self._every = max(_LEAST_SAMPLES, samples // _SNAPSHOTS)
+        self._written = self._samples = self._late = self._changes = 0
+        self._recent: deque[tuple[int, int, Change]] = deque(maxlen=_RECENT)
+        self._before: Observation | None = None
+        self._peak = self._sum = np.zeros(0, dtype=np.int64)
+        self._summed = 0
+        self._broken = False
+
+    def observed(self, observation: Observation) -> None:
+        """Take one reading; write a snapshot if one is due."""
+        self._samples += 1
+        if abs(observation.t_ns - self._samples * self._period_ns) > self._period_ns // 2:
+            self._late += 1
+        length = observation["qlen_bytes"]
+        if self._summed:
+            np.maximum(self._peak, length, out=self._peak)
+            self._sum += length
+        else:
+            self._peak, self._sum = length.copy(), length.copy()
+        self._summed += 1
+        if self._is_due() and not self._broken:
+            self._write(observation)
+
+    def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
+        """Take the changes that one observation was answered by."""
+        self._changes += 1
+        self._recent += [(observed_ns, applied.t_ns, change) for change in applied.changes]
+
+    def _is_due(self) -> bool:
+        if self._by_samples:
+            return self._samples % self._every == 1
+        now_s = self._clock()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + EVERY_S
+        return True
+
+    def _write(self, now: Observation) -> None:
+        before = self._before or now
+        snapshot = Snapshot(
+            t_ns=now.t_ns,
+            before_ns=before.t_ns,
+            samples=self._samples,
+            late_samples=self._late,
+            flows_done=self._flows_done(),
+            changes=self._changes,
+            recent=tuple(_summed_up(*turned) for turned in self._recent),
+            values={name: now[name] for name in _SIGNALS if name in now.values},
+            before={name: before[name] for name in _CUMULATIVE if name in before.values},
+            settings=now.settings,
+            mean_bytes=self._sum / self._summed,
+            peak_bytes=self._peak,
+        )
+        try:
+            replace_file(self._path, encode_snapshot(snapshot))
+        except OSError:  # a full disk: the view ends, the trial goes on
+            self._broken = True
+        self._before, self._summed = now, 0
+        self._written += 1
+        if self._by_samples and self._written % (2 * _SNAPSHOTS) == 0:
+            self._every *= 2
+
+
+def _summed_up(t_ns: int, applied_ns: int, change: Change) -> Turned:
+    ranges = {name: _range(array) for name, array in change.values.items()}
+    return Turned(t_ns, int(applied_ns), change.knob, len(change.targets), ranges)
+
+
+def _range(values: NDArray[Any]) -> tuple[float, float]:
+    return (values.min().item(), values.max().item()) if len(values) else (0, 0)
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -145,8 +220,3 @@ def replace_file(path: Path, data: bytes) -> None:
     finally:
         os.close(handle)
     os.rename(partial, path)
-
-
-def _change(t_ns: int, applied_ns: int, queues: int, *ranges: list[Any]) -> Change:
-    kmin, kmax, pmax = ((low, high) for low, high in ranges)
-    return Change(t_ns, applied_ns, queues, kmin, kmax, pmax)

@@ -66,7 +66,7 @@ def mean_reward(choose: Callable[[np.ndarray], int], env: FabricEnv, episodes: i
 def main(arguments: list[str] | None = None) -> tuple[float, float]:
     """Train; return the mean reward of choices at random, and of the trained network's."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--on", choices=["fake", "emulated"], default="fake")
+    parser.add_argument("--on", choices=["fluid", "emulated"], default="fluid")
     parser.add_argument("--campaign", default=CAMPAIGN, help="what to learn on")
     parser.add_argument("--queue", default=QUEUE, help="whose thresholds to learn")
     parser.add_argument("--steps", type=int, default=3_000, help="decisions to learn from")

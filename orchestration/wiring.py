@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.ports import Backend
 
@@ -44,10 +44,10 @@ def hardware(rack: RackAccess | None) -> HardwareBackend:
     return HardwareBackend(rack.inventory, rack.secrets)
 
 
-def _fake() -> Backend:
-    from orchestration.backends.fake.backend import FakeBackend
+def _fluid() -> Backend:
+    from orchestration.backends.fluid.backend import FluidBackend
 
-    return FakeBackend()
+    return FluidBackend()
 
 
 def _emulated() -> Backend:
@@ -62,7 +62,7 @@ def _simulated() -> Backend:
     return SimulatedBackend()
 
 
-_BACKENDS = {"emulated": _emulated, "fake": _fake, "simulated": _simulated}
+_BACKENDS = {"emulated": _emulated, "fluid": _fluid, "simulated": _simulated}
 _HARDWARE = "hardware"
 
 

@@ -1,38 +1,37 @@
-"""What every tuner of ECN thresholds has, unless it says otherwise."""
+"""What every tuner has, unless it says otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, NoAction, Observation
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Action, Observation
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
-# What a queue tells of itself, and a tuner may decide by.
-QUEUE_COUNTERS = ("qlen_bytes", "tx_bytes", "marked_packets")
+class BaseTuner:
+    """A tuner of ECN thresholds that decides by queues alone and keeps nothing to learn from.
 
-
-class EcnTuner:
-    """A tuner that decides by queues alone, keeps nothing to learn from, and has nothing to tell.
-
-    A subclass adds `reset(testbed, seed)`, which returns the setting to start from: see
+    A subclass adds `reset(testbed, seed)`, which returns what to start from, and decides in `act`;
+    it names what it observes and turns if that is something else. See
     `orchestration.model.ports.Tuner`.
     """
 
-    observes_flows = False
-    observes: Sequence[str] = QUEUE_COUNTERS
+    observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")
+    knobs: Collection[str] = (ECN.name,)
+    programs: Collection[str] = ()
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Accept every testbed. A tuner that does not raises CheckpointError."""
 
     def act(self, observation: Observation) -> Action:
-        """Leave the setting as it is."""
-        return NoAction()
+        """Leave everything as it is."""
+        return ()
 
     def facts(self) -> Mapping[str, Any]:
         """Return nothing."""

@@ -1,11 +1,13 @@
 """A recording in place of a tuner: what was set in an earlier trial, or by somebody else, again.
 
-The file is CSV: `t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax`, sorted by `t_ns`. Rows at or
-before 0 are the starting point; each later one answers the first reading at or after its time.
+The file is CSV, sorted by `t_ns`, with the columns that name a knob's target and those of the knob:
+`t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax` for ECN thresholds. Rows at or before 0 are the
+starting point; each later one answers the first reading at or after its time.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,51 +16,112 @@ import numpy as np
 
 from orchestration.model.csv_columns import CsvColumns, Kind, read_csv
 from orchestration.model.errors import InputError
-from orchestration.model.records import Action, Floats, Ints, NoAction, Observation, SetThresholds
-from tuners.base import EcnTuner
+from orchestration.model.knobs import ECN, KNOBS, Knob
+from orchestration.model.records import Action, Change, Ints, Observation, Setup
+from orchestration.model.signals import TARGET_COLUMNS, Scope, targets
+from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-COLUMNS: dict[str, Kind] = {
-    "t_ns": "integer",
-    "device": "name",
-    "port": "name",
-    "queue": "integer",
-    "kmin_bytes": "integer",
-    "kmax_bytes": "integer",
-    "pmax": "number",
-}
-
 
 @dataclass(frozen=True)
-class RecordedActions:
-    """Changes in the order of time, arrays of shape (changes,); `queue` indexes Testbed.queues."""
+class Recording:
+    """Changes of one knob in the order of time; `t_ns` and those of `change` (changes,)."""
 
+    knob: Knob
     t_ns: Ints
-    queue: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
+    change: Change
 
 
-def read_actions(path: str, testbed: Testbed | None) -> RecordedActions:
+def columns_of(knob: Knob) -> dict[str, Kind]:
+    """Return the columns of a recording of `knob`, with what they hold."""
+    kinds: dict[str, Kind] = {"int64": "integer", "float64": "number"}
+    named: dict[str, Kind] = {
+        name: "integer" if name == "queue" else "name" for name in TARGET_COLUMNS[knob.scope]
+    }
+    return {
+        "t_ns": "integer",
+        **named,
+        **{column.name: kinds[column.dtype] for column in knob.columns},
+    }
+
+
+def knob_of(path: str) -> Knob:
+    """Return the knob that a file's header is of; ECN if it is of none, or cannot be read."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            header = {name.strip() for name in next(csv.reader(file), [])}
+    except (OSError, UnicodeDecodeError):
+        return ECN
+    return next((knob for knob in KNOBS.values() if header.issuperset(knob.column_names)), ECN)
+
+
+def read_actions(path: str, testbed: Testbed | None) -> Recording:
     """Return the actions of a file; without a testbed its devices are taken as they come.
 
     Raises InputError, naming file and line, for a file that cannot be read or is torn, what is no
-    number, impossible thresholds, times that go backwards, and queues that the testbed has not.
+    number, impossible settings, times that go backwards, and targets that the testbed has not.
     """
-    columns = read_csv(path, COLUMNS)
-    t_ns, kmin, kmax = (columns.integers[name] for name in ("t_ns", "kmin_bytes", "kmax_bytes"))
-    pmax = columns.numbers["pmax"]
+    knob = knob_of(path)
+    columns = read_csv(path, columns_of(knob))
+    t_ns = columns.integers["t_ns"]
+    values = {
+        one.name: (columns.integers if one.dtype == "int64" else columns.numbers)[one.name]
+        for one in knob.columns
+    }
     backwards = np.flatnonzero(np.diff(t_ns) < 0) + 1
     _refuse(columns, backwards, "t_ns goes back in time", "sort the file by t_ns")
-    wrong = np.flatnonzero((kmin < 0) | (kmin > kmax))
-    _refuse(columns, wrong, "not 0 <= kmin_bytes <= kmax_bytes", "swap or correct them")
-    wrong = np.flatnonzero((pmax < 0) | (pmax > 1))
-    _refuse(columns, wrong, "pmax is not a probability", "use 0 to 1")
-    queue = np.zeros(len(t_ns), np.int64) if testbed is None else _queues(columns, testbed)
-    return RecordedActions(t_ns, queue, kmin, kmax, pmax)
+    for wrong, what, remedy in faults(knob, values):
+        _refuse(columns, np.flatnonzero(wrong), what, remedy)
+    if testbed is None:
+        index = np.zeros(len(t_ns), np.int64)
+    elif knob.scope == "queue":
+        index = _queues(columns, testbed)
+    else:
+        index = _named(columns, testbed, knob.scope)
+    return Recording(knob, t_ns, Change(knob.name, index, values))
+
+
+def faults(
+    knob: Knob, values: Mapping[str, np.ndarray[Any, Any]]
+) -> list[tuple[np.ndarray[Any, Any], str, str]]:
+    """Return what can be wrong with settings: at which rows it is, what, and what to do."""
+    found = []
+    ascending = [values[name] for name in knob.ascending]
+    if ascending:
+        rises = [
+            low <= high for low, high in zip([np.int64(0), *ascending], ascending, strict=False)
+        ]
+        order = " <= ".join(["0", *knob.ascending])
+        found.append((~np.logical_and.reduce(rises), f"not {order}", "swap or correct them"))
+    for column in knob.columns:
+        if column.name in knob.ascending:
+            continue
+        array = values[column.name]
+        most = np.inf if column.most is None else column.most
+        share = (column.least, column.most) == (0, 1)
+        what = "is not a probability" if share else f"is not {column.range}"
+        remedy = "use 0 to 1" if share else "correct it"
+        found.append(
+            (~((array >= column.least) & (array <= most)), f"{column.name} {what}", remedy)
+        )
+    return found
+
+
+def _named(columns: CsvColumns, testbed: Testbed, scope: Scope) -> Ints:
+    """Return the place of each row's switch or host in the testbed."""
+    (column,) = TARGET_COLUMNS[scope]
+    known = {name: place for place, name in enumerate(targets(testbed, scope))}
+    names = columns.names[column]
+    places = np.array([known.get(name, -1) for name in names.names], np.int64)[names.codes]
+    for row in np.flatnonzero(places < 0)[:1].tolist():
+        raise InputError.single(
+            columns.where(row),
+            f"testbed {testbed.name} has no {scope} {names.names[names.codes[row]]!r}",
+            f"its {scope}s are {', '.join(list(known)[:3])} …: rename the file's",
+        )
+    return np.asarray(places)
 
 
 def _queues(columns: CsvColumns, testbed: Testbed) -> Ints:
@@ -110,47 +173,43 @@ def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
         raise InputError.single(columns.where(int(rows[0])), what, remedy)
 
 
-class RecordedTuner(EcnTuner):
+class RecordedTuner(BaseTuner):
     """Repeats the actions of a file. It decides by the clock alone."""
 
     observes = ()
 
     def __init__(self, actions: str) -> None:
         self._path = actions
-        self._actions: RecordedActions | None = None
+        self._recording: Recording | None = None
         self._next = 0
+        self.knobs = (knob_of(actions).name,)
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the recorded starting point: what was set at or before time 0.
 
         Raises InputError for a file that is wrong, or not of this testbed.
         """
-        self._actions = read_actions(self._path, testbed)
+        self._recording = read_actions(self._path, testbed)
         self._next = 0
-        return self._until(0)
+        return Setup(self._until(0))
 
     def act(self, observation: Observation) -> Action:
-        """Return what was set since the last reading; a queue that was set twice has its last."""
+        """Return what was set since the last reading; a target that was set twice has its last."""
         return self._until(observation.t_ns)
 
     def facts(self) -> Mapping[str, Any]:
         """Return how many changes the recording has, and how many of them had their time."""
-        recorded = 0 if self._actions is None else len(self._actions.t_ns)
+        recorded = 0 if self._recording is None else len(self._recording.t_ns)
         return {"recorded_changes": recorded, "repeated_changes": self._next}
 
     def _until(self, t_ns: int) -> Action:
-        actions = self._actions
-        assert actions is not None  # the loop resets a tuner first
+        recording = self._recording
+        assert recording is not None  # the loop resets a tuner first
         begin = self._next
-        self._next = max(begin, int(np.searchsorted(actions.t_ns, t_ns, side="right")))
+        self._next = max(begin, int(np.searchsorted(recording.t_ns, t_ns, side="right")))
         if self._next == begin:
-            return NoAction()
-        # the last of each queue, in the order in which the recording has them
-        _, from_end = np.unique(actions.queue[begin : self._next][::-1], return_index=True)
-        rows = np.sort(self._next - 1 - from_end)
-        return SetThresholds(
-            queues=actions.queue[rows],
-            kmin_bytes=actions.kmin_bytes[rows],
-            kmax_bytes=actions.kmax_bytes[rows],
-            pmax=actions.pmax[rows],
-        )
+            return ()
+        # the last of each target, in the order in which the recording has them
+        index = recording.change.targets[begin : self._next]
+        _, from_end = np.unique(index[::-1], return_index=True)
+        return (recording.change.at(np.sort(self._next - 1 - from_end)),)

@@ -29,6 +29,10 @@ class ReaderError(OSError):
     """The kernel's answer cannot be read as queue counters."""
 
 
+# The signals of a RED queue.
+RED_SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+
+
 @dataclass(frozen=True)
 class QueueReading:
     """Counters of all queues, shapes (queues,). `max_p` is the raw 32-bit probability."""
@@ -41,6 +45,10 @@ class QueueReading:
     kmin_bytes: Ints
     kmax_bytes: Ints
     max_p: Floats
+
+    def counters(self) -> dict[str, Ints]:
+        """Return the signals of queues, by key."""
+        return {name: getattr(self, name) for name in RED_SIGNALS}
 
 
 # Fields and their places are in 32-bit words of a pass's buffer.

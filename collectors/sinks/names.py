@@ -1,5 +1,7 @@
 """What is written to InfluxDB: measurements, their tags, their fields. The one list of the names.
 
+Samples and actions follow from the declared signals and knobs.
+
 Tags are bounded by the testbed and the campaign: devices, ports, hosts, traffic classes, trials.
 Flows are told apart by a field and by their time, never by a tag.
 """
@@ -11,12 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, sampled_scopes
+
 # int, int that may be missing (-1 in the tables), float, text, bool.
 Kind = Literal["int", "int?", "float", "text", "bool"]
 
 # Every point has these: the campaign, the trial's id, and which run of the trial it is (`run_tag`).
 COMMON_TAGS = ("campaign", "trial", "run")
-_QUEUE = ("device", "port", "queue")
 # A row's number in the table, where its order is that of what happened.
 ROW = "row"
 
@@ -35,31 +39,18 @@ class Measurement:
     time: str = "t_ns"
 
 
-PORT = Measurement(
-    "closloop_port",
-    "ports",
-    _QUEUE,
-    {
-        "t_ns": "int",
-        "qlen_bytes": "int?",
-        "tx_bytes": "int?",
-        "tx_packets": "int?",
-        "marked_packets": "int?",
-        "dropped_packets": "int?",
-    },
-)
-HOST = Measurement(
-    "closloop_host",
-    "hosts",
-    ("host",),
-    {
-        "t_ns": "int",
-        "retransmits": "int?",
-        "timeouts": "int?",
-        "out_of_order": "int?",
-        "tx_bytes": "int?",
-    },
-)
+# Of the measurements that samples go to, the part of the name after "closloop_".
+_OF_SCOPE: dict[Scope, str] = {"queue": "port", "switch": "switch", "host": "host"}
+SAMPLES: dict[Scope, Measurement] = {
+    scope: Measurement(
+        f"closloop_{_OF_SCOPE[scope]}",
+        TABLE_OF[scope],
+        TARGET_COLUMNS[scope],
+        {"t_ns": "int", **dict.fromkeys(names(scope), "int?")},
+    )
+    for scope in sampled_scopes()
+}
+PORT = SAMPLES["queue"]
 FLOW = Measurement(
     "closloop_flow",
     "flows",
@@ -79,20 +70,20 @@ FLOW = Measurement(
     },
     time="start_ns",
 )
-ACTION = Measurement(
-    "closloop_action",
-    "actions",
-    _QUEUE,
-    {
-        "t_ns": "int",
-        "decided_ns": "int",
-        "applied_ns": "int",
-        "kmin_bytes": "int",
-        "kmax_bytes": "int",
-        "pmax": "float",
-        ROW: "int",
-    },
-)
+# By knob. That of ECN is called as it was when there was no other.
+ACTIONS = {
+    knob.name: Measurement(
+        "closloop_action" if knob is ECN else f"closloop_action_{knob.name}",
+        knob.table,
+        TARGET_COLUMNS[knob.scope],
+        {
+            **dict.fromkeys(("t_ns", "decided_ns", "applied_ns"), "int"),
+            **{one.name: "int" if one.dtype == "int64" else "float" for one in knob.columns},
+            ROW: "int",
+        },
+    )
+    for knob in KNOBS.values()
+}
 EVENT = Measurement(
     "closloop_event", "events", ("kind",), {"t_ns": "int", "detail": "text", ROW: "int"}
 )
@@ -103,6 +94,8 @@ FILE = Measurement(
     {"part": "int", "parts": "int", "text": "text", "sha256": "text"},
     time="part",
 )
+# The measurements that hold tables, in the order in which an archive is sent.
+OF_TABLES = (*SAMPLES.values(), *ACTIONS.values(), FLOW, EVENT)
 # Written last: a trial that has it is in the database as a whole. `rows_…` say how much that is.
 TRIAL = Measurement(
     "closloop_trial",
@@ -116,16 +109,12 @@ TRIAL = Measurement(
         "valid": "bool",
         "reasons": "text",
         "wall_s": "float",
-        "rows_ports": "int",
-        "rows_hosts": "int",
-        "rows_flows": "int",
-        "rows_actions": "int",
-        "rows_events": "int",
+        **{f"rows_{one.table}": "int" for one in OF_TABLES},
         "parts": "int",
     },
     time="",
 )
-MEASUREMENTS = {one.name: one for one in (PORT, HOST, FLOW, ACTION, EVENT, FILE, TRIAL)}
+MEASUREMENTS = {one.name: one for one in (*OF_TABLES, FILE, TRIAL)}
 
 
 def run_tag(started_ns: int) -> str:

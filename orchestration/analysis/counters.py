@@ -17,7 +17,7 @@ from orchestration.model.records import (
     MISSING,
     Floats,
     Ints,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
@@ -41,7 +41,7 @@ def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
     return np.asarray(values.reshape(shape).sum(axis=-1), dtype=np.float64)
 
 
-def check_rates(testbed: Testbed, ports: PortRecords, *, faults: bool) -> Iterator[Reason]:
+def check_rates(testbed: Testbed, ports: Samples, *, faults: bool) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less while it was surely busy.
 
     Surely busy: its queues held more at the start than the link can send until the end. A traffic
@@ -78,7 +78,7 @@ def known_queues(samples: Ints) -> np.ndarray:
 
 
 def _rate_reason(
-    testbed: Testbed, ports: PortRecords, sent: Floats, wrong: np.ndarray, code: str, word: str
+    testbed: Testbed, ports: Samples, sent: Floats, wrong: np.ndarray, code: str, word: str
 ) -> Reason:
     interval, number = (int(index[0]) for index in np.nonzero(wrong))
     port = testbed.switch_ports[number]

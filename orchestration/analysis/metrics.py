@@ -25,7 +25,7 @@ from orchestration.model.records import (
     STATUS_NAMES,
     Floats,
     Ints,
-    PortRecords,
+    Samples,
 )
 
 Unit = Literal["ns", "bytes", "ratio", "share", "count"]
@@ -207,19 +207,12 @@ def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
     return np.ones(len(size_bytes), dtype=bool)
 
 
-def arrivals(ports: PortRecords, duration_ns: int) -> PortRecords:
+def arrivals(ports: Samples, duration_ns: int) -> Samples:
     """Return the samples taken while flows arrived; all of them if there are fewer than two."""
     upto = int(np.searchsorted(ports.t_ns, duration_ns, side="right"))
     if upto < 2:
         return ports
-    return PortRecords(
-        t_ns=ports.t_ns[:upto],
-        qlen_bytes=ports.qlen_bytes[:upto],
-        tx_bytes=ports.tx_bytes[:upto],
-        tx_packets=ports.tx_packets[:upto],
-        marked_packets=ports.marked_packets[:upto],
-        dropped_packets=ports.dropped_packets[:upto],
-    )
+    return ports.upto(upto)
 
 
 def flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
@@ -248,7 +241,7 @@ def _queue_scalars(queue: Ints) -> dict[str, float]:
     }
 
 
-def _link_scalars(testbed: Testbed, ports: PortRecords) -> dict[str, float]:
+def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
     """Return utilisation and marking between the first and the last sample."""
     names = ("utilisation_hosts", "utilisation_fabric", "utilisation_max", "marked_share")
     if len(ports.t_ns) < 2:

@@ -14,10 +14,11 @@ import numpy as np
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import TABLES, Columns, read_table
+from orchestration.artifacts.tables import OPTIONAL, TABLES, Columns, no_rows, read_table
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
 from orchestration.model.errors import InputError
-from orchestration.model.records import PortRecords
+from orchestration.model.records import Samples
+from orchestration.model.signals import TARGET_COLUMNS, names, target_names
 from orchestration.model.trial import TrialSpec
 
 _AGAIN = "run the trial again, or restore the file from a copy"
@@ -53,41 +54,29 @@ class TrialResult:
     def table(self, name: str) -> Columns:
         """Return a table as column -> array (rows,); names are str, missing integers -1."""
         if name not in self._tables:
-            self._tables[name] = read_table(self.folder / TABLES[name].file, name)
+            path = self.folder / TABLES[name].file
+            absent = name in OPTIONAL and not path.exists()
+            self._tables[name] = no_rows(name) if absent else read_table(path, name)
         return self._tables[name]
 
     @cached_property
-    def ports(self) -> PortRecords:
+    def ports(self) -> Samples:
         """The table `ports` as matrices (samples, queues), in the order of `Testbed.queues`."""
         table, queues = self.table("ports"), self.testbed.queues
         rows = len(table["t_ns"])
         samples = rows // max(1, len(queues))
-        names = (
-            np.repeat(np.array([port.device for port in queues], dtype=object), samples),
-            np.repeat(np.array([port.name for port in queues], dtype=object), samples),
-            np.repeat(np.array([queue.klass for queue in queues]), samples),
-        )
+        columns = zip(*target_names(self.testbed, "queue"), strict=True)
         if samples * len(queues) != rows or not all(
-            np.array_equal(table[column], expected)
-            for column, expected in zip(("device", "port", "queue"), names, strict=True)
+            np.array_equal(table[name], np.repeat(np.array(column, dtype=object), samples))
+            for name, column in zip(TARGET_COLUMNS["queue"], columns, strict=True)
         ):
             where = str(self.folder / TABLES["ports"].file)
             what = (
                 f"its rows are not the {len(queues)} queues of {TESTBED_FILE}, each sampled alike"
             )
             raise InputError.single(where, what, _AGAIN)
-
-        def matrix(name: str) -> np.ndarray:
-            return table[name].reshape(len(queues), samples).T
-
-        return PortRecords(
-            t_ns=table["t_ns"][:samples],
-            qlen_bytes=matrix("qlen_bytes"),
-            tx_bytes=matrix("tx_bytes"),
-            tx_packets=matrix("tx_packets"),
-            marked_packets=matrix("marked_packets"),
-            dropped_packets=matrix("dropped_packets"),
-        )
+        matrices = {name: table[name].reshape(len(queues), samples).T for name in names("queue")}
+        return Samples(table["t_ns"][:samples], matrices)
 
 
 def read_trial(folder: Path) -> TrialResult:

@@ -1,12 +1,13 @@
 """Versioned Parquet tables: each file says which table it is and in which version of its schema.
 
-A reader takes the current version, upgrades older ones step by step (`_UPGRADES`), and refuses a
-newer one. Page checksums are written and verified, so a damaged file is an error, not a result.
+Tables of samples and of actions follow from the declared signals and knobs. A reader takes the
+current version, adds to older ones what has joined since, and refuses a newer one. Page checksums
+are written and verified, so a damaged file is an error, not a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.signals import (
+    TABLE_OF,
+    TARGET_COLUMNS,
+    Scope,
+    names,
+    recorded,
+    sampled_scopes,
+)
 
 Columns = dict[str, NDArray[Any]]
 
@@ -41,8 +51,13 @@ class TableSpec:
         return f"{self.name}.parquet"
 
 
-_PORT = {"device": _NAME, "port": _NAME, "queue": pa.int16()}
-_THRESHOLDS = {"kmin_bytes": _INT, "kmax_bytes": _INT, "pmax": pa.float64()}
+_KINDS = {"int64": _INT, "float64": pa.float64()}
+
+
+def _target(scope: Scope) -> dict[str, Any]:
+    """Return the columns that name a row's target; a queue's number is that of its class."""
+    return {name: pa.int16() if name == "queue" else _NAME for name in TARGET_COLUMNS[scope]}
+
 
 TABLES: dict[str, TableSpec] = {
     spec.name: spec
@@ -73,42 +88,33 @@ TABLES: dict[str, TableSpec] = {
                 "status": _NAME,
             },
         ),
-        TableSpec(
-            "ports",
-            1,
-            {
-                "t_ns": _INT,
-                **_PORT,
-                "qlen_bytes": _INT,
-                "tx_bytes": _INT,
-                "tx_packets": _INT,
-                "marked_packets": _INT,
-                "dropped_packets": _INT,
-            },
+        *(
+            TableSpec(
+                TABLE_OF[scope],
+                max(signal.since for signal in recorded(scope)),
+                {"t_ns": _INT, **_target(scope), **dict.fromkeys(names(scope), _INT)},
+            )
+            for scope in sampled_scopes()
         ),
-        TableSpec(
-            "hosts",
-            1,
-            {
-                "t_ns": _INT,
-                "host": _NAME,
-                "retransmits": _INT,
-                "timeouts": _INT,
-                "out_of_order": _INT,
-                "tx_bytes": _INT,
-            },
-        ),
-        TableSpec(
-            "actions",
-            1,
-            {"t_ns": _INT, "decided_ns": _INT, "applied_ns": _INT, **_PORT, **_THRESHOLDS},
+        *(
+            TableSpec(
+                knob.table,
+                1,
+                {
+                    **dict.fromkeys(("t_ns", "decided_ns", "applied_ns"), _INT),
+                    **_target(knob.scope),
+                    **{column.name: _KINDS[column.dtype] for column in knob.columns},
+                },
+            )
+            for knob in KNOBS.values()
         ),
         TableSpec("events", 1, {"t_ns": _INT, "kind": _NAME, "detail": pa.string()}),
     )
 }
 
-# (table, version) -> a step from that version's columns to the next version's.
-_UPGRADES: dict[tuple[str, int], Callable[[Columns], Columns]] = {}
+# Tables that a run folder may lack: those of knobs that joined since it was written, or of knobs
+# that nothing turned.
+OPTIONAL = frozenset(knob.table for knob in KNOBS.values() if knob is not ECN)
 
 
 @dataclass(frozen=True)
@@ -166,12 +172,34 @@ def read_table(path: Path, name: str) -> Columns:
         raise InputError.single(where, f"cannot be read as Parquet: {said}", again) from error
     version = check_version(table.schema.metadata or {}, name, where)
     columns = {key: _to_numpy(table.column(key)) for key in table.column_names}
-    for step in range(version, spec.version):
-        columns = _UPGRADES[name, step](columns)
+    if version < spec.version:
+        columns = _upgraded(columns, name, version)
     absent = [key for key in spec.columns if key not in columns]
     if absent:
         raise InputError.single(where, f"has no column {absent[0]!r}", again)
     return columns
+
+
+def no_rows(name: str) -> Columns:
+    """Return table `name` without a row."""
+    kinds = {_INT: np.int64, pa.int16(): np.int16, pa.float64(): np.float64}
+    return {
+        column: np.zeros(0, kinds.get(kind, object))
+        for column, kind in TABLES[name].columns.items()
+    }
+
+
+def _upgraded(columns: Columns, name: str, version: int) -> Columns:
+    """Add the signals that joined a table of samples since its file was written, as missing."""
+    rows = len(next(iter(columns.values())))
+    joined = {
+        signal.name: np.full(rows, _MISSING, dtype=np.int64)
+        for scope, table in TABLE_OF.items()
+        if table == name
+        for signal in recorded(scope)
+        if signal.since > version
+    }
+    return {**columns, **joined}
 
 
 def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:

@@ -19,9 +19,19 @@ from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
 from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import TABLES, Names, write_table
+from orchestration.artifacts.tables import OPTIONAL, TABLES, Names, write_table
 from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, STATUS_NAMES, Ints, Schedule, TrialRecord
+from orchestration.model.knobs import KNOBS, Knob
+from orchestration.model.records import (
+    DONE,
+    STATUS_NAMES,
+    ChangeRecords,
+    Ints,
+    Samples,
+    Schedule,
+    TrialRecord,
+)
+from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, target_names, targets
 from orchestration.model.trial import TrialSpec
 
 TRIAL_FILE, TESTBED_FILE = "trial.json", "testbed.json"
@@ -89,9 +99,15 @@ def _write_tables(
     tables = {
         "schedule": _schedule(testbed, schedule),
         "flows": _flows(testbed, schedule, record, ideal),
-        "ports": _ports(testbed, record),
-        "hosts": _hosts(testbed, record),
-        "actions": _actions(testbed, record),
+        **{
+            TABLE_OF[scope]: _samples(testbed, scope, samples)
+            for scope, samples in record.samples.items()
+        },
+        **{
+            KNOBS[name].table: _actions(testbed, KNOBS[name], changes)
+            for name, changes in record.changes.items()
+            if len(changes.targets) or KNOBS[name].table not in OPTIONAL
+        },
         "events": {
             "t_ns": [event.t_ns for event in record.events],
             "kind": [event.kind for event in record.events],
@@ -141,57 +157,43 @@ def ideal_ns(testbed: Testbed, schedule: Schedule) -> Ints:
     return np.array(times, dtype=np.int64)
 
 
-def _ports(testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
-    """Long format, queue by queue: a counter's neighbours are its own, which packs well."""
-    ports, samples = record.ports, len(record.ports.t_ns)
-    counters = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+def _samples(testbed: Testbed, scope: Scope, samples: Samples) -> dict[str, Any]:
+    """Long format, target by target: a counter's neighbours are its own, which packs well."""
+    count, rows = len(targets(testbed, scope)), len(samples.t_ns)
     return {
-        "t_ns": np.tile(ports.t_ns, len(testbed.queues)),
-        **_port_names(testbed, np.repeat(np.arange(len(testbed.queues)), samples)),
-        **{name: getattr(ports, name).T.ravel() for name in counters},
+        "t_ns": np.tile(samples.t_ns, count),
+        **_target_columns(testbed, scope, np.repeat(np.arange(count), rows)),
+        **{name: values.T.ravel() for name, values in samples.values.items()},
     }
 
 
-def _hosts(testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
-    hosts, samples = record.hosts, len(record.hosts.t_ns)
+def _actions(testbed: Testbed, knob: Knob, changes: ChangeRecords) -> dict[str, Any]:
     return {
-        "t_ns": np.tile(hosts.t_ns, len(testbed.hosts)),
-        "host": Names(np.repeat(np.arange(len(testbed.hosts)), samples), testbed.hosts),
-        **{
-            name: getattr(hosts, name).T.ravel()
-            for name in ("retransmits", "timeouts", "out_of_order", "tx_bytes")
-        },
+        "t_ns": changes.observed_ns,
+        "decided_ns": changes.decided_ns,
+        "applied_ns": changes.applied_ns,
+        **_target_columns(testbed, knob.scope, changes.targets),
+        **changes.values,
     }
 
 
-def _actions(testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
-    actions = record.actions
-    return {
-        "t_ns": actions.observed_ns,
-        "decided_ns": actions.decided_ns,
-        "applied_ns": actions.applied_ns,
-        **_port_names(testbed, actions.queue),
-        "kmin_bytes": actions.kmin_bytes,
-        "kmax_bytes": actions.kmax_bytes,
-        "pmax": actions.pmax,
-    }
-
-
-def _port_names(testbed: Testbed, queues: Ints) -> dict[str, Any]:
-    """Return the device, port and queue columns of rows about `queues` (rows,).
+def _target_columns(testbed: Testbed, scope: Scope, rows: Ints) -> dict[str, Any]:
+    """Return the columns that name the targets of rows (rows,).
 
     A row's queue is the number of the traffic class, 0 where a port has one queue.
     """
-    devices = {name: code for code, name in enumerate(testbed.switches)}
-    names = {name: code for code, name in enumerate(dict.fromkeys(p.name for p in testbed.queues))}
-    device = np.array([devices[port.device] for port in testbed.queues], dtype=np.int32)
-    port = np.array([names[port.name] for port in testbed.queues], dtype=np.int32)
-    klass = np.array([queue.klass for queue in testbed.queues], dtype=np.int16)
-    return {
-        "device": Names(device[queues], tuple(devices)),
-        "port": Names(port[queues], tuple(names)),
-        "queue": klass[queues],
-    }
+    columns: dict[str, Any] = {}
+    for place, name in enumerate(TARGET_COLUMNS[scope]):
+        parts = [row[place] for row in target_names(testbed, scope)]
+        if name == "queue":
+            columns[name] = np.array(parts, dtype=np.int16)[rows]
+        else:
+            # of devices all switches are named, whether they have queues or not
+            words = testbed.switches if name == "device" else map(str, dict.fromkeys(parts))
+            codes = {word: code for code, word in enumerate(words)}
+            code = np.array([codes[str(part)] for part in parts], dtype=np.int32)
+            columns[name] = Names(code[rows], tuple(codes))
+    return columns
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

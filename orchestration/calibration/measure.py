@@ -11,7 +11,8 @@ from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
 from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, MISSING, Ints, PortRecords, Schedule, TrialRecord
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 
 _BINS = 8
@@ -129,7 +130,7 @@ def _fct_ns(schedule: Schedule, record: TrialRecord) -> Ints:
     return result
 
 
-def marking(testbed: Testbed, ports: PortRecords) -> tuple[MarkingBin, ...]:
+def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
     """Return the share marked by queue length at the queue that the marking trial held.
 
     A packet is marked on arrival and counted when sent, so a sample's queue is the mean of those
@@ -175,7 +176,7 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 def loop_delay(record: TrialRecord) -> LoopDelay:
     """Return how long the loop trial's changes took, from their readings."""
-    actions = record.actions
+    actions = record.changes[ECN.name]
     read_ns = actions.observed_ns
     # all queues that answer one reading are one change
     took = np.array(

@@ -36,7 +36,7 @@ class Pace:
 # Measured on the quickstart's fabric, all queues sampled every 100 us.
 PACES = {
     "emulated": Pace(0.8, 450_000),
-    "fake": Pace(0.05, 8_000_000),
+    "fluid": Pace(0.05, 8_000_000),
     "hardware": Pace(15.0, 50_000_000),
     "simulated": Pace(0.1, 170_000),
 }

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
-from orchestration.model.trial import BackendName, Scalar
+from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 # The backends that can run a campaign, of those that a trial can name.
-ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fake", "simulated", "hardware")
+ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fluid", "simulated", "hardware")
 
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
 
@@ -26,7 +27,14 @@ ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def check_backend(name: str) -> BackendName:
-    """Return `name` as a backend's; raise ValueError if campaigns cannot run on it."""
+    """Return `name` as a backend's; raise ValueError if campaigns cannot run on it.
+
+    A name of 0.1 is accepted with a FutureWarning.
+    """
+    if name in FORMER_BACKENDS:
+        now = FORMER_BACKENDS[name]
+        warnings.warn(f"backend {name!r} is called {now!r} now", FutureWarning, stacklevel=2)
+        name = now
     for accepted in ACCEPTED_BACKENDS:
         if name == accepted:
             return accepted

@@ -17,7 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure what the project claims.",
 @app.command("list")
 def show_list() -> None:
     """List the benchmarks."""
-    from orchestration.bench.registry import BENCHMARKS, purpose
+    from orchestration.studies.bench.registry import BENCHMARKS, purpose
 
     for name in BENCHMARKS:
         typer.echo(f"{name:14} {purpose(name)}")
@@ -34,8 +34,8 @@ def run(
     ] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
-    from orchestration.bench.page import as_json, as_markdown, as_text
-    from orchestration.bench.registry import chosen
+    from orchestration.studies.bench.benchmarks_page import as_json, as_markdown, as_text
+    from orchestration.studies.bench.registry import chosen
 
     outcomes = []
     for name, measure in chosen(names).items():

@@ -34,7 +34,7 @@ EPILOG = (
 def calibrate(
     testbed: Annotated[str, typer.Argument(help="A testbed's name, or its file.")],
     backend: Annotated[
-        str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fake.")
+        str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fluid.")
     ] = "emulated",
     like: Annotated[
         Path | None,

@@ -36,7 +36,7 @@ def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: b
     from rich.console import Console
 
     from orchestration.cli.display import summary_table
-    from orchestration.papers.stale import put_aside
+    from orchestration.studies.papers.stale import put_aside
 
     code = 0
     for number, campaign in enumerate(campaigns.values(), start=1):

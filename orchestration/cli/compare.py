@@ -65,7 +65,7 @@ def compare(
 
         Console().print(comparison_tables(comparisons))
     if html:
-        from orchestration.analysis.comparison.page import write_comparison
+        from orchestration.analysis.comparison.comparison_page import write_comparison
 
         write_comparison(comparisons, out)
         typer.echo(f"page: {out}", err=True)

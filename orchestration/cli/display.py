@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from orchestration.live.tally import RunningTrial, Tally, clock_text, status_line
+from orchestration.watch.tally import RunningTrial, Tally, clock_text, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -41,7 +41,7 @@ def doctor(
         console.print(
             "\nready: closloop run examples/quickstart.yml"
             if ready
-            else "\nnot ready for the emulated backend; the fake one runs anywhere (--on fake)"
+            else "\nnot ready for the emulated backend; the fluid one runs anywhere (--on fluid)"
         )
     if not ready:
         raise typer.Exit(3)

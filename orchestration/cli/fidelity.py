@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 EPILOG = (
     "Examples:  closloop fidelity  |  closloop fidelity websearch --repeats 2 -o /tmp/page.md  |  "
-    "closloop fidelity --against fake"
+    "closloop fidelity --against fluid"
 )
 _NOTES = "causes.md"
 
@@ -47,10 +47,10 @@ def fidelity(
     from orchestration.analysis.comparison.result import compare_runs
     from orchestration.cli.campaigns import backend_named, run_all
     from orchestration.cli.phases import Phases
-    from orchestration.fidelity.figures import SLOWDOWN_SHARE
-    from orchestration.fidelity.page import fidelity_page
-    from orchestration.fidelity.scenarios import load_scenarios
     from orchestration.model.errors import NotReadyError
+    from orchestration.studies.fidelity.fidelity_page import fidelity_page
+    from orchestration.studies.fidelity.figures import SLOWDOWN_SHARE
+    from orchestration.studies.fidelity.scenarios import load_scenarios
 
     sides: list[BackendName] = [backend_named(reference), backend_named(against)]
     chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.ssh import Secrets
+    from orchestration.device.ssh import Secrets
     from orchestration.wiring import RackAccess
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
@@ -44,7 +44,7 @@ def rack_access(inventory: Path, ask_pass: bool, ask_become_pass: bool) -> RackA
 
 def secrets_of(ask_pass: bool, ask_become_pass: bool) -> Secrets:
     """Return the passwords: asked for, or from CLOSLOOP_SSH_PASSWORD, CLOSLOOP_BECOME_PASSWORD."""
-    from orchestration.backends.hardware.ssh import Secrets
+    from orchestration.device.ssh import Secrets
 
     login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
     become = os.environ.get("CLOSLOOP_BECOME_PASSWORD", "")
@@ -59,7 +59,7 @@ def enter_virtual_rack(inventory: Path | None) -> None:
     """If the inventory is a virtual rack's, run this command inside it and exit with its code."""
     if inventory is None:
         return
-    from orchestration.rack.attach import run_inside
+    from orchestration.virtual_rack.attach import run_inside
 
     code = run_inside(inventory, sys.argv[1:])
     if code is not None:

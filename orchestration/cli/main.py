@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+import warnings
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -52,6 +53,7 @@ def options(
 
 def main() -> NoReturn:
     """Run the command line and exit with the code of `orchestration.model.errors`."""
+    warnings.showwarning = _print_notice
     try:
         app()
     except ClosloopError as error:
@@ -68,6 +70,12 @@ def main() -> NoReturn:
         )
         sys.exit(_UNEXPECTED_EXIT_CODE)
     sys.exit(0)
+
+
+def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning as a line for the user; others than notices keep their kind's name."""
+    kind = "notice" if issubclass(category, FutureWarning) else category.__name__
+    print(f"{kind}: {message}", file=sys.stderr)
 
 
 def _print_error(text: str) -> None:

@@ -24,7 +24,7 @@ _Runs = Annotated[Path, typer.Option("--runs", help="Where the run folders are, 
 _Jobs = Annotated[int, typer.Option("--jobs", "-j", min=0, help="Trials side by side; 0: all.")]
 _Repeats = Annotated[int | None, typer.Option("--repeats", help="Repeats, instead of the files'.")]
 _Backend = Annotated[
-    str | None, typer.Option("--on", help="Run on this backend: emulated or fake.")
+    str | None, typer.Option("--on", help="Run on this backend: emulated or fluid.")
 ]
 _Replace = Annotated[
     bool,
@@ -41,7 +41,7 @@ def show_list(campaigns: _Campaigns = _FOLDER, runs: _Runs = _RUNS, jobs: _Jobs 
     from rich.table import Table
 
     from orchestration.campaign.plan import make_plan
-    from orchestration.papers.catalogue import load_campaigns
+    from orchestration.studies.papers.catalogue import load_campaigns
 
     side_by_side = jobs or len(os.sched_getaffinity(0))
     table = Table(box=None, pad_edge=False)
@@ -76,7 +76,7 @@ def run(
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
     """
     from orchestration.cli.campaigns import run_all
-    from orchestration.papers.catalogue import load_campaigns
+    from orchestration.studies.papers.catalogue import load_campaigns
 
     chosen = load_campaigns(campaigns, names or [], backend=backend, repeats=repeats)
     code = run_all(chosen, runs, jobs, replace=replace)
@@ -96,9 +96,9 @@ def grid(
 ) -> None:
     """Search for the static setting with the lowest mean slowdown, and print it."""
     from orchestration.cli.campaigns import run_all
-    from orchestration.papers.catalogue import load_campaigns
-    from orchestration.papers.grid import rank_settings
-    from orchestration.papers.words import difference_text, estimate_text
+    from orchestration.studies.papers.catalogue import load_campaigns
+    from orchestration.studies.papers.grid import rank_settings
+    from orchestration.studies.papers.words import difference_text, estimate_text
 
     chosen = load_campaigns(campaigns, names or [], grids=True, backend=backend, repeats=repeats)
     code = run_all(chosen, runs, jobs, replace=replace)
@@ -129,8 +129,8 @@ def results(
     """Write the results page from run folders: the papers' figures beside the measured ones."""
     from orchestration.cli.phases import Phases
     from orchestration.model.errors import NotReadyError
-    from orchestration.papers.claims import load_claims
-    from orchestration.papers.report import results_page
+    from orchestration.studies.papers.claims import load_claims
+    from orchestration.studies.papers.report import results_page
 
     file = load_claims(claims)
     with Phases() as phases:

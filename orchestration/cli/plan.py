@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def plan(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
-        str | None, typer.Option("--on", help="Plan for emulated, fake, simulated or hardware.")
+        str | None, typer.Option("--on", help="Plan for emulated, fluid, simulated or hardware.")
     ] = None,
     inventory: InventoryOption = None,
     ask_pass: AskPass = False,
@@ -50,7 +50,7 @@ def plan(
 
     Examples: closloop plan examples/quickstart.yml
 
-    closloop plan examples/quickstart.yml --on fake --json
+    closloop plan examples/quickstart.yml --on fluid --json
     """
     import os
 

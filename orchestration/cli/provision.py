@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inventory.rack import Rack
-    from orchestration.backends.hardware.ssh import Secrets
+    from orchestration.device.ssh import Secrets
     from orchestration.provision.outcome import ProvisionResult, Step
     from orchestration.provision.run import What
 

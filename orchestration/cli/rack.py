@@ -51,9 +51,9 @@ def up(
     """
     from inventory.files import load_testbed
     from orchestration.cli.phases import Phases
-    from orchestration.rack import control
-    from orchestration.rack.layout import highest_switch
-    from orchestration.rack.setup import shortcomings
+    from orchestration.virtual_rack import control
+    from orchestration.virtual_rack.layout import highest_switch
+    from orchestration.virtual_rack.setup import shortcomings
 
     what = load_testbed(testbed)
     chosen = _names(sonic) if sonic is not None else (highest_switch(what),)
@@ -97,8 +97,8 @@ def exec(
 
     Example: closloop rack exec -- ssh leaf1 tc -s qdisc
     """
-    from orchestration.rack.attach import run_attached
-    from orchestration.rack.control import find_rack
+    from orchestration.virtual_rack.attach import run_attached
+    from orchestration.virtual_rack.control import find_rack
 
     handle = find_rack(rack)
     code = run_attached(handle, command)
@@ -113,7 +113,7 @@ def wait(
     rack: WhichRack = None,
 ) -> None:
     """Let the rack's time pass: for timers on its devices. It takes hardly any of yours."""
-    from orchestration.rack.control import find_rack
+    from orchestration.virtual_rack.control import find_rack
 
     find_rack(rack).let_pass(seconds)
 
@@ -123,7 +123,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which racks are up, and what they are doing."""
-    from orchestration.rack.control import racks_up
+    from orchestration.virtual_rack.control import racks_up
 
     racks = [
         {"name": rack.name, "inventory": str(rack.inventory), **rack.status()}
@@ -142,7 +142,7 @@ def status(
 @app.command()
 def down(rack: WhichRack = None) -> None:
     """End a rack and remove its keys and inventory."""
-    from orchestration.rack.control import find_rack
+    from orchestration.virtual_rack.control import find_rack
 
     handle = find_rack(rack)
     handle.down()

@@ -58,7 +58,7 @@ def report(
     if not (html or pdf or csv):
         return
     from orchestration.analysis.document import replace_file
-    from orchestration.analysis.report.page import build_report
+    from orchestration.analysis.report.report_page import build_report
 
     with Phases() as phases:
         phases.phase("drawing")

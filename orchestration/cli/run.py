@@ -39,7 +39,7 @@ def run(
     file: Annotated[Path, typer.Argument(help="The campaign file.")],
     backend: Annotated[
         str | None,
-        typer.Option("--on", help="Run on emulated, fake, simulated or hardware."),
+        typer.Option("--on", help="Run on emulated, fluid, simulated or hardware."),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
@@ -70,7 +70,7 @@ def run(
 
     Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
 
-    Examples: closloop run examples/quickstart.yml --on fake
+    Examples: closloop run examples/quickstart.yml --on fluid
 
     closloop run examples/quickstart.yml --on hardware --inventory rack.yml
     """

@@ -22,7 +22,7 @@ def train(
         typer.Option(help="A campaign file to train on, or a scenario's name; default: the tuner."),
     ] = "",
     backend: Annotated[
-        str, typer.Option("--on", help="Train on this backend: emulated or fake.")
+        str, typer.Option("--on", help="Train on this backend: emulated or fluid.")
     ] = "",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play in all.")] = 100,
     actors: Annotated[
@@ -52,7 +52,7 @@ def train(
 
     Then use it: in a campaign, `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}`.
 
-    Example: closloop train graphcc --on fake --episodes 20
+    Example: closloop train graphcc --on fluid --episodes 20
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 

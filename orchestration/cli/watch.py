@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from orchestration.live.state import RunReader
+    from orchestration.watch.state import RunReader
 
 EPILOG = (
     """Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json"""
@@ -38,11 +38,11 @@ def watch(
     nothing, and the run takes no notice. Keys: q ends, left and right choose among running trials.
     Without a terminal a line is printed now and then. Exit code: 0, or 130 after Ctrl-C.
     """
-    from orchestration.live.state import RunReader, find_run
+    from orchestration.watch.state import RunReader, find_run
 
     folder = find_run(run_folder)
     if as_json:
-        from orchestration.live.export import state_to_json
+        from orchestration.watch.export import state_to_json
 
         typer.echo(json.dumps(state_to_json(RunReader(folder).read()), allow_nan=False))
         return
@@ -89,7 +89,7 @@ def _on_screen(folder: Path) -> None:
 
 def _in_lines(reader: RunReader) -> None:
     """Print how things stand whenever they have changed, for logs and pipes."""
-    from orchestration.live.tally import status_line
+    from orchestration.watch.tally import status_line
 
     said = ""
     while True:

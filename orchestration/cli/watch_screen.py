@@ -12,8 +12,8 @@ from rich.live import Live
 
 from orchestration.cli.keys import Keys, open_keys
 from orchestration.cli.watch_view import view
-from orchestration.live.state import RunReader, RunState, TrialState
-from orchestration.live.tally import Tally
+from orchestration.watch.state import RunReader, RunState, TrialState
+from orchestration.watch.tally import Tally
 
 _EVERY_S = 0.25
 _CHOOSE = "left, right: another trial   a: the newest"

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from collectors.snapshot import Change
+from collectors.snapshot import Turned
 from inventory.topology import Testbed
-from orchestration.live.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
-from orchestration.live.ports import PortFigures, fullest, port_figures
-from orchestration.live.state import RunState, TrialState
-from orchestration.live.tally import clock_text, status_line
+from orchestration.model.knobs import KNOBS
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
+from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
+from orchestration.watch.ports import PortFigures, fullest, port_figures
+from orchestration.watch.state import RunState, TrialState
+from orchestration.watch.tally import clock_text, status_line
 
 _BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
 _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")
@@ -239,14 +240,28 @@ class _Drawn:
         return lines
 
 
-def change_text(change: Change) -> str:
+def change_text(change: Turned) -> str:
     """Return `4.1ms: 40 queues Kmin 5KB, Kmax 200KB..1MB, Pmax 1 %`."""
-    kmin = _range(*(format_size(value, 0) for value in change.kmin_bytes))
-    kmax = _range(*(format_size(value, 0) for value in change.kmax_bytes))
-    pmax = _range(*(f"{100 * value:.3g}" for value in change.pmax))
-    queues = "queue" if change.queues == 1 else "queues"
+    knob = KNOBS[change.knob]
+    parts = []
+    for column in knob.columns:
+        low, high = (_value(number, column.unit) for number in change.ranges[column.name])
+        percent = " %" if column.unit == "1" else ""
+        parts.append(f"{column.short.capitalize()} {_range(low, high)}{percent}")
+    targets = knob.scope if change.targets == 1 else f"{knob.scope}s"
     when = format_duration(change.applied_ns, 1) if change.applied_ns > 0 else "start"
-    return f"{when}: {change.queues} {queues} Kmin {kmin}, Kmax {kmax}, Pmax {pmax} %"
+    return f"{when}: {change.targets} {targets} {', '.join(parts)}"
+
+
+def _value(number: float, unit: str) -> str:
+    match unit:
+        case "B":
+            return format_size(number, 0)
+        case "ns":
+            return format_duration(int(number), 1)
+        case "1":
+            return f"{100 * number:.3g}"
+    return f"{number:.6g} {unit}"
 
 
 def _result(state: RunState) -> str:

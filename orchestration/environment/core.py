@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inventory.topology import Testbed
 from orchestration import wiring
 from orchestration.environment.episode import Ended, Episode
 from orchestration.environment.source import EpisodeSource
 from orchestration.model.errors import InputError, TrialError
+from orchestration.model.knobs import KNOBS, Knob
 from orchestration.model.records import (
     UNFINISHED,
+    ChangeRecords,
     Floats,
     Ints,
     Observation,
     TrialRecord,
 )
+from orchestration.model.signals import targets
 from orchestration.model.trial import BackendName, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 from tuners import registry
-from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.features import ACC_FEATURES, FeatureWindow, observed_by
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import Templates, graphcc_templates
 
@@ -34,7 +38,6 @@ Reward = Callable[[Observation, Floats], Floats]
 
 # Features are shares and logarithms: 2 is a queue of a gigabyte, or twice the line rate.
 FEATURE_LIMIT = 2.0
-_FLOW_FEATURES = frozenset(PET_FEATURES) - frozenset(ACC_FEATURES)
 
 
 def default_reward(reading: Observation, utilisation: Floats) -> Floats:
@@ -117,7 +120,8 @@ class FabricEpisodes:
             self.testbed,
             make_schedule(trial, self.testbed),
             start.reset(self.testbed, trial.seed),
-            observes_flows=not _FLOW_FEATURES.isdisjoint(self._settings.features),
+            observes=observed_by(self._settings.features),
+            knobs=start.knobs,
         )
         step = self._take(self._episode.first)
         if step.terminated:
@@ -137,7 +141,7 @@ class FabricEpisodes:
                 f"actions are 0 to {len(self.templates) - 1}, not {choice.min()}..{choice.max()}",
                 "take them from action_space",
             )
-        action = self.templates.settings(queues, choice)
+        action = (self.templates.settings(queues, choice),)
         return self._take(partial(self._episode.step, action))
 
     def close(self) -> None:
@@ -160,7 +164,7 @@ class FabricEpisodes:
         if isinstance(said, Ended):
             done = bool((said.record.flows.status != UNFINISHED).all())
             terminated, truncated = done, not done
-            said = last_reading(said.record, self._last)
+            said = last_reading(said.record, self._last, self.testbed)
         features = np.clip(self._window.push(said), 0.0, FEATURE_LIMIT)
         self._last = said
         if terminated or truncated:
@@ -170,47 +174,40 @@ class FabricEpisodes:
         return Step(features, rewards, terminated, truncated, said, utilisation)
 
 
-def last_reading(record: TrialRecord, before: Observation | None) -> Observation:
+def last_reading(record: TrialRecord, before: Observation | None, testbed: Testbed) -> Observation:
     """Return the last sample of a trial that ended before its next decision, as a reading.
 
     What samples do not hold (the flow table) is as it was `before`.
     """
-    ports, actions = record.ports, record.actions
-    queues = ports.qlen_bytes.shape[1]
+    ports, queues = record.ports, len(record.ports["qlen_bytes"][0])
     since = ports.t_ns > (before.t_ns if before else -1)
-    kmin, kmax = np.zeros(queues, dtype=np.int64), np.zeros(queues, dtype=np.int64)
-    pmax = np.zeros(queues)
-    # Changes stand in the order of time: the last one of a queue remains.
-    kmin[actions.queue] = actions.kmin_bytes
-    kmax[actions.queue] = actions.kmax_bytes
-    pmax[actions.queue] = actions.pmax
-    reading = Observation(
-        t_ns=int(ports.t_ns[-1]),
-        age_ns=np.zeros(queues, dtype=np.int64),
-        qlen_bytes=ports.qlen_bytes[-1],
-        tx_bytes=ports.tx_bytes[-1],
-        tx_packets=ports.tx_packets[-1],
-        marked_packets=ports.marked_packets[-1],
-        dropped_packets=ports.dropped_packets[-1],
-        kmin_bytes=kmin,
-        kmax_bytes=kmax,
-        pmax=pmax,
-        qlen_mean_bytes=ports.qlen_bytes[since].mean(axis=0),
-    )
-    if before is None:
-        return reading
-    flows = {
-        name: getattr(before, name) for name in ("incast_degree", "mice_flows", "elephant_flows")
+    values = {name: array[-1] for name, array in ports.values.items()}
+    values["qlen_mean_bytes"] = ports["qlen_bytes"][since].mean(axis=0)
+    if before is not None:
+        values = {**before.values, **values}
+    settings = {
+        name: _last(KNOBS[name], changes, testbed) for name, changes in record.changes.items()
     }
-    return replace(reading, **flows)
+    none = np.zeros(queues, dtype=np.int64)
+    return Observation(int(ports.t_ns[-1]), none, values, settings)
+
+
+def _last(knob: Knob, changes: ChangeRecords, testbed: Testbed) -> dict[str, NDArray[Any]]:
+    """Return what each target of a knob was set to last: changes stand in the order of time."""
+    columns = {}
+    for column in knob.columns:
+        values = np.zeros(len(targets(testbed, knob.scope)), dtype=column.dtype)
+        values[changes.targets] = changes[column.name]
+        columns[column.name] = values
+    return columns
 
 
 def info_arrays(step: Step) -> dict[str, NDArray[Any]]:
     """Return a step's raw readings by name, one entry a queue: what `infos` carry."""
-    values = {
-        field.name: getattr(step.reading, field.name)
-        for field in fields(step.reading)
-        if field.name != "t_ns"
+    reading = step.reading
+    settings = {
+        name: values for columns in reading.settings.values() for name, values in columns.items()
     }
-    arrays = {name: value for name, value in values.items() if value is not None}
-    return {**arrays, "utilisation": step.utilisation}
+    times = {"age_ns": reading.age_ns, "taken_ns": reading.taken_ns}
+    known = {name: values for name, values in times.items() if values is not None}
+    return {**known, **reading.values, **settings, "utilisation": step.utilisation}

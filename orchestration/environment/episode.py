@@ -9,15 +9,16 @@ from __future__ import annotations
 import tempfile
 import threading
 import weakref
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
 from inventory.topology import Testbed
 from orchestration.model.ports import Backend
-from orchestration.model.records import Action, Observation, Schedule, TrialRecord
+from orchestration.model.records import Action, Observation, Schedule, Setup, TrialRecord
 from orchestration.model.trial import TrialSpec
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 
 
 class _Closed(BaseException):
@@ -40,12 +41,12 @@ class Episode:
         trial: TrialSpec,
         testbed: Testbed,
         schedule: Schedule,
-        start: Action,
-        *,
-        observes_flows: bool = False,
+        start: Setup,
+        observes: Collection[str],
+        knobs: Collection[str],
     ) -> None:
-        """Start the trial with the setting `start`; `observes_flows` is as in `Tuner`."""
-        self._bridge = _Bridge(start, observes_flows)
+        """Start the trial with `start`; `observes` and `knobs` are as in `Tuner`."""
+        self._bridge = _Bridge(start, observes, knobs)
         # Neither the thread nor the finalizer holds on to this object: it can be dropped.
         thread = threading.Thread(
             target=_run,
@@ -76,18 +77,18 @@ class Episode:
         return said
 
 
-class _Bridge(EcnTuner):
+class _Bridge(BaseTuner):
     """The backend's tuner: hands each reading to the stepping thread and waits for its answer."""
 
-    def __init__(self, start: Action, observes_flows: bool) -> None:
-        self.observes_flows = observes_flows
+    def __init__(self, start: Setup, observes: Collection[str], knobs: Collection[str]) -> None:
+        self.observes, self.knobs = observes, knobs
         self.said: SimpleQueue[Observation | Ended | BaseException] = SimpleQueue()
         self.actions: SimpleQueue[Action | None] = SimpleQueue()
         self.closed = False
         self._start = start
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
-        """Return the setting to start from."""
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Return what to start from."""
         return self._start
 
     def act(self, observation: Observation) -> Action:

@@ -39,7 +39,8 @@ from orchestration.exchange.hpcc_results import (
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.model.errors import InputError
-from orchestration.model.records import DONE, MISSING, UNFINISHED, ActionRecords, Event, Ints
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
 from orchestration.model.trial import FaultSpec
 from orchestration.model.units import format_duration
 
@@ -271,7 +272,7 @@ def _faults(
     return (FaultSpec(down_ns - base_ns, None, 0, (f"{names[a]}-{names[b]}",)),)
 
 
-def _thresholds(config: HpccConfig, testbed: Testbed) -> ActionRecords | None:
+def _thresholds(config: HpccConfig, testbed: Testbed) -> ChangeRecords | None:
     """Return the thresholds that ports have by their rates, as set at time 0."""
     if not config.thresholds:
         return None
@@ -284,15 +285,8 @@ def _thresholds(config: HpccConfig, testbed: Testbed) -> ActionRecords | None:
     queue, kmin, kmax, pmax = (
         np.array(column) for column in (zip(*found, strict=True) if found else ((),) * 4)
     )
-    return ActionRecords(
-        zero,
-        zero,
-        zero,
-        queue.astype(np.int64),
-        kmin.astype(np.int64),
-        kmax.astype(np.int64),
-        pmax.astype(np.float64),
-    )
+    values = ECN.named(kmin.astype(np.int64), kmax.astype(np.int64), pmax.astype(np.float64))
+    return ChangeRecords(zero, zero, zero, queue.astype(np.int64), values)
 
 
 def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[Event, ...]:

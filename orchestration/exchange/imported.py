@@ -20,20 +20,21 @@ from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import ideal_ns, write_trial
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
     FAILED,
     MISSING,
     UNFINISHED,
-    ActionRecords,
+    ChangeRecords,
     Event,
     FlowRecords,
-    HostRecords,
     Ints,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
+from orchestration.model.signals import Scope, targets
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 
 _FASTER_THAN_IDEAL = 0.95
@@ -119,8 +120,8 @@ class Imported:
     stop_ns: int = 0
     congestion_control: str = ""
     faults: tuple[FaultSpec, ...] = ()
-    ports: PortRecords | None = None
-    actions: ActionRecords | None = None
+    ports: Samples | None = None
+    actions: ChangeRecords | None = None
     events: tuple[Event, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     sample_period_ns: int = 100_000
@@ -170,9 +171,11 @@ def write_imported(
             retransmits=unknown if flows.retransmits is None else flows.retransmits,
             status=flows.status,
         ),
-        ports=imported.ports or no_ports(testbed),
-        hosts=_no_hosts(testbed),
-        actions=imported.actions or no_actions(),
+        samples={
+            "queue": imported.ports or no_samples(testbed, "queue"),
+            "host": no_samples(testbed, "host"),
+        },
+        changes={ECN.name: imported.actions or no_changes()},
         events=imported.events,
         facts={},
     )
@@ -188,21 +191,15 @@ def write_imported(
     return Written(folder, stamp, count, int(np.count_nonzero(flows.status == DONE)))
 
 
-def no_ports(testbed: Testbed) -> PortRecords:
-    """Return records of ports without a sample."""
-    shape = (0, len(testbed.queues))
-    return PortRecords(np.zeros(0, np.int64), *(np.zeros(shape, np.int64) for _ in range(5)))
+def no_samples(testbed: Testbed, scope: Scope) -> Samples:
+    """Return samples of a scope without a row."""
+    return Samples.of(scope, np.zeros(0, np.int64), targets=len(targets(testbed, scope)))
 
 
-def _no_hosts(testbed: Testbed) -> HostRecords:
-    shape = (0, len(testbed.hosts))
-    return HostRecords(np.zeros(0, np.int64), *(np.zeros(shape, np.int64) for _ in range(4)))
-
-
-def no_actions() -> ActionRecords:
-    """Return records without a change of thresholds."""
+def no_changes() -> ChangeRecords:
+    """Return no change of thresholds."""
     none = np.zeros(0, dtype=np.int64)
-    return ActionRecords(none, none, none, none, none, none, np.zeros(0))
+    return ChangeRecords(none, none, none, none, ECN.named(none, none, np.zeros(0)))
 
 
 def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:

@@ -11,7 +11,8 @@ from inventory.topology import Testbed
 from orchestration.exchange.mapping import SIZE_UNITS, OmnetppQueues
 from orchestration.exchange.omnetpp_file import Run, Vector
 from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING, Ints, PortRecords
+from orchestration.model.records import MISSING, Ints, Samples
+from orchestration.model.signals import names
 
 
 def queue_samples(
@@ -21,7 +22,7 @@ def queue_samples(
     base_ns: int,
     last_ns: int,
     document: Document,
-) -> PortRecords:
+) -> Samples:
     """Return samples of the queues at every period: what was last recorded before each.
 
     Raises InputError, with the mapping's line, for a queue that the testbed has not.
@@ -56,14 +57,12 @@ def queue_samples(
         remedy = "`closloop import omnetpp FILE --list` shows what there is"
         raise InputError([document.problem(("queues",), what, remedy)])
     unknown = np.full(shape, MISSING, dtype=np.int64)
-    return PortRecords(
-        t_ns=t_ns,
-        qlen_bytes=samples["length"],
-        tx_bytes=unknown,
-        tx_packets=unknown,
-        marked_packets=samples["marked"],
-        dropped_packets=samples["dropped"],
-    )
+    found = {
+        "qlen_bytes": samples["length"],
+        "marked_packets": samples["marked"],
+        "dropped_packets": samples["dropped"],
+    }
+    return Samples(t_ns, {name: found.get(name, unknown) for name in names("queue")})
 
 
 def _held(vector: Vector, t_ns: Ints, factor: int) -> Ints:

@@ -1,7 +1,7 @@
 """What a trial observes and leaves behind, as NumPy arrays.
 
-Per-queue arrays have one entry per switch port, in the order of `Testbed.queues`. Counters are
-cumulative from the start of the fabric. Times are ns of the rig's clock since the trial's start.
+Which signals and knobs there are is declared in `signals` and `knobs`. Per-queue arrays are in the
+order of `Testbed.queues`. Times are ns of the rig's clock since the trial's start.
 A count or a size that a device does not offer is `MISSING`, and so is a sample of it at which
 there was nothing new.
 """
@@ -9,12 +9,13 @@ there was nothing new.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.model.signals import Scope, recorded
 from orchestration.model.status import DONE, FAILED, STATUS_NAMES, UNFINISHED
 
 __all__ = [
@@ -48,68 +49,95 @@ class Schedule:
         return len(self.start_ns)
 
 
+class Columns:
+    """What has arrays by name, in `values`: they are read as items or as attributes."""
+
+    values: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.values[name]
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        # called for what is no field; `values` itself is missing while an object is unpickled
+        if name.startswith("__") or name == "values" or name not in self.values:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return self.values[name]
+
+
 @dataclass(frozen=True)
-class Observation:
-    """One reading of every queue. Shapes (queues,); `t_ns` is when the reading began.
+class Observation(Columns):
+    """One reading of a fabric: arrays by signal, an entry a target of the signal's scope.
 
-    `taken_ns` is when each queue's numbers were true, where that is not `t_ns`: switches that poll
-    themselves show the same numbers until the next poll. `age_ns` says how old they are.
-
-    `qlen_mean_bytes` is the mean of the samples since the last decision, which the loop adds. The
-    flow table's fields are None where no flow table is kept: `incast_degree` is the largest number
-    of senders that one receiver has through the queue, `mice_flows` and `elephant_flows` count the
-    queue's flows of up to and of more than 1 MB so far (PET, section 4.2.1), all within the flow
-    table's window.
+    `values` has what the backend offers and the tuner observes, by `Signal.key`. `settings` has
+    what each knob is set to, by knob and column. `t_ns` is when the reading began; `age_ns`
+    (queues,) is how old each queue's numbers are. `taken_ns` is when they were true, where that is
+    not `t_ns`: switches that poll themselves show the same numbers until the next poll.
     """
 
     t_ns: int
     age_ns: Ints
-    qlen_bytes: Ints
-    tx_bytes: Ints
-    tx_packets: Ints
-    marked_packets: Ints
-    dropped_packets: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
+    values: Mapping[str, NDArray[Any]]
+    settings: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     taken_ns: Ints | None = None
-    qlen_mean_bytes: Floats | None = None
-    incast_degree: Ints | None = None
-    mice_flows: Ints | None = None
-    elephant_flows: Ints | None = None
+
+    def get(self, key: str) -> NDArray[Any] | None:
+        """Return a signal's array, None if it is not there."""
+        return self.values.get(key)
+
+    def with_values(self, **values: NDArray[Any]) -> Observation:
+        """Return this observation with some signals added or replaced."""
+        return replace(self, values={**self.values, **values})
 
 
 @dataclass(frozen=True)
-class SetThresholds:
-    """Set RED on some queues: arrays of one shape (changes,); `queues` indexes them."""
+class Change(Columns):
+    """Sets a knob at some targets: `targets` and all arrays have one shape (changes,).
 
-    queues: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
-    kind: str = "thresholds"
+    `targets` index the knob's scope in the testbed. `orchestration.model.knobs.Knob.change` makes
+    one.
+    """
+
+    knob: str
+    targets: Ints
+    values: Mapping[str, NDArray[Any]]
+
+    def at(self, rows: NDArray[Any]) -> Change:
+        """Return the change of some rows, by number or by mask."""
+        values = {name: array[rows] for name, array in self.values.items()}
+        return Change(self.knob, self.targets[rows], values)
+
+
+# Changes of knobs, at most one a knob. `()` leaves everything as it is.
+Action = tuple[Change, ...]
 
 
 @dataclass(frozen=True)
-class NoAction:
-    """Leave everything as it is."""
+class Program:
+    """A program that devices run themselves, such as a NIC's policy: tuned through knobs later.
 
-    kind: str = "none"
+    `targets` index the program's scope; `code` is what the kind of program defines.
+    """
+
+    kind: str
+    targets: Ints
+    code: bytes
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-# A union by kind: flowlet timeouts and NIC policies join it with the backends that take them.
-Action = SetThresholds | NoAction
+@dataclass(frozen=True)
+class Setup:
+    """What a trial starts with: programs that devices run, then the first changes of knobs."""
+
+    action: Action = ()
+    programs: tuple[Program, ...] = ()
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What the device reported back after an action, shapes (changes,)."""
+    """What the devices reported back after an action, change by change, at `t_ns`."""
 
     t_ns: int
-    queues: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
+    changes: tuple[Change, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,42 +155,45 @@ class FlowRecords:
 
 
 @dataclass(frozen=True)
-class PortRecords:
-    """Samples: `t_ns` of shape (samples,), the rest (samples, queues), counters cumulative."""
+class Samples(Columns):
+    """Samples of a scope's recorded signals: `t_ns` (samples,), arrays (samples, targets).
+
+    Arrays are named by `Signal.name`; cumulative ones count from the start of the fabric.
+    """
 
     t_ns: Ints
-    qlen_bytes: Ints
-    tx_bytes: Ints
-    tx_packets: Ints
-    marked_packets: Ints
-    dropped_packets: Ints
+    values: Mapping[str, NDArray[Any]]
+
+    def upto(self, rows: int) -> Samples:
+        """Return the first samples."""
+        return Samples(self.t_ns[:rows], {name: one[:rows] for name, one in self.values.items()})
+
+    @classmethod
+    def of(cls, scope: Scope, t_ns: Ints, *columns: NDArray[Any], targets: int = 0) -> Samples:
+        """Return samples from columns in the order of their declarations.
+
+        Columns that are not given are `MISSING`, of the shape of the first, or (samples, targets).
+        """
+        shape = columns[0].shape if columns else (len(t_ns), targets)
+        signals = recorded(scope)
+        absent = (np.full(shape, MISSING, dtype=one.dtype) for one in signals[len(columns) :])
+        names = [signal.name for signal in signals]
+        return cls(t_ns, dict(zip(names, [*columns, *absent], strict=True)))
 
 
 @dataclass(frozen=True)
-class ActionRecords:
-    """Changes of thresholds, one row a changed queue, shapes (changes,)."""
+class ChangeRecords(Columns):
+    """All changes of one knob, a row a changed target; arrays of shape (changes,).
+
+    `observed_ns` is the time of the observation that a change responds to, `applied_ns` when the
+    device reported `values` back.
+    """
 
     observed_ns: Ints
     decided_ns: Ints
     applied_ns: Ints
-    queue: Ints
-    kmin_bytes: Ints
-    kmax_bytes: Ints
-    pmax: Floats
-
-
-@dataclass(frozen=True)
-class HostRecords:
-    """Hosts' TCP counters: `t_ns` (samples,), the rest (samples, hosts), cumulative.
-
-    `out_of_order` counts segments that arrived before an earlier one.
-    """
-
-    t_ns: Ints
-    retransmits: Ints
-    timeouts: Ints
-    out_of_order: Ints
-    tx_bytes: Ints
+    targets: Ints
+    values: Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -178,13 +209,23 @@ class Event:
 class TrialRecord:
     """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks.
 
-    `trace` is what the tuner kept for learning (see `Tuner.trace`); it is no part of a run folder.
+    `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is what the
+    tuner kept for learning (see `Tuner.trace`); it is no part of a run folder.
     """
 
     flows: FlowRecords
-    ports: PortRecords
-    actions: ActionRecords
-    hosts: HostRecords
+    samples: Mapping[Scope, Samples]
+    changes: Mapping[str, ChangeRecords]
     events: tuple[Event, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> Samples:
+        """The samples of the switch ports' queues."""
+        return self.samples["queue"]
+
+    @property
+    def hosts(self) -> Samples:
+        """The samples of the hosts."""
+        return self.samples["host"]

@@ -13,7 +13,11 @@ CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 # What stands for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
 # "imported" is where others' results come from: nothing runs on it.
-BackendName = Literal["emulated", "fake", "hardware", "imported", "simulated"]
+BackendName = Literal["emulated", "fluid", "hardware", "imported", "simulated"]
+# What backends were called in 0.1: accepted in campaign files and on the command line, read in run
+# folders, and still what ids are made of, so that a trial keeps the id that it had.
+FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
+_BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
 Scalar = str | int | float | bool
 
 
@@ -202,6 +206,7 @@ class TrialSpec:
     def from_json(cls, data: dict[str, Any]) -> TrialSpec:
         """Rebuild a spec from `to_json`'s data. Raises KeyError or TypeError on foreign data."""
         values = dict(data)
+        values["backend"] = FORMER_BACKENDS.get(data["backend"], data["backend"])
         values["tuner"] = TunerSpec(**data["tuner"])
         values["traffic"] = tuple(_pattern(item) for item in data["traffic"])
         values["faults"] = tuple(
@@ -228,7 +233,9 @@ class TrialSpec:
     @property
     def id(self) -> str:
         """Name of the trial's folder: readable cell and repeat, then a hash of the whole spec."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        data = self.to_json()
+        data["backend"] = _BACKENDS_IN_IDS.get(self.backend, self.backend)
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"))
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         words = [str(value) for value in self.cell.values()] or [self.tuner.name]
         safe = "-".join("".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words)

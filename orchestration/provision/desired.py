@@ -22,9 +22,9 @@ from inventory.addressing import attachments, nic_addresses, router_addresses
 from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.backends import qdiscs
 from orchestration.backends.hardware.sonic.config import desired_tables
 from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inventory.rack import Access
-from orchestration.backends.hardware.errors import printable
+from orchestration.device.errors import printable
 
 BROKEN = "Data could not be sent to remote host"
 # What to look for in ssh's, sudo's and Ansible's words; the first found counts.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inventory.rack import Access
-from orchestration.backends.hardware.errors import printable
+from orchestration.device.errors import printable
 from orchestration.provision.explain import BROKEN, explain
 
 StepState = Literal["running", "unchanged", "changed", "failed"]

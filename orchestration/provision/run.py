@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 import orchestration
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.errors import printable
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.errors import printable
+from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
 from orchestration.model.trial import HostSpec
 from orchestration.provision.desired import RoceSettings, desired_state

@@ -14,6 +14,7 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES, Columns, read_table
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Ints
 from traffic import flow_file
 from traffic.schedule import class_names
@@ -127,7 +128,7 @@ def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
 
 def write_actions(path: Path, actions: Columns) -> None:
     """Write changes of thresholds, in their order."""
-    write_csv(path, {name: actions[name] for name in recorded.COLUMNS})
+    write_csv(path, {name: actions[name] for name in recorded.columns_of(ECN)})
 
 
 def _refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from collectors.sinks.live import SpoolNote
+from collectors.sinks.spooling import SpoolNote
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from collectors.sinks.live import SpoolNote, leave_note, started_ns
+from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE, replace_file
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed

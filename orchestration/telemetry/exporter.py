@@ -14,24 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.live.state import RunReader, RunState, TrialState, find_run
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.knobs import KNOBS
+from orchestration.model.signals import recorded
+from orchestration.watch.state import RunReader, RunState, TrialState, find_run
 
 _QUANTILES = (0.5, 0.99)
 _QUEUE_LABELS = ("trial", "device", "port", "queue")
-_COUNTERS = {
-    "tx_bytes": "Bytes that the queue has sent, Ethernet header counted.",
-    "tx_packets": "Packets that the queue has sent.",
-    "marked_packets": "Packets that the queue has marked CE.",
-    "dropped_packets": "Packets that the queue has dropped.",
-}
-_THRESHOLDS = {
-    "kmin_bytes": "Where marking begins.",
-    "kmax_bytes": "Where every packet is marked.",
-    "pmax": "The probability of marking just below kmax.",
-}
 
 
 @dataclass(frozen=True)
@@ -173,14 +165,9 @@ def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
 
 def _queues(state: RunState) -> list[_Queues]:
     """Return the queues of the trials that run, else those of the trial that ended last."""
-    names = ("qlen_bytes", *_COUNTERS, *_THRESHOLDS)
     if state.trials:
         return [
-            _Queues(
-                trial.id,
-                trial.testbed,
-                {name: getattr(trial.snapshot, name) for name in names},
-            )
+            _Queues(trial.id, trial.testbed, {**trial.snapshot.values, **_settings(trial.snapshot)})
             for trial in state.trials
             if trial.snapshot is not None
         ]
@@ -195,22 +182,35 @@ def _queues(state: RunState) -> list[_Queues]:
         return []
     if not len(ports.t_ns):
         return []
-    columns = {name: getattr(ports, name)[-1] for name in ("qlen_bytes", *_COUNTERS)}
+    columns = {name: values[-1] for name, values in ports.values.items()}
     return [_Queues(trial.spec.id, trial.testbed, columns)]
+
+
+def _settings(snapshot: Snapshot) -> dict[str, Any]:
+    """Return what the knobs of queues are set to, by column."""
+    return {
+        name: values
+        for knob, columns in snapshot.settings.items()
+        if KNOBS[knob].scope == "queue"
+        for name, values in columns.items()
+    }
 
 
 def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    families: dict[str, Any] = {
-        "qlen_bytes": GaugeMetricFamily(
-            "closloop_queue_bytes", "Bytes waiting.", labels=_QUEUE_LABELS
-        )
+    def family(name: str, text: str, *, counter: bool = False) -> Any:
+        make = CounterMetricFamily if counter else GaugeMetricFamily
+        title = f"closloop_queue_{name.removeprefix('qlen_')}"
+        return make(title, f"{text[0].upper()}{text[1:]}.", labels=_QUEUE_LABELS)
+
+    families = {
+        signal.name: family(signal.name, signal.help, counter=signal.cumulative)
+        for signal in recorded("queue")
     }
-    for name, text in _COUNTERS.items():
-        families[name] = CounterMetricFamily(f"closloop_queue_{name}", text, labels=_QUEUE_LABELS)
-    for name, text in _THRESHOLDS.items():
-        families[name] = GaugeMetricFamily(f"closloop_queue_{name}", text, labels=_QUEUE_LABELS)
+    for knob in KNOBS.values():
+        if knob.scope == "queue":
+            families |= {one.name: family(one.name, one.help) for one in knob.columns}
     for one in trials:
         for number, queue in enumerate(one.testbed.queues):
             labels = (one.trial, queue.device, queue.name, str(queue.klass))

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from collectors.sinks.live import SpoolNote
+from collectors.sinks.spooling import SpoolNote
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.run import Listener
 from orchestration.runner.worker import Failed, Finished, Progressed

@@ -13,12 +13,9 @@ import numpy as np
 
 from collectors.sinks.lines import Column, encode, series, unique_times
 from collectors.sinks.names import (
-    ACTION,
-    EVENT,
     FILE,
     FLOW,
-    HOST,
-    PORT,
+    OF_TABLES,
     ROW,
     TRIAL,
     Measurement,
@@ -34,10 +31,9 @@ CAMPAIGN_FILE = "campaign.yml"
 LINES = 5_000
 # A part of a file, well below the 64 KB of a string field however it is written.
 _PART_CHARACTERS = 10_000
-_TABLES = (PORT, HOST, ACTION, FLOW, EVENT)
 _FILES, _LAST = "files", "trial"
 # The order in which an archive is sent.
-STAGES = (*(one.table for one in _TABLES), _FILES, _LAST)
+STAGES = (*(one.table for one in OF_TABLES), _FILES, _LAST)
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ class ArchivedPoints:
         elif name == _LAST:
             yield Batch(_LAST, 1, self._last())
         else:
-            measurement = next(one for one in _TABLES if one.table == name)
+            measurement = next(one for one in OF_TABLES if one.table == name)
             yield from self._table(measurement, row)
 
     def _table(self, measurement: Measurement, row: int) -> Iterator[Batch]:
@@ -190,7 +186,7 @@ class ArchivedPoints:
             "wall_s": float(trial.facts.get("wall_s", float("nan"))),
             "parts": sum(len(self._file(name, text)) for name, text in self._texts().items()),
         }
-        fields |= {f"rows_{one.table}": self.rows(one.table) for one in _TABLES}
+        fields |= {f"rows_{one.table}": self.rows(one.table) for one in OF_TABLES}
         columns = {
             name: np.array([value], dtype=object if isinstance(value, str) else None)
             for name, value in fields.items()

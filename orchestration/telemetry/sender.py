@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from collectors.sinks.names import ACTIONS
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError
@@ -151,7 +152,10 @@ class Sender:
         if not sent.spool_done:
             return False
         readings = points.rows("ports") // max(1, len(trial.testbed.queues))
-        if (sent.readings, sent.changes) == (readings, points.rows("actions")):
+        if (sent.readings, sent.changes) == (
+            readings,
+            sum(points.rows(one.table) for one in ACTIONS.values()),
+        ):
             return True
         self._say(
             f"{trial.spec.id}: the spool took {sent.readings} of {readings} readings; "

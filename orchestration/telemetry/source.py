@@ -10,14 +10,21 @@ from typing import Any
 import numpy as np
 
 from collectors.sinks.lines import encode, series
-from collectors.sinks.live import QueueChanges, Readings, decode
-from collectors.sinks.names import ACTION, PORT, ROW
+from collectors.sinks.names import ACTIONS, PORT, ROW, Measurement
 from collectors.sinks.spool import DamagedSpool, Place, SpooledRun
+from collectors.sinks.spooling import Readings, SpooledChange, decode
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import KNOBS
+from orchestration.model.signals import Scope
 from orchestration.runner.folder import JOURNAL_FILE
 from orchestration.runner.journal import TRIAL_STARTED, read_journal
 from orchestration.telemetry.points import LINES
+
+_MEASUREMENTS: list[tuple[Measurement, Scope]] = [
+    (PORT, "queue"),
+    *((ACTIONS[knob.name], knob.scope) for knob in KNOBS.values()),
+]
 
 
 @dataclass(frozen=True)
@@ -58,21 +65,23 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
     Raises DamagedSpool.
     """
     tags = {name: about[name] for name in ("campaign", "trial", "run")}
-    queues = [
-        {"device": device, "port": port, "queue": str(number)}
-        for device, port, number in about["queues"]
-    ]
-    ports = [series(PORT.name, tags | queue) for queue in queues]
-    actions = [series(ACTION.name, tags | queue) for queue in queues]
+    begins = {
+        one.name: [
+            series(one.name, tags | dict(zip(one.tags, map(str, names), strict=True)))
+            for names in about["targets"][scope]
+        ]
+        for one, scope in _MEASUREMENTS
+    }
+    queues = about["targets"]["queue"]
     readings: list[Readings] = []
-    changes: list[QueueChanges] = []
+    changes: list[SpooledChange] = []
     waiting = 0
     place = after
 
     def batch(end: Place) -> SpoolBatch:
-        lines = _port_lines(ports, readings) + _action_lines(actions, changes)
+        lines = _port_lines(begins[PORT.name], readings) + _action_lines(begins, changes)
         rows = sum(len(one.t_ns) for one in readings)
-        changed = sum(len(one.queues) for one in changes)
+        changed = sum(len(one.change.targets) for one in changes)
         return SpoolBatch(lines, end, rows, changed)
 
     for kind, payload, place in run.frames(after):
@@ -85,7 +94,7 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
             waiting += len(record.t_ns) * len(queues)
         else:
             changes.append(record)
-            waiting += len(record.queues)
+            waiting += len(record.change.targets)
         if waiting >= LINES // 2:
             yield batch(place)
             readings, changes, waiting = [], [], 0
@@ -105,18 +114,17 @@ def _port_lines(begins: list[str], readings: list[Readings]) -> list[str]:
     return encode(PORT, begins, np.tile(np.arange(count), len(t_ns)), columns, times)
 
 
-def _action_lines(begins: list[str], changes: list[QueueChanges]) -> list[str]:
+def _action_lines(begins: dict[str, list[str]], changes: list[SpooledChange]) -> list[str]:
     lines: list[str] = []
     for one in changes:
-        rows = len(one.queues)
+        rows, measurement = len(one.change.targets), ACTIONS[one.change.knob]
         columns = {
             "t_ns": np.full(rows, one.observed_ns),
             "decided_ns": np.full(rows, one.decided_ns),
             "applied_ns": np.full(rows, one.applied_ns),
-            "kmin_bytes": one.kmin_bytes,
-            "kmax_bytes": one.kmax_bytes,
-            "pmax": one.pmax,
+            **one.change.values,
             ROW: one.first_row + np.arange(rows),
         }
-        lines += encode(ACTION, begins, one.queues, columns, one.times_ns)
+        places = one.change.targets
+        lines += encode(measurement, begins[measurement.name], places, columns, one.times_ns)
     return lines

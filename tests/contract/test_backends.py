@@ -27,7 +27,7 @@ def static(kmin_bytes: int, kmax_bytes: int, pmax: float) -> TunerSpec:
 
 @pytest.fixture(
     params=[
-        "fake",
+        "fluid",
         pytest.param("emulated", marks=pytest.mark.kernel),
         pytest.param("simulated", marks=pytest.mark.ns3),
     ]
@@ -186,7 +186,7 @@ def test_flows_start_as_scheduled(run):
 
 def test_every_backend_is_sent_the_same_flows(run):
     trial, schedule, _ = run()
-    for name in ("fake", "emulated", "simulated"):
+    for name in ("fluid", "emulated", "simulated"):
         other = make_schedule(dataclasses.replace(trial, backend=name), TESTBED)
         for field in ("start_ns", "src", "dst", "size_bytes", "klass"):
             np.testing.assert_array_equal(getattr(schedule, field), getattr(other, field))

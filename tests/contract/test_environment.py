@@ -16,7 +16,7 @@ MS = 1_000_000
 TRIAL = TrialSpec(
     campaign="environment",
     testbed="rlcc-7",
-    backend="fake",
+    backend="fluid",
     tuner=TunerSpec("secn1"),
     traffic=(IncastSpec(6, 500_000, MS, 0, MS, receiver="h1"),),
     seed=3,
@@ -30,7 +30,7 @@ QUEUE = "switch1:eth0"
 
 @pytest.fixture(
     params=[
-        "fake",
+        "fluid",
         pytest.param("emulated", marks=pytest.mark.kernel),
         pytest.param("simulated", marks=pytest.mark.ns3),
     ]

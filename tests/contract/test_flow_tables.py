@@ -44,7 +44,7 @@ class Watcher:
 
 @pytest.fixture(
     params=[
-        "fake",
+        "fluid",
         pytest.param("emulated", marks=pytest.mark.kernel),
         pytest.param("simulated", marks=pytest.mark.ns3),
     ]

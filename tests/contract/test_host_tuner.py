@@ -49,7 +49,7 @@ class Watched(EcnTuner):
 
 @pytest.fixture(
     params=[
-        "fake",
+        "fluid",
         pytest.param("emulated", marks=pytest.mark.kernel),
         pytest.param("simulated", marks=pytest.mark.ns3),
     ]

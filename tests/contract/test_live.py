@@ -15,7 +15,7 @@ TESTBED = load_testbed("rlcc-7")
 
 @pytest.fixture(
     params=[
-        "fake",
+        "fluid",
         pytest.param("emulated", marks=pytest.mark.kernel),
         pytest.param("simulated", marks=pytest.mark.ns3),
     ]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.fake.rig import FakeRig
+from orchestration.backends.fluid.rig import FluidRig
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
@@ -17,13 +17,13 @@ TESTBED = load_testbed("rlcc-7")
 QUEUES = len(TESTBED.queues)
 
 
-@pytest.fixture(params=["fake", pytest.param("simulated", marks=pytest.mark.ns3)])
+@pytest.fixture(params=["fluid", pytest.param("simulated", marks=pytest.mark.ns3)])
 def rig(request, tmp_path):
     traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
-    trial = TrialSpec("c", "rlcc-7", "fake", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
+    trial = TrialSpec("c", "rlcc-7", "fluid", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
     schedule = make_schedule(trial, TESTBED)
-    if request.param == "fake":
-        yield FakeRig(trial, TESTBED, schedule)
+    if request.param == "fluid":
+        yield FluidRig(trial, TESTBED, schedule)
         return
     with Simulation(require_program(), tmp_path) as simulation:
         yield SimulatedRig(simulation, trial, TESTBED, schedule)
@@ -80,7 +80,7 @@ def test_a_change_of_thresholds_loses_nothing(rig):
         for name in ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets"):
             np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
     assert after.dropped_packets.sum() == 0
-    flows = rig.flows() if isinstance(rig, FakeRig) else rig.outcome()[0]
+    flows = rig.flows() if isinstance(rig, FluidRig) else rig.outcome()[0]
     assert (flows.status == DONE).all()
     assert flows.retransmits.sum() == 0
 

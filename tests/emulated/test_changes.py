@@ -7,8 +7,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.backends.emulated import launcher
-from orchestration.bench.physics import run_probe
 from orchestration.model.errors import TrialError
+from orchestration.studies.bench.physics import run_probe
 
 QUEUES = len(load_testbed("graphcc").queues)
 
@@ -17,7 +17,7 @@ PROGRAM = """
 import os, traceback
 from pathlib import Path
 import numpy as np
-from orchestration.backends import qdiscs
+from orchestration.device import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import power_off, prepare_process
@@ -37,7 +37,7 @@ def count_sends(changes):
 def main():
     job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
     fabric = Fabric(job)
-    rig = EmulatedRig(job, fabric, lambda t0: None, lambda: None, lambda: False)
+    rig = EmulatedRig(job, fabric, NoTraffic())
     sent = count_sends(rig._changes)
     rng = np.random.default_rng(1)
     total = len(job.queue_places)

@@ -3,9 +3,9 @@
 from collectors.bpf.compile import flow_table_object
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.backends.emulated import backend as emulated
-from orchestration.bench.outcome import run_trial
 from orchestration.model.records import DONE, NoAction
 from orchestration.model.trial import AllToAllSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.studies.bench.outcome import run_trial
 from traffic.schedule import make_schedule
 from tuners.ecn.static import secn1
 

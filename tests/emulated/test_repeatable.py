@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestration.bench.repeatable import differing_values, faulty_trial
+from orchestration.studies.bench.repeatable import differing_values, faulty_trial
 
 
 @pytest.mark.parametrize("tuner", ["secn2", "graphcc"])

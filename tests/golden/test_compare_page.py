@@ -14,11 +14,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.comparison.catalogue import Margins
-from orchestration.analysis.comparison.page import build_comparison
+from orchestration.analysis.comparison.comparison_page import build_comparison
 from orchestration.analysis.comparison.result import compare_runs
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
@@ -32,7 +32,7 @@ def write_run(folder: Path, tuner: str) -> Path:
         trial = TrialSpec(
             campaign=folder.name,
             testbed="graphcc",
-            backend="fake",
+            backend="fluid",
             tuner=TunerSpec(tuner),
             traffic=(IncastSpec(8, 200_000, MILLISECOND, 0, 4 * MILLISECOND),),
             seed=repeat,
@@ -42,7 +42,7 @@ def write_run(folder: Path, tuner: str) -> Path:
             cell={"tuner": tuner},
         )
         schedule = make_schedule(trial, testbed)
-        record = FakeBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
+        record = FluidBackend().run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
         verdict = stamp(trial, testbed, schedule, record)
         facts = {"wall_s": 2.0}
         write_trial(folder / trial.id, trial, testbed, schedule, record, verdict, facts)

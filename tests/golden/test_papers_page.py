@@ -1,4 +1,4 @@
-"""The results page of a small campaign on the fake backend, word for word.
+"""The results page of a small campaign on the fluid backend, word for word.
 
 `python tests/golden/test_papers_page.py` writes the expected page anew; read the difference.
 """

@@ -21,7 +21,7 @@ buffer: 16MB
 def virtual_rack(tmp_path_factory):
     """The rack, up and not provisioned; h1 and h2 have RoCE NICs."""
     from inventory.files import load_testbed
-    from orchestration.rack.control import up
+    from orchestration.virtual_rack.control import up
 
     folder = tmp_path_factory.mktemp("rack")
     (folder / "lab.yml").write_text(EIGHT)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from inventory.rack import Access
-from orchestration.backends.hardware.bundle import sources_of
-from orchestration.backends.hardware.client import AgentClient, open_agents
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.backends.hardware.fleet import Fleet
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.bundle import sources_of
+from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
+from orchestration.device.fleet import Fleet
+from orchestration.device.ssh import Secrets
 
 pytestmark = pytest.mark.ssh
 
@@ -128,7 +128,7 @@ def test_refused_sudo_is_said_and_the_password_is_nowhere(loopback, tmp_path, mo
     fake = folder / "sudo"
     fake.write_text("#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("orchestration.backends.hardware.client.SUDO", str(fake), raising=True)
+    monkeypatch.setattr("orchestration.device.client.SUDO", str(fake), raising=True)
     with pytest.raises(DeviceError, match="sudo is refused to") as caught:
         AgentClient(access(loopback, become=True), str(loopback.known_hosts), [])
     assert "--ask-become-pass" in caught.value.remedy
@@ -148,9 +148,9 @@ def test_devices_are_opened_side_by_side_and_each_problem_is_kept(loopback):
 
 
 def test_the_agents_modules_need_the_standard_library_only():
-    folder = Path(sys.modules["orchestration.backends.hardware.bundle"].__file__).parent / "agent"
+    folder = Path(sys.modules["orchestration.device.bundle"].__file__).parent / "agent"
     names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
-    prefix = "orchestration.backends.hardware.agent."
+    prefix = "orchestration.device.agent."
     sources = sources_of(prefix + name for name in names)
     code = "".join(f"import {name}\n" for name in sorted(sources))
     check = (

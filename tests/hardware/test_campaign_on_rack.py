@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.bench.rack import EIGHT_DEVICES, closloop, compare_backends, kill_runs, program
-from orchestration.rack.control import up
+from orchestration.studies.bench.rack import (
+    EIGHT_DEVICES,
+    closloop,
+    compare_backends,
+    kill_runs,
+    program,
+)
+from orchestration.virtual_rack.control import up
 
 pytestmark = [
     pytest.mark.kernel,

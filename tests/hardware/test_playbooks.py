@@ -15,7 +15,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError
 from orchestration.provision import run
 from orchestration.provision.run import provision, save_inventory
@@ -145,7 +145,7 @@ def test_a_device_that_the_rack_has_not_is_refused(tmp_path):
 @pytest.fixture(scope="module", params=["linux", "sonic"])
 def virtual(request, tmp_path_factory):
     """A virtual rack of one switch, which is a Linux or a SONiC-like one, and eight hosts."""
-    from orchestration.rack.control import up
+    from orchestration.virtual_rack.control import up
 
     sonic = ["switch1"] if request.param == "sonic" else []
     folder = tmp_path_factory.mktemp(request.param) / "rack"

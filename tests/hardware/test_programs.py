@@ -11,10 +11,15 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.client import AgentClient
-from orchestration.backends.hardware.errors import DeviceError
-from orchestration.backends.hardware.fleet import Fleet
-from orchestration.backends.hardware.programs import (
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Fleet
+from orchestration.model.errors import InputError
+from orchestration.model.records import FlowRecords
+from orchestration.model.status import DONE, FAILED, UNFINISHED
+from orchestration.model.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from traffic.drivers.programs import Flow, Launch, Outcome, driver
+from traffic.drivers.rack_programs import (
     SERVICES,
     Job,
     RackPrograms,
@@ -24,11 +29,6 @@ from orchestration.backends.hardware.programs import (
     remarks,
     with_outcomes,
 )
-from orchestration.model.errors import InputError
-from orchestration.model.records import FlowRecords
-from orchestration.model.status import DONE, FAILED, UNFINISHED
-from orchestration.model.trial import DriverSpec, SingleFlowSpec, TrialSpec, TunerSpec
-from traffic.drivers.programs import Flow, Launch, Outcome, driver
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ssh

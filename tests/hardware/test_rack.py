@@ -15,10 +15,10 @@ import pytest
 from inventory.addressing import nic_addresses
 from inventory.ansible import load_rack
 from inventory.routing import PathTable
-from orchestration.bench.rack import closloop
 from orchestration.model.errors import NotReadyError
-from orchestration.rack.control import find_rack, is_up, up
-from orchestration.rack.folder import RackFolder
+from orchestration.studies.bench.rack import closloop
+from orchestration.virtual_rack.control import find_rack, is_up, up
+from orchestration.virtual_rack.folder import RackFolder
 
 pytestmark = [
     pytest.mark.kernel,
@@ -34,9 +34,9 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUTE = """
 import json, socket
 from inventory.addressing import attachments, nic_addresses, router_addresses
-from orchestration.rack import asic, tools
-from orchestration.rack.layout import Layout
-from orchestration.rack.roots import LAYOUT_FILE
+from orchestration.virtual_rack import asic, tools
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.roots import LAYOUT_FILE
 
 layout, name = Layout.from_json(json.load(open(LAYOUT_FILE))), socket.gethostname()
 testbed = layout.testbed

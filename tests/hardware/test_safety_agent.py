@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from orchestration.backends.hardware.agent.deadman_process import Process
-from orchestration.backends.hardware.agent.frames import Decoder, encode
+from orchestration.device.agent.deadman_process import Process
+from orchestration.device.agent.frames import Decoder, encode
 
 # An agent whose folder and restoring are the test's: restoring appends the snapshot to a file.
 _AGENT = """
 import json, sys
 from pathlib import Path
-from orchestration.backends.hardware.agent import deadman, lease
-from orchestration.backends.hardware.agent.main import Agent
+from orchestration.device.agent import deadman, lease
+from orchestration.device.agent.main import Agent
 
 folder = Path(sys.argv[1])
 outcomes = json.loads(sys.argv[2])
@@ -402,7 +402,7 @@ def test_a_lease_that_is_not_renewed_ends(device: Device) -> None:
 
 
 def test_a_lease_of_an_earlier_boot_is_void(device: Device) -> None:
-    from orchestration.backends.hardware.agent.lease import Leases
+    from orchestration.device.agent.lease import Leases
 
     Leases(device.folder, "another boot").take({"holder": "ann", "ttl_s": 600})
 
@@ -424,8 +424,8 @@ def test_of_many_that_ask_at_once_one_gets_the_lease(device: Device) -> None:
 
 
 def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
-    from orchestration.backends.hardware.agent.lease import Leases
-    from orchestration.backends.hardware.agent.main import OperationError
+    from orchestration.device.agent.lease import Leases
+    from orchestration.device.agent.main import OperationError
 
     if os.geteuid() != 0:
         pytest.skip("giving a folder away takes root")

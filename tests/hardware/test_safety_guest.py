@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from orchestration.backends.emulated import launcher
-from orchestration.bench.physics import run_probe
 from orchestration.model.errors import TrialError
+from orchestration.studies.bench.physics import run_probe
 
 pytestmark = pytest.mark.kernel
 
@@ -17,16 +17,16 @@ KILLS = 20
 PROGRAM = """
 import json, os, random, signal, socket, time, traceback
 from pathlib import Path
-from orchestration.backends import qdiscs
+from orchestration.device import qdiscs
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import power_off, prepare_process
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.rig import Fabric
-from orchestration.backends.hardware.agent import deadman, netlink, state
-from orchestration.backends.hardware.agent.frames import Decoder, encode
-from orchestration.backends.hardware.agent.main import Agent
-from orchestration.backends.hardware.agent.netlink import Red, RouteSocket
+from orchestration.device.agent import deadman, netlink, state
+from orchestration.device.agent.frames import Decoder, encode
+from orchestration.device.agent.main import Agent
+from orchestration.device.agent.netlink import Red, RouteSocket
 
 FOLDER = Path(os.environ["CLOSLOOP_JOB"])
 

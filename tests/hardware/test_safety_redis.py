@@ -4,9 +4,9 @@ import subprocess
 
 import pytest
 
-from orchestration.backends.hardware.agent import state
-from orchestration.backends.hardware.agent.main import OperationError
-from orchestration.backends.hardware.agent.resp import CONFIG_DB, Redis
+from orchestration.device.agent import state
+from orchestration.device.agent.main import OperationError
+from orchestration.device.agent.resp import CONFIG_DB, Redis
 
 pytestmark = pytest.mark.redis
 

@@ -9,11 +9,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
-from orchestration.backends.hardware.agent.lease import runtime_folder
-from orchestration.backends.hardware.client import AgentClient
-from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.safety.guard import Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
+from orchestration.device.agent.lease import runtime_folder
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import DeviceError
 
 pytestmark = pytest.mark.ssh
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.rack.control import up
+from orchestration.virtual_rack.control import up
 
 pytestmark = [pytest.mark.kernel, pytest.mark.redis, pytest.mark.ssh, pytest.mark.slow]
 
@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from inventory.ansible import load_rack
-from orchestration.backends import qdiscs
-from orchestration.backends.hardware.client import AgentClient
+from orchestration.device import qdiscs
+from orchestration.device.client import AgentClient
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.model.red_law import red_max_p

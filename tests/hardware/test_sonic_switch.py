@@ -11,11 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collectors.readers.sonic import operations
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.agent.configdb import bring, dump
-from orchestration.backends.hardware.agent.main import OperationError
-from orchestration.backends.hardware.agent.resp import (
+from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
+from orchestration.backends.hardware.sonic.switch import SonicSwitch
+from orchestration.device.agent.configdb import bring, dump
+from orchestration.device.agent.main import OperationError
+from orchestration.device.agent.resp import (
     APPL_DB,
     ASIC_DB,
     CONFIG_DB,
@@ -25,15 +28,12 @@ from orchestration.backends.hardware.agent.resp import (
     RedisError,
     RedisGone,
 )
-from orchestration.backends.hardware.agent.sonic import operations
-from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
-from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.model.records import MISSING
-from orchestration.rack.layout import Layout
-from orchestration.rack.sonic_kernel import PortCounts, QueueCounts
-from orchestration.rack.sonic_model import Traits, model_of, version_file
-from orchestration.rack.sonic_orchagent import Marking
-from orchestration.rack.sonic_switch import READY, Bridge
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.sonic_kernel import PortCounts, QueueCounts
+from orchestration.virtual_rack.sonic_model import Traits, model_of, version_file
+from orchestration.virtual_rack.sonic_orchagent import Marking
+from orchestration.virtual_rack.sonic_switch import READY, Bridge
 
 pytestmark = pytest.mark.redis
 
@@ -359,7 +359,7 @@ def test_impossible_thresholds_are_refused_before_anything_is_written(provisione
 
 
 def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, monkeypatch):
-    monkeypatch.setattr("orchestration.backends.hardware.agent.sonic.APPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("collectors.readers.sonic.APPLY_TIMEOUT_S", 0.2)
     rig = provisioned
     rig.ask(rig.switch.open_request())
     with pytest.raises(OperationError) as error:
@@ -415,7 +415,7 @@ def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
 def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
     rig = provisioned
     rig.ask(rig.switch.open_request())
-    monkeypatch.setattr("orchestration.backends.hardware.agent.resp._RETRY_S", 0.001)
+    monkeypatch.setattr("orchestration.device.agent.resp._RETRY_S", 0.001)
     impatient = Redis(rig.server.path, patience_s=0.01)
     assert impatient.call(0, "PING") == "PONG"
     rig.server.stop()

@@ -12,15 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from collectors.readers import rdma as nic_agent
 from inventory.ansible import write_rack
 from inventory.rack import Access, Rack
 from inventory.survey import Neighbour, Survey
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.backends.hardware.agent import nic as nic_agent
-from orchestration.backends.hardware.agent import survey as agent
-from orchestration.backends.hardware.agent.resp import APPL_DB, STATE_DB, Redis
-from orchestration.backends.hardware.client import AgentClient
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.backends.hardware.nic import Nic
 from orchestration.backends.hardware.survey import (
     judge_rack,
@@ -31,6 +27,10 @@ from orchestration.backends.hardware.survey import (
 )
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
+from orchestration.device.agent import survey as agent
+from orchestration.device.agent.resp import APPL_DB, STATE_DB, Redis
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.model.errors import InputError, NotReadyError
 
 RECORDED = Path(__file__).parent / "recorded"

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuners.replay import PrioritisedReplay, Replay
+from tuners.experience import PrioritisedReplay, Replay
 
 
 def rows(first: int, count: int) -> dict[str, np.ndarray]:

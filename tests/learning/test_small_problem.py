@@ -1,4 +1,4 @@
-"""Each algorithm learns a small problem whose best answer is known, on the fake backend.
+"""Each algorithm learns a small problem whose best answer is known, on the fluid backend.
 
 Two hosts send to a third all the time. The link is full whatever the thresholds are, so that the
 best setting is the one with the shortest queue: what a grid search over static settings finds.
@@ -48,12 +48,12 @@ class Problem:
         (folder / "three.yml").write_text(TESTBED)
         (folder / "small.yml").write_text(SCENARIO)
         self.scenario = str(folder / "small.yml")
-        self.backend = wiring.backend("fake")
+        self.backend = wiring.backend("fluid")
         self.testbed = load_testbed(str(folder / "three.yml"))
         assert self.testbed.peer_device(self.testbed.queues[BOTTLENECK]).name == "h1"
 
     def play(self, tuner: TunerSpec) -> TrialRecord:
-        episode = Episodes(TrainRequest("acc", self.scenario, "fake"))[0]
+        episode = Episodes(TrainRequest("acc", self.scenario, "fluid"))[0]
         trial = dataclasses.replace(episode, seed=12345, tuner=tuner)
         schedule = make_schedule(trial, self.testbed)
         return self.backend.run(trial, self.testbed, schedule, self.folder, lambda now, end: None)
@@ -88,7 +88,7 @@ def test_q_learners_find_a_setting_near_the_best(problem, tuner, episodes, setti
             templates.kmin_bytes[::3], templates.kmax_bytes[::3], templates.pmax[::3], strict=True
         )
     ]
-    request = TrainRequest(tuner, problem.scenario, "fake", episodes=episodes, settings=settings)
+    request = TrainRequest(tuner, problem.scenario, "fluid", episodes=episodes, settings=settings)
     checkpoint = train(
         request, problem.backend, problem.folder / tuner, 2, lambda round_, all_: None
     )
@@ -103,7 +103,7 @@ def test_q_learners_find_a_setting_near_the_best(problem, tuner, episodes, setti
 
 @pytest.mark.slow
 def test_pet_finds_its_lowest_thresholds(problem):
-    request = TrainRequest("pet", problem.scenario, "fake", episodes=100)
+    request = TrainRequest("pet", problem.scenario, "fluid", episodes=100)
     checkpoint = train(
         request, problem.backend, problem.folder / "pet", 2, lambda round_, all_: None
     )

@@ -1,4 +1,4 @@
-"""`closloop train` on the fake backend: what it learns, repeats, resumes and refuses."""
+"""`closloop train` on the fluid backend: what it learns, repeats, resumes and refuses."""
 
 import json
 import os
@@ -36,8 +36,8 @@ def scenario(tmp_path) -> str:
 
 
 def run(scenario, folder, tuner="acc", episodes=4, **more) -> Path:
-    request = TrainRequest(tuner, scenario, "fake", episodes=episodes, **more)
-    return train(request, wiring.backend("fake"), folder, 2, lambda round_, all_: None)
+    request = TrainRequest(tuner, scenario, "fluid", episodes=episodes, **more)
+    return train(request, wiring.backend("fluid"), folder, 2, lambda round_, all_: None)
 
 
 @pytest.mark.parametrize("tuner", ["acc", "pet", "graphcc"])
@@ -62,7 +62,7 @@ def test_a_killed_training_goes_on(scenario, tmp_path):
     folder = tmp_path / "killed"
     command = [
         *(sys.executable, "-c", "from orchestration.cli.main import main; main()", "train", "acc"),
-        *("--scenario", scenario, "--on", "fake", "--episodes", "16", "--out", str(folder)),
+        *("--scenario", scenario, "--on", "fluid", "--episodes", "16", "--out", str(folder)),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
@@ -121,7 +121,7 @@ def test_an_observation_that_is_no_number_stops_training(scenario, tmp_path, mon
 def test_seeds_of_training_are_no_seeds_of_evaluation(scenario):
     from orchestration.campaign.expand import trial_seed
 
-    episodes = Episodes(TrainRequest("acc", scenario, "fake"))
+    episodes = Episodes(TrainRequest("acc", scenario, "fluid"))
     trained = {episodes[number].seed for number in range(200)}
     judged = {trial_seed(seed, repeat) for seed in range(20) for repeat in range(200)}
     assert len(trained) == 200

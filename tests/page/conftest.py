@@ -258,6 +258,6 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("page")
     file = place / "page.yml"
     file.write_text(CAMPAIGN)
-    run = ["run", str(file), "--on", "fake", "--out", str(place / "runs")]
+    run = ["run", str(file), "--on", "fluid", "--out", str(place / "runs")]
     subprocess.run([sys.executable, "-c", CLOSLOOP, *run], check=True)
     return place / "runs" / "page"

@@ -15,7 +15,7 @@ from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.model.errors import InputError, TrialError
@@ -34,7 +34,7 @@ TOKEN = "t0k3n-of-mine"
 CAMPAIGN = """\
 campaign: {name}
 testbed: graphcc
-backend: fake
+backend: fluid
 tuners: [amt]
 traffic:
   - {{kind: poisson, workload: WebSearch, load: 0.3}}
@@ -69,7 +69,7 @@ def campaign(tmp_path):
     name = f"pulled-{os.getpid()}-{tmp_path.name.replace('_', '-')}"
     file = tmp_path / "campaign.yml"
     file.write_text(CAMPAIGN.format(name=name))
-    run_campaign(load_campaign(file), FakeBackend(), tmp_path / "runs", 1, Silent())
+    run_campaign(load_campaign(file), FluidBackend(), tmp_path / "runs", 1, Silent())
     return tmp_path / "runs" / name
 
 
@@ -110,7 +110,7 @@ def test_what_was_pushed_is_pulled_as_it_was(campaign, server, tmp_path):
     assert (again.rebuilt, again.present) == ([], trials)
     # It is a run folder like any other: it can be run on, and has nothing left to do.
     summary = run_campaign(
-        load_campaign(campaign / "campaign.yml"), FakeBackend(), tmp_path / "back", 1, Silent()
+        load_campaign(campaign / "campaign.yml"), FluidBackend(), tmp_path / "back", 1, Silent()
     )
     assert (summary.skipped, summary.finished) == (2, 0)
 
@@ -140,7 +140,7 @@ def test_the_last_run_of_a_trial_is_taken(campaign, server, tmp_path):
     schedule = make_schedule(spec, testbed)
     work = tmp_path / "work"
     work.mkdir()
-    record = FakeBackend().run(spec, testbed, schedule, work, lambda t_ns, end_ns: None)
+    record = FluidBackend().run(spec, testbed, schedule, work, lambda t_ns, end_ns: None)
     verdict = stamp(spec, testbed, schedule, record)
     later = {"wall_s": 7.5, "started_ns": int(old.facts["started_ns"]) + 10**9}
     newer = tmp_path / "newer" / campaign.name / spec.id
@@ -183,7 +183,7 @@ def test_a_changed_file_is_found_by_its_digest(campaign, book, tmp_path):
         if key[0] == "closloop_file" and ("file", "trial.json") in key[1]
     )  # fmt: skip
     fields = book.store.points[key]
-    fields["text"] = fields["text"].replace("fake", "real")
+    fields["text"] = fields["text"].replace("fluid", "real")
     pull(campaign.name, tmp_path / "back", server, say=lambda *heard: said.append(heard))
     assert "trial.json is not what was sent" in said[0][0]
 

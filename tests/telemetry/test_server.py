@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = """\
 campaign: tele
 testbed: {testbed}
-backend: fake
+backend: fluid
 tuners: [secn1, amt]
 traffic:
   - {{kind: incast, fan_in: 3, size: 9MB, period: 9ms, receiver: h1, stop: {duration}}}

@@ -8,8 +8,8 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.bench.rack import closloop
-from orchestration.rack.control import up
+from orchestration.studies.bench.rack import closloop
+from orchestration.virtual_rack.control import up
 
 sys.path.insert(0, str(Path(__file__).parent))
 from agreement import agree

@@ -80,7 +80,7 @@ def make_case(
     trial = TrialSpec(
         campaign="first-light",
         testbed="graphcc",
-        backend="fake",
+        backend="fluid",
         tuner=TunerSpec(tuner),
         traffic=(PoissonSpec("WebSearch", load, 0, duration_ns),),
         seed=seed,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from inventory.amend import amended
 from inventory.files import load_testbed
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.calibration.correct import correction
 from orchestration.calibration.file import read_calibration, to_json
 from orchestration.calibration.measure import marking
@@ -23,7 +23,7 @@ from orchestration.model.records import PortRecords
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     testbed = load_testbed("graphcc")
-    return calibrate(FakeBackend(), "fake", testbed, "graphcc", tmp_path_factory.mktemp("runs"))
+    return calibrate(FluidBackend(), "fluid", testbed, "graphcc", tmp_path_factory.mktemp("runs"))
 
 
 def moved(calibration, host_link_ns, uplink_ns, framing_bytes):
@@ -73,7 +73,7 @@ def test_a_corrected_testbed_does_what_was_wanted(measured, tmp_path):
     change = correction(load_testbed("graphcc"), measured, like)
     file = tmp_path / "twin.yml"
     file.write_text(amended("graphcc", "twin", change.framing_bytes, change.delay_change_ns))
-    again = calibrate(FakeBackend(), "fake", load_testbed(str(file)), str(file), tmp_path)
+    again = calibrate(FluidBackend(), "fluid", load_testbed(str(file)), str(file), tmp_path)
     assert [r.median_ns for r in again.rtts] == [r.median_ns for r in like.rtts]
     assert again.goodput.framing_bytes == pytest.approx(like.goodput.framing_bytes, abs=0.6)
 
@@ -138,7 +138,7 @@ def test_what_is_no_calibration_is_refused(tmp_path, text):
 def test_the_verb_compares_and_writes(measured, tmp_path):
     like, twin = tmp_path / "rack.json", tmp_path / "twin.yml"
     like.write_text(json.dumps(to_json(moved(measured, 100, 100, 0))))
-    asked = ["calibrate", "graphcc", "--on", "fake", "--like", str(like), "--write", str(twin)]
+    asked = ["calibrate", "graphcc", "--on", "fluid", "--like", str(like), "--write", str(twin)]
     result = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "runs"), "--json"])
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
@@ -150,7 +150,7 @@ def test_the_verb_compares_and_writes(measured, tmp_path):
 def test_a_file_that_is_there_is_not_written_over(measured, tmp_path):
     twin = tmp_path / "twin.yml"
     twin.write_text("mine")
-    asked = ["calibrate", "graphcc", "--on", "fake", "--write", str(twin), "--out", str(tmp_path)]
+    asked = ["calibrate", "graphcc", "--on", "fluid", "--write", str(twin), "--out", str(tmp_path)]
     result = CliRunner().invoke(app, asked)
     assert isinstance(result.exception, InputError)
     assert "is there already" in str(result.exception)

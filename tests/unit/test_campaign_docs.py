@@ -95,4 +95,4 @@ def test_quickstart_compares_two_settings_within_its_budget(tmp_path: Path) -> N
     assert campaign.cells == ({"tuner": "secn1"}, {"tuner": "secn2"})
     assert load_testbed(campaign.trials[0].testbed).name == "graphcc"
     assert make_plan(campaign, 2, tmp_path).wall_s < 180 / 2  # a slower machine needs room
-    assert make_plan(load_campaign(QUICKSTART, backend="fake"), 2, tmp_path).wall_s < 2
+    assert make_plan(load_campaign(QUICKSTART, backend="fluid"), 2, tmp_path).wall_s < 2

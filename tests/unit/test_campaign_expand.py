@@ -22,7 +22,7 @@ Load = Callable[..., Campaign]
 BASE: dict[str, Any] = {
     "campaign": "test",
     "testbed": "graphcc",
-    "backend": "fake",
+    "backend": "fluid",
     "tuners": ["secn1"],
     "traffic": [{"kind": "poisson", "workload": "WebSearch", "load": 0.6}],
     "duration": "10ms",
@@ -145,7 +145,7 @@ def test_overrides_stand_in_for_the_files_own(load: Load) -> None:
     ("override", "message"),
     [
         ({"on": "imported"}, "--on: nothing runs on backend 'imported'"),
-        ({"on": "fak"}, "--on: unknown backend 'fak'\n  -> did you mean 'fake'?"),
+        ({"on": "flui"}, "--on: unknown backend 'flui'\n  -> did you mean 'fluid'?"),
         ({"times": 0}, "--repeats: 0 repeats\n  -> use 1 or more"),
     ],
 )

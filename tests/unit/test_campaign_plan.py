@@ -22,7 +22,7 @@ from traffic.schedule import make_schedule
 TEXT = """
 campaign: test
 testbed: graphcc
-backend: fake
+backend: fluid
 tuners: [secn1, secn2]
 traffic:
   - {kind: poisson, workload: WebSearch, load: 0.6}
@@ -123,7 +123,7 @@ def run_plan(*arguments: str) -> str:
 
 def test_plan_prints_cells_total_and_order(file: Path, tmp_path: Path) -> None:
     text = run_plan(str(file), "--out", str(tmp_path), "--jobs", "2")
-    for expected in ("secn1", "secn2", "graphcc on fake", "6 trials, 2 side by side", "repeat 3:"):
+    for expected in ("secn1", "secn2", "graphcc on fluid", "6 trials, 2 side by side", "repeat 3:"):
         assert expected in text
     assert [path.name for path in tmp_path.iterdir()] == ["c.yml"]
 

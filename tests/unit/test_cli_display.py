@@ -17,7 +17,7 @@ def trial(repeat: int) -> TrialSpec:
     return TrialSpec(
         "c",
         "rlcc-7",
-        "fake",
+        "fluid",
         TunerSpec("secn1"),
         (),
         1,
@@ -47,7 +47,7 @@ def said():
 
 @pytest.fixture
 def display(clock, said):
-    return Display("quick on fake", said.append, lambda tally: None, clock)
+    return Display("quick on fluid", said.append, lambda tally: None, clock)
 
 
 def text(renderable) -> str:
@@ -62,7 +62,7 @@ def test_lines_for_the_start_and_every_end(display, said):
     display.finished(trial(1), Finished(True, (), 12 * MS, 4.0))
     display.started(trial(2))
     display.failed(trial(2), Failed("the guest died", "try again", "boot\npanic", 1.0))
-    assert said[0] == "quick on fake: 3 trials, 1 of them finished earlier, 2 side by side"
+    assert said[0] == "quick on fluid: 3 trials, 1 of them finished earlier, 2 side by side"
     assert said[1] == f"[2/3] {trial(1).id} done (4.0 s)"
     assert said[2].splitlines() == [
         f"[3/3] {trial(2).id} FAILED: the guest died",
@@ -107,8 +107,8 @@ def test_the_live_picture_has_virtual_time_and_speed(display, clock):
     display.started(trial(1))
     clock.now_s += 2
     display.progressed(trial(1), Progressed(5 * MS, 10 * MS, 2.0))
-    picture = text(live_view("quick on fake", display.tally, clock()))
-    assert "quick on fake: 0 of 3 done, 1 running, 10.0 s left" in picture
+    picture = text(live_view("quick on fluid", display.tally, clock()))
+    assert "quick on fluid: 0 of 3 done, 1 running, 10.0 s left" in picture
     assert "5ms of 10ms" in picture
     assert "2.5 ms/s" in picture
     display.progressed(trial(1), Progressed(15 * MS, 10 * MS, 6.0))

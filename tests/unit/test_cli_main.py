@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CAMPAIGN = """\
 campaign: tiny
 testbed: rlcc-7
-backend: fake
+backend: fluid
 tuners: [secn1, secn2]
 traffic:
   - {kind: poisson, workload: WebSearch, load: 0.3}

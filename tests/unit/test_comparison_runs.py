@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from orchestration.analysis.comparison.catalogue import Margins
-from orchestration.analysis.comparison.page import build_comparison
+from orchestration.analysis.comparison.comparison_page import build_comparison
 from orchestration.analysis.comparison.pairing import pair_trials
 from orchestration.analysis.comparison.reading import open_runs
 from orchestration.analysis.comparison.result import compare_runs
@@ -151,7 +151,7 @@ def test_the_page_shows_every_picture_and_fetches_nothing(runs):
         compare_runs([runs / "first", runs / "other", runs / "first"], margins)
     )
     assert three[three.index("</head>") :].count("<figure>") > 7
-    assert "C, first on fake" in three
+    assert "C, first on fluid" in three
 
 
 def test_trials_pair_by_seed_then_by_repeat_and_a_replay_with_its_parent(cases, tmp_path):

@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from orchestration.backends.hardware.agent import incast
 from orchestration.model.status import DONE, FAILED, UNFINISHED
+from traffic.drivers import host_frames as incast
 from traffic.drivers.programs import Flow, Output
 from traffic.drivers.scapy_incast import MARK, ScapyIncast, build, queue_pair
 

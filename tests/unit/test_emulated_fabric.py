@@ -11,7 +11,6 @@ from inventory.addressing import nic_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.backend import fault_steps
 from orchestration.backends.emulated.fabric import (
     check_supported,
@@ -21,6 +20,7 @@ from orchestration.backends.emulated.fabric import (
     plan_routes,
 )
 from orchestration.backends.emulated.job import read_job, write_job
+from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
 from orchestration.model.records import Schedule
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec

@@ -28,7 +28,7 @@ MS = 1_000_000
 TRIAL = TrialSpec(
     campaign="environment",
     testbed="rlcc-7",
-    backend="fake",
+    backend="fluid",
     tuner=TunerSpec("secn1"),
     traffic=(PoissonSpec("WebSearch", 0.5, 0, MS), IncastSpec(6, 500_000, MS, 0, MS)),
     seed=3,
@@ -40,7 +40,7 @@ QUEUE = "switch1:eth0"
 CAMPAIGN = """
 campaign: cells
 testbed: {testbed}
-backend: fake
+backend: fluid
 tuners: [secn1, secn2]
 traffic: [{{kind: poisson, workload: WebSearch, load: $load}}]
 factors: {factors}
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_episodes():
 
 
 def test_traffic_comes_from_training_seeds():
-    source = EpisodeSource(TRIAL, "fake", 5)
+    source = EpisodeSource(TRIAL, "fluid", 5)
     seeds = [source.next().seed for _ in range(3)]
     assert seeds == [trial_seed(5, n, purpose="training") for n in (1, 2, 3)]
     assert TRIAL.seed not in seeds

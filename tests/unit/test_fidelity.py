@@ -12,7 +12,7 @@ SCENARIOS = Path(__file__).resolve().parents[2] / "examples" / "fidelity"
 
 
 def write_page(folder, *more):
-    arguments = ["fidelity", "--reference", "fake", "--against", "fake", "--repeats", "2"]
+    arguments = ["fidelity", "--reference", "fluid", "--against", "fluid", "--repeats", "2"]
     arguments += ["--campaigns", str(SCENARIOS), "--runs", str(folder / "runs")]
     arguments += ["-o", str(folder / "page.md"), *more]
     return CliRunner().invoke(app, arguments)

@@ -38,7 +38,7 @@ def trial(traffic, **changes) -> TrialSpec:
     values = {
         "campaign": "c",
         "testbed": "star",
-        "backend": "fake",
+        "backend": "fluid",
         "tuner": TunerSpec("secn1"),
         "traffic": tuple(traffic),
         "seed": 3,

@@ -2,12 +2,12 @@
 
 import pytest
 
+from collectors.readers.links import read_links
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.agent.links import read_links
-from orchestration.backends.hardware.agent.main import OperationError
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone
 from orchestration.backends.hardware.links import LinkWatch
+from orchestration.device.agent.main import OperationError
+from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.model.errors import TrialError
 
 

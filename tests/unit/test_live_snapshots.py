@@ -15,14 +15,14 @@ from collectors.snapshot import (
     replace_file,
 )
 from inventory.files import load_testbed
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.records import Applied, Observation
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
 PERIOD_NS = 100_000
 TRIAL = TrialSpec(
-    "c", "t", "fake", TunerSpec("secn1"), (), 1, 1, 100 * PERIOD_NS, 0, sample_period_ns=PERIOD_NS
+    "c", "t", "fluid", TunerSpec("secn1"), (), 1, 1, 100 * PERIOD_NS, 0, sample_period_ns=PERIOD_NS
 )
 
 
@@ -153,7 +153,7 @@ def test_watching_changes_no_result(tmp_path, monkeypatch):
     schedule = make_schedule(spec, testbed)
 
     def outcome():
-        record = FakeBackend().run(spec, testbed, schedule, tmp_path, lambda *_: None)
+        record = FluidBackend().run(spec, testbed, schedule, tmp_path, lambda *_: None)
         return {
             (table, name): values
             for table in ("flows", "ports", "actions", "hosts")

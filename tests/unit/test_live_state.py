@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
-from orchestration.live.export import state_to_json
-from orchestration.live.heatmap import UNKNOWN, Cell, lay_out, level
-from orchestration.live.ports import fullest, port_figures
-from orchestration.live.state import RunReader, find_run
 from orchestration.model.errors import InputError, TrialError
 from orchestration.runner.run import run_campaign
+from orchestration.watch.export import state_to_json
+from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
+from orchestration.watch.ports import fullest, port_figures
+from orchestration.watch.state import RunReader, find_run
 
 CAMPAIGN = """\
 campaign: tiny
 testbed: rlcc-7
-backend: fake
+backend: fluid
 tuners: [secn1, amt]
 traffic:
   - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
@@ -48,7 +48,7 @@ class Looking:
         self.states.append(self.reader.read())
 
 
-class Slow(FakeBackend):
+class Slow(FluidBackend):
     """Runs a trial, and stays until it has been looked at."""
 
     def run(self, trial, testbed, schedule, folder, progress):

@@ -5,7 +5,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.errors import TrialError
 from orchestration.model.records import NoAction, SetThresholds
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
@@ -44,11 +44,11 @@ def run(tmp_path, tuner, **changes):
     incast = IncastSpec(6, 3_000_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0])
     spec = {"decision_latency_ns": 0, "tuner": TunerSpec("secn1"), "traffic": (incast,)} | changes
     trial = TrialSpec(
-        campaign="c", testbed="rlcc-7", backend="fake", seed=3, repeat=1,
+        campaign="c", testbed="rlcc-7", backend="fluid", seed=3, repeat=1,
         duration_ns=2 * MS, drain_ns=20 * MS, **spec,
     )  # fmt: skip
     schedule = make_schedule(trial, TESTBED)
-    record = FakeBackend().run(trial, TESTBED, schedule, tmp_path, lambda *_: None, tuner)
+    record = FluidBackend().run(trial, TESTBED, schedule, tmp_path, lambda *_: None, tuner)
     return trial, schedule, record
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from collectors.readers import rdma as agent
 from inventory.rack import Access
-from orchestration.backends.hardware.agent import nic as agent
-from orchestration.backends.hardware.agent.main import OperationError
 from orchestration.backends.hardware.nic import (
     BY_NAME,
     PARAMETERS,
@@ -18,6 +17,7 @@ from orchestration.backends.hardware.nic import (
     parse_rdma_statistic,
     validate,
 )
+from orchestration.device.agent.main import OperationError
 from orchestration.model.errors import InputError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded"

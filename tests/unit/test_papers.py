@@ -14,12 +14,12 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
-from orchestration.papers.catalogue import load_campaigns
-from orchestration.papers.claims import Claim, Section, load_claims
-from orchestration.papers.results import Condition, SectionResult
-from orchestration.papers.stale import put_aside
-from orchestration.papers.verdicts import evaluate_claim
-from orchestration.papers.words import against_yardsticks, amount
+from orchestration.studies.papers.catalogue import load_campaigns
+from orchestration.studies.papers.claims import Claim, Section, load_claims
+from orchestration.studies.papers.results import Condition, SectionResult
+from orchestration.studies.papers.stale import put_aside
+from orchestration.studies.papers.verdicts import evaluate_claim
+from orchestration.studies.papers.words import against_yardsticks, amount
 
 FOLDER = Path(__file__).parents[2] / "examples" / "papers"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yml"))
@@ -143,7 +143,7 @@ def result_of(*conditions: dict[str, list[float]]) -> SectionResult:
         )
         for number, arms in enumerate(conditions)
     )
-    return SectionResult(SECTION, ("old", "new"), made, 10, 0, ("fake",))
+    return SectionResult(SECTION, ("old", "new"), made, 10, 0, ("fluid",))
 
 
 def claim(direction: str, **more: object) -> Claim:

@@ -455,7 +455,7 @@ def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
 
 @pytest.fixture
 def redis(tmp_path):
-    from orchestration.backends.hardware.agent.resp import Redis
+    from orchestration.device.agent.resp import Redis
 
     path = str(tmp_path / "redis.sock")
     server = subprocess.Popen(

@@ -12,13 +12,13 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.rack import attach, control, setup
-from orchestration.rack.commands import Command, exit_code
-from orchestration.rack.folder import RackFolder
-from orchestration.rack.frames import Lines, encode
-from orchestration.rack.inbox import Incoming, Outgoing
-from orchestration.rack.layout import make_layout
-from orchestration.rack.process import RackProcess, ask
+from orchestration.virtual_rack import attach, control, setup
+from orchestration.virtual_rack.commands import Command, exit_code
+from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.frames import Lines, encode
+from orchestration.virtual_rack.inbox import Incoming, Outgoing
+from orchestration.virtual_rack.layout import make_layout
+from orchestration.virtual_rack.process import RackProcess, ask
 
 GRAPHCC = load_testbed("graphcc")
 

@@ -8,11 +8,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.routing import PathTable
-from orchestration.backends import qdiscs
+from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
-from orchestration.rack import accounts, asic, cabling
-from orchestration.rack.layout import Layout, highest_switch, make_layout
-from orchestration.rack.roots import password_hash
+from orchestration.virtual_rack import accounts, asic, cabling
+from orchestration.virtual_rack.layout import Layout, highest_switch, make_layout
+from orchestration.virtual_rack.roots import password_hash
 
 GRAPHCC = load_testbed("graphcc")
 

@@ -10,7 +10,7 @@ from orchestration.model.errors import InputError
 DIGEST = "ab" * 32
 BASE = """campaign: again
 testbed: graphcc
-backend: fake
+backend: fluid
 tuners: [secn1, {name: static, label: deep, kmin_bytes: 1KB, kmax_bytes: 9KB}]
 traffic: [{kind: replay, file: "flows-{repeat}.csv", class: "incast"}]
 duration: 1ms

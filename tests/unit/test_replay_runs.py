@@ -1,4 +1,4 @@
-"""Replays of runs on the fake backend, where the same trial gives the same tables to the bit."""
+"""Replays of runs on the fluid backend, where the same trial gives the same tables to the bit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.analysis.summary import summarise
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.tables import TABLES, read_table, write_table
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
@@ -25,7 +25,7 @@ from traffic.schedule import make_schedule
 
 PARENT = """campaign: old
 testbed: {testbed}
-backend: fake
+backend: fluid
 tuners: [secn1, {{name: random, label: dice}}]
 traffic:
   - {{kind: message-mix, load: 0.3, sizes: [1KB, 50KB]}}
@@ -67,7 +67,7 @@ def run(campaign: Campaign, out: Path) -> list[TrialResult]:
         schedule = make_schedule(trial, testbed)
         work = out / f".work-{trial.id}"
         work.mkdir(parents=True)
-        record = FakeBackend().run(trial, testbed, schedule, work, lambda *_: None)
+        record = FluidBackend().run(trial, testbed, schedule, work, lambda *_: None)
         verdict = stamp(trial, testbed, schedule, record)
         folder = out / campaign.name / trial.id
         write_trial(folder, trial, testbed, schedule, record, verdict, {"wall_s": 0.1})
@@ -302,7 +302,7 @@ def test_flows_of_a_file_need_a_testbed_and_a_tuner(tmp_path):
     with pytest.raises(InputError, match=r"is no CSV of flows\n  -> .* closloop import flows"):
         replay(Path(shutil.copy(file, tmp_path / "mine.pcap")), tmp_path, tuners=("secn1",))
     campaign = replay(
-        file, tmp_path, testbed="rlcc-7", tuners=("secn1",), backend="fake", repeats=2
+        file, tmp_path, testbed="rlcc-7", tuners=("secn1",), backend="fluid", repeats=2
     )
     assert {t.parent for t in campaign.trials} == {f"mine.csv sha256:{sha256_of(file)}"}
     assert {t.duration_ns for t in campaign.trials} == {200_000}
@@ -340,7 +340,7 @@ def test_imported_runs_are_replayed_where_the_user_says(old, tmp_path):
         (trial / "trial.json").write_text(json.dumps(about))
     with pytest.raises(InputError, match=r"was imported.*\n.*--on emulated"):
         replay(folder, tmp_path, tuners=("secn1",))
-    made = build_replays(ReplayRequest(folder, "fake", ("secn1",)), tmp_path)
+    made = build_replays(ReplayRequest(folder, "fluid", ("secn1",)), tmp_path)
     assert len(made) == 2  # two labels, whose flows need not be the same
     assert all("dctcp in place of dcqcn" in " ".join(item.notes) for item in made)
     for item in made:

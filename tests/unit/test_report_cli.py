@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestration.analysis.report.page import build_page, write_page
+from orchestration.analysis.report.report_page import build_page, write_page
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.writer import write_trial

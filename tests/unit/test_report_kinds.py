@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from orchestration.analysis.report.page import build_report
+from orchestration.analysis.report.report_page import build_report
 from orchestration.analysis.report.shown import MOST_TUNERS
 from orchestration.analysis.summary import summarise
 from orchestration.artifacts.reader import finished_trials

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.runner import run as runner
@@ -18,7 +18,7 @@ from orchestration.runner.run import default_jobs, run_campaign
 CAMPAIGN = """\
 campaign: tiny
 testbed: rlcc-7
-backend: fake
+backend: fluid
 tuners: [secn1, secn2]
 traffic:
   - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
@@ -58,7 +58,7 @@ class Listener:
         pass
 
 
-class Faulty(FakeBackend):
+class Faulty(FluidBackend):
     """Misbehaves in the trials of one tuner."""
 
     def __init__(self, fault):
@@ -70,7 +70,7 @@ class Faulty(FakeBackend):
         return super().run(trial, testbed, schedule, folder, progress)
 
 
-class NotReady(FakeBackend):
+class NotReady(FluidBackend):
     """Has room for some trials at a time."""
 
     def __init__(self, most):
@@ -114,7 +114,7 @@ def temporary(out):
 
 def run(campaign, out, backend=None, jobs=2, **options):
     listener = Listener()
-    summary = run_campaign(campaign, backend or FakeBackend(), out, jobs, listener, **options)
+    summary = run_campaign(campaign, backend or FluidBackend(), out, jobs, listener, **options)
     return summary, listener
 
 

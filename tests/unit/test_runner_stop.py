@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.runner.journal import read_journal
 from orchestration.runner.run import run_campaign
@@ -20,7 +20,7 @@ PATIENCE_S = 30.0
 CAMPAIGN = """\
 campaign: slow
 testbed: rlcc-7
-backend: fake
+backend: fluid
 tuners: [secn1, secn2]
 traffic:
   - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
@@ -124,7 +124,7 @@ def test_a_killed_run_leaves_no_process_and_is_resumed(slow):
     # As a crash may leave it: torn in the middle of a line.
     journal = slow.folder / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-20])
-    summary = run_campaign(slow.campaign, FakeBackend(), slow.out, 2, Silent())
+    summary = run_campaign(slow.campaign, FluidBackend(), slow.out, 2, Silent())
     assert (summary.skipped, summary.finished, summary.exit_code) == (2, 2, 0)
     assert {trial: slow.finished()[trial] for trial in kept} == kept
     assert [path.name for path in slow.folder.iterdir() if path.name.startswith(".")] == []

@@ -9,10 +9,10 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack, Safety
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard, NotRestored
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import restore_open_runs
+from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.model.errors import NotReadyError, TrialError
 
 DEADMAN_S, LEASE_S = 30.0, 60.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from orchestration.backends import qdiscs
-from orchestration.backends.hardware.agent import netlink
-from orchestration.backends.hardware.agent.netlink import Red
-from orchestration.backends.hardware.agent.state import differences, restore_plan
 from orchestration.backends.hardware.safety.outcome import is_foreign, outcome_of, said
+from orchestration.device import qdiscs
+from orchestration.device.agent import netlink
+from orchestration.device.agent.netlink import Red
+from orchestration.device.agent.state import differences, restore_plan
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
 ROOT = 0xFFFFFFFF

@@ -2,10 +2,10 @@
 
 import pytest
 
-from orchestration.rack.sonic_counters import FlexCounters
-from orchestration.rack.sonic_kernel import PortCounts, QueueCounts, read_ports
-from orchestration.rack.sonic_model import Leaf, PortModel, SwitchModel, Traits, config_rows
-from orchestration.rack.sonic_orchagent import Marking, Orchagent
+from orchestration.virtual_rack.sonic_counters import FlexCounters
+from orchestration.virtual_rack.sonic_kernel import PortCounts, QueueCounts, read_ports
+from orchestration.virtual_rack.sonic_model import Leaf, PortModel, SwitchModel, Traits, config_rows
+from orchestration.virtual_rack.sonic_orchagent import Marking, Orchagent
 
 MS = 1_000_000
 PROFILE = {

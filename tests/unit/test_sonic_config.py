@@ -5,11 +5,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.errors import DeviceError
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables, queue_places
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.sonic.wred import percents, rounded, shares
-from orchestration.backends.qdiscs import CLASS_TOS
+from orchestration.device.errors import DeviceError
+from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
 from orchestration.model.records import MISSING
 

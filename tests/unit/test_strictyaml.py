@@ -37,7 +37,7 @@ class Plan(StrictModel):
     count: int = 0
     share: float = 0.0
     on: bool = False
-    backend: Literal["fake", "emulated"] = "fake"
+    backend: Literal["fluid", "emulated"] = "fluid"
     traffic: tuple[Annotated[Poisson | Incast, Field(discriminator="kind")], ...] = ()
     named: dict[str, Poisson] = Field(default_factory=dict)
     pair: Annotated[tuple[int, ...], Field(min_length=2)] = (1, 2)
@@ -126,7 +126,10 @@ def test_every_duplicate_key_is_reported_with_the_schemas_errors():
         ("count:", "'count' has no value\n  -> write one after the colon, or remove the field"),
         ("share: .inf", "'share' is inf, not a finite number"),
         ("on: yes", "'on' is 'yes', not true or false\n  -> write true or false"),
-        ("backend: emulate", "'backend' is 'emulate'\n  -> did you mean 'emulated'? use fake, emu"),
+        (
+            "backend: emulate",
+            "'backend' is 'emulate'\n  -> did you mean 'emulated'? use fluid, emu",
+        ),
         ("pair: [1]", "'pair' is a list\n  -> use more items or characters, at least 2"),
         ("pair: [1, x]", "item 2 of 'pair' is 'x', not a whole number"),
         ("traffic: 3", "'traffic' is 3, not a list"),

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.runner.run import run_campaign
@@ -17,7 +17,7 @@ from orchestration.telemetry.exporter import metrics_text, serve
 CAMPAIGN = """\
 campaign: scraped
 testbed: rlcc-7
-backend: fake
+backend: fluid
 tuners: [secn1, amt]
 traffic:
   - {kind: incast, fan_in: 4, size: 64KB, period: 500us}
@@ -45,7 +45,7 @@ class Scraping(Silent):
 def run(tmp_path):
     file = tmp_path / "scraped.yml"
     file.write_text(CAMPAIGN)
-    run_campaign(load_campaign(file), FakeBackend(), tmp_path / "runs", 1, Silent())
+    run_campaign(load_campaign(file), FluidBackend(), tmp_path / "runs", 1, Silent())
     return tmp_path / "runs" / "scraped"
 
 
@@ -95,7 +95,7 @@ def test_a_trial_that_runs_shows_its_snapshots(tmp_path, monkeypatch):
     file = tmp_path / "scraped.yml"
     file.write_text(CAMPAIGN.replace("duration: 1ms", "duration: 20ms"))
     listener = Scraping(tmp_path / "runs" / "scraped")
-    run_campaign(load_campaign(file), FakeBackend(), tmp_path / "runs", 1, listener)
+    run_campaign(load_campaign(file), FluidBackend(), tmp_path / "runs", 1, listener)
     running = [
         found
         for text in listener.texts

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from collectors.sinks.influx import Answer
-from collectors.sinks.live import SpoolNote, leave_note, spooled, started_ns
 from collectors.sinks.names import MEASUREMENTS, run_tag
+from collectors.sinks.spooling import SpoolNote, leave_note, spooled, started_ns
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
 from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
@@ -42,7 +42,7 @@ def run_fake(campaign: Path, seed: int, limit=SPOOL, *, live=True, archive=True)
     """Run a trial on the fluid model as a worker does."""
     testbed = load_testbed("rlcc-7")
     trial = TrialSpec(
-        campaign="tele", testbed="rlcc-7", backend="fake", tuner=TunerSpec("amt"),
+        campaign="tele", testbed="rlcc-7", backend="fluid", tuner=TunerSpec("amt"),
         traffic=(PoissonSpec("WebSearch", 0.5, 0, 2_000_000),), seed=seed, repeat=seed,
         duration_ns=2_000_000, drain_ns=50_000_000,
     )  # fmt: skip
@@ -52,7 +52,7 @@ def run_fake(campaign: Path, seed: int, limit=SPOOL, *, live=True, archive=True)
     if live:
         note = SpoolNote(str(campaign / ".telemetry" / "home"), limit, "tele", trial.id)
         leave_note(work, note)
-    record = FakeBackend().run(trial, testbed, schedule, work, lambda t_ns, end_ns: None)
+    record = FluidBackend().run(trial, testbed, schedule, work, lambda t_ns, end_ns: None)
     if archive:
         facts = {"wall_s": 1.0, "started_ns": started_ns(work, START_NS + seed)}
         verdict = stamp(trial, testbed, schedule, record)

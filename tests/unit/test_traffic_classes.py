@@ -17,9 +17,8 @@ from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import read_table
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.fabric import ifindex, plan_fabric
-from orchestration.backends.services import services
+from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError
 from orchestration.model.records import (
     ActionRecords,
@@ -30,6 +29,7 @@ from orchestration.model.records import (
 )
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.drivers.flows import Service
+from traffic.drivers.services import services
 from traffic.patterns import check_pattern
 from traffic.schedule import make_schedule
 
@@ -130,7 +130,7 @@ def test_a_class_that_the_testbed_has_not_is_refused():
 
 def test_the_fake_backend_refuses_classes():
     with pytest.raises(NotReadyError, match="acc-fig8 has 2 traffic classes"):
-        wiring.backend("fake").check(TESTBED, 1)
+        wiring.backend("fluid").check(TESTBED, 1)
 
 
 def ports(rdma_share, total=1.0, samples=11):

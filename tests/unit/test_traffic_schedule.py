@@ -39,7 +39,7 @@ INCAST = IncastSpec(3, 64_000, MS, 0, 4 * MS)
 TRIAL = TrialSpec(
     campaign="c",
     testbed="star",
-    backend="fake",
+    backend="fluid",
     tuner=TunerSpec("secn1"),
     traffic=(
         POISSON,

@@ -23,14 +23,14 @@ from inventory.files import load_testbed
 from orchestration.cli.keys import meanings
 from orchestration.cli.watch_screen import choose
 from orchestration.cli.watch_view import view
-from orchestration.live.state import RunState, TrialState
-from orchestration.live.tally import RunningTrial, Tally
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.watch.state import RunState, TrialState
+from orchestration.watch.tally import RunningTrial, Tally
 
 CAMPAIGN = """\
 campaign: watched
 testbed: graphcc
-backend: fake
+backend: fluid
 tuners: [secn1]
 traffic:
   - {kind: poisson, workload: WebSearch, load: 0.6}
@@ -66,7 +66,7 @@ def trial(name, testbed="graphcc", seed=1, t_ns=4_000_000, **changes):
         t_ns - 150_000, t_ns - 100_000, 3, (5_000, 50_000), (200_000, 400_000), (0.01, 1)
     )
     snapshot = Snapshot(t_ns, t_ns - 1_000_000, 40, 0, 41, 39, (change,) * 6, **values)
-    spec = TrialSpec("c", testbed, "fake", TunerSpec("amt"), (), 1, 1, 10_000_000, 0)
+    spec = TrialSpec("c", testbed, "fluid", TunerSpec("amt"), (), 1, 1, 10_000_000, 0)
     return TrialState(name, spec, fabric, 123, 0.0, snapshot)
 
 

@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, NoAction, Observation
-from tuners.base import EcnTuner
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Action, Observation, Setup
+from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
+from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
 from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
-from tuners.replay import Replay
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -69,7 +70,7 @@ def _widths(settings: AccSettings) -> list[int]:
     return [HISTORY * len(ACC_FEATURES), *settings.hidden, len(acc_templates())]
 
 
-class Acc(EcnTuner):
+class Acc(BaseTuner):
     """Acts by a trained network; with `online`, goes on learning from what it sees.
 
     `explore` is the probability of a random template. `idle_rule` is section 4.2's: a queue below
@@ -98,7 +99,7 @@ class Acc(EcnTuner):
         """Refuse a testbed that has other switches than the checkpoint has networks for."""
         own_parameters(self._checkpoint, testbed)
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from SECN1 and the checkpoint's network."""
         queues = testbed.queues
         self._rng = np.random.default_rng([seed, 1])
@@ -117,7 +118,7 @@ class Acc(EcnTuner):
             settings = AccSettings(explore_start=max(self._explore, 0.1), explore_decay=500.0)
             self._learner = AccLearner(seed, testbed, settings, own)
             self._net = ready(own)
-        return self._templates.settings(self._all, self._choice)
+        return Setup((self._templates.settings(self._all, self._choice),))
 
     def act(self, observation: Observation) -> Action:
         """Choose each busy queue's template: the best by its network, or a random one."""
@@ -139,8 +140,8 @@ class Acc(EcnTuner):
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
-            return NoAction()
-        return self._templates.settings(changed, self._choice[changed])
+            return ()
+        return (self._templates.settings(changed, self._choice[changed]),)
 
     def _busy(self, observation: Observation) -> NDArray[np.int64]:
         """Return the queues that get an inference (section 4.2).
@@ -149,8 +150,9 @@ class Acc(EcnTuner):
         queue busy once it exceeds its kmin. Above kmin the second undoes the first at once, below
         it a queue is idle anyway: so the reward does not enter.
         """
-        self._idle |= observation.qlen_bytes < observation.kmin_bytes
-        self._idle &= observation.qlen_bytes <= observation.kmin_bytes
+        length, kmin = observation["qlen_bytes"], observation.settings[ECN.name]["kmin_bytes"]
+        self._idle |= length < kmin
+        self._idle &= length <= kmin
         return np.flatnonzero(~self._idle)
 
     def _learn_online(

@@ -22,22 +22,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Floats, Ints, NoAction, Observation
-from tuners.base import EcnTuner
+from orchestration.model.records import Action, Floats, Ints, Observation, Setup
+from tuners.base import BaseTuner
 from tuners.ecn.scale import Bounds, marking_at
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
-class AmtEcn(EcnTuner):
+class AmtEcn(BaseTuner):
     """Utilisation-driven marking thresholds; sizes are meant at 25 Gbit/s.
 
     `target` is the utilisation, framing counted, from which a link is full; `step_bytes` is what
     the threshold grows by in a decision, `cut` the share that it shrinks by.
     """
 
-    observes = ("tx_bytes",)
+    observes = ("tx_bytes", "tx_packets")
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class AmtEcn(EcnTuner):
         self._step_bytes = step_bytes
         self._cut = cut
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold to start from."""
         self._bounds = Bounds(testbed, *self._limits)
         self._step: Floats = self._step_bytes * self._bounds.scale
@@ -67,14 +67,14 @@ class AmtEcn(EcnTuner):
         # kept as a fraction: steps of less than a byte add up
         self._threshold: Floats = self._bounds.clip(self._start_bytes * self._bounds.scale)
         self._set: Ints = np.rint(self._threshold).astype(np.int64)
-        return marking_at(np.arange(len(self._set), dtype=np.int64), self._set)
+        return Setup((marking_at(np.arange(len(self._set)), self._set),))
 
     def act(self, observation: Observation) -> Action:
         """Return the queues whose threshold moves; nothing at the first reading."""
-        wire_bytes = observation.tx_bytes + self._framing_bytes * observation.tx_packets
+        wire_bytes = observation["tx_bytes"] + self._framing_bytes * observation["tx_packets"]
         before, self._before = self._before, (observation.t_ns, wire_bytes)
         if before is None or observation.t_ns <= before[0]:
-            return NoAction()
+            return ()
         span_s = (observation.t_ns - before[0]) / 1e9
         sent_bytes = np.bincount(self._link, weights=wire_bytes - before[1])[self._link]
         utilisation = 8.0 * sent_bytes / (self._rates_bps * span_s)
@@ -87,4 +87,4 @@ class AmtEcn(EcnTuner):
         wanted: Ints = np.rint(self._threshold).astype(np.int64)
         changed: Ints = np.flatnonzero(wanted != self._set)
         self._set = wanted
-        return marking_at(changed, wanted[changed]) if len(changed) else NoAction()
+        return (marking_at(changed, wanted[changed]),) if len(changed) else ()

@@ -7,12 +7,15 @@ of what it counts.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Floats, Observation
+from orchestration.model.signals import FLOW_TABLE
 from tuners.ecn.templates import KB
 from tuners.exact import log2
 
@@ -28,6 +31,12 @@ PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
 _SIZES = ("queue", "kmin", "kmax")
 
 _INCAST_FULL = 64.0
+
+
+def observed_by(names: Collection[str]) -> tuple[str, ...]:
+    """Return the signals that features are made of."""
+    flows = FLOW_TABLE if {"incast", "mice"} & set(names) else ()
+    return ("qlen_bytes", "tx_bytes", "marked_packets", *flows)
 
 
 def size_feature(size_bytes: Floats) -> Floats:
@@ -70,13 +79,13 @@ class FeatureWindow:
         there.
         """
         before_ns, before_bytes, before_marked = self._last
-        sent = observation.tx_bytes.astype(np.float64)
-        marked = observation.marked_packets.astype(np.float64)
+        sent = observation["tx_bytes"].astype(np.float64)
+        marked = observation["marked_packets"].astype(np.float64)
         span_s = max(observation.t_ns - before_ns, 1) / 1e9
         self._last = (observation.t_ns, sent, marked)
         capacity = self._rate_bps * span_s
         self.utilisation = 8.0 * (sent - before_bytes) / capacity
-        self.queue_bytes = observation.qlen_bytes.astype(np.float64)
+        self.queue_bytes = observation["qlen_bytes"].astype(np.float64)
         columns = [
             self._column(name, observation, marked - before_marked, capacity)
             for name in self._names
@@ -100,6 +109,7 @@ class FeatureWindow:
     def _column(
         self, name: str, observation: Observation, marked_packets: Floats, capacity: Floats
     ) -> Floats:
+        thresholds = observation.settings.get(ECN.name, {})
         match name:
             case "utilisation":
                 return self.utilisation
@@ -109,17 +119,17 @@ class FeatureWindow:
                 share: Floats = marked_packets * self._frame_bits / capacity
                 return share
             case "kmin":
-                return observation.kmin_bytes.astype(np.float64)
+                return thresholds["kmin_bytes"].astype(np.float64)
             case "kmax":
-                return observation.kmax_bytes.astype(np.float64)
+                return thresholds["kmax_bytes"].astype(np.float64)
             case "pmax":
-                return observation.pmax
+                return thresholds["pmax"]
             case "incast":
-                degree = _measured(observation.incast_degree, name)
+                degree = _measured(observation.get("incast_degree"), name)
                 return np.minimum(degree / _INCAST_FULL, 1.0)
             case "mice":
-                mice = _measured(observation.mice_flows, name)
-                flows = mice + _measured(observation.elephant_flows, name)
+                mice = _measured(observation.get("mice_flows"), name)
+                flows = mice + _measured(observation.get("elephant_flows"), name)
                 return mice / np.maximum(flows, 1.0)
         raise ValueError(f"no feature is called {name!r}")
 

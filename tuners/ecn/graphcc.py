@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, NoAction, Observation
-from tuners.base import EcnTuner
+from orchestration.model.records import Action, Observation, Setup
+from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
+from tuners.experience import PrioritisedReplay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp, product, ready
 from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
-from tuners.replay import PrioritisedReplay
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -116,7 +116,7 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
 
-class Graphcc(EcnTuner):
+class Graphcc(BaseTuner):
     """Acts by a trained network, the same on any fabric; it does not learn once deployed.
 
     `explore` is the probability of a random setting. With `collect` everything is kept for a
@@ -132,7 +132,7 @@ class Graphcc(EcnTuner):
         self._collect = collect
         self._templates = graphcc_templates()
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
         count = len(testbed.queues)
         self._rng = np.random.default_rng([seed, 1])
@@ -143,7 +143,7 @@ class Graphcc(EcnTuner):
         self._all = np.arange(count, dtype=np.int64)
         self._choice = np.full(count, self._templates.nearest(*START))
         self._kept = Kept()
-        return self._templates.settings(self._all, self._choice)
+        return Setup((self._templates.settings(self._all, self._choice),))
 
     def act(self, observation: Observation) -> Action:
         """Let the agents exchange messages, and choose each one's setting of highest value."""
@@ -158,8 +158,8 @@ class Graphcc(EcnTuner):
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
-            return NoAction()
-        return self._templates.settings(changed, self._choice[changed])
+            return ()
+        return (self._templates.settings(changed, self._choice[changed]),)
 
     def facts(self) -> Mapping[str, Any]:
         """Say which checkpoint it was."""

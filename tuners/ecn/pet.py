@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, NoAction, Observation, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Action, Change, Observation, Setup
+from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import Scalar
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
 from tuners.ecn.rewards import pet_reward
@@ -75,7 +77,7 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
     )
 
 
-class Pet(EcnTuner):
+class Pet(BaseTuner):
     """Acts by a trained policy, its likeliest action; with `online`, goes on learning.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
@@ -96,7 +98,8 @@ class Pet(EcnTuner):
         self._settings = PetSettings(states=states_of(checkpoint))
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
         self._checkpoint = load_for(checkpoint, "pet", architecture(self._settings), shapes)
-        self.observes_flows = self._settings.states == "six"
+        flows = FLOW_TABLE if self._settings.states == "six" else ()
+        self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
         self._explore = explore
         self._betas = (beta_1, beta_2)
         self._online = online
@@ -106,7 +109,7 @@ class Pet(EcnTuner):
         """Refuse a testbed that has other switches than the checkpoint has networks for."""
         own_parameters(self._checkpoint, testbed)
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
         queues = testbed.queues
         self._rng = np.random.default_rng([seed, 1])
@@ -124,12 +127,12 @@ class Pet(EcnTuner):
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             self._learner = PetLearner(seed, testbed, self._settings, own)
             self._net = ready(own)
-        return thresholds(self._all, self._heads)
+        return Setup((thresholds(self._all, self._heads),))
 
     def act(self, observation: Observation) -> Action:
         """Choose kmin, kmax and pmax of every queue."""
         x = self._window.push(observation)
-        mean = observation.qlen_mean_bytes
+        mean = observation.get("qlen_mean_bytes")
         length = self._window.queue_bytes if mean is None else mean
         own = pet_reward(length, self._window.utilisation, *self._betas)
         # section 4.5.2: rows of the port's matrix share what all of its queues earn
@@ -149,14 +152,11 @@ class Pet(EcnTuner):
                 self._rows[name].append(row)
             self._learn_online()
         after = thresholds(self._all, self._heads)
-        changed = np.flatnonzero(
-            (after.kmin_bytes != before.kmin_bytes)
-            | (after.kmax_bytes != before.kmax_bytes)
-            | (after.pmax != before.pmax)
-        )
+        differs = [after[name] != before[name] for name in ECN.column_names]
+        changed = np.flatnonzero(np.logical_or.reduce(differs))
         if not len(changed):
-            return NoAction()
-        return thresholds(changed, self._heads[changed])
+            return ()
+        return (thresholds(changed, self._heads[changed]),)
 
     def _learn_online(self) -> None:
         if self._learner is None or len(self._rows["x"]) <= self._settings.rollout:
@@ -201,14 +201,14 @@ def port_of(testbed: Testbed) -> NDArray[np.int64]:
     )
 
 
-def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> SetThresholds:
+def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> Change:
     """Return heads (n, 3) as thresholds: kmin and kmax in order, and never equal (equation 5)."""
     edges = np.array([*exponential_bytes(PET_ALPHA_KB, PET_LEVELS + 1)], dtype=np.int64)
     low = np.minimum(heads[:, 0], heads[:, 1])
     high = np.maximum(heads[:, 0], heads[:, 1])
     low = np.where((low == high) & (low > 0), low - 1, low)
     high = np.where(low == high, high + 1, high)
-    return SetThresholds(queues, edges[low], edges[high], np.array(PET_PMAX)[heads[:, 2]])
+    return ECN.change(queues, edges[low], edges[high], np.array(PET_PMAX)[heads[:, 2]])
 
 
 def choose(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Observation
-from tuners.base import EcnTuner
+from orchestration.model.records import Action, Observation, Setup
+from tuners.base import BaseTuner
 from tuners.ecn.templates import Templates, acc_templates, graphcc_templates, pet_templates
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
 
 
-class RandomEcn(EcnTuner):
+class RandomEcn(BaseTuner):
     """At each decision every queue gets one of the templates, each as likely as any other."""
 
     observes = ()
@@ -28,11 +28,11 @@ class RandomEcn(EcnTuner):
     def __init__(self, templates: Templates) -> None:
         self._templates = templates
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start the draws anew from `seed`, and return the first."""
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)
-        return self._draw()
+        return Setup(self._draw())
 
     def act(self, observation: Observation) -> Action:
         """Draw a template for every queue."""
@@ -40,4 +40,4 @@ class RandomEcn(EcnTuner):
 
     def _draw(self) -> Action:
         choice = self._draws.integers(len(self._templates), size=len(self._queues))
-        return self._templates.settings(self._queues, choice)
+        return (self._templates.settings(self._queues, choice),)

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, Floats, Ints, NoAction, Observation
-from tuners.base import EcnTuner
+from orchestration.model.records import Action, Floats, Ints, Observation, Setup
+from tuners.base import BaseTuner
 from tuners.ecn.scale import Bounds, marking_at
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
-class QueueAwareEcn(EcnTuner):
+class QueueAwareEcn(BaseTuner):
     """Queue-driven marking thresholds; the bounds are meant at 25 Gbit/s.
 
     `share` is the threshold over the queue's length. A change of less than a full packet is not
@@ -42,17 +42,17 @@ class QueueAwareEcn(EcnTuner):
         self._limits = (least_bytes, most_bytes)
         self._share = share
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold of an empty queue."""
         self._bounds = Bounds(testbed, *self._limits)
         self._packet_bytes = testbed.mtu_bytes
         self._set: Ints = np.rint(self._bounds.least).astype(np.int64)
-        return marking_at(np.arange(len(self._set), dtype=np.int64), self._set.copy())
+        return Setup((marking_at(np.arange(len(self._set)), self._set.copy()),))
 
     def act(self, observation: Observation) -> Action:
         """Return the queues whose length asks for another threshold."""
-        length: Floats = observation.qlen_bytes.astype(np.float64)
+        length: Floats = observation["qlen_bytes"].astype(np.float64)
         wanted: Ints = np.rint(self._bounds.clip(self._share * length)).astype(np.int64)
         changed: Ints = np.flatnonzero(np.abs(wanted - self._set) >= self._packet_bytes)
         self._set[changed] = wanted[changed]
-        return marking_at(changed, wanted[changed]) if len(changed) else NoAction()
+        return (marking_at(changed, wanted[changed]),) if len(changed) else ()

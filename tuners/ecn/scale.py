@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change, Floats, Ints
 from tuners.ecn.static import REFERENCE_RATE_BPS
 
 if TYPE_CHECKING:
@@ -33,6 +34,6 @@ class Bounds:
         return clipped
 
 
-def marking_at(queues: Ints, threshold_bytes: Ints) -> SetThresholds:
-    """Return the action by which `queues` mark every packet above their threshold, and no other."""
-    return SetThresholds(queues, threshold_bytes, threshold_bytes.copy(), np.ones(len(queues)))
+def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:
+    """Return the change by which `queues` mark every packet above their threshold, and no other."""
+    return ECN.change(queues, threshold_bytes, threshold_bytes.copy(), 1.0)

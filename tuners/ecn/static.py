@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from orchestration.model.records import Action, SetThresholds
-from tuners.base import EcnTuner
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Setup
+from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 REFERENCE_RATE_BPS = 25_000_000_000
 
 
-class StaticEcn(EcnTuner):
+class StaticEcn(BaseTuner):
     """The same (kmin, kmax, pmax) on every queue, or scaled with the port's rate.
 
     With `per_25g`, kmin and kmax are meant at 25 Gbit/s and grow in proportion to the rate.
@@ -31,16 +32,14 @@ class StaticEcn(EcnTuner):
         self._pmax = pmax
         self._per_25g = per_25g
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the setting of every queue."""
         rates = np.array([port.rate_bps for port in testbed.queues], dtype=np.float64)
         scale = rates / REFERENCE_RATE_BPS if self._per_25g else np.ones_like(rates)
-        return SetThresholds(
-            queues=np.arange(len(rates), dtype=np.int64),
-            kmin_bytes=np.rint(self._kmin_bytes * scale).astype(np.int64),
-            kmax_bytes=np.rint(self._kmax_bytes * scale).astype(np.int64),
-            pmax=np.full(len(rates), self._pmax),
+        kmin, kmax = (
+            np.rint(size * scale).astype(np.int64) for size in (self._kmin_bytes, self._kmax_bytes)
         )
+        return Setup((ECN.change(np.arange(len(rates)), kmin, kmax, self._pmax),))
 
 
 def secn1() -> StaticEcn:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.model.records import Floats, Ints, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change, Floats, Ints
 
 KB = 1_000
 
@@ -23,11 +24,10 @@ class Templates:
     def __len__(self) -> int:
         return len(self.pmax)
 
-    def settings(self, queues: Ints, choice: Ints) -> SetThresholds:
-        """Return the action that gives `queues` the templates `choice`, both of one shape."""
-        return SetThresholds(
-            queues, self.kmin_bytes[choice], self.kmax_bytes[choice], self.pmax[choice]
-        )
+    def settings(self, queues: Ints, choice: Ints) -> Change:
+        """Return the change that gives `queues` the templates `choice`, both of one shape."""
+        columns = (self.kmin_bytes, self.kmax_bytes, self.pmax)
+        return ECN.change(queues, *(column[choice] for column in columns))
 
     def nearest(self, kmin_bytes: float, kmax_bytes: float, pmax: float) -> int:
         """Return the template nearest to a setting: in octaves of the thresholds, and in pmax."""

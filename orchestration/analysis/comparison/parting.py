@@ -11,7 +11,7 @@ from orchestration.analysis.comparison.ports import TrialPorts
 from orchestration.analysis.counters import known_queues
 from orchestration.analysis.metrics import arrivals
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import Floats, Ints, PortRecords
+from orchestration.model.records import Floats, Ints, Samples
 
 # The queues part where for so many samples on end they differ by so much of what A holds on
 # average, and by more than two packets.
@@ -85,7 +85,7 @@ def _kind(testbed: Testbed, number: int) -> str:
     return f"ports {'up' if there.tier > here.tier else 'down'}, tier {here.tier}"
 
 
-def _parted(a: PortRecords, b: PortRecords) -> tuple[int | None, int]:
+def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
     """Return when the queues part first, and the queue that differs most then."""
     known = known_queues(a.qlen_bytes) & known_queues(b.qlen_bytes)
     if not known.any():
@@ -111,6 +111,6 @@ def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
     return np.stack(columns, axis=1)
 
 
-def _identical(a: PortRecords, b: PortRecords) -> bool:
+def _identical(a: Samples, b: Samples) -> bool:
     names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)

@@ -14,7 +14,7 @@ from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.metrics import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
-from orchestration.model.records import Floats, Ints, PortRecords
+from orchestration.model.records import Floats, Ints, Samples
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def read_ports(trial: TrialResult) -> TrialPorts:
 class _Steps:
     """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
 
-    def __init__(self, testbed: Testbed, window: PortRecords) -> None:
+    def __init__(self, testbed: Testbed, window: Samples) -> None:
         packets, self.wire = _counted(window.tx_packets), _counted(window.tx_bytes)
         self.wire = self.wire + testbed.framing_bytes * packets
         sent = known_queues(window.tx_packets)
@@ -125,7 +125,7 @@ class _Steps:
         self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
 
 
-def _blocks(trial: TrialResult, window: PortRecords, queue: Ints, steps: _Steps) -> PortBlocks:
+def _blocks(trial: TrialResult, window: Samples, queue: Ints, steps: _Steps) -> PortBlocks:
     block = block_of(window.t_ns, trial.spec.duration_ns)
     # an interval belongs to the block of its end
     which = np.eye(BLOCKS)[block]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import flow_table_object
+from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -26,10 +26,13 @@ from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
+from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
+from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec, TunerSpec
 from tuners.registry import create
 
@@ -94,6 +97,10 @@ class EmulatedBackend:
     def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
 
+    def offer(self, testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn."""
+        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
+
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or memory for `jobs` guests at once.
 
@@ -101,11 +108,8 @@ class EmulatedBackend:
         """
         check_supported(testbed)
         require_kernel()
-        try:
+        if any(wants_flow_table(create(spec).observes) for spec in tuners):
             flow_table_object()
-        except NotReadyError:
-            if any(create(spec).observes_flows for spec in tuners):
-                raise
         memory_dir(jobs * guest_memory_bytes(testbed))
 
     def run(
@@ -126,10 +130,17 @@ class EmulatedBackend:
         memory_bytes = require_memory(trial, testbed, len(schedule))
         plan = plan_fabric(testbed, trial.host, trial.seed)
         steps = fault_steps(trial, testbed, plan)
-        of_host = {"observes_flows": tuner.observes_flows} if tuner is not None else None
-        watches = self._flow_table or (tuner or create(trial.tuner)).observes_flows
-        table = str(flow_table_object()) if watches else ""
-        write_job(folder, trial, testbed, plan, steps, schedule, None, of_host, table)
+        write_job(
+            folder,
+            trial,
+            testbed,
+            plan,
+            steps,
+            schedule,
+            host_observes=None if tuner is None else tuple(tuner.observes),
+            flow_object=_flow_object(),
+            keep_flow_table=self._flow_table,
+        )
         stages = StageClock()
         answering = (
             AnsweringTuner(folder, tuner, testbed, trial.seed) if tuner is not None else None
@@ -151,6 +162,17 @@ class EmulatedBackend:
         return record if answering is None else answering.complete(record)
 
 
+def _flow_object() -> str:
+    """Return the compiled flow table's path; "" where it cannot be compiled.
+
+    `check` refuses that for a tuner which observes flows.
+    """
+    try:
+        return str(flow_table_object())
+    except NotReadyError:
+        return ""
+
+
 def _facts(
     record: TrialRecord, plan: FabricPlan, kernel: Kernel, stages: StageClock
 ) -> dict[str, Any]:
@@ -168,10 +190,9 @@ def _facts(
 
 def _marking_law(record: TrialRecord) -> dict[str, str]:
     """Say how the ports marked, and how far that is from the straight line that was asked for."""
-    actions = record.actions
-    settings = np.unique(
-        np.column_stack([actions.kmin_bytes, actions.kmax_bytes, np.round(actions.pmax, 6)]), axis=0
-    )
+    thresholds = record.changes[ECN.name]
+    columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
+    settings = np.unique(np.column_stack(columns), axis=0)
     laws = [RedLaw(int(kmin), int(kmax), float(pmax)) for kmin, kmax, pmax in settings[:_LAWS]]
     worst = max((law.worst_departure() for law in laws), default=0.0)
     return {

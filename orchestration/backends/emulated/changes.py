@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from collectors.readers.ring import RECEIVE, SEND, Ring
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.namespaces import await_answer
+from orchestration.device import qdiscs
 from orchestration.model.records import Ints
 
 _ANSWER_BYTES = 4096

@@ -14,9 +14,9 @@ import numpy as np
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
 from orchestration.model.ports import Tuner
-from orchestration.model.records import Action, NoAction, Observation
+from orchestration.model.records import Action, Observation
 from orchestration.model.trial import TunerSpec
 from tuners.registry import create
 
@@ -31,7 +31,7 @@ def decision(job: Job, fabric: Fabric) -> dict[str, Any]:
     """
     probe = job.probe
     assert probe is not None
-    rig = EmulatedRig(job, fabric, lambda t0_ns: None, lambda: None, lambda: False)
+    rig = EmulatedRig(job, fabric, NoTraffic())
     changed = {}
     for label, spec in probe["tuners"].items():
         rounds = _Rounds(rig, create(TunerSpec(**spec)), job)
@@ -51,7 +51,7 @@ class _Rounds:
         self._rig = rig
         self._tuner = tuner
         self._busy = BusyFabric(len(job.queue_places), job.trial.seed)
-        rig.apply(tuner.reset(job.testbed, job.trial.seed))
+        rig.apply(tuner.reset(job.testbed, job.trial.seed).action)
         self._reading = rig.observe()
         self._actions: deque[Action] = deque()
         self.changes: list[int] = []
@@ -73,7 +73,7 @@ class _Rounds:
     def apply(self) -> None:
         """Make the first change of those kept."""
         action = self._actions.popleft()
-        self.changes.append(0 if isinstance(action, NoAction) else len(action.queues))
+        self.changes.append(sum(len(change.targets) for change in action))
         self._rig.apply(action)
 
 
@@ -95,9 +95,8 @@ class BusyFabric:
         self._packets = self._packets + packets
         self._marked = self._marked + packets // 10
         length = rng.integers(1_514, 300_000, queues)
-        return dataclasses.replace(
-            reading,
-            t_ns=self._rounds * _PERIOD_NS,
+        later = dataclasses.replace(reading, t_ns=self._rounds * _PERIOD_NS)
+        return later.with_values(
             qlen_bytes=length,
             qlen_mean_bytes=length.astype(np.float64),
             tx_packets=self._packets,

@@ -29,8 +29,8 @@ from typing import Any
 from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.backends import qdiscs
 from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from collectors.bpf.elf import read_program
@@ -10,16 +11,24 @@ from collectors.bpf.load import LoadedProgram
 from collectors.readers.flows import FlowTables
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import Fabric
+from orchestration.model.errors import NotReadyError
+from orchestration.model.signals import wants_flow_table
 
 
-def attach_flow_tables(job: Job, fabric: Fabric) -> FlowTables | None:
-    """Return the flow tables, attached to all ports that queue; None if the job wants none.
+def attach_flow_tables(job: Job, fabric: Fabric, observes: Collection[str]) -> FlowTables | None:
+    """Return the flow tables, attached to all ports that queue.
 
-    A switch has one table, and one program that its ports share. Raises LoadError if
-    the kernel refuses.
+    None unless the job wants them, or a tuner that observes the signals `observes` does. A switch
+    has one table, and one program that its ports share. Raises LoadError if the kernel refuses,
+    NotReadyError if the program could not be compiled.
     """
-    if not job.flow_object:
+    if not (job.keep_flow_table or wants_flow_table(observes)):
         return None
+    if not job.flow_object:
+        raise NotReadyError(
+            f"tuner {job.trial.tuner.name!r} observes flows, and the flow table was not compiled",
+            "closloop doctor says what is missing",
+        )
     program = read_program(Path(job.flow_object).read_bytes())
     ports: dict[int, list[int]] = {}
     for place, ifindex in dict.fromkeys(job.queue_places):

@@ -59,8 +59,8 @@ class Driver:
     """The traffic driver in a process of its own, which ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
-        from orchestration.backends.services import services
         from traffic.drivers.flows import Endpoints, Flows
+        from traffic.drivers.services import services
         from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(job.schedule)
@@ -106,12 +106,23 @@ class Driver:
         """True when every flow has ended."""
         return self.board.done >= self._flows
 
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+        return self.board.done
+
     def alive(self) -> None:
         """Raise RuntimeError if the driver has died. Costs nothing while it lives."""
         if self._child_ended and self._status is None:
-            self.wait()
+            self._wait()
 
-    def wait(self) -> None:
+    def outcome(self) -> Any:
+        """Wait for the driver's end, and return what became of the flows."""
+        from traffic.drivers.results import flow_records
+
+        self._wait()
+        return flow_records(self.board)
+
+    def _wait(self) -> None:
         """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
         if self._status is None:
             _, self._status = os.waitpid(self._pid, 0)
@@ -121,16 +132,11 @@ class Driver:
 
 def run_job(folder: Path) -> None:
     """Build, run, write."""
-    from collectors.live import LiveObserver
-    from collectors.recorder import Recorder
-    from collectors.tee import Tee
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
-    from orchestration.loop import run_loop
-    from orchestration.model.records import TrialRecord
-    from traffic.drivers.results import flow_records
+    from orchestration.session import run_trial
     from tuners.registry import create
 
     job = read_job(folder)
@@ -142,45 +148,23 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder)
         return
-    if job.host_tuner is None:
-        tuner = create(job.trial.tuner)
-    else:
-        tuner = AskingTuner(folder, job.host_tuner["observes_flows"], say)
+    asked = job.host_observes
+    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
     driver = Driver(job, fabric)
-    flows = attach_flow_tables(job, fabric)
-    rig = EmulatedRig(job, fabric, driver.launch, driver.alive, driver.all_done, flows)
-    recorder = Recorder()
-    live = LiveObserver(folder, job.trial, lambda: driver.board.done, by_samples=True)
+    flows = attach_flow_tables(job, fabric, tuner.observes)
+    rig = EmulatedRig(job, fabric, driver, flows)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:
         nonlocal shown
         if t_ns >= shown:
             shown = t_ns + end_ns // 50
-            say(t_ns=t_ns, done=driver.board.done)
+            say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    said = run_loop(rig, tuner, job.testbed, job.trial, Tee(recorder, live), progress)
-    driver.wait()
+    record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=True)
     say(stage="write", t_ns=rig.now_ns())
-    record = TrialRecord(
-        flows=flow_records(driver.board),
-        ports=recorder.ports(len(job.queue_places)),
-        actions=recorder.actions(),
-        hosts=rig.hosts(),
-        events=tuple(rig.events),
-        facts={
-            "kernel": os.uname().release,
-            "offloads_on": fabric.offloads_on,
-            "offloads_checked": sum(len(item.interfaces) for item in job.namespaces),
-            "end_ns": rig.now_ns(),
-            "system_calls_per_reading": rig.calls_per_reading,
-            **({"flow_table": flows.facts()} if flows else {}),
-            **said,
-        },
-        trace=tuner.trace(),
-    )
     write_result(folder, record)
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ import numpy as np
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Testbed
 from orchestration.backends.emulated.fabric import FabricPlan
+from orchestration.model.codec import flattened, nested
 from orchestration.model.records import (
-    ActionRecords,
+    ChangeRecords,
     Event,
     FlowRecords,
-    HostRecords,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
@@ -70,8 +70,9 @@ class Job:
     steps: tuple[Step, ...]
     schedule: Schedule
     probe: dict[str, Any] | None = None
-    host_tuner: dict[str, Any] | None = None
+    host_observes: list[str] | None = None
     flow_object: str = ""
+    keep_flow_table: bool = False
 
 
 class _Blob:
@@ -103,13 +104,15 @@ def write_job(
     steps: Iterable[Step],
     schedule: Schedule,
     probe: dict[str, Any] | None = None,
-    host_tuner: dict[str, Any] | None = None,
+    host_observes: Sequence[str] | None = None,
     flow_object: str = "",
+    keep_flow_table: bool = False,
 ) -> None:
     """Write the files of a job into `folder`.
 
-    `host_tuner` says that the tuner is the host's (see `remote`), and what the guest must know of
-    it: `observes_flows`. `flow_object` is the compiled flow table, "" to keep none.
+    `host_observes` says that the tuner is the host's (see `remote`), and what it observes.
+    `flow_object` is the compiled flow table, "" where there is none; `keep_flow_table` has it kept
+    even for tuners that do not observe flows.
     """
     blob = _Blob()
     data = {
@@ -139,8 +142,9 @@ def write_job(
         ],
         "classes": schedule.classes,
         "probe": probe,
-        "host_tuner": host_tuner,
+        "host_observes": None if host_observes is None else list(host_observes),
         "flow_object": flow_object,
+        "keep_flow_table": keep_flow_table,
     }
     (folder / "job.json").write_text(json.dumps(data))
     (folder / "requests.bin").write_bytes(bytes(blob.data))
@@ -187,28 +191,21 @@ def read_job(folder: Path) -> Job:
         ),
         schedule=schedule,
         probe=data["probe"],
-        host_tuner=data["host_tuner"],
+        host_observes=data["host_observes"],
         flow_object=data["flow_object"],
+        keep_flow_table=data["keep_flow_table"],
     )
-
-
-_TABLES = {
-    "flows": FlowRecords,
-    "ports": PortRecords,
-    "actions": ActionRecords,
-    "hosts": HostRecords,
-}
 
 
 def write_result(folder: Path, record: TrialRecord) -> None:
     """Write a record (in the guest)."""
     arrays = {
-        f"{table}.{field.name}": getattr(getattr(record, table), field.name)
-        for table, cls in _TABLES.items()
-        for field in fields(cls)
+        "flows": vars(record.flows),
+        "samples": {scope: vars(samples) for scope, samples in record.samples.items()},
+        "changes": {knob: vars(changes) for knob, changes in record.changes.items()},
+        "trace": record.trace,
     }
-    arrays |= {f"trace.{name}": values for name, values in record.trace.items()}
-    np.savez(folder / "result.npz", **arrays)
+    np.savez(folder / "result.npz", **flattened(arrays))
     said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}
     (folder / "result.json").write_text(json.dumps(said))
 
@@ -216,19 +213,13 @@ def write_result(folder: Path, record: TrialRecord) -> None:
 def read_result(folder: Path) -> TrialRecord:
     """Read what `write_result` wrote. Raises OSError or ValueError if it is incomplete."""
     said = json.loads((folder / "result.json").read_text())
-    with np.load(folder / "result.npz") as arrays:
-        tables = {
-            table: cls(**{field.name: arrays[f"{table}.{field.name}"] for field in fields(cls)})
-            for table, cls in _TABLES.items()
-        }
-        trace = {
-            name.removeprefix("trace."): arrays[name]
-            for name in arrays.files
-            if name.startswith("trace.")
-        }
+    with np.load(folder / "result.npz") as file:
+        tables = nested({name: file[name] for name in file.files})
     return TrialRecord(
-        **tables,
-        trace=trace,
+        flows=FlowRecords(**tables["flows"]),
+        samples={scope: Samples(**columns) for scope, columns in tables["samples"].items()},
+        changes={knob: ChangeRecords(**columns) for knob, columns in tables["changes"].items()},
+        trace=tables.get("trace", {}),
         events=tuple(Event(**item) for item in said["events"]),
         facts=said["facts"],
     )

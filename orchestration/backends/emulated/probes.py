@@ -15,14 +15,12 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
 from orchestration.backends.ticker import Ticker
-from orchestration.model.records import SetThresholds
+from orchestration.model.knobs import ECN
 
 _UDP_IP_BYTES = 8 + 20
 _ECT0 = 2
@@ -77,18 +75,11 @@ def marking(job: Job, fabric: Fabric) -> dict[str, Any]:
     """
     probe = job.probe
     assert probe is not None
-    rig = EmulatedRig(job, fabric, lambda t0_ns: None, lambda: None, lambda: False)
+    rig = EmulatedRig(job, fabric, NoTraffic())
     labels = [port.label for port in job.testbed.queues]
     queue = labels.index(probe["port"])
-    one = np.array([queue], dtype=np.int64)
-    applied = rig.apply(
-        SetThresholds(
-            one,
-            np.array([probe["kmin_bytes"]], dtype=np.int64),
-            np.array([probe["kmax_bytes"]], dtype=np.int64),
-            np.array([probe["pmax"]]),
-        )
-    )
+    wanted = ECN.change([queue], probe["kmin_bytes"], probe["kmax_bytes"], probe["pmax"])
+    (applied,) = rig.apply((wanted,)).changes
     address = job.host_addresses[probe["receiver"]][0]
     fabric.enter(fabric.number[probe["receiver"]])
     sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -113,8 +104,8 @@ def marking(job: Job, fabric: Fabric) -> dict[str, Any]:
         os.waitpid(blaster, 0)
     return {
         "readings": readings,
-        "kmin_bytes": int(applied.kmin_bytes[0]),
-        "kmax_bytes": int(applied.kmax_bytes[0]),
+        "kmin_bytes": int(applied["kmin_bytes"][0]),
+        "kmax_bytes": int(applied["kmax_bytes"][0]),
     }
 
 

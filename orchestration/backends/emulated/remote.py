@@ -8,25 +8,26 @@ cached). A file appears whole, by being renamed, and under a name that was never
 that nothing cached can be taken for it.
 
     question-N    what the loop asks: `reset`, or `act` with an observation
-    answer-N      the host's tuner's action
+    answer-N      the host's tuner's setup or action
 """
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from orchestration.model.codec import (
+    pack_observation,
+    pack_setup,
+    unpack_observation,
+    unpack_setup,
+)
 from orchestration.model.ports import Tuner
-from orchestration.model.records import Action, NoAction, Observation, SetThresholds, TrialRecord
-from tuners.base import EcnTuner
+from orchestration.model.records import Action, Observation, Setup, TrialRecord
+from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -34,83 +35,29 @@ if TYPE_CHECKING:
 # What a question is called in the guest's message, whose value is its kind.
 ASKS = "asks"
 _EXCHANGE = "exchange"
-_LENGTH = struct.Struct("<I")
 
 
-def pack(values: Mapping[str, Any]) -> bytes:
-    """Return numbers and arrays by name as bytes; those that are None are left out."""
-    arrays = {name: np.asarray(value) for name, value in values.items() if value is not None}
-    header = json.dumps([[name, a.dtype.str, a.shape] for name, a in arrays.items()]).encode()
-    body = b"".join(array.tobytes() for array in arrays.values())
-    return _LENGTH.pack(len(header)) + header + body
-
-
-def unpack(data: bytes) -> dict[str, NDArray[Any]]:
-    """Return what `pack` was given, as arrays of the caller's own."""
-    (length,) = _LENGTH.unpack_from(data)
-    at = _LENGTH.size + length
-    values = {}
-    for name, dtype, shape in json.loads(data[_LENGTH.size : at]):
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
-        values[name] = array
-        at += array.nbytes
-    return values
-
-
-def pack_observation(observation: Observation) -> bytes:
-    """Return an observation as bytes."""
-    return pack({field.name: getattr(observation, field.name) for field in fields(Observation)})
-
-
-def unpack_observation(data: bytes) -> Observation:
-    """Return the observation of `pack_observation`."""
-    values: dict[str, Any] = unpack(data)
-    return Observation(**{**values, "t_ns": int(values["t_ns"])})
-
-
-def pack_action(action: Action) -> bytes:
-    """Return an action as bytes: none for `NoAction`."""
-    if isinstance(action, NoAction):
-        return b""
-    queues = np.asarray(action.queues, dtype=np.int64)
-    return pack(
-        {
-            "queues": queues,
-            "kmin_bytes": np.asarray(action.kmin_bytes, dtype=np.int64),
-            "kmax_bytes": np.asarray(action.kmax_bytes, dtype=np.int64),
-            "pmax": np.asarray(action.pmax, dtype=np.float64),
-        }
-    )
-
-
-def unpack_action(data: bytes) -> Action:
-    """Return the action of `pack_action`."""
-    values: dict[str, Any] = unpack(data) if data else {}
-    return SetThresholds(**values) if values else NoAction()
-
-
-class AskingTuner(EcnTuner):
+class AskingTuner(BaseTuner):
     """Stands for the host's tuner in the guest. `tell` sends the host a message.
 
     It has no facts and no trace: the host's has them.
     """
 
-    def __init__(self, folder: Path, observes_flows: bool, tell: Callable[..., None]) -> None:
-        self.observes_flows = observes_flows
+    def __init__(self, folder: Path, observes: Sequence[str], tell: Callable[..., None]) -> None:
+        self.observes = tuple(observes)
         self._folder = str(folder / _EXCHANGE)
         self._tell = tell
         self._asked = 0
 
-    def reset(self, testbed: Testbed, seed: int) -> Action:
-        """Ask the host, which knows testbed and seed, for the setting to start from."""
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Ask the host, which knows testbed and seed, what to start from."""
         return self._ask("reset", b"")
 
     def act(self, observation: Observation) -> Action:
         """Ask the host what to change."""
-        return self._ask("act", pack_observation(observation))
+        return self._ask("act", pack_observation(observation)).action
 
-    def _ask(self, kind: str, data: bytes) -> Action:
+    def _ask(self, kind: str, data: bytes) -> Setup:
         self._asked += 1
         _write_whole(f"{self._folder}/question-{self._asked}", data)
         self._tell(**{ASKS: kind}, number=self._asked)
@@ -120,7 +67,7 @@ class AskingTuner(EcnTuner):
         path = f"{self._folder}/{answer}"
         answered = _read(path)
         os.unlink(path)
-        return unpack_action(answered)
+        return unpack_setup(answered)
 
 
 class AnsweringTuner:
@@ -141,10 +88,10 @@ class AnsweringTuner:
         data = _read(str(question))
         question.unlink()
         if message[ASKS] == "reset":
-            action = self._tuner.reset(self._testbed, self._seed)
+            answer = self._tuner.reset(self._testbed, self._seed)
         else:
-            action = self._tuner.act(unpack_observation(data))
-        _write_whole(str(self._folder / f"answer-{message['number']}"), pack_action(action))
+            answer = Setup(self._tuner.act(unpack_observation(data)))
+        _write_whole(str(self._folder / f"answer-{message['number']}"), pack_setup(answer))
 
     def complete(self, record: TrialRecord) -> TrialRecord:
         """Return the record with what the tuner has to say of the trial."""

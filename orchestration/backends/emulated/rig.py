@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 
 from collectors.readers.flows import FlowTables
 from collectors.readers.netlink import RingExchange
 from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
-from orchestration.backends import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -26,14 +26,19 @@ from orchestration.backends.emulated.namespaces import (
     send_requests,
 )
 from orchestration.backends.ticker import Ticker
-from orchestration.model.bounds import check_thresholds
+from orchestration.device import qdiscs
+from orchestration.model.errors import TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     Action,
     Applied,
+    Change,
     Event,
-    HostRecords,
-    NoAction,
+    FlowRecords,
     Observation,
+    Program,
+    Samples,
 )
 from orchestration.model.red_law import read_back_pmax, red_max_ps
 
@@ -52,7 +57,7 @@ _GLOBAL_SYSCTLS = {
 }
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
-# The columns of HostRecords: table and name in /proc/net/snmp or netstat.
+# Where the hosts' signals are: table and name in /proc/net/snmp or netstat.
 _HOST_COUNTERS = {
     "retransmits": (b"Tcp:", b"RetransSegs"),
     "timeouts": (b"TcpExt:", b"TCPTimeouts"),
@@ -110,26 +115,61 @@ class Fabric:
         enter_namespace(FIRST_NAMESPACE_FD + place)
 
 
-class EmulatedRig:
-    """Rig protocol over a built fabric. `launch` starts the traffic at a CLOCK_MONOTONIC time.
+class Traffic(Protocol):
+    """What sends the trial's flows, in a process of its own."""
 
-    `alive` raises if the traffic driver has died; `all_done` says that every flow has ended. With
-    `flows`, observations have what the flow tables say.
-    """
+    def launch(self, t0_ns: int) -> None:
+        """Let the traffic begin at `t0_ns` of CLOCK_MONOTONIC."""
+
+    def alive(self) -> None:
+        """Raise RuntimeError if the driver has died."""
+
+    def all_done(self) -> bool:
+        """Return whether every flow has ended."""
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+
+    def outcome(self) -> FlowRecords:
+        """Wait for the driver's end, and return what became of the flows."""
+
+
+class NoTraffic:
+    """For fabrics on which no trial runs."""
+
+    def launch(self, t0_ns: int) -> None:
+        """Send nothing."""
+
+    def alive(self) -> None:
+        """Nothing can have died."""
+
+    def all_done(self) -> bool:
+        """Never: nothing was begun."""
+        return False
+
+    def flows_done(self) -> int:
+        """None."""
+        return 0
+
+    def outcome(self) -> FlowRecords:
+        """No flows."""
+        none = np.zeros(0, dtype=np.int64)
+        return FlowRecords(none, none, none, none)
+
+
+class EmulatedRig:
+    """Rig protocol over a built fabric. With `flows`, observations have what flow tables count."""
 
     def __init__(
         self,
         job: Job,
         fabric: Fabric,
-        launch: Callable[[int], None],
-        alive: Callable[[], None],
-        all_done: Callable[[], bool],
+        traffic: Traffic,
         flows: FlowTables | None = None,
     ) -> None:
         self._fabric = fabric
-        self._launch = launch
-        self._alive = alive
-        self._all_done = all_done
+        self._traffic = traffic
+        self._job = job
         self._flows = flows
         self._steps = list(job.steps)
         self._places = job.queue_places
@@ -155,6 +195,8 @@ class EmulatedRig:
             ],
         )
         self._hosts = HostCounters(fabric, job.testbed.hosts)
+        self._bounds = ECN.bounds(job.testbed)
+        self._turn = {ECN.name: self._set_thresholds}
         self._ticker = Ticker()
         self._t0_ns = 0
         self._ticks = 0
@@ -164,7 +206,7 @@ class EmulatedRig:
         """Start the traffic; return at time 0."""
         earliest_ns = time.monotonic_ns() + _HEAD_START_NS
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
-        self._launch(self._t0_ns)
+        self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
         self._hosts.sample(0)
 
@@ -179,8 +221,8 @@ class EmulatedRig:
             self._ticker.sleep_until(self._t0_ns + step.t_ns)
             self._take(step)
         self._ticker.sleep_until(self._t0_ns + t_ns)
-        self._alive()
-        return not self._all_done()
+        self._traffic.alive()
+        return not self._traffic.all_done()
 
     def _take(self, step: Step) -> None:
         for place, requests in step.requests:
@@ -192,54 +234,51 @@ class EmulatedRig:
         t_ns = self.now_ns()
         reading = self._read()
         self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or self._all_done():
+        if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
             self._hosts.sample(t_ns)
-        flows = self._flows.read() if self._flows else None
+        flows = vars(self._flows.read()) if self._flows else {}
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._places), self.now_ns() - t_ns, dtype=np.int64),
-            qlen_bytes=reading.qlen_bytes,
-            tx_bytes=reading.tx_bytes,
-            tx_packets=reading.tx_packets,
-            marked_packets=reading.marked_packets,
-            dropped_packets=reading.dropped_packets,
-            kmin_bytes=reading.kmin_bytes,
-            kmax_bytes=reading.kmax_bytes,
-            pmax=read_back_pmax(reading.max_p),
-            **(vars(flows) if flows else {}),
+            values={**reading.counters(), **flows},
+            settings={ECN.name: self._thresholds(reading)},
         )
 
     def apply(self, action: Action) -> Applied:
-        """Change thresholds without touching what is queued, and read them back.
+        """Make the changes, and read them back."""
+        changes = tuple(self._turn[change.knob](change) for change in action)
+        return Applied(self.now_ns(), changes)
+
+    def install(self, programs: Sequence[Program]) -> None:
+        """Refuse: these devices run no programs."""
+        raise TrialError(f"the emulated fabric cannot run {programs[0].kind!r}")
+
+    def _set_thresholds(self, change: Change) -> Change:
+        """Change thresholds without touching what is queued.
 
         Queues that are set to what they have are left alone: a change restarts RED's count of
         packets since its last mark.
         """
-        if isinstance(action, NoAction):
-            empty = np.zeros(0, dtype=np.int64)
-            return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
-        check_thresholds(action, len(self._places))
-        queues, max_p = action.queues, red_max_ps(action.pmax)
+        self._bounds.check(change)
+        queues, max_p = change.targets, red_max_ps(change["pmax"])
         known = self._known or self._read()
-        differs = (known.kmin_bytes[queues] != action.kmin_bytes) | (
-            known.kmax_bytes[queues] != action.kmax_bytes
+        differs = (known.kmin_bytes[queues] != change["kmin_bytes"]) | (
+            known.kmax_bytes[queues] != change["kmax_bytes"]
         )
         differs |= known.max_p[queues] != max_p
         if differs.any():
             self._changes.send(
                 queues[differs],
-                action.kmin_bytes[differs],
-                action.kmax_bytes[differs],
+                change["kmin_bytes"][differs],
+                change["kmax_bytes"][differs],
                 max_p[differs],
             )
             known = self._read()
-        return Applied(
-            t_ns=self.now_ns(),
-            queues=queues,
-            kmin_bytes=known.kmin_bytes[queues],
-            kmax_bytes=known.kmax_bytes[queues],
-            pmax=read_back_pmax(known.max_p[queues]),
-        )
+        found = self._thresholds(known)
+        return Change(ECN.name, queues, {name: values[queues] for name, values in found.items()})
+
+    def _thresholds(self, reading: QueueReading) -> dict[str, np.ndarray]:
+        return ECN.named(reading.kmin_bytes, reading.kmax_bytes, read_back_pmax(reading.max_p))
 
     def _read(self) -> QueueReading:
         self._known = self._reader.read()
@@ -250,9 +289,26 @@ class EmulatedRig:
         """System calls that the last reading of all queues took."""
         return self._exchange.calls
 
-    def hosts(self) -> HostRecords:
-        """TCP counters of all hosts so far."""
-        return self._hosts.records()
+    def flows_done(self) -> int:
+        """Return how many flows have ended by now."""
+        return self._traffic.flows_done()
+
+    def finish(self, observer: Observer) -> Outcome:
+        """Wait for the traffic driver, and return what became of the trial."""
+        flows = self._traffic.outcome()
+        return Outcome(
+            flows,
+            self._hosts.samples(),
+            self.events,
+            {
+                "kernel": os.uname().release,
+                "offloads_on": self._fabric.offloads_on,
+                "offloads_checked": sum(len(item.interfaces) for item in self._job.namespaces),
+                "end_ns": self.now_ns(),
+                "system_calls_per_reading": self.calls_per_reading,
+                **({"flow_table": self._flows.facts()} if self._flows else {}),
+            },
+        )
 
 
 class HostCounters:
@@ -278,12 +334,12 @@ class HostCounters:
         counters = [proc_counters(text) for text in texts]
         self._rows.append(np.array(counters, dtype=np.int64).reshape(-1, len(_HOST_COUNTERS)))
 
-    def records(self) -> HostRecords:
-        """Return the readings, shape (samples, hosts)."""
+    def samples(self) -> Samples:
+        """Return the readings."""
         shape = (len(self._rows), len(self._files), len(_HOST_COUNTERS))
         values = np.array(self._rows, dtype=np.int64).reshape(shape)
         columns = {name: values[:, :, place] for place, name in enumerate(_HOST_COUNTERS)}
-        return HostRecords(t_ns=np.array(self._t_ns, dtype=np.int64), **columns)
+        return Samples(np.array(self._t_ns, dtype=np.int64), columns)
 
 
 def proc_counters(text: bytes) -> list[int]:

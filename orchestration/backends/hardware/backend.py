@@ -7,26 +7,20 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from collectors.observers import observers
-from collectors.recorder import Recorder
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.client import AgentClient, open_agents
 from orchestration.backends.hardware.corridor import CorridorWatch
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone, LoginRefused
-from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.links import SERVICE as LINKS
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic_watch import NicWatch
-from orchestration.backends.hardware.programs import SERVICES as PROGRAMS
-from orchestration.backends.hardware.programs import check_drivers
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -34,20 +28,27 @@ from orchestration.backends.hardware.readiness import (
     check_sources,
     raise_unreachable,
 )
-from orchestration.backends.hardware.rig import HardwareRig
+from orchestration.backends.hardware.rig import SIGNALS, HardwareRig
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.backends.hardware.ssh import Secrets
 from orchestration.backends.hardware.switches import LinuxSwitch, Switch
-from orchestration.backends.hardware.traffic import RackTraffic, uses_programs
-from orchestration.loop import run_loop
+from orchestration.device.client import AgentClient, open_agents
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
+from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.ports import Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
+from orchestration.model.signals import DERIVED
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.session import run_trial
+from traffic.drivers.rack import RackTraffic, uses_programs
+from traffic.drivers.rack_programs import SERVICES as PROGRAMS
+from traffic.drivers.rack_programs import check_drivers
 from tuners.registry import create
 
 _ALWAYS = ("state", "deadman", "lease", LINKS)
@@ -67,6 +68,13 @@ class HardwareBackend:
         self._inventory = inventory
         self._secrets = secrets
         self._rack = load_rack(inventory)
+
+    def offer(self, testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn, where each switch offers all that it may.
+
+        Switches keep no flow tables. What a rack's own switches lack, `check` finds.
+        """
+        return Offer((*SIGNALS, *DERIVED), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
@@ -149,7 +157,6 @@ class HardwareBackend:
     ) -> TrialRecord:
         rack = self._rack
         decides = tuner or create(trial.tuner)
-        recorder = Recorder()
         settings = Settings(rack, trial)
         check_drivers(trial)
         with (
@@ -174,20 +181,17 @@ class HardwareBackend:
             traffic.connect(clocks)
             guard.tick()
             switches = _switches(rack)
-            limiter = ChangeLimiter(len(testbed.queues), rack.safety.min_change_interval_ns)
+            limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
             rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
             check_sources(switches, [trial.tuner] if tuner is None else [])
             try:
-                watching = observers(recorder, folder, trial, testbed)
-                said = run_loop(rig, decides, testbed, trial, watching, progress)
-                rig.finish(watching)
+                record = run_trial(rig, decides, trial, testbed, folder, progress)
                 nics.finish()
-                records = traffic.records()
             finally:
                 traffic.stop()
             facts = {
-                **said,
+                **record.facts,
                 **_facts(rack, fleet, clocks, rig, switches),
                 "changes_held_back": limiter.held_back,
                 "changes_superseded": limiter.superseded,
@@ -202,15 +206,7 @@ class HardwareBackend:
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
         ]
-        return TrialRecord(
-            flows=records,
-            ports=recorder.ports(len(testbed.queues)),
-            actions=recorder.actions(),
-            hosts=rig.hosts(),
-            events=tuple(rig.events),
-            facts={**facts, **guard.facts(), "findings": findings},
-            trace=decides.trace(),
-        )
+        return replace(record, facts={**facts, **guard.facts(), "findings": findings})
 
     def _open(self, of_hosts: Sequence[str] = ()) -> Fleet:
         """Start agents on all devices, hosts' with some services more.
@@ -335,6 +331,4 @@ def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[
 
 
 def _with_events(record: TrialRecord, events: tuple[Event, ...]) -> TrialRecord:
-    from dataclasses import replace
-
     return replace(record, events=(*events, *record.events)) if events else record

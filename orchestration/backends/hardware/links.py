@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone
-from orchestration.backends.hardware.fleet import Fleet
+from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.device.fleet import Fleet
 from orchestration.model.errors import TrialError
 
 SERVICE = "links"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inventory.rack import Access
-from orchestration.backends.hardware.agent.dcqcn import BY_NAME, PARAMETERS, Parameter, refusal
-from orchestration.backends.hardware.client import AgentClient
-from orchestration.backends.hardware.errors import DeviceError, printable
+from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, Parameter, refusal
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import DeviceError, printable
 from orchestration.model.errors import InputError, Problem
 
 __all__ = [

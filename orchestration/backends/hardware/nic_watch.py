@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.errors import DeviceError
-from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.hardware.nic import CounterSeries, Nic
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Fleet
 
 SERVICE = "nic"
 _SOURCES = ("hw", "rdma", "ethtool")

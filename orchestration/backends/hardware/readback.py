@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from orchestration.model.records import Floats, SetThresholds
+from orchestration.model.records import Change, Floats
 
 # An ASIC's unit of thresholds is at most so coarse, and its pmax whole percent.
 _COARSEST_BYTES = 8192
@@ -29,13 +29,13 @@ class ReadBack:
         self._counts = {"equal": 0, "rounded": 0, "wrong": 0}
         self._wrong: list[str] = []
 
-    def compare(self, asked: SetThresholds, found: Floats) -> None:
-        """Take a change and what was read back: `found` has rows kmin, kmax, pmax per change."""
+    def compare(self, asked: Change, found: Floats) -> None:
+        """Take a change of thresholds and what was read back: rows kmin, kmax, pmax."""
         kmin_off = found[0] - asked.kmin_bytes
         kmax_off = found[1] - asked.kmax_bytes
         pmax_off = np.abs(found[2] - asked.pmax)
         equal = (kmin_off == 0) & (kmax_off == 0) & (pmax_off <= _PMAX_TOLERANCE)
-        near = (pmax_off <= _HALF_A_PERCENT + _PMAX_TOLERANCE) & self._rounds[asked.queues]
+        near = (pmax_off <= _HALF_A_PERCENT + _PMAX_TOLERANCE) & self._rounds[asked.targets]
         for off in (kmin_off, kmax_off):
             near &= (off >= 0) & (off < _COARSEST_BYTES)
         wrong = np.flatnonzero(~equal & ~near)
@@ -44,7 +44,7 @@ class ReadBack:
         self._counts["wrong"] += len(wrong)
         for change in wrong[: _SHOWN - len(self._wrong)].tolist():
             self._wrong.append(
-                f"{self._labels[asked.queues[change]]} was asked for kmin "
+                f"{self._labels[asked.targets[change]]} was asked for kmin "
                 f"{asked.kmin_bytes[change]}, kmax {asked.kmax_bytes[change]}, pmax "
                 f"{asked.pmax[change]:g}, and has {found[0][change]:.0f}, {found[1][change]:.0f}, "
                 f"{found[2][change]:g}"

@@ -7,10 +7,11 @@ from typing import Any
 
 from inventory.rack import Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.errors import DeviceError, printable
-from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.hardware.switches import Switch
+from orchestration.device.errors import DeviceError, printable
+from orchestration.device.fleet import Fleet
 from orchestration.model.errors import NotReadyError
+from orchestration.model.signals import DERIVED, wants_flow_table
 from orchestration.model.trial import TunerSpec
 from tuners.registry import create
 
@@ -54,12 +55,12 @@ def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> No
     wanted: dict[str, list[str]] = {}
     for spec in tuners:
         tuner = create(spec)
-        if tuner.observes_flows:
+        if wants_flow_table(tuner.observes):
             raise NotReadyError(
                 f"tuner {spec.name} observes flows, and a rack's switches keep no flow table",
                 "run it emulated, or another tuner here (pet-without-flows)",
             )
-        for name in tuner.observes:
+        for name in (one for one in tuner.observes if one not in DERIVED):
             users = wanted.setdefault(name, [])
             if spec.name not in users:
                 users.append(spec.name)

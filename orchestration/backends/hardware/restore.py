@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.client import open_agents
-from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcome import Outcome
 from orchestration.backends.hardware.safety.recovery import restore_open_runs
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.client import open_agents
+from orchestration.device.fleet import Fleet
+from orchestration.device.ssh import Secrets
 
 _SERVICES = ("state", "deadman", "lease")
 

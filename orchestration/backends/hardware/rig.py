@@ -13,24 +13,27 @@ from typing import Any, Protocol
 import numpy as np
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.errors import DeviceError
-from orchestration.backends.hardware.fleet import Clock, Fleet
 from orchestration.backends.hardware.readback import ReadBack
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
-from orchestration.loop import Observer
-from orchestration.model.bounds import check_thresholds
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Clock, Fleet
+from orchestration.model.errors import TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     MISSING,
     Action,
     Applied,
+    Change,
     Event,
-    HostRecords,
+    FlowRecords,
     Ints,
-    NoAction,
     Observation,
-    SetThresholds,
+    Program,
+    Samples,
 )
+from orchestration.model.signals import BY_KEY
 
 # Traffic starts so long after the order has gone out to all hosts.
 HEAD_START_NS = 100_000_000
@@ -39,7 +42,9 @@ _HOSTS_EVERY_NS = 1_000_000_000
 _HOST_COUNTERS = 4
 # How long the last counters of switches that poll are waited for, and how often they are looked at.
 _LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
-_CUMULATIVE = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+# The signals that switches are read for; a switch that lacks one shows it as missing.
+SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+_CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
 class Guard(Protocol):
@@ -59,10 +64,10 @@ class Corridor(Protocol):
 class Limiter(Protocol):
     """Holds changes back that come too soon after the queue's last one."""
 
-    def submit(self, action: SetThresholds, now_ns: int) -> SetThresholds:
+    def submit(self, change: Change, now_ns: int) -> Change:
         """Return what may be set now."""
 
-    def due(self, now_ns: int) -> SetThresholds:
+    def due(self, now_ns: int) -> Change:
         """Return what was held back and may be set now."""
 
 
@@ -74,6 +79,9 @@ class Traffic(Protocol):
 
     def all_done(self) -> bool:
         """Say whether every flow has ended. Raises TrialError if a driver failed."""
+
+    def records(self) -> FlowRecords:
+        """Return what became of the flows."""
 
 
 class HardwareRig:
@@ -105,6 +113,8 @@ class HardwareRig:
         counts = [sum(1 for q in rack.testbed.queues if q.device == s.device) for s in switches]
         self._first = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         self._base: dict[str, Ints] = {}
+        self._bounds = ECN.bounds(rack.testbed)
+        self._turn = {ECN.name: self._set_thresholds}
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._host_times: list[int] = []
@@ -152,14 +162,11 @@ class HardwareRig:
             t_ns=begin_ns,
             age_ns=np.maximum(0, end_ns - taken_ns),
             taken_ns=taken_ns,
-            qlen_bytes=self._joined("qlen_bytes"),
-            tx_bytes=self._since_start("tx_bytes"),
-            tx_packets=self._since_start("tx_packets"),
-            marked_packets=self._since_start("marked_packets"),
-            dropped_packets=self._since_start("dropped_packets"),
-            kmin_bytes=self._joined("kmin_bytes"),
-            kmax_bytes=self._joined("kmax_bytes"),
-            pmax=self._joined("pmax"),
+            values={
+                name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
+                for name in SIGNALS
+            },
+            settings={ECN.name: self._thresholds()},
         )
         for place, first in enumerate(self._first[:-1].tolist()):
             peak = self._known[place].peak_bytes
@@ -171,27 +178,34 @@ class HardwareRig:
         return observation
 
     def apply(self, action: Action) -> Applied:
-        """Change thresholds and return what the switches report afterwards.
+        """Make the changes and return what the switches report afterwards.
 
         Queues that are set to what they have are left alone. What may not change yet is held back,
         and then the report says what is still there.
         """
-        if isinstance(action, NoAction):
-            empty = np.zeros(0, dtype=np.int64)
-            return Applied(self.now_ns(), empty, empty, empty, np.zeros(0))
-        check_thresholds(action, self._queues)
-        asked = action.queues
-        self._set(self._limiter.submit(action, self.now_ns()))
-        return Applied(
-            t_ns=self.now_ns(),
-            queues=asked,
-            kmin_bytes=self._joined("kmin_bytes")[asked],
-            kmax_bytes=self._joined("kmax_bytes")[asked],
-            pmax=self._joined("pmax")[asked],
-        )
+        changes = tuple(self._turn[change.knob](change) for change in action)
+        return Applied(self.now_ns(), changes)
 
-    def finish(self, observer: Observer) -> None:
-        """Have the observer see what was still to come: polls of switches, hosts' last counters."""
+    def install(self, programs: Sequence[Program]) -> None:
+        """Refuse: no program of these devices is known here."""
+        raise TrialError(f"the rack cannot run {programs[0].kind!r}")
+
+    def _set_thresholds(self, change: Change) -> Change:
+        self._bounds.check(change)
+        self._set(self._limiter.submit(change, self.now_ns()))
+        found = self._thresholds()
+        asked = change.targets
+        return Change(ECN.name, asked, {name: values[asked] for name, values in found.items()})
+
+    def _thresholds(self) -> dict[str, Any]:
+        return ECN.named(*(self._joined(name) for name in ECN.column_names))
+
+    def flows_done(self) -> int:
+        """Not known before the end."""
+        return -1
+
+    def finish(self, observer: Observer) -> Outcome:
+        """Have the observer see what is still to come: polls of switches, hosts' last counters."""
         end_ns = self.now_ns()
         until_ns = end_ns + _LAST_POLLS_NS
         while True:
@@ -202,6 +216,7 @@ class HardwareRig:
             self._ticker.sleep_until(time.monotonic_ns() + _POLL_WAIT_NS)
         observer.observed(observation)
         self._sample_hosts()
+        return Outcome(self._traffic.records(), self.hosts(), self.events)
 
     def peaks(self) -> dict[str, int]:
         """Return the highest watermark of each queue that has one, by its label."""
@@ -209,43 +224,37 @@ class HardwareRig:
             self._labels[number]: int(peak) for number, peak in enumerate(self._peaks) if peak > 0
         }
 
-    def hosts(self) -> HostRecords:
+    def hosts(self) -> Samples:
         """TCP counters of all hosts so far."""
         shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
         values = np.array(self._host_rows, dtype=np.int64).reshape(shape)
         values -= values[:1]
-        retransmits, timeouts, out_of_order, sent = np.moveaxis(values, 2, 0)
         t_ns = np.array(self._host_times, dtype=np.int64)
-        return HostRecords(t_ns, retransmits, timeouts, out_of_order, sent)
+        return Samples.of("host", t_ns, *np.moveaxis(values, 2, 0))
 
-    def _set(self, action: SetThresholds) -> None:
+    def _set(self, change: Change) -> None:
         """Send what differs from what was asked for last, and take in what is there then."""
-        if not len(action.queues):
+        if not len(change.targets):
             return
         begin_ns = self.now_ns()
-        wanted = np.stack([action.kmin_bytes, action.kmax_bytes, action.pmax])
-        same = (self._asked[:, action.queues] == wanted).all(axis=0)
-        self._asked[:, action.queues] = wanted
-        queues = action.queues[~same]
+        wanted = np.stack([change[name] for name in ECN.column_names])
+        same = (self._asked[:, change.targets] == wanted).all(axis=0)
+        self._asked[:, change.targets] = wanted
+        changed = change.at(~same)
+        queues = changed.targets
         owner = np.searchsorted(self._first, queues, side="right") - 1
         requests: dict[int, Request] = {}
         for place in np.unique(owner).tolist():
-            mine = np.flatnonzero(~same)[owner == place]
+            mine = changed.at(owner == place)
             requests[place] = self._switches[place].set_request(
-                action.queues[mine] - self._first[place],
-                action.kmin_bytes[mine],
-                action.kmax_bytes[mine],
-                action.pmax[mine],
+                mine.targets - self._first[place], *(mine[name] for name in ECN.column_names)
             )
         if not requests:
             return
         self._take(requests)
         self.set_latency_ns.append(self.now_ns() - begin_ns)
-        changed = SetThresholds(
-            queues, action.kmin_bytes[~same], action.kmax_bytes[~same], action.pmax[~same]
-        )
-        names = ("kmin_bytes", "kmax_bytes", "pmax")
-        self.read_back.compare(changed, np.stack([self._joined(n)[queues] for n in names]))
+        found = [values[queues] for values in self._thresholds().values()]
+        self.read_back.compare(changed, np.stack(found))
 
     def _read_all(self, what: str) -> None:
         ask = {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.fleet import Fleet
 from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 
 # The next trial's flows have the same ports, whose connections must not linger till then.

@@ -11,14 +11,14 @@ from typing import Any
 from inventory.cabling import judge
 from inventory.rack import Access, Rack
 from inventory.survey import Finding, InterfaceState, Neighbour, Survey
-from orchestration.backends.hardware.client import AgentClient
-from orchestration.backends.hardware.errors import (
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import (
     DeviceError,
     DeviceGone,
     LoginRefused,
     printable,
 )
-from orchestration.backends.hardware.ssh import Secrets
+from orchestration.device.ssh import Secrets
 
 _AT_ONCE = 16
 _SURVEY_TIMEOUT_S = 60.0

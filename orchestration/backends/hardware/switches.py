@@ -15,8 +15,8 @@ import numpy as np
 from collectors.readers.tc import Unwrapped
 from inventory.rack import Rack
 from inventory.topology import Queue
-from orchestration.backends import qdiscs
-from orchestration.backends.hardware.errors import DeviceError
+from orchestration.device import qdiscs
+from orchestration.device.errors import DeviceError
 from orchestration.model.records import Floats, Ints
 from orchestration.model.red_law import read_back_pmax, red_max_p
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from collectors.observers import observers
-from collectors.recorder import Recorder
 from inventory.topology import Testbed
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
-from orchestration.backends.simulated.rig import SimulatedRig
+from orchestration.backends.simulated.rig import SIGNALS, SimulatedRig
 from orchestration.backends.sysctls import TSQ_LIMIT_BYTES
-from orchestration.loop import run_loop
-from orchestration.model.ports import Progress, Tuner
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.session import run_trial
 from tuners import registry
 
 
@@ -25,6 +26,10 @@ class SimulatedBackend:
     """Runs trials in ns-3, each in a process of its own."""
 
     name = "simulated"
+
+    def offer(self, testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn."""
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Compile the program if it is not yet; raise NotReadyError if that is not possible.
@@ -47,42 +52,23 @@ class SimulatedBackend:
         check_supported(testbed)
         program = require_program()
         tuner = tuner or registry.create(trial.tuner)
-        recorder = Recorder()
         begin_s = time.monotonic()
         with Simulation(program, folder) as simulation:
-            rig = SimulatedRig(
-                simulation, trial, testbed, schedule, flow_table=tuner.observes_flows
-            )
-            built_s = time.monotonic()
-            watching = observers(recorder, folder, trial, testbed, rig.flows_ended)
-            said = run_loop(rig, tuner, testbed, trial, watching, progress)
-            run_s = round(time.monotonic() - built_s, 3)
-            flows, host_packets, events = rig.outcome()
-        ports = recorder.ports(len(testbed.queues))
-        switched = int(ports.tx_packets[-1].sum()) if len(ports.t_ns) else 0
-        return TrialRecord(
-            flows=flows,
-            ports=ports,
-            actions=recorder.actions(),
-            hosts=rig.hosts(),
-            events=tuple(rig.events),
-            facts={
-                "clock": "virtual",
-                "model": f"ns-3 {program.ns3_version}",
-                "program_hash": program.hash,
-                "offloads_on": [],
-                "tcp": _tcp_facts(trial),
-                "qdiscs": {"host": "tbf > fq", "switch": "tbf > red per queue"},
-                "red": {"Linux_RED_on": "the instantaneous queue"},
-                "end_ns": rig.now_ns(),
-                "packet_hops": switched + host_packets,
-                "events": events,
-                "run_wall_s": run_s,
-                "stages_s": {"build": round(built_s - begin_s, 3), "run": run_s},
-                **said,
-            },
-            trace=tuner.trace(),
-        )
+            watches = wants_flow_table(tuner.observes)
+            rig = SimulatedRig(simulation, trial, testbed, schedule, flow_table=watches)
+            build_s = round(time.monotonic() - begin_s, 3)
+            record = run_trial(rig, tuner, trial, testbed, folder, progress)
+        facts = {
+            "clock": "virtual",
+            "model": f"ns-3 {program.ns3_version}",
+            "program_hash": program.hash,
+            "offloads_on": [],
+            "tcp": _tcp_facts(trial),
+            "qdiscs": {"host": "tbf > fq", "switch": "tbf > red per queue"},
+            "red": {"Linux_RED_on": "the instantaneous queue"},
+            "stages_s": {"build": build_s, "run": record.facts["run_wall_s"]},
+        }
+        return replace(record, facts={**facts, **record.facts})
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, int | str]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
@@ -9,17 +13,19 @@ from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
-from orchestration.model.bounds import check_thresholds
+from orchestration.model.errors import TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     Action,
     Applied,
+    Change,
     Event,
-    Floats,
     FlowRecords,
-    HostRecords,
     Ints,
-    NoAction,
     Observation,
+    Program,
+    Samples,
     Schedule,
 )
 from orchestration.model.red_law import read_back_pmax, red_max_ps
@@ -28,8 +34,9 @@ from orchestration.model.trial import TrialSpec
 # Hosts' TCP counters are kept at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
 _QUEUE_COUNTERS, _HOST_COUNTERS, _FLOW_COLUMNS, _TABLE_COLUMNS = 8, 4, 4, 4
-# Columns of a queue's counters.
-_QLEN, _TX_BYTES, _TX_PACKETS, _MARKED, _DROPPED, _KMIN, _KMAX, _MAX_P = range(_QUEUE_COUNTERS)
+# Columns of a queue's counters: its signals, then its thresholds.
+SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+_KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
 
 
 class SimulatedRig:
@@ -58,6 +65,9 @@ class SimulatedRig:
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
         simulation.ask(Operation.BUILD, *arrays)
         self._known, _ = self._read()
+        self._bounds = ECN.bounds(testbed)
+        self._turn = {ECN.name: self._set_thresholds}
+        self._built_s = time.monotonic()
 
     def start(self) -> None:
         """Let the clock begin: it reads 0 since all flows are connected."""
@@ -80,7 +90,7 @@ class SimulatedRig:
         now_ns, ended = self._simulation.ask(Operation.RUN, t_ns).tolist()
         self._now_ns, self._ended = now_ns, ended
 
-    def flows_ended(self) -> int:
+    def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._ended
 
@@ -100,41 +110,36 @@ class SimulatedRig:
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._all_done():
             self._keep_hosts(hosts)
-        flows = self._flows.read() if self._flows else None
         known = self._known
         return Observation(
             t_ns=self._now_ns,
             age_ns=np.zeros(len(known), dtype=np.int64),
-            qlen_bytes=known[:, _QLEN],
-            tx_bytes=known[:, _TX_BYTES],
-            tx_packets=known[:, _TX_PACKETS],
-            marked_packets=known[:, _MARKED],
-            dropped_packets=known[:, _DROPPED],
-            kmin_bytes=known[:, _KMIN],
-            kmax_bytes=known[:, _KMAX],
-            pmax=_pmax(known[:, _MAX_P]),
-            **(vars(flows) if flows else {}),
+            values={
+                **{name: known[:, place] for place, name in enumerate(SIGNALS)},
+                **(vars(self._flows.read()) if self._flows else {}),
+            },
+            settings={ECN.name: _thresholds(known)},
         )
 
     def apply(self, action: Action) -> Applied:
-        """Set thresholds, and read them back; what is as it should be is left alone."""
-        if isinstance(action, NoAction):
-            empty = np.zeros(0, dtype=np.int64)
-            return Applied(self._now_ns, empty, empty, empty, np.zeros(0))
-        check_thresholds(action, len(self._known))
-        queues = np.asarray(action.queues, dtype=np.int64)
-        wanted = np.column_stack([action.kmin_bytes, action.kmax_bytes, red_max_ps(action.pmax)])
+        """Make the changes, and read them back."""
+        return Applied(self._now_ns, tuple(self._turn[one.knob](one) for one in action))
+
+    def install(self, programs: Sequence[Program]) -> None:
+        """Refuse: these devices run no programs."""
+        raise TrialError(f"the simulated fabric cannot run {programs[0].kind!r}")
+
+    def _set_thresholds(self, change: Change) -> Change:
+        """Set thresholds; what is as it should be is left alone."""
+        self._bounds.check(change)
+        queues = change.targets
+        columns = (change["kmin_bytes"], change["kmax_bytes"], red_max_ps(change["pmax"]))
+        wanted = np.column_stack(columns)
         differs = (self._known[queues, _KMIN : _MAX_P + 1] != wanted).any(axis=1)
         if differs.any():
             self._simulation.ask(Operation.THRESHOLDS, queues[differs], *wanted[differs].T)
             self._known, _ = self._read()
-        return Applied(
-            t_ns=self._now_ns,
-            queues=queues,
-            kmin_bytes=self._known[queues, _KMIN],
-            kmax_bytes=self._known[queues, _KMAX],
-            pmax=_pmax(self._known[queues, _MAX_P]),
-        )
+        return Change(ECN.name, queues, _thresholds(self._known[queues]))
 
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
@@ -146,21 +151,28 @@ class SimulatedRig:
         self._host_times.append(self._now_ns)
         self._host_rows.append(counters)
 
-    def hosts(self) -> HostRecords:
-        """Return the hosts' counters so far."""
+    def finish(self, observer: Observer) -> Outcome:
+        """Return what became of the trial, with ns-3's count of events and of packet-hops."""
+        run_s = round(time.monotonic() - self._built_s, 3)
+        words = self._simulation.ask(Operation.FLOWS)
+        flows = FlowRecords(*words[:-2].reshape(-1, _FLOW_COLUMNS).T)
         shape = (len(self._host_rows), len(self._testbed.hosts), _HOST_COUNTERS)
         rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        return HostRecords(np.array(self._host_times, dtype=np.int64), *np.moveaxis(rows, 2, 0))
+        t_ns = np.array(self._host_times, dtype=np.int64)
+        hosts = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
+        switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
+        facts = {
+            "end_ns": self._now_ns,
+            "packet_hops": switched + int(words[-2]),
+            "events": int(words[-1]),
+            "run_wall_s": run_s,
+        }
+        return Outcome(flows, hosts, self.events, facts)
 
-    def outcome(self) -> tuple[FlowRecords, int, int]:
-        """Return what became of the flows, the packets that hosts sent, and ns-3's events."""
-        words = self._simulation.ask(Operation.FLOWS)
-        rows = words[:-2].reshape(-1, _FLOW_COLUMNS)
-        return FlowRecords(*rows.T), int(words[-2]), int(words[-1])
 
-
-def _pmax(max_p: Ints) -> Floats:
-    return read_back_pmax(max_p.astype(np.float64))
+def _thresholds(known: Ints) -> dict[str, Any]:
+    max_p = known[:, _MAX_P].astype(np.float64)
+    return ECN.named(known[:, _KMIN], known[:, _KMAX], read_back_pmax(max_p))
 
 
 class _FlowWindow:

@@ -2,7 +2,7 @@
 
 Wanted are the shaper (or none), and below it either a fair queue or RED queues, under ETS where
 there are several. They are compared by what the kernel reports of their settings; the layout and
-the handles are those of `orchestration.backends.qdiscs`.
+the handles are those of `orchestration.device.qdiscs`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from orchestration.backends.fake.backend import FakeBackend
+from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.cli.display import open_display
 from orchestration.model.errors import Interrupted
@@ -22,7 +22,7 @@ from orchestration.runner.run import run_campaign
 PR_SET_PDEATHSIG = 1
 
 
-class Endless(FakeBackend):
+class Endless(FluidBackend):
     def __init__(self, notes: Path) -> None:
         self.notes = notes
 

@@ -151,7 +151,7 @@ def _require_machine() -> None:
     if platform.machine() not in ("x86_64", "i686"):
         raise NotReadyError(
             f"user-mode Linux runs on x86, this machine is {platform.machine()}",
-            "use another machine, or the fake backend: --on fake",
+            "use another machine, or the fluid backend: --on fluid",
         )
 
 

@@ -8,8 +8,6 @@ from types import TracebackType
 from typing import Any
 
 from inventory.rack import Rack
-from orchestration.backends.hardware.agent.lease import boottime_ns
-from orchestration.backends.hardware.errors import DeviceError, DeviceGone
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.outcome import (
     Outcome,
@@ -22,6 +20,8 @@ from orchestration.backends.hardware.safety.recovery import (
     Agent,
     settle_dead_runs,
 )
+from orchestration.device.agent.lease import boottime_ns
+from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.model.records import Observation
 

@@ -1,36 +1,37 @@
-"""The rate limit on threshold changes: none is lost without being counted."""
+"""The rate limit on changes of a knob: none is lost without being counted."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from orchestration.model.records import SetThresholds
+from orchestration.model.knobs import Knob
+from orchestration.model.records import Change
 
 _NEVER_NS = np.iinfo(np.int64).min // 2
 
 
 class ChangeLimiter:
-    """Lets each queue's thresholds change at most once in `min_interval_ns`.
+    """Lets a knob be turned at each of its `count` targets at most once in `min_interval_ns`.
 
-    A change that comes too early waits; a later one for the same queue takes its place.
+    A change that comes too early waits; a later one for the same target takes its place.
 
     `held_back` counts changes that had to wait, `superseded` those of them that never took effect
-    because a later one came first. Setting a queue to what it has is no change.
+    because a later one came first. Setting a target to what it has is no change.
     """
 
-    def __init__(self, queues: int, min_interval_ns: int) -> None:
+    def __init__(self, knob: Knob, count: int, min_interval_ns: int) -> None:
+        self._knob = knob
         self._interval_ns = min_interval_ns
-        self._changed_ns = np.full(queues, _NEVER_NS, dtype=np.int64)
-        # kmin, kmax, pmax
-        self._set = np.full((3, queues), np.nan)
-        self._waiting_values = np.full((3, queues), np.nan)
-        self._waits = np.zeros(queues, dtype=bool)
+        self._changed_ns = np.full(count, _NEVER_NS, dtype=np.int64)
+        self._set = np.full((len(knob.columns), count), np.nan)
+        self._waiting_values = self._set.copy()
+        self._waits = np.zeros(count, dtype=bool)
         self.held_back = 0
         self.superseded = 0
 
     @property
     def waiting(self) -> int:
-        """How many queues have a change that waits."""
+        """How many targets have a change that waits."""
         return int(self._waits.sum())
 
     @property
@@ -40,13 +41,13 @@ class ChangeLimiter:
             return None
         return int(self._changed_ns[self._waits].min()) + self._interval_ns
 
-    def submit(self, action: SetThresholds, now_ns: int) -> SetThresholds:
-        """Take a tuner's action; return what may be set now, waiting changes that are due included.
+    def submit(self, change: Change, now_ns: int) -> Change:
+        """Take a tuner's change; return what may be set now, waiting changes that are due included.
 
         Values are taken as they are: bounds are checked before.
         """
-        queues = action.queues
-        wanted = np.stack([action.kmin_bytes, action.kmax_bytes, action.pmax]).astype(np.float64)
+        queues = change.targets
+        wanted = np.stack([change[name] for name in self._knob.column_names]).astype(np.float64)
         waited = self._waits[queues]
         repeated = waited & (self._waiting_values[:, queues] == wanted).all(axis=0)
         self.superseded += int((waited & ~repeated).sum())
@@ -57,20 +58,16 @@ class ChangeLimiter:
         self.held_back += int((self._waits[queues] & ~repeated).sum())
         return ready
 
-    def due(self, now_ns: int) -> SetThresholds:
+    def due(self, now_ns: int) -> Change:
         """Return the waiting changes that may be made now; they wait no more."""
         return self._release(now_ns)
 
-    def _release(self, now_ns: int) -> SetThresholds:
+    def _release(self, now_ns: int) -> Change:
         may = self._waits & (now_ns - self._changed_ns >= self._interval_ns)
         queues = np.flatnonzero(may)
         values = self._waiting_values[:, queues]
         self._set[:, queues] = values
         self._changed_ns[queues] = now_ns
         self._waits[queues] = False
-        return SetThresholds(
-            queues=queues,
-            kmin_bytes=values[0].astype(np.int64),
-            kmax_bytes=values[1].astype(np.int64),
-            pmax=values[2],
-        )
+        columns = zip(self._knob.columns, values, strict=True)
+        return self._knob.change(queues, *(row.astype(column.dtype) for column, row in columns))

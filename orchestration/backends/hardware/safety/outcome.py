@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestration.backends.hardware.agent.state import RESTORABLE
-from orchestration.backends.hardware.errors import printable
+from orchestration.device.agent.state import RESTORABLE
+from orchestration.device.errors import printable
 
 # Parts of a snapshot that runs do not change.
 _OTHERS = ("fingerprint", "other row")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from orchestration.backends.hardware.errors import DeviceError, printable
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
 from orchestration.backends.hardware.safety.outcome import Outcome, outcome_of
+from orchestration.device.errors import DeviceError, printable
 from orchestration.model.errors import NotReadyError
 
 RESTORE_TIMEOUT_S = 60.0

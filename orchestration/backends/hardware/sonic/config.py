@@ -14,7 +14,7 @@ from math import gcd
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.schema import QUEUES, Tables, check, check_classes
 from orchestration.backends.hardware.sonic.tables import COLOURS, MOST_BYTES
-from orchestration.backends.qdiscs import CLASS_TOS
+from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
 
 NAME = "CLOSLOOP"

@@ -1,0 +1,104 @@
+"""RED queues of a Linux switch: read all of them, set some of them, many times a second.
+
+    red.open   {queues: [[interface, handle], ...]} -> as red.read
+    red.read   -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
+    red.set    {changes: [[index, kmin_bytes, kmax_bytes, max_p], ...]} -> as red.read, afterwards
+
+A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, max_p] of one
+queue, in the order of `red.open`. Counters are as the kernel has them: packets, marks and drops
+wrap at 32 bits. A change keeps what is queued.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import Any
+
+from orchestration.device import qdiscs as requests
+from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.agent.netlink import (
+    Qdisc,
+    RouteSocket,
+    attributes,
+    interface_index,
+    qdiscs,
+)
+
+_PARMS, _MAX_P = 1, 3
+
+
+class RedQueues:
+    """The queues that were opened."""
+
+    def __init__(self) -> None:
+        self._socket = RouteSocket()
+        self._places: list[tuple[int, int]] = []
+        self._names: list[str] = []
+        self._parents: list[int] = []
+
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Remember the queues. Raises OperationError for those that are not there."""
+        self._names = [f"{interface} ({int(handle):#x})" for interface, handle in request["queues"]]
+        self._places = []
+        for interface, handle in request["queues"]:
+            try:
+                index = interface_index(interface)
+            except OSError:
+                raise OperationError(
+                    f"has no interface {interface}", "correct closloop_links in the inventory"
+                ) from None
+            self._places.append((index, int(handle)))
+        found = self._found()
+        self._parents = [found[place].parent for place in self._places]
+        return self.read(request)
+
+    def read(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Read all queues once."""
+        t_ns = time.monotonic_ns()
+        found = self._found()
+        return {"t_ns": t_ns, "rows": [_row(found[place]) for place in self._places]}
+
+    def set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Set thresholds of some queues, and read all queues."""
+        batch = []
+        for index, kmin_bytes, kmax_bytes, max_p in request["changes"]:
+            ifindex, handle = self._places[index]
+            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < max_p < 2**32:
+                raise OperationError(
+                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, max_p {max_p} at "
+                    f"{self._names[index]}",
+                    "0 <= kmin <= kmax, and a probability above 0",
+                )
+            parent = self._parents[index]
+            batch.append(
+                requests.red_change(ifindex, handle, parent, kmin_bytes, kmax_bytes, max_p)
+            )
+        self._socket.request(batch)
+        return self.read(request)
+
+    def _found(self) -> dict[tuple[int, int], Qdisc]:
+        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == "red"}
+        for place, name in zip(self._places, self._names):
+            if place not in found:
+                raise OperationError(
+                    f"has no RED queue at {name}", "run `closloop provision` on the inventory"
+                )
+        return found
+
+
+def _row(queue: Qdisc) -> list[int]:
+    options = attributes(queue.options, 0)
+    kmin_bytes, kmax_bytes = struct.unpack_from("=II", options[_PARMS], 4)
+    (max_p,) = struct.unpack_from("=I", options[_MAX_P])
+    (marked,) = struct.unpack_from("=I", queue.xstats, 12)
+    return [
+        queue.backlog, queue.bytes_, queue.packets, marked, queue.drops,
+        kmin_bytes, kmax_bytes, max_p,
+    ]  # fmt: skip
+
+
+def operations(_: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    queues = RedQueues()
+    return {"red.open": queues.open, "red.read": queues.read, "red.set": queues.set}

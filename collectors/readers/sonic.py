@@ -1,0 +1,384 @@
+"""A SONiC switch's queues, through its Redis: counters read, WRED profiles set and read back.
+
+    sonic.capabilities {}          what the switch offers (`sonic_places.capabilities`)
+    sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
+    sonic.read {}                  -> a reading of the opened queues
+    sonic.set {changes: [[index, kmin_bytes, kmax_bytes, pmax], ...]}   -> a reading afterwards
+    sonic.dump {tables: [...]}     -> rows of CONFIG_DB
+    sonic.restore {tables: {...}}  -> what was changed to have these rows and no others
+
+A reading has `rows`, one a queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
+dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does not offer a number.
+Thresholds are what ASIC_DB says. `t_ns` is when each row's counters were read from the ASIC, on
+this device's CLOCK_MONOTONIC, with which SONiC stamps them; `peak_bytes` are the watermarks, which
+are no depths but the most within the watermarks' last poll; `pauses` PFC frames received and sent,
+by port and priority.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from math import gcd
+from typing import Any
+
+from collectors.readers.sonic_places import (
+    DEPTH,
+    GROUPS,
+    MARKS,
+    VERSION_FILE,
+    Place,
+    capabilities,
+    find_places,
+    polls_ms,
+    whole,
+)
+from orchestration.device.agent.configdb import bring, dump
+from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.agent.resp import (
+    ASIC_DB,
+    CONFIG_DB,
+    COUNTERS_DB,
+    SOCKET,
+    Command,
+    Redis,
+    RedisError,
+)
+
+_COUNTERS = ("SAI_QUEUE_STAT_BYTES", "SAI_QUEUE_STAT_PACKETS", "SAI_QUEUE_STAT_DROPPED_PACKETS")
+_PEAK = "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"
+_PRIORITIES = range(8)
+_PAUSES = [f"SAI_PORT_STAT_PFC_{p}_{way}_PKTS" for way in ("RX", "TX") for p in _PRIORITIES]
+_ATTRIBUTES = ("MIN_THRESHOLD", "MAX_THRESHOLD", "DROP_PROBABILITY")
+
+# orchagent and syncd take well below a second for a change; longer means that it was refused.
+APPLY_TIMEOUT_S = 3.0
+# A value that stays the same, near the one asked for, has been rounded to itself after this long.
+SETTLE_S = 0.1
+_LOOK_EVERY_S = 0.001
+# An ASIC's unit of thresholds is a cell of 80 to some thousand bytes.
+_COARSEST_BYTES = 8192
+
+# Never makes a row: a profile that has been lost would come back with thresholds only.
+_SET_EXISTING = """
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV))
+return 1
+"""
+
+Values = tuple[int, int, int]  # kmin and kmax in bytes, drop probability in percent
+
+
+class _Gone(OperationError):  # noqa: N818 (names what is so)
+    """An object that was there when the queues were looked for is no more."""
+
+
+class Queues:
+    """The queues that were opened. Found anew when Redis has restarted."""
+
+    def __init__(self, redis: Redis, queues: Sequence[Any]) -> None:
+        self._redis = redis
+        self._queues = list(queues)
+        self._restarts = redis.restarts
+        self._asked: dict[int, Values] = {}
+        self._grid = 0
+        self._places: list[Place] = []
+        self._find()
+
+    def _find(self) -> None:
+        self._places = find_places(self._redis, self._queues)
+        self._polls_ms = polls_ms(self._redis)
+        self._ports = {place.port: place.port_oid for place in self._places}
+
+    def open(self) -> dict[str, Any]:
+        """Read all queues; counters just turned on are given time for their first poll."""
+        until = time.monotonic() + APPLY_TIMEOUT_S
+        while True:
+            reading = self.read()
+            complete = all(
+                (row[0] is not None or not place.depth) and (row[3] is not None or not place.marks)
+                for place, row in zip(self._places, reading["rows"])
+            )
+            if complete or time.monotonic() > until:
+                return reading
+            time.sleep(SETTLE_S)
+
+    def read(self) -> dict[str, Any]:
+        """Read all queues. Raises OperationError if a queue has no counters any more."""
+        return self._steadily(self._read)
+
+    def set(self, changes: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """Set thresholds, wait until the ASIC has them, and read all queues."""
+        wanted = {int(index): self._values(int(index), *rest) for index, *rest in changes}
+        return self._steadily(lambda: self._set(wanted))
+
+    def _steadily(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Do it, and again from the start if Redis or the switch's daemons were restarted."""
+        until = time.monotonic() + APPLY_TIMEOUT_S
+        while True:
+            try:
+                result = do()
+                if self._redis.restarts == self._restarts:
+                    return result
+            except OperationError as error:
+                lost = isinstance(error, _Gone) or self._redis.restarts != self._restarts
+                if not lost or time.monotonic() > until:
+                    raise
+            self._find_again(until)
+
+    def _find_again(self, until: float) -> None:
+        while True:
+            try:
+                self._find()
+            except OperationError:
+                # the daemons may not have filled the databases yet
+                if time.monotonic() > until:
+                    raise
+                time.sleep(SETTLE_S)
+            else:
+                self._asked.clear()
+                self._restarts = self._redis.restarts
+                return
+
+    def _values(self, index: int, kmin: Any, kmax: Any, pmax: Any) -> Values:
+        if not 0 <= index < len(self._places):
+            raise OperationError(f"there is no queue {index}: {len(self._places)} are open")
+        low, high, share = int(kmin), int(kmax), float(pmax)
+        if not (0 <= low <= high < 2**31 and 0 <= share <= 1):
+            place = self._places[index]
+            raise OperationError(
+                f"queue {place.queue} of {place.port} cannot have kmin {low}, kmax {high} and "
+                f"pmax {share}",
+                "set 0 <= kmin <= kmax < 2 GiB, and pmax from 0 to 1",
+            )
+        # 0 stands for the whole buffer
+        return max(1, low), max(1, high), int(share * 100 + 0.5)
+
+    # Reading
+
+    def _read(self) -> dict[str, Any]:
+        now_ns = time.monotonic_ns()
+        fields = (*_COUNTERS, MARKS, DEPTH, _PEAK)
+        commands: list[Command] = [
+            (COUNTERS_DB, ("HMGET", f"COUNTERS:{place.oid}", *fields)) for place in self._places
+        ]
+        commands += [
+            (COUNTERS_DB, ("HMGET", f"COUNTERS:{oid}", *_PAUSES)) for oid in self._ports.values()
+        ]
+        commands.append((COUNTERS_DB, ("HGETALL", "COUNTERS:TIME_STAMP")))
+        replies = self._redis.run(commands + self._asic_commands(range(len(self._places))))
+        count, ports = len(self._places), len(self._ports)
+        stamps = _stamps(replies[count + ports])
+        asic = replies[count + ports + 1 :]
+        rows, times, peaks = [], [], []
+        first = 0
+        for place, values in zip(self._places, replies):
+            rows.append(self._row(place, values, asic[first]))
+            first += len(place.colours)
+            times.append(self._time_ns(place, stamps, now_ns))
+            peaks.append(whole(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
+        return {
+            "now_ns": now_ns,
+            "t_ns": times,
+            "rows": rows,
+            "peak_bytes": peaks,
+            "pauses": _pauses(self._ports, replies[count : count + ports]),
+            "restarts": self._redis.restarts,
+            "grid_bytes": self._grid,
+        }
+
+    def _row(
+        self, place: Place, values: Sequence[str | None], asic: Sequence[str | None]
+    ) -> list[int | None]:
+        sent, packets, dropped, marked, depth, _ = (whole(value) for value in values)
+        thresholds = [whole(value) for value in asic]
+        if None in (sent, packets, dropped, *thresholds):
+            raise _Gone(
+                f"the counters or the WRED object of queue {place.queue} of {place.port} are gone",
+                "see whether the switch's containers swss, syncd and database run",
+            )
+        return [
+            depth if place.depth else None,
+            sent,
+            packets,
+            marked if place.marks else None,
+            dropped,
+            *thresholds,
+        ]
+
+    def _time_ns(self, place: Place, stamps: dict[str, int], now_ns: int) -> int:
+        """When the oldest of a queue's numbers was read; at the worst a whole poll ago."""
+        used = ["QUEUE"]
+        used += ["PFCWD"] if place.depth else []
+        used += ["WRED_ECN_QUEUE"] if place.marks else []
+        oldest = now_ns
+        for group in used:
+            unknown = now_ns - self._polls_ms[group] * 1_000_000
+            oldest = min(oldest, stamps.get(group, unknown))
+        return oldest
+
+    # Setting
+
+    def _set(self, wanted: dict[int, Values]) -> dict[str, Any]:
+        if wanted:
+            before = self._asic(wanted)
+            self._write(wanted)
+            self._await(wanted, before)
+            self._asked.update(wanted)
+        return self._read()
+
+    def _write(self, wanted: dict[int, Values]) -> None:
+        """One write a profile, all fields together: no daemon can see kmin above kmax."""
+        commands = []
+        for index, (kmin, kmax, percent) in wanted.items():
+            place = self._places[index]
+            fields: list[Any] = []
+            for colour in place.colours:
+                fields += [f"{colour}_min_threshold", kmin, f"{colour}_max_threshold", kmax]
+                fields += [f"{colour}_drop_probability", percent]
+            key = f"WRED_PROFILE|{place.profile}"
+            commands.append((CONFIG_DB, ("EVAL", _SET_EXISTING, 1, key, *fields)))
+        for index, done in zip(wanted, self._redis.run(commands)):
+            if not done:
+                raise OperationError(
+                    f"the switch has lost WRED profile {self._places[index].profile}",
+                    "its database was restarted or reloaded: run `closloop provision`",
+                )
+
+    def _await(self, wanted: dict[int, Values], before: dict[int, list[int]]) -> None:
+        """Look at ASIC_DB until it has what was asked for, or what that is rounded to."""
+        start = time.monotonic()
+        waiting = set(wanted)
+        while waiting:
+            waited = time.monotonic() - start
+            now = self._asic(waiting)
+            for index in sorted(waiting):
+                if self._has(index, wanted[index], before[index], now[index], waited):
+                    waiting.discard(index)
+            if waiting and waited > APPLY_TIMEOUT_S:
+                index = min(waiting)
+                place, values = self._places[index], now[index]
+                raise OperationError(
+                    f"WRED profile {place.profile} was asked for kmin, kmax, percent of "
+                    f"{wanted[index]}, but after {APPLY_TIMEOUT_S:.0f} s the ASIC has "
+                    f"{tuple(values[:3])}",
+                    "look for what orchagent refused in the switch's /var/log/syslog",
+                )
+            if waiting:
+                time.sleep(_LOOK_EVERY_S)
+
+    def _has(
+        self, index: int, wanted: Values, before: list[int], now: list[int], waited: float
+    ) -> bool:
+        asked = self._asked.get(index)
+        for place, value in enumerate(now):
+            field = place % len(wanted)
+            want, threshold = wanted[field], field < 2
+            if value == (_rounded(want, self._grid) if threshold else want):
+                continue
+            near = threshold and abs(value - want) <= max(_COARSEST_BYTES, want // 50)
+            same = asked is not None and asked[field] == want
+            if not near or not (value != before[place] or same or waited >= SETTLE_S):
+                return False
+        for value, want in zip(now, wanted):
+            if value != want:
+                self._grid = gcd(self._grid, value)
+        return True
+
+    def _asic(self, indices: Iterable[int]) -> dict[int, list[int]]:
+        """What the ASIC has: kmin, kmax and percent of each colour, by queue."""
+        order = list(indices)
+        replies = self._redis.run(self._asic_commands(order))
+        result: dict[int, list[int]] = {}
+        at = 0
+        for index in order:
+            colours = len(self._places[index].colours)
+            values = [whole(value) for reply in replies[at : at + colours] for value in reply]
+            at += colours
+            if None in values:
+                raise _Gone(
+                    f"the ASIC has no WRED object for {self._places[index].profile} any more",
+                    "run `closloop provision`",
+                )
+            result[index] = [value for value in values if value is not None]
+        return result
+
+    def _asic_commands(self, indices: Iterable[int]) -> list[Command]:
+        return [
+            (
+                ASIC_DB,
+                (
+                    "HMGET",
+                    f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{self._places[index].wred}",
+                    *(f"SAI_WRED_ATTR_{colour.upper()}_{name}" for name in _ATTRIBUTES),
+                ),
+            )
+            for index in indices
+            for colour in self._places[index].colours
+        ]
+
+
+def _rounded(want: int, grid: int) -> int:
+    return -(-want // grid) * grid if grid else want
+
+
+def _stamps(flat: Sequence[str]) -> dict[str, int]:
+    """When each group of counters was last read; without those that the release does not stamp."""
+    found: dict[str, int] = {}
+    for name, value in zip(flat[::2], flat[1::2]):
+        for group, (prefix, _, _) in GROUPS.items():
+            at = whole(value)
+            if at is not None and name.startswith(f"{prefix}_") and name.endswith("_time_stamp"):
+                found[group] = min(at, found.get(group, at))
+    return found
+
+
+def _pauses(ports: Iterable[str], replies: Sequence[Any]) -> dict[str, list[list[int | None]]]:
+    half = len(_PRIORITIES)
+    numbers = [[whole(value) for value in reply] for reply in replies]
+    return {port: [values[:half], values[half:]] for port, values in zip(ports, numbers)}
+
+
+def operations(
+    agent: Agent, path: str = SOCKET, version_file: str = VERSION_FILE
+) -> dict[str, Operation]:
+    """Return the service's operations."""
+    redis = Redis(path)
+    opened: list[Queues] = []
+    agent.at_end(redis.close)
+
+    def about(_: dict[str, Any]) -> dict[str, Any]:
+        return capabilities(redis, version_file)
+
+    def open_queues(request: dict[str, Any]) -> dict[str, Any]:
+        said = capabilities(redis, version_file)
+        opened[:] = [Queues(redis, request["queues"])]
+        return {**opened[0].open(), "about": said}
+
+    def queues() -> Queues:
+        if not opened:
+            raise OperationError("no queues are open", "call sonic.open first")
+        return opened[0]
+
+    def restore(request: dict[str, Any]) -> list[str]:
+        return bring(redis, request["tables"], exact=True)
+
+    found: dict[str, Operation] = {
+        "sonic.capabilities": about,
+        "sonic.open": open_queues,
+        "sonic.read": lambda _: queues().read(),
+        "sonic.set": lambda request: queues().set(request["changes"]),
+        "sonic.dump": lambda request: dump(redis, request["tables"]),
+        "sonic.restore": restore,
+    }
+    return {name: _said_plainly(do) for name, do in found.items()}
+
+
+def _said_plainly(do: Operation) -> Operation:
+    def operation(request: dict[str, Any]) -> Any:
+        try:
+            return do(request)
+        except RedisError as error:
+            raise OperationError(error.what, error.remedy) from error
+
+    return operation

@@ -1,1 +1,0 @@
-"""The `fake` backend: a deterministic fluid model of the fabric, for tests and quick looks."""

@@ -1,0 +1,59 @@
+"""The `fluid` backend: any trial, on any machine, in a fraction of a second, always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from inventory.topology import Testbed
+from orchestration.backends.fluid.rig import KNOBS, SIGNALS, FluidRig
+from orchestration.model.errors import NotReadyError, TrialError
+from orchestration.model.ports import Offer, Progress, Tuner
+from orchestration.model.records import Schedule, TrialRecord
+from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.session import run_trial
+from tuners import registry
+
+
+class FluidBackend:
+    """Runs trials on the fluid model. Nothing outside the process is touched."""
+
+    name = "fluid"
+
+    def offer(self, testbed: Testbed) -> Offer:
+        """Return what tuners can observe and turn."""
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
+
+    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+        """Accept every testbed with one queue a port: the model needs nothing of the machine."""
+        if testbed.classes:
+            raise NotReadyError(
+                f"the fluid backend has one queue a port, testbed {testbed.name} has "
+                f"{len(testbed.classes)} traffic classes",
+                "use the emulated backend, or a testbed without 'classes'",
+            )
+
+    def run(
+        self,
+        trial: TrialSpec,
+        testbed: Testbed,
+        schedule: Schedule,
+        folder: Path,
+        progress: Progress,
+        tuner: Tuner | None = None,
+    ) -> TrialRecord:
+        """Run one trial.
+
+        Raises TrialError for a congestion control that the model has not, NotReadyError as `check`.
+        """
+        self.check(testbed, 1)
+        if trial.host.congestion_control != "dctcp":
+            raise TrialError(
+                f"the fluid backend has no {trial.host.congestion_control!r}, only dctcp",
+                "use the emulated backend, or set host.congestion_control to dctcp",
+            )
+        tuner = tuner or registry.create(trial.tuner)
+        watches = wants_flow_table(tuner.observes)
+        rig = FluidRig(trial, testbed, schedule, flow_table=watches)
+        return run_trial(rig, tuner, trial, testbed, folder, progress)

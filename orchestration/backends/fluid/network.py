@@ -1,0 +1,179 @@
+"""The queues of the fluid fabric: a fluid network with RED marking, finite buffers and counters.
+
+Bytes are those that Linux counts on a link: payload, TCP/IP and Ethernet headers, no framing.
+Every flow is a column, every stage of the fabric a row (see `paths`). A queue is served in
+proportion to what each flow has in it, which is FIFO for a fluid that is well mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change, Floats, Ints
+
+# Keeps 0 / 0 at 0 without a mask; far below any byte count.
+_TINY = 1e-300
+
+
+class FluidNetwork:
+    """Ports with their queues, and what each flow has in them.
+
+    Port arrays have `len(testbed.ports) + 2` entries (see `Paths`), flow arrays (flows,) or
+    (stages, flows).
+    """
+
+    def __init__(self, testbed: Testbed, stages: int) -> None:
+        frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+        self._framing_bytes = testbed.framing_bytes
+        # Wire bytes, framing included, in a counted byte of full packets.
+        self._wire_share = (frame + testbed.framing_bytes) / frame
+        # In wire bytes per ns.
+        rates = [port.rate_bps / 8e9 for port in testbed.ports]
+        buffers = [port.buffer_bytes or np.inf for port in testbed.ports]
+        self.rate = np.array([*rates, np.inf, 0.0])
+        self.buffer = np.array([*buffers, np.inf, 0.0])
+        self._full_rate = self.rate.copy()
+        self._full_buffer = self.buffer.copy()
+        self._set_waits()
+        self.queues = np.array([port.index for port in testbed.queues], dtype=np.int64)
+        count = len(self.rate)
+        # Until thresholds are set nothing is marked below a full buffer; hosts never mark.
+        self.kmin = self.buffer.copy()
+        self.kmax = self.buffer.copy()
+        self.pmax = np.ones(count)
+        self._slope = np.zeros(count)
+        self.tx_bytes = np.zeros(count)
+        self.tx_packets = np.zeros(count)
+        self.marked_packets = np.zeros(count)
+        self.dropped_packets = np.zeros(count)
+        self._nowhere = count - 2
+        self.path = np.zeros((stages, 0), dtype=np.int64)
+        self.backlog = np.zeros((stages, 0))
+        self._sent = np.zeros((stages, 0))
+        self._marked = np.zeros((stages, 0))
+        # What a flow has sent through each port of its path, as of the last `count`.
+        self.passed = np.zeros((stages, 0))
+        # Of each flow, whose packets are small if it is: packets and wire bytes in a counted byte.
+        self.packets_per_byte = np.zeros(0)
+        self._wire_per_byte = np.ones(0)
+
+    def set_thresholds(self, change: Change) -> None:
+        """Set RED on some queues (indices into `Testbed.queues`), at once."""
+        ports = self.queues[change.targets]
+        kmin, kmax, pmax = (change[name] for name in ECN.column_names)
+        self.kmin[ports], self.kmax[ports], self.pmax[ports] = kmin, kmax, pmax
+        self._slope[ports] = pmax / np.maximum(kmax - kmin, 1)
+
+    def set_links(self, ports: Iterable[int], *, up: bool) -> None:
+        """Take ports out of service (they drop what they hold and get) or put them back."""
+        index = list(ports)
+        self.rate[index] = self._full_rate[index] if up else 0.0
+        self.buffer[index] = self._full_buffer[index] if up else 0.0
+        self._set_waits()
+
+    def _set_waits(self) -> None:
+        """Set the ns that a counted byte in a queue delays those behind it."""
+        self._wait_per_byte = np.zeros(len(self.rate))
+        np.divide(self._wire_share, self.rate, out=self._wait_per_byte, where=self.rate > 0)
+
+    def grow(self, stages: int, flows: int) -> None:
+        """Make room for more stages or flows; new places are empty."""
+        rows, columns = stages - self.path.shape[0], flows - self.path.shape[1]
+        edges = ((0, rows), (0, columns))
+        self.path = np.pad(self.path, edges, constant_values=self._nowhere)
+        self.backlog = np.pad(self.backlog, edges)
+        self._sent = np.pad(self._sent, edges)
+        self._marked = np.pad(self._marked, edges)
+        self.passed = np.pad(self.passed, edges)
+        self.packets_per_byte = np.pad(self.packets_per_byte, (0, columns))
+        self._wire_per_byte = np.pad(self._wire_per_byte, (0, columns), constant_values=1.0)
+
+    def place(self, flow: int, path: Ints, packets_per_byte: float) -> None:
+        """Give a place to a new flow with its path, shape (stages or fewer,)."""
+        before = self.path[:, flow].copy()
+        self.path[: len(path), flow] = path
+        self.path[len(path) :, flow] = self._nowhere
+        self.passed[self.path[:, flow] != before, flow] = 0.0
+        self.packets_per_byte[flow] = packets_per_byte
+        self._wire_per_byte[flow] = 1.0 + self._framing_bytes * packets_per_byte
+
+    def vacate(self, flows: Ints) -> None:
+        """Send on the last remains of flows that are through, and free their places."""
+        self._sent[:, flows] += np.cumsum(self.backlog[:, flows], axis=0)
+        self.backlog[:, flows] = 0.0
+        self.count()
+        self.path[:, flows] = self._nowhere
+
+    def lengths(self) -> Floats:
+        """Return the length of every queue in bytes."""
+        return self._by_port(self.backlog)
+
+    def marking(self, lengths: Floats) -> Floats:
+        """Return RED's marking probability at every port, on the instantaneous queue.
+
+        The straight line from 0 at kmin to pmax at kmax, 1 above kmax (Zhu et al. 2015, DCQCN).
+        """
+        ramp = np.maximum(lengths - self.kmin, 0.0) * self._slope
+        return np.where(lengths > self.kmax, 1.0, ramp)
+
+    def wait_ns(self, lengths: Floats) -> Floats:
+        """Return how long each flow's last byte would wait in the queues of its path.
+
+        A port that is down makes nothing wait: it drops.
+        """
+        total: Floats = (lengths * self._wait_per_byte).take(self.path).sum(axis=0)
+        return total
+
+    def shed(self, lengths: Floats) -> Floats:
+        """Drop what exceeds the buffers, in proportion to what each flow has there.
+
+        Returns the bytes that each flow loses.
+        """
+        excess = np.maximum(lengths - self.buffer, 0.0)
+        share = excess / np.maximum(lengths, _TINY)
+        lost = self.backlog * share.take(self.path)
+        self.backlog -= lost
+        self.dropped_packets += self._by_port(lost * self.packets_per_byte)
+        total: Floats = lost.sum(axis=0)
+        return total
+
+    def advance(self, send: Floats, marked: Floats | None, step_ns: float) -> Floats:
+        """Let `step_ns` pass: flows put `send` bytes in, every queue serves what its rate allows.
+
+        `marked` is the share of each flow that is marked at each stage, None when no queue marks.
+        Returns the bytes that reach the receivers.
+        """
+        ports = len(self.rate)
+        room = self.rate * step_ns
+        moved = np.empty_like(self.backlog)
+        moving = send
+        for path, backlog, through in zip(self.path, self.backlog, moved, strict=True):
+            backlog += moving
+            demand = np.bincount(path, backlog * self._wire_per_byte, ports)
+            served = np.minimum(demand, room)
+            room -= served
+            moving = np.multiply(backlog, (served / (demand + _TINY)).take(path), out=through)
+            backlog -= moving
+        self._sent += moved
+        if marked is not None:
+            self._marked += moved * marked
+        return moving
+
+    def count(self) -> None:
+        """Bring the ports' counters up to date with what the flows have sent."""
+        self.tx_bytes += self._by_port(self._sent)
+        self.tx_packets += self._by_port(self._sent * self.packets_per_byte)
+        self.marked_packets += self._by_port(self._marked * self.packets_per_byte)
+        self.passed += self._sent
+        self._sent[:] = 0.0
+        self._marked[:] = 0.0
+
+    def _by_port(self, amounts: Floats) -> Floats:
+        total: Floats = np.bincount(self.path.ravel(), amounts.ravel(), len(self.rate)).astype(
+            np.float64, copy=False
+        )
+        return total

@@ -1,0 +1,264 @@
+"""The hosts of the fluid fabric: which flows are on, what they send, when each has ended.
+
+A flow that is on occupies a place (a column of the network's arrays), which the next flow takes
+over once it has ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from inventory.routing import PathTable
+from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
+from orchestration.backends.fluid.flows import FlowWindow
+from orchestration.backends.fluid.network import FluidNetwork
+from orchestration.backends.fluid.paths import Paths
+from orchestration.backends.fluid.windows import Windows
+from orchestration.model.records import DONE, UNFINISHED, Floats, FlowRecords, Ints, Schedule
+
+_NEVER_NS = np.iinfo(np.int64).max
+_FREE = -1
+_PLACES_AT_A_TIME = 64
+# What one flow may keep in its host's queue before its window stops growing (TCP small queues).
+_SMALL_QUEUE_BYTES = 65_536
+# Of a flow in the fabric: so little that sending it on outside the queues' rates does not show. A
+# queue that is shared with others would take for ever to serve the last of a fluid.
+_REMAINS_BYTES = 16
+
+
+@dataclass(frozen=True)
+class _LastBytes:
+    """Flows that handed over their last byte in a step: where, when, the queues' wait then."""
+
+    places: Ints
+    sent_ns: Floats
+    wait_ns: Floats
+
+
+class Senders:
+    """The flows of one schedule on a `FluidNetwork`."""
+
+    def __init__(
+        self,
+        testbed: Testbed,
+        schedule: Schedule,
+        network: FluidNetwork,
+        paths: Paths,
+        min_rto_ns: int,
+        window: FlowWindow | None = None,
+    ) -> None:
+        self._testbed = testbed
+        self._schedule = schedule
+        self._network = network
+        self._paths = paths
+        self._idle_paths = PathTable(testbed)
+        self._min_rto_ns = min_rto_ns
+        self._window = window
+        self._header_bytes = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES
+        self._windows = Windows(testbed.mtu_bytes + ETHERNET_HEADER_BYTES)
+        self._next = 0
+        # By place:
+        self._flow = np.zeros(0, dtype=np.int64)
+        self._todo = np.zeros(0)
+        self._rate = np.zeros(0)
+        self._base_rtt_ns = np.ones(0)
+        self._wake_ns = np.zeros(0)
+        # By flow of the schedule:
+        self._end_ns = np.full(len(schedule), -1, dtype=np.int64)
+        self._retransmits = np.zeros(len(schedule))
+        # By host:
+        self.timeouts = np.zeros(len(testbed.hosts), dtype=np.int64)
+        self._last_bytes: _LastBytes | None = None
+
+    def over(self, now_ns: float) -> bool:
+        """Return whether every flow of the schedule has ended."""
+        all_on = self._next == len(self._schedule)
+        free = bool((self._flow == _FREE).all())
+        return all_on and free and bool((self._end_ns <= now_ns).all())
+
+    def idle_until_ns(self) -> int | None:
+        """Return when the next flow starts if none is on, else None."""
+        if bool((self._flow == _FREE).all()):
+            if self._next == len(self._schedule):
+                return int(_NEVER_NS)
+            return int(self._schedule.start_ns[self._next])
+        return None
+
+    def step(self, now_ns: float, step_ns: float) -> None:
+        """Let every flow send for `step_ns` from `now_ns` on.
+
+        A sender puts in what is acknowledged, and closes the gap between its window and what is on
+        the way within a round trip. That solves dq/dt of the fluid model (rate = window / RTT)
+        stably for any step, where Euler's method would oscillate once the step exceeds the RTT.
+        """
+        network, windows = self._network, self._windows
+        lengths = network.lengths()
+        if self._last_bytes is not None:
+            self._set_ends(self._last_bytes, lengths)
+        if (lengths > network.buffer).any():
+            self._take_losses(network.shed(lengths), now_ns)
+            lengths = network.lengths()
+        self._admit(now_ns + step_ns)
+
+        wait_ns = network.wait_ns(lengths)
+        rtt_ns = self._base_rtt_ns + wait_ns
+        on_the_way = network.backlog.sum(axis=0) + self._rate * self._base_rtt_ns
+        gap = windows.window - on_the_way
+        ack_clocked = self._rate * step_ns
+        wanted = ack_clocked - gap * np.expm1(-step_ns / rtt_ns)
+        wanted[self._wake_ns > now_ns] = 0.0
+        send = np.minimum(np.maximum(wanted, 0.0), self._todo)
+        self._todo -= send
+        ended = np.flatnonzero((self._todo <= 0.0) & (send > 0.0))
+        if len(ended):
+            self._note_last_bytes(ended, send, gap, wait_ns, now_ns, step_ns)
+
+        limited = network.backlog[0] < _SMALL_QUEUE_BYTES
+        marking = network.marking(lengths)
+        marked = marking.take(network.path) if marking.any() else None
+        arrived = network.advance(send, marked, step_ns)
+        self._rate = arrived / step_ns
+        echoed = None if marked is None else 1.0 - np.prod(1.0 - marked, axis=0)
+        windows.acknowledge(arrived, limited, echoed)
+
+    def settle(self) -> None:
+        """Free the places of flows whose bytes have all arrived. Brings the counters up to date."""
+        network = self._network
+        if self._last_bytes is not None:
+            self._set_ends(self._last_bytes, network.lengths())
+        left = network.backlog.sum(axis=0)
+        through = (self._todo <= 0.0) & (left < _REMAINS_BYTES)
+        done = np.flatnonzero(through & (self._flow != _FREE))
+        path = network.path.copy()
+        network.vacate(done)
+        self._note_flows(path)
+        self._flow[done] = _FREE
+        self._rate[done] = 0.0
+
+    def reroute(self, paths: Paths) -> None:
+        """Move the flows that are on to new paths; what is in a queue moves along."""
+        self._network.count()
+        self._note_flows(self._network.path)
+        self._paths = paths
+        places = np.flatnonzero(self._flow != _FREE)
+        table = paths.columns([self._ends(int(self._flow[place])) for place in places])
+        self._network.grow(max(len(table), len(self._network.path)), len(self._flow))
+        for place, path in zip(places.tolist(), table.T, strict=True):
+            self._network.place(place, path, self._network.packets_per_byte[place])
+
+    def _note_flows(self, path: Ints) -> None:
+        if self._window is not None:
+            payload = 1.0 - self._header_bytes * self._network.packets_per_byte
+            self._window.note(self._flow, path, self._network.passed * payload)
+
+    def records(self, end_ns: int) -> FlowRecords:
+        """Return every flow's outcome at the trial's end; sending is always in time here."""
+        done = (self._end_ns >= 0) & (self._end_ns <= end_ns)
+        return FlowRecords(
+            sent_ns=np.where(self._schedule.start_ns <= end_ns, self._schedule.start_ns, -1),
+            end_ns=np.where(done, self._end_ns, -1),
+            retransmits=np.rint(self._retransmits).astype(np.int64),
+            status=np.where(done, DONE, UNFINISHED),
+        )
+
+    def retransmits_by_host(self) -> Ints:
+        """Return the segments that each host has sent again, shape (hosts,)."""
+        hosts = len(self._testbed.hosts)
+        total = np.bincount(self._schedule.src, self._retransmits, hosts)
+        return np.rint(total).astype(np.int64)
+
+    def _admit(self, before_ns: float) -> None:
+        """Turn on the flows that start before this time."""
+        schedule = self._schedule
+        stop = int(np.searchsorted(schedule.start_ns, before_ns))
+        if stop == self._next:
+            return
+        flows = range(self._next, stop)
+        self._next = stop
+        free = np.flatnonzero(self._flow == _FREE)
+        if len(free) < len(flows):
+            self._grow(len(self._flow) + max(_PLACES_AT_A_TIME, len(flows)))
+            free = np.flatnonzero(self._flow == _FREE)
+        table = self._paths.columns([self._ends(flow) for flow in flows])
+        network = self._network
+        if len(table) > len(network.path):
+            network.grow(len(table), len(self._flow))
+        for number, (flow, place) in enumerate(zip(flows, free.tolist(), strict=False)):
+            _, src, dst = self._ends(flow)
+            size = int(schedule.size_bytes[flow])
+            packets = max(1, -(-size // self._testbed.mss_bytes))
+            total = size + packets * self._header_bytes
+            network.place(place, table[:, number], packets / total)
+            self._flow[place] = flow
+            self._todo[place] = total
+            self._base_rtt_ns[place] = self._idle_paths.base_rtt_ns(src, dst)
+            self._wake_ns[place] = 0.0
+            self._windows.open(place)
+
+    def _ends(self, flow: int) -> tuple[int, str, str]:
+        hosts = self._testbed.hosts
+        return flow, hosts[self._schedule.src[flow]], hosts[self._schedule.dst[flow]]
+
+    def _grow(self, places: int) -> None:
+        more = (0, places - len(self._flow))
+        self._flow = np.pad(self._flow, more, constant_values=_FREE)
+        self._todo = np.pad(self._todo, more)
+        self._rate = np.pad(self._rate, more)
+        self._base_rtt_ns = np.pad(self._base_rtt_ns, more, constant_values=1.0)
+        self._wake_ns = np.pad(self._wake_ns, more)
+        self._windows.grow(places)
+        self._network.grow(len(self._network.path), places)
+
+    def _note_last_bytes(
+        self,
+        places: Ints,
+        send: Floats,
+        gap: Floats,
+        wait_ns: Floats,
+        now_ns: float,
+        step_ns: float,
+    ) -> None:
+        """Remember when these flows handed over their last byte, and the queues it met.
+
+        What the window allows goes at once, the rest at the rate at which it is acknowledged.
+        """
+        begin = np.maximum(self._schedule.start_ns[self._flow[places]], now_ns)
+        later = np.maximum(send[places] - np.maximum(gap[places], 0.0), 0.0)
+        spent = np.where(later > 0, later / np.maximum(self._rate[places], 1e-12), 0.0)
+        self._last_bytes = _LastBytes(
+            places,
+            sent_ns=begin + np.minimum(spent, step_ns),
+            wait_ns=wait_ns[places],
+        )
+
+    def _set_ends(self, last: _LastBytes, lengths: Floats) -> None:
+        """Set the ends of the flows whose last byte went out in the step before.
+
+        It met the longer of the queues before and after that step; its sender learns of the arrival
+        when the acknowledgement is back. A fluid knows no packets: the ideal time is the least.
+        """
+        self._last_bytes = None
+        wait_ns = np.maximum(last.wait_ns, self._network.wait_ns(lengths)[last.places])
+        end_ns = last.sent_ns + wait_ns + self._base_rtt_ns[last.places]
+        for place, end in zip(last.places.tolist(), end_ns.tolist(), strict=True):
+            flow, src, dst = self._ends(int(self._flow[place]))
+            size = int(self._schedule.size_bytes[flow])
+            ideal_ns = self._idle_paths.ideal_fct_ns(src, dst, size)
+            self._end_ns[flow] = max(round(end), int(self._schedule.start_ns[flow]) + ideal_ns)
+
+    def _take_losses(self, lost: Floats, now_ns: float) -> None:
+        """Send again what was dropped: after a timeout if nothing else is on the way."""
+        network = self._network
+        places = np.flatnonzero(lost > 0)
+        flows = self._flow[places]
+        self._todo[places] += lost[places]
+        self._retransmits[flows] += lost[places] * network.packets_per_byte[places]
+        self._end_ns[flows] = -1
+        silent = (network.backlog.sum(axis=0)[places] <= 0) & (self._rate[places] <= 0)
+        self._windows.lose(places[~silent])
+        waiting = places[silent]
+        self._windows.time_out(waiting)
+        self._wake_ns[waiting] = now_ns + self._min_rto_ns
+        np.add.at(self.timeouts, self._schedule.src[self._flow[waiting]], 1)

@@ -1,0 +1,1 @@
+"""What runs on devices, and how they are reached."""

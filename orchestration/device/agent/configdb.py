@@ -1,0 +1,109 @@
+"""Rows of SONiC's CONFIG_DB: read, brought to what is wanted, put back. Standard library only.
+
+Used by agents and by Ansible's module, so it imports nothing of this project at run time. Every row
+is written whole in one go, so that the daemons which watch never read a half-changed one. What
+others refer to is written before and removed after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestration.device.agent.resp import Redis
+
+CONFIG_DB = 4
+
+# Referred to before referring. What is not listed comes last.
+ORDER = (
+    "DSCP_TO_TC_MAP",
+    "DOT1P_TO_TC_MAP",
+    "TC_TO_DSCP_MAP",
+    "TC_TO_QUEUE_MAP",
+    "TC_TO_PRIORITY_GROUP_MAP",
+    "MAP_PFC_PRIORITY_TO_QUEUE",
+    "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP",
+    "BUFFER_POOL",
+    "BUFFER_PROFILE",
+    "SCHEDULER",
+    "WRED_PROFILE",
+    "BUFFER_PG",
+    "BUFFER_QUEUE",
+    "QUEUE",
+    "PORT_QOS_MAP",
+    "PFC_WD",
+)
+
+# Makes a row exactly what is given: new values first, so that it is never empty in between.
+_REPLACE = """
+redis.call('HSET', KEYS[1], unpack(ARGV))
+local wanted = {}
+for i = 1, #ARGV, 2 do wanted[ARGV[i]] = true end
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+  if not wanted[field] then redis.call('HDEL', KEYS[1], field) end
+end
+return 1
+"""
+
+Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
+
+
+def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
+    """Return all rows of `tables`: table, key, field, value. Raises RedisError."""
+    names = list(tables)
+    found = redis.run([(CONFIG_DB, ("KEYS", f"{table}|*")) for table in names])
+    keys = [key for reply in found for key in sorted(reply)]
+    replies = redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
+    result: dict[str, dict[str, dict[str, str]]] = {table: {} for table in names}
+    for key, flat in zip(keys, replies):
+        table, _, name = key.partition("|")
+        if flat:
+            result[table][name] = dict(zip(flat[::2], flat[1::2]))
+    return result
+
+
+def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
+    """Return what would be changed, one line a row: `+ QUEUE|Ethernet0|3`, `-` or `~`.
+
+    With `exact` the rows of these tables should be all there are, with no other fields; without,
+    other rows and fields are left as they are.
+    """
+    lines = []
+    for table in sorted(wanted, key=_place):
+        rows = now.get(table, {})
+        for key, row in wanted[table].items():
+            old = rows.get(key)
+            if old is None:
+                lines.append(f"+ {table}|{key}")
+            elif (dict(old) != dict(row)) if exact else any(old.get(f) != row[f] for f in row):
+                lines.append(f"~ {table}|{key}")
+    if exact:
+        for table in sorted(wanted, key=_place, reverse=True):
+            gone = [key for key in now.get(table, {}) if key not in wanted[table]]
+            lines += [f"- {table}|{key}" for key in gone]
+    return lines
+
+
+def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
+    """Make CONFIG_DB what is wanted and return what was changed, as `differences`.
+
+    Raises RedisError.
+    """
+    lines = differences(dump(redis, wanted), wanted, exact=exact)
+    for line in lines:
+        sign, _, place = line.partition(" ")
+        if sign == "-":
+            redis.call(CONFIG_DB, "DEL", place)
+            continue
+        table, _, key = place.partition("|")
+        flat = [part for pair in wanted[table][key].items() for part in pair]
+        if exact:
+            redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, place, *flat)
+        else:
+            redis.call(CONFIG_DB, "HSET", place, *flat)
+    return lines
+
+
+def _place(table: str) -> int:
+    return ORDER.index(table) if table in ORDER else len(ORDER)

@@ -1,0 +1,312 @@
+"""The dead-man's timer's process: waits for words from its controller, or restores the device."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from orchestration.device.agent.frames import Decoder, FrameError, encode
+from orchestration.device.agent.lease import (
+    boottime_ns,
+    drop_lease,
+    locked,
+    time_of_day,
+    write_record,
+)
+from orchestration.device.agent.state import RESTORABLE
+
+RECORD = "deadman.json"
+_NAME = b"clos-deadman"
+_PR_SET_NAME = 15
+_LEAST_WANTED = b"-1000"  # to the kernel's out-of-memory killer
+
+# The longest sleep: select counts CLOCK_MONOTONIC, which stands still in a suspended device.
+_NAP_S = 1.0
+# A device that cannot be restored at once (a link that flaps, Redis restarting) is tried again.
+_TRIES, _TRY_EVERY_S = 15, 1.0
+_AGENT_END_S = 2.0
+_READ_BYTES = 1 << 16
+
+
+class Armed(NamedTuple):
+    """What is armed."""
+
+    holder: str
+    note: str
+    after_s: float
+    armed_at: str
+    snapshot: dict[str, Any]
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a Unix socket (SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+
+class Process(NamedTuple):
+    """A process, told from a later one of the same number by when it started."""
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """Return a process as it is now; `started` is empty if there is none."""
+        try:
+            # after the name, which may hold anything: the state, and as field 22 the start time
+            fields = (
+                Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            )
+            return cls(pid, "" if fields[0] in "ZX" else fields[19])
+        except (OSError, IndexError):
+            return cls(pid, "")
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is still that process."""
+        return bool(self.started) and Process.of(self.pid) == self
+
+
+def peer(link: socket.socket) -> Peer:
+    """Return who is at the other end."""
+    pid, uid, _ = struct.unpack("=iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Peer(pid, uid)
+
+
+def clear(folder: Path) -> None:
+    """Remove the record of what fired."""
+    with locked(folder):
+        (folder / RECORD).unlink(missing_ok=True)
+
+
+def start(
+    armed: Armed,
+    listener: socket.socket,
+    folder: Path,
+    restore: Callable[[dict[str, Any]], dict[str, Any]],
+) -> None:
+    """Start the timer's process, detached from this one. It takes orders at `listener`."""
+    agent = Process.of(os.getpid())
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            _detach(listener)
+            _Watch(armed, listener, folder, restore, agent).run()
+    finally:
+        os._exit(0)
+
+
+def _detach(listener: socket.socket) -> None:
+    """Let go of everything that the agent has: its session, files, signals and memory."""
+    # objects of the agent that hold closed files must not be collected: others have their numbers
+    gc.disable()
+    os.chdir("/")
+    os.umask(0o077)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    keep = listener.fileno()
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != keep:
+            with suppress(OSError):
+                os.close(int(name))
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_bytes(_LEAST_WANTED)
+
+
+class _Link(NamedTuple):
+    socket: socket.socket
+    decoder: Decoder
+    process: Process
+
+
+class _Watch:
+    def __init__(
+        self,
+        armed: Armed,
+        listener: socket.socket,
+        folder: Path,
+        restore: Callable[[dict[str, Any]], dict[str, Any]],
+        agent: Process,
+    ) -> None:
+        self._armed = armed
+        self._listener = listener
+        self._folder = folder
+        self._restore = restore
+        self._agents = {agent}
+        self._groups: list[Process] = []
+        self._links: dict[int, _Link] = {}
+        self._told_to_end = False
+        self._running = True
+        self._fed()
+
+    def run(self) -> None:
+        """Wait; fire in time. Returns when it is disarmed or has fired."""
+        signal.signal(signal.SIGTERM, self._end)
+        try:
+            self._wait()
+        except Exception as error:
+            self._fire(f"its dead-man's timer failed: {type(error).__name__}: {error}")
+
+    def _wait(self) -> None:
+        while self._running:
+            left_s = self._left_s()
+            if self._told_to_end:
+                self._fire("its process was told to end")
+            elif left_s <= 0:
+                silent = f"its controller was silent for {self._armed.after_s:g} s"
+                self._fire(silent)
+            else:
+                waiting = [self._listener, *(link.socket for link in self._links.values())]
+                ready, _, _ = select.select(waiting, [], [], min(left_s, _NAP_S))
+                for item in ready:
+                    if item is self._listener:
+                        self._accept()
+                    else:
+                        self._hear(self._links[item.fileno()])
+
+    def _end(self, *_: object) -> None:
+        self._told_to_end = True
+
+    def _fed(self) -> None:
+        self._due_ns = boottime_ns() + int(self._armed.after_s * 1e9)
+
+    def _left_s(self) -> float:
+        return (self._due_ns - boottime_ns()) / 1e9
+
+    def _accept(self) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:  # gone again
+            return
+        who = peer(link)
+        if who.uid not in (0, os.geteuid()):
+            link.close()
+            return
+        link.settimeout(1.0)
+        self._links[link.fileno()] = _Link(link, Decoder(), Process.of(who.pid))
+
+    def _hear(self, link: _Link) -> None:
+        try:
+            piece = link.socket.recv(_READ_BYTES)
+            if piece:
+                for order in link.decoder.feed(piece):
+                    link.socket.sendall(encode(self._obey(order, link)))
+                return
+        except (OSError, FrameError, KeyError, TypeError, ValueError):
+            pass
+        self._hang_up(link)
+
+    def _hang_up(self, link: _Link) -> None:
+        self._links.pop(link.socket.fileno(), None)
+        link.socket.close()
+
+    def _obey(self, order: dict[str, Any], link: _Link) -> dict[str, Any]:
+        what = order.get("order")
+        if what == "fire":
+            self._agents.discard(link.process)
+            return self._fire(str(order.get("why")))
+        if what == "status":
+            return self._status()
+        if order.get("holder") != self._armed.holder:
+            return {
+                "error": f"its dead-man's timer is armed by {self._armed.holder}",
+                "remedy": "wait for that run to end",
+            }
+        if what == "feed":
+            self._agents.add(link.process)
+            self._fed()
+        elif what == "register":
+            self._groups.append(Process.of(int(order["pgid"])))
+        elif what == "disarm":
+            # the name is free before the answer is out, so that it can be armed again at once
+            self._stop()
+        return self._status()
+
+    def _status(self) -> dict[str, Any]:
+        return {
+            "holder": self._armed.holder,
+            "note": self._armed.note,
+            "armed_at": self._armed.armed_at,
+            "after_s": self._armed.after_s,
+            "left_s": max(0.0, self._left_s()),
+            "pid": os.getpid(),
+        }
+
+    def _stop(self) -> None:
+        self._running = False
+        self._listener.close()
+
+    def _fire(self, why: str) -> dict[str, Any]:
+        """Restore the device and end."""
+        with suppress(OSError):
+            end_processes(self._agents, self._groups)
+        record: dict[str, Any] = {
+            "holder": self._armed.holder,
+            "note": self._armed.note,
+            "why": why,
+            "fired_at": time_of_day(),
+            "changed": [],
+            "differences": [],
+            "error": "",
+        }
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_TRY_EVERY_S)
+            try:
+                outcome = self._restore(self._armed.snapshot)
+                record["changed"] += outcome["changed"]
+                record["differences"], record["error"] = outcome["differences"], ""
+            except Exception as error:
+                record["error"] = f"{type(error).__name__}: {error}"
+            with suppress(Exception), locked(self._folder):
+                write_record(self._folder / RECORD, record)
+            left = [item for item in record["differences"] if item["part"] in RESTORABLE]
+            if not left and not record["error"]:
+                break
+        with suppress(Exception):
+            drop_lease(self._folder, self._armed.holder)
+        self._stop()
+        return record
+
+
+def end_processes(agents: set[Process], groups: list[Process]) -> None:
+    """End agents, which may clean up for a moment, and kill process groups."""
+    for agent in agents:
+        if agent.lives:
+            _signal(os.kill, agent.pid, signal.SIGTERM)
+    for leader in groups:
+        now = Process.of(leader.pid)
+        # a group outlives its leader, whose number then stays taken
+        if leader.pid > 1 and now.started in ("", leader.started):
+            _signal(os.killpg, leader.pid, signal.SIGKILL)
+    until = time.monotonic() + _AGENT_END_S
+    while any(agent.lives for agent in agents) and time.monotonic() < until:
+        time.sleep(0.02)
+    for agent in agents:
+        if agent.lives:
+            _signal(os.kill, agent.pid, signal.SIGKILL)
+
+
+def _signal(send: Callable[[int, int], None], number: int, what: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        send(number, what)

@@ -1,0 +1,347 @@
+"""What a run may change on a device: taken down before, put back afterwards.
+
+    state.snapshot  {interfaces, sysctls, sonic} -> the snapshot
+    state.restore   {snapshot} -> {"changed": [what was put back], "differences": [what is not],
+                                   "restarted": whether the device has, which leaves nothing to do}
+
+A snapshot has of each interface all qdiscs (RED's parameters decoded), the sysctls named (paths
+below /proc/sys), fingerprints of addresses, routes and rules, and on a SONiC switch the rows of the
+tables that runs touch. Put back are RED's parameters, sysctls and rows. Anything else that differs
+is said and left alone: a run does not change it, so somebody else did.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from orchestration.device.agent import netlink
+from orchestration.device.agent.configdb import CONFIG_DB, ORDER, dump
+from orchestration.device.agent.fingerprints import fingerprints
+from orchestration.device.agent.lease import this_boot
+from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.agent.netlink import Red, RouteSocket
+from orchestration.device.agent.resp import Redis, RedisError
+
+VERSION = 1
+# CONFIG_DB's tables that a run may touch. It makes no rows and removes none: others' are said only.
+SONIC_TABLES = ("WRED_PROFILE", "QUEUE", "FLEX_COUNTER_TABLE")
+
+# Differences of these parts may go away when a restore is tried again; the others are not a run's.
+RESTORABLE = ("red", "sysctl", "row", "interface")
+
+# A change of RED's limit purges its queue, so it waits this long for the queue to be empty.
+_EMPTY_TRIES, _EMPTY_WAIT_S = 200, 0.01
+
+# sch_htb reports a counter among its options: TCA_HTB_INIT's last word (struct tc_htb_glob).
+_HTB_INIT, _HTB_STATIC_BYTES = 2, 16
+
+
+class Difference(NamedTuple):
+    """One thing that is not as the snapshot says. `part` is what kind of thing it is."""
+
+    part: str
+    where: str
+    what: str
+    wanted: Any
+    found: Any
+
+
+class Plan(NamedTuple):
+    """What to write to get from one snapshot to another.
+
+    `reds` are (interface, handle, parent, parameters) whose inner queue is left alone, `limits`
+    those whose reported limit has to be put back after that. A row's fields are written at once.
+    """
+
+    reds: list[tuple[str, int, int, Red]]
+    limits: list[tuple[str, int, int, Red]]
+    sysctls: dict[str, str]
+    rows: dict[str, dict[str, str]]
+    fields_removed: dict[str, list[str]]
+
+
+def snapshot(request: dict[str, Any]) -> dict[str, Any]:
+    """Take down the state of what the request names. What is missing is null."""
+    with RouteSocket() as route:
+        return {
+            "version": VERSION,
+            "boot": this_boot(),
+            "interfaces": _interfaces(route, request.get("interfaces", [])),
+            "sysctls": {name: _read_sysctl(name) for name in request.get("sysctls", [])},
+            "fingerprints": fingerprints(route),
+            "rows": _read_rows() if request.get("sonic") else None,
+        }
+
+
+def restore(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Put back what differs from a snapshot; return what was changed and what differs still.
+
+    A thing that cannot be put back does not keep the rest from it.
+    """
+    if wanted.get("version") != VERSION:
+        raise OperationError(
+            f"the snapshot is of version {wanted.get('version')!r}, not {VERSION}",
+            "restore with the version of closloop that made it",
+        )
+    if wanted["boot"] != this_boot():
+        # a run changes only what is running: nothing of that outlives a restart
+        return {"changed": [], "differences": [], "restarted": True}
+    plan = restore_plan(_again(wanted), wanted)
+    changed: list[str] = []
+    errors: list[Difference] = []
+    _restore_reds(plan, changed, errors)
+    for name, value in plan.sysctls.items():
+        try:
+            with open(_sysctl_path(name), "w") as file:
+                file.write(value)
+            changed.append(f"sysctl {name}")
+        except OSError as error:
+            errors.append(Difference("sysctl", name, "cannot be written", value, str(error)))
+    _restore_rows(plan, changed)
+    remaining = errors + differences(wanted, _again(wanted))
+    return {
+        "changed": changed,
+        "differences": [item._asdict() for item in remaining],
+        "restarted": False,
+    }
+
+
+def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
+    """Return what to write so that the state `now` becomes `wanted`. Pure."""
+    plan = Plan([], [], {}, {}, {})
+    for interface, qdiscs in wanted["interfaces"].items():
+        there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
+        for item in qdiscs or []:
+            found = there.get(item["handle"])
+            if "red" not in item or found is None or "red" not in found:
+                continue
+            want, have = Red(**item["red"]), Red(**found["red"])
+            place = (interface, item["handle"], found["parent"])
+            differs = want._replace(limit_bytes=0) != have._replace(limit_bytes=0)
+            if differs:
+                plan.reds.append((*place, want._replace(limit_bytes=0)))
+            # another qdisc in RED's inner queue would be lost with the queue
+            inner = any(other["parent"] == item["handle"] | 1 for other in there.values())
+            # a change that leaves the queue alone makes the reported limit 0
+            limit_bytes = 0 if differs else have.limit_bytes
+            if want.limit_bytes not in (0, limit_bytes) and not inner:
+                plan.limits.append((*place, want))
+    for name, value in wanted["sysctls"].items():
+        if None not in (value, now["sysctls"].get(name)) and now["sysctls"][name] != value:
+            plan.sysctls[name] = value
+    if wanted["rows"] is not None and now["rows"] is not None:
+        _plan_rows(plan, now["rows"], wanted["rows"])
+    return plan
+
+
+def _plan_rows(
+    plan: Plan, now: dict[str, dict[str, str]], wanted: dict[str, dict[str, str]]
+) -> None:
+    for key in sorted(wanted, key=_row_order):
+        row, found = wanted[key], now.get(key, {})
+        if any(found.get(field) != value for field, value in row.items()):
+            plan.rows[key] = row
+        extra = [field for field in found if field not in row]
+        if extra:
+            plan.fields_removed[key] = extra
+
+
+def _row_order(key: str) -> tuple[int, str]:
+    table = key.partition("|")[0]
+    return ORDER.index(table) if table in ORDER else len(ORDER), key
+
+
+def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
+    """Return in what `now` is not as the snapshot `wanted` says. Pure."""
+    result: list[Difference] = []
+    for interface, qdiscs in wanted["interfaces"].items():
+        result += _qdisc_differences(interface, qdiscs, now["interfaces"].get(interface))
+    for name, value in wanted["sysctls"].items():
+        if now["sysctls"].get(name) != value:
+            result.append(Difference("sysctl", name, "value", value, now["sysctls"].get(name)))
+    for name, value in wanted["fingerprints"].items():
+        if now["fingerprints"].get(name) != value:
+            found = now["fingerprints"].get(name)
+            result.append(Difference("fingerprint", name, "were changed", value, found))
+    want_rows, rows = wanted["rows"] or {}, now["rows"] or {}
+    for key in sorted({*want_rows, *rows}):
+        want_row, row = want_rows.get(key), rows.get(key)
+        if want_row is None or row is None:
+            # a row that is not in the snapshot is nobody's of ours
+            part = "other row" if want_row is None else "row"
+            result.append(Difference(part, key, "row", want_row, row))
+            continue
+        for field in sorted({*want_row, *row}):
+            if want_row.get(field) != row.get(field):
+                item = Difference("row", key, field, want_row.get(field), row.get(field))
+                result.append(item)
+    return result
+
+
+def _qdisc_differences(
+    interface: str, wanted: list[dict[str, Any]] | None, now: list[dict[str, Any]] | None
+) -> list[Difference]:
+    if wanted is None or now is None:
+        if wanted is now:
+            return []
+        said = ["missing" if side is None else "there" for side in (wanted, now)]
+        return [Difference("interface", interface, "interface", *said)]
+    result = []
+    want_by, have_by = ({(q["handle"], q["parent"]): q for q in side} for side in (wanted, now))
+    for place in sorted({*want_by, *have_by}):
+        want, have = want_by.get(place), have_by.get(place)
+        where = f"{interface} qdisc {place[0] >> 16:x}: parent {place[1]:#x}"
+        if want is None or have is None or want["kind"] != have["kind"]:
+            kinds = [None if side is None else side["kind"] for side in (want, have)]
+            result.append(Difference("qdisc", where, "kind", *kinds))
+        elif "red" in want:
+            for field in Red._fields:
+                if want["red"][field] != have["red"][field]:
+                    item = Difference("red", where, field, want["red"][field], have["red"][field])
+                    result.append(item)
+        elif want["options"] != have["options"]:
+            result.append(Difference("qdisc", where, "options", want["options"], have["options"]))
+    return result
+
+
+def _again(wanted: dict[str, Any]) -> dict[str, Any]:
+    return snapshot(
+        {
+            "interfaces": list(wanted["interfaces"]),
+            "sysctls": list(wanted["sysctls"]),
+            "sonic": wanted["rows"] is not None,
+        }
+    )
+
+
+def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
+    indexes: dict[int, str] = {}
+    result: dict[str, Any] = {}
+    for name in names:
+        result[name] = None
+        try:
+            index = netlink.interface_index(name)
+        except OSError:
+            continue
+        result[name] = []
+        indexes[index] = name
+    for item in netlink.qdiscs(route):
+        if item.ifindex not in indexes:
+            continue
+        entry: dict[str, Any] = {
+            "kind": item.kind,
+            "handle": item.handle,
+            "parent": item.parent,
+            "options": _static_options(item.kind, item.options).hex(),
+        }
+        if item.kind == "red":
+            entry["red"] = netlink.red_parameters(item.options)._asdict()
+        result[indexes[item.ifindex]].append(entry)
+    return result
+
+
+def _static_options(kind: str, options: bytes) -> bytes:
+    if kind != "htb":
+        return options
+    return netlink.attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
+
+
+def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> None:
+    if not plan.reds and not plan.limits:
+        return
+    with RouteSocket() as route:
+        _send_reds(route, plan.reds, changed, errors)
+        waiting = plan.limits
+        for _ in range(_EMPTY_TRIES):
+            filled = {(q.ifindex, q.handle) for q in netlink.qdiscs(route) if q.qlen}
+            ready = [p for p in waiting if (_index(p[0]), p[1]) not in filled]
+            _send_reds(route, ready, changed, errors)
+            waiting = [place for place in waiting if place not in ready]
+            if not waiting:
+                break
+            time.sleep(_EMPTY_WAIT_S)
+
+
+def _send_reds(
+    route: RouteSocket,
+    places: Sequence[tuple[str, int, int, Red]],
+    changed: list[str],
+    errors: list[Difference],
+) -> None:
+    requests = [
+        netlink.red_request(_index(interface), handle, parent, red)
+        for interface, handle, parent, red in places
+    ]
+    answers = route.answers(requests)
+    for (interface, handle, _, red), error in zip(places, answers):
+        where = f"{interface} qdisc {handle >> 16:x}:"
+        if error is None:
+            changed.append(f"RED at {where}")
+        else:
+            errors.append(Difference("red", where, "cannot be set", red._asdict(), str(error)))
+
+
+def _index(interface: str) -> int:
+    try:
+        return netlink.interface_index(interface)
+    except OSError:
+        # the kernel refuses an index that is not there, which is then said
+        return 2**31 - 1
+
+
+def _sysctl_path(name: str) -> str:
+    parts = name.split("/")
+    if not all(part and part not in (".", "..") for part in parts):
+        raise OperationError(f"{name!r} is no sysctl", "name it as a path: net/ipv4/tcp_ecn")
+    return "/proc/sys/" + name
+
+
+def _read_sysctl(name: str) -> str | None:
+    try:
+        with open(_sysctl_path(name)) as file:
+            return file.read().strip()
+    except OSError:
+        return None
+
+
+def _read_rows() -> dict[str, dict[str, str]]:
+    """Return the rows by CONFIG_DB's keys."""
+    redis = Redis()
+    try:
+        tables = dump(redis, SONIC_TABLES)
+    except RedisError as error:
+        raise OperationError(error.what, error.remedy) from error
+    finally:
+        redis.close()
+    return {f"{table}|{name}": row for table, rows in tables.items() for name, row in rows.items()}
+
+
+def _restore_rows(plan: Plan, changed: list[str]) -> None:
+    commands: list[tuple[int, Sequence[str]]] = []
+    for key, row in plan.rows.items():
+        # all fields of a row at once: orchagent never sees kmin above kmax
+        commands.append(
+            (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
+        )
+    for key, fields in plan.fields_removed.items():
+        commands.append((CONFIG_DB, ("HDEL", key, *fields)))
+    if not commands:
+        return
+    redis = Redis()
+    try:
+        redis.run(commands)
+    except RedisError as error:
+        raise OperationError(error.what, error.remedy) from error
+    finally:
+        redis.close()
+    changed += [f"row {key}" for key in dict.fromkeys([*plan.rows, *plan.fields_removed])]
+
+
+def operations(_: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    return {
+        "state.snapshot": snapshot,
+        "state.restore": lambda request: restore(request["snapshot"]),
+    }

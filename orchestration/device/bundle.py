@@ -1,0 +1,118 @@
+"""The agent's source as one program: modules that import each other from memory.
+
+The device's Python is started with a few words on its command line, reads this program's length
+and then the program from standard input, and goes on reading requests. Nothing is written there.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+
+_AGENT = "orchestration.device.agent"
+# The agent's services by name: readers and senders stand with others of their kind.
+SERVICES = {
+    **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "state", "survey")},
+    "incast": "traffic.drivers.host_frames",
+    "links": "collectors.readers.links",
+    "nic": "collectors.readers.rdma",
+    "programs": "traffic.drivers.host_programs",
+    "redq": "collectors.readers.red_agent",
+    "sender": "traffic.drivers.host_sockets",
+    "sonic": "collectors.readers.sonic",
+}
+_OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
+
+_ONE_AT_A_TIME = Lock()
+
+# All that stands on the device's command line.
+STARTER = (
+    "import sys;s=sys.stdin.buffer;exec(compile(s.read(int(s.readline())),'closloop-agent','exec'))"
+)
+
+_LOADER = """
+import importlib.abc, importlib.util, sys
+SOURCES = {sources}
+class Bundle(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        package = any(known.startswith(name + ".") for known in SOURCES)
+        if name in SOURCES or package:
+            return importlib.util.spec_from_loader(name, self, is_package=package)
+        return None
+    def exec_module(self, module):
+        name = module.__name__
+        exec(compile(SOURCES.get(name, ""), name, "exec"), module.__dict__)
+sys.meta_path.insert(0, Bundle())
+from {agent}.main import main
+main()
+"""
+
+
+def program(services: Iterable[str]) -> bytes:
+    """Return what to send to `STARTER`: the agent with `services`, by name."""
+    # agents are started side by side, and Python 3.11 cannot parse in two threads at once:
+    # https://github.com/python/cpython/issues/106905
+    with _ONE_AT_A_TIME:
+        return _program(tuple(services))
+
+
+@cache
+def _program(services: tuple[str, ...]) -> bytes:
+    sources = sources_of([f"{_AGENT}.main", *modules_of(services)])
+    text = _LOADER.format(sources=_literal(sources), agent=_AGENT).encode()
+    return f"{len(text)}\n".encode() + text
+
+
+def modules_of(services: Iterable[str]) -> list[str]:
+    """Return the modules of services. Raises ValueError for one that is not known."""
+    try:
+        return [SERVICES[name] for name in services]
+    except KeyError as error:
+        raise ValueError(f"the agent has no service {error.args[0]!r}") from error
+
+
+def sources_of(modules: Iterable[str]) -> dict[str, str]:
+    """Return the sources of modules, and of all modules of this project that they import."""
+    wanted = list(modules)
+    sources: dict[str, str] = {}
+    while wanted:
+        name = wanted.pop()
+        if name not in sources:
+            sources[name] = _source(name)
+            wanted += _imports(sources[name])
+    return dict(sorted(sources.items()))
+
+
+def _imports(source: str) -> Iterator[str]:
+    # what stands at the top of a module, not what only type checkers or the controller import
+    for statement in ast.parse(source).body:
+        if isinstance(statement, ast.ImportFrom) and statement.module:
+            if statement.module.partition(".")[0] not in _OURS:
+                continue
+            for alias in statement.names:
+                inner = f"{statement.module}.{alias.name}"
+                yield inner if _is_module(inner) else statement.module
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _literal(sources: dict[str, str]) -> str:
+    # a JSON object of strings is also a Python literal, and ASCII only
+    return json.dumps(sources)
+
+
+def _source(name: str) -> str:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise ValueError(f"the agent has no service {name!r}")
+    return Path(spec.origin).read_text(encoding="utf-8")

@@ -1,0 +1,202 @@
+"""The controller's end of an agent: one connection a device, kept open, requests in a row.
+
+Requests to several devices are sent first and waited for afterwards: `post` to all, then `result`
+of each, so that a round takes as long as the slowest device.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from inventory.rack import Access
+from orchestration.device.agent.frames import Decoder, FrameError, encode
+from orchestration.device.bundle import STARTER, modules_of, program
+from orchestration.device.errors import DeviceError, DeviceGone, printable
+from orchestration.device.ssh import Secrets, connect
+
+if TYPE_CHECKING:
+    from fabric import Connection
+
+ANSWER_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 60.0
+_READ_BYTES = 1 << 20
+_AT_ONCE = 16
+SUDO = "sudo"
+
+
+class AgentClient:
+    """An agent on one device. Close it, whatever happens: the agent ends with the connection."""
+
+    def __init__(
+        self,
+        access: Access,
+        known_hosts_file: str,
+        services: Sequence[str],
+        secrets: Secrets | None = None,
+    ) -> None:
+        self.device = access.device
+        self.access = access
+        self.events: deque[dict[str, Any]] = deque()
+        self._numbers = itertools.count(1)
+        self._decoder = Decoder()
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._connection: Connection = connect(access, known_hosts_file, secrets)
+        try:
+            self._channel = self._connection.client.get_transport().open_session()
+            self._start(services, secrets)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, services: Sequence[str], secrets: Secrets | None) -> None:
+        command = f"python3 -c {shlex.quote(STARTER)}"
+        lines = b""
+        if self.access.become:
+            if secrets is not None and secrets.become:
+                command, lines = f"{SUDO} -S -p '' -- {command}", secrets.become.encode() + b"\n"
+            else:
+                command = f"{SUDO} -n -- {command}"
+        self._channel.exec_command(command)
+        self._send(lines + program(services))
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not any(event.get("event") == "ready" for event in self.events):
+            self._read(deadline)
+        self.events.clear()
+        self.about: dict[str, Any] = self.call("hello", services=modules_of(services))
+
+    def post(self, op: str, **arguments: Any) -> int:
+        """Send a request; return its number for `result`. Raises DeviceGone."""
+        number = next(self._numbers)
+        self._send(encode({"id": number, "op": op, **arguments}))
+        return number
+
+    def result(self, number: int, timeout_s: float = ANSWER_TIMEOUT_S) -> Any:
+        """Wait for a request's answer.
+
+        Raises:
+            DeviceError: the operation failed on the device.
+            DeviceGone: no answer in time, or the connection is lost.
+        """
+        deadline = time.monotonic() + timeout_s
+        while number not in self._answers:
+            self._read(deadline)
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise DeviceError(
+                self.device,
+                printable(str(answer["error"])),
+                printable(str(answer.get("remedy", ""))),
+            )
+        return answer.get("ok")
+
+    def call(self, op: str, timeout_s: float = ANSWER_TIMEOUT_S, **arguments: Any) -> Any:
+        """Send a request and wait for its answer."""
+        return self.result(self.post(op, **arguments), timeout_s)
+
+    def poll(self) -> None:
+        """Take in what has arrived, without waiting: `events` has the new ones."""
+        while self._channel.recv_ready():
+            self._take(self._channel.recv(_READ_BYTES))
+
+    def close(self) -> None:
+        """End the agent and the connection."""
+        with suppress(Exception):
+            self._channel.close()
+        with suppress(Exception):
+            self._connection.close()
+
+    def _send(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (OSError, EOFError) as error:
+            raise self._gone(str(error)) from error
+
+    def _read(self, deadline: float) -> None:
+        self._channel.settimeout(max(0.001, deadline - time.monotonic()))
+        try:
+            piece = self._channel.recv(_READ_BYTES)
+        except TimeoutError as error:
+            raise DeviceGone(
+                self.device,
+                "its agent does not answer",
+                "see whether the device is overloaded or the network to it is down",
+            ) from error
+        except (OSError, EOFError) as error:
+            raise self._gone(str(error)) from error
+        if not piece:
+            raise self._ended()
+        self._take(piece)
+
+    def _take(self, piece: bytes) -> None:
+        try:
+            messages = self._decoder.feed(piece)
+        except FrameError as error:
+            raise DeviceError(
+                self.device,
+                f"says something that is not the agent's: {printable(error.start)}",
+                "its shell must print nothing at a login that is not interactive",
+            ) from error
+        for message in messages:
+            if "id" in message:
+                self._answers[message["id"]] = message
+            else:
+                self.events.append(message)
+
+    def _gone(self, why: str) -> DeviceGone:
+        return DeviceGone(
+            self.device,
+            f"the connection is lost ({printable(why) or 'closed'})",
+            "see whether the device still runs; `closloop restore` puts back what it can reach",
+        )
+
+    def _ended(self) -> DeviceError:
+        """The channel is at its end: say why, by what the device said on standard error."""
+        said = b""
+        with suppress(Exception):
+            self._channel.settimeout(2.0)
+            while piece := self._channel.recv_stderr(65_536):
+                said += piece
+        text = printable(said[-2000:])
+        if "sudo:" in text:
+            return DeviceError(
+                self.device,
+                f"sudo is refused to {self.access.user}: {text}",
+                "let the user run sudo without a password, or give one with --ask-become-pass",
+            )
+        if "python3" in text and "not found" in text:
+            return DeviceError(self.device, "has no python3", "install it: apt-get install python3")
+        what = f"its agent ended: {text}" if text else "its agent has ended or was killed"
+        return DeviceGone(self.device, what, "run again; `closloop restore` puts back what is left")
+
+
+def open_agents(
+    accesses: Iterable[Access],
+    known_hosts_file: str,
+    services: Mapping[str, Sequence[str]],
+    secrets: Secrets | None = None,
+) -> tuple[dict[str, AgentClient], list[DeviceError]]:
+    """Start an agent on every device, side by side; return them by device, and what went wrong."""
+    wanted = list(accesses)
+    agents: dict[str, AgentClient] = {}
+    problems: list[DeviceError] = []
+
+    def start(access: Access) -> AgentClient | DeviceError:
+        try:
+            return AgentClient(access, known_hosts_file, services[access.device], secrets)
+        except DeviceError as error:
+            return error
+
+    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted)))) as pool:
+        for access, made in zip(wanted, pool.map(start, wanted), strict=True):
+            if isinstance(made, DeviceError):
+                problems.append(made)
+            else:
+                agents[access.device] = made
+    return agents, problems

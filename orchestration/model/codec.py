@@ -1,0 +1,115 @@
+"""Arrays by name as bytes: for readings, settings and actions on their way between processes.
+
+Little-endian length (uint32) of a JSON header, the header, then the arrays' bytes. The header holds
+whatever is to go with the arrays, and each array's path, dtype and shape.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, Change, Observation, Program, Setup
+
+_LENGTH = struct.Struct("<I")
+
+
+def pack(arrays: Mapping[str, Any], about: Any = None) -> bytes:
+    """Return arrays by name, in mappings of mappings if need be, with JSON-ready `about`, as bytes.
+
+    What is None is left out.
+    """
+    whole = {path: np.asarray(value) for path, value in flattened(arrays).items()}
+    shapes = [[path, array.dtype.str, array.shape] for path, array in whole.items()]
+    header = json.dumps([about, shapes], separators=(",", ":")).encode()
+    body = (array.tobytes() for array in whole.values())
+    return b"".join([_LENGTH.pack(len(header)), header, *body])
+
+
+def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
+    """Return what `pack` was given: `about`, and arrays of the caller's own.
+
+    Raises ValueError for any other bytes.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(data)
+        at = _LENGTH.size + length
+        about, shapes = json.loads(data[_LENGTH.size : at])
+        arrays: dict[str, NDArray[Any]] = {}
+        for path, dtype, shape in shapes:
+            count = int(np.prod(shape, dtype=np.int64))
+            array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
+            at += array.nbytes
+            arrays[path] = array
+    except (struct.error, TypeError, KeyError) as error:
+        raise ValueError(f"no packed arrays: {error}") from error
+    if at != len(data):
+        raise ValueError(f"{len(data)} bytes in place of {at}")
+    return about, nested(arrays)
+
+
+def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return mappings of mappings as one, its names joined by slashes; None is left out."""
+    flat: dict[str, Any] = {}
+    for name, value in arrays.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}/{inner}": array for inner, array in flattened(value).items()}
+        elif value is not None:
+            flat[name] = value
+    return flat
+
+
+def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `flattened` was given."""
+    tree: dict[str, Any] = {}
+    for path, value in arrays.items():
+        *steps, name = path.split("/")
+        inner = tree
+        for step in steps:
+            inner = inner.setdefault(step, {})
+        inner[name] = value
+    return tree
+
+
+def pack_observation(observation: Observation) -> bytes:
+    """Return an observation as bytes."""
+    arrays = {name: value for name, value in vars(observation).items() if name != "t_ns"}
+    return pack(arrays, observation.t_ns)
+
+
+def unpack_observation(data: bytes) -> Observation:
+    """Return the observation of `pack_observation`."""
+    t_ns, arrays = unpack(data)
+    return Observation(t_ns, **{"values": {}, **arrays})
+
+
+def pack_setup(setup: Setup) -> bytes:
+    """Return a setup, or an action as one without programs, as bytes."""
+    about = {
+        "knobs": [change.knob for change in setup.action],
+        "programs": [[one.kind, one.code.hex(), dict(one.settings)] for one in setup.programs],
+    }
+    changes = {
+        str(number): {"targets": change.targets, "values": change.values}
+        for number, change in enumerate(setup.action)
+    }
+    targets = {str(number): one.targets for number, one in enumerate(setup.programs)}
+    return pack({"changes": changes, "targets": targets}, about)
+
+
+def unpack_setup(data: bytes) -> Setup:
+    """Return the setup of `pack_setup`."""
+    about, arrays = unpack(data)
+    action: Action = tuple(
+        Change(knob, **arrays["changes"][str(number)]) for number, knob in enumerate(about["knobs"])
+    )
+    programs = tuple(
+        Program(kind, arrays["targets"][str(number)], bytes.fromhex(code), settings)
+        for number, (kind, code, settings) in enumerate(about["programs"])
+    )
+    return Setup(action, programs)

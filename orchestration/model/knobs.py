@@ -1,0 +1,215 @@
+"""Knobs: everything that a tuner can set, declared once.
+
+A knob has a name, a scope (what it is turned at) and columns with units and bounds. Bounding,
+checking, the tables of actions, spool, InfluxDB fields, live view, replays, environments and docs
+are derived from these declarations. To add a knob, declare it here and set it in the rig of each
+backend that has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from orchestration.model.records import Action, Change, Ints
+from orchestration.model.signals import Scope, targets
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+Array = NDArray[Any]
+
+
+class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked for)
+    """A setting that no device can have. `target` is the first one meant, None if it is no target.
+
+    `what` says what is wrong without the target's number: whoever catches it knows its name.
+    """
+
+    def __init__(self, what: str, scope: Scope = "queue", target: int | None = None) -> None:
+        super().__init__(what if target is None else f"{scope} {target}: {what}")
+        self.what = what
+        self.target = target
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of a setting: its unit, its bounds (both included) and what it means.
+
+    `most` None stands for a bound that the target has: see `Knob.capacity`.
+    """
+
+    name: str
+    unit: str
+    help: str
+    dtype: Literal["int64", "float64"] = "int64"
+    least: float = 0
+    most: float | None = None
+
+    @property
+    def short(self) -> str:
+        """The name without its unit."""
+        return self.name.removesuffix("_bytes").removesuffix("_ns")
+
+    @property
+    def range(self) -> str:
+        """The bounds in words."""
+        if self.most is None:
+            return f"{self.least:g} or more {self.unit}"
+        return f"{self.least:g}..{self.most:g}"
+
+
+@dataclass(frozen=True)
+class Knob:
+    """Something that can be set at each target of a scope.
+
+    `capacity` returns the upper bound of the columns that have none of their own, an entry a
+    target of the testbed. Columns of `ascending` must not decrease from one to the next. `table` is
+    the table of its actions in a run folder; `plural` is what messages call its settings.
+    """
+
+    name: str
+    scope: Scope
+    columns: tuple[Column, ...]
+    help: str
+    capacity: Callable[[Testbed], Ints] | None = None
+    ascending: tuple[str, ...] = ()
+    table: str = ""
+    plural: str = "settings"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", self.table or f"actions_{self.name}")
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns' names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def change(self, targets: ArrayLike, *values: ArrayLike) -> Change:
+        """Return the change that sets `targets` to `values`, an array a column, in their order.
+
+        A single number is meant for all targets.
+        """
+        index = np.asarray(targets, dtype=np.int64)
+        arrays = [
+            np.asarray(value) if np.ndim(value) else np.full(index.shape, value) for value in values
+        ]
+        return Change(self.name, index, self.named(*arrays))
+
+    def named(self, *values: Array) -> dict[str, Array]:
+        """Return arrays in the order of the columns, by name."""
+        return dict(zip(self.column_names, values, strict=True))
+
+    def of(self, action: Action) -> Change | None:
+        """Return what an action changes of this knob; None for nothing."""
+        return next((change for change in action if change.knob == self.name), None)
+
+    def bounds(self, testbed: Testbed) -> Bounds:
+        """Return what a testbed's devices can be set to."""
+        count = len(targets(testbed, self.scope))
+        most = None if self.capacity is None else self.capacity(testbed)
+        return Bounds(self, count, most)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the `count` targets of a testbed can be set to; `most` (count,) as `Knob.capacity`."""
+
+    knob: Knob
+    count: int
+    most: Ints | None = None
+
+    def clamp(self, change: Change) -> tuple[Change, int]:
+        """Return `change` with its values brought into bounds, and how many targets that changed.
+
+        Ascending columns are brought into order from the last to the first. A value that is no
+        number has no nearest one: it is left to `check`. Raises ImpossibleSetting for targets that
+        do not exist, or are set twice.
+        """
+        self._check_targets(change)
+        values: dict[str, Array] = dict(change.values)
+        changed = np.zeros(len(change.targets), dtype=bool)
+        above: Array | None = None
+        for column in reversed(self.knob.columns):
+            ordered = column.name in self.knob.ascending
+            most = above if ordered and above is not None else self._most(column, change.targets)
+            asked = values[column.name]
+            values[column.name] = kept = np.clip(asked, column.least, most)
+            # not a number differs even from itself
+            changed |= (kept != asked) & ~np.isnan(kept)
+            if ordered:
+                above = kept
+        count = int(np.count_nonzero(changed))
+        return (Change(change.knob, change.targets, values) if count else change), count
+
+    def check(self, change: Change) -> None:
+        """Raise ImpossibleSetting unless every target is set once, to possible values."""
+        self._check_targets(change)
+        ascending = [column for column in self.knob.columns if column.name in self.knob.ascending]
+        if ascending:
+            least, unit = ascending[0].least, ascending[0].unit
+            rows = [change.values[column.name] for column in ascending]
+            steps = [np.full(len(change.targets), least), *rows]
+            rises = [low <= high for low, high in zip(steps, rows, strict=False)]
+            order = " <= ".join([f"{least:g}", *(column.short for column in ascending)])
+            for at in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
+                found = " and ".join(str(row[at]) for row in rows)
+                self._refuse(change, at, f"needs {order}, got {found} {unit}")
+        for column in self.knob.columns:
+            values, most = change.values[column.name], self._most(column, change.targets)
+            if column not in ascending:
+                wrong = ~((values >= column.least) & (values <= most))
+                for at in np.flatnonzero(wrong)[:1].tolist():
+                    what = f"{column.short} {values[at]} is not in {column.range}"
+                    self._refuse(change, at, what)
+
+    def _most(self, column: Column, targets: Ints) -> Any:
+        if column.most is not None:
+            return column.most
+        return np.inf if self.most is None else self.most[targets]
+
+    def _refuse(self, change: Change, at: int, what: str) -> None:
+        raise ImpossibleSetting(what, self.knob.scope, int(change.targets[at]))
+
+    def _check_targets(self, change: Change) -> None:
+        index, scope, count = change.targets, self.knob.scope, self.count
+        names = self.knob.column_names
+        if set(change.values) != set(names):
+            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}, no less and no more")
+        shapes = {np.shape(part) for part in (index, *change.values.values())}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 1:
+            raise ImpossibleSetting(
+                f"targets and {', '.join(names)} must be arrays of one length, not {shapes}"
+            )
+        if len(index) and (index.min() < 0 or index.max() >= count):
+            raise ImpossibleSetting(
+                f"{scope} {index.min()}..{index.max()} is not in 0..{count - 1}"
+            )
+        if len(np.unique(index)) != len(index):
+            raise ImpossibleSetting(f"a {scope} is set twice in one action")
+
+
+def _buffers(testbed: Testbed) -> Ints:
+    return np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.int64)
+
+
+ECN = Knob(
+    "ecn",
+    "queue",
+    (
+        Column("kmin_bytes", "B", "queue length from which packets are marked"),
+        Column("kmax_bytes", "B", "queue length from which every packet is marked"),
+        Column("pmax", "1", "share of packets that is marked at kmax", "float64", most=1),
+    ),
+    "RED's thresholds and marking probability",
+    capacity=_buffers,
+    ascending=("kmin_bytes", "kmax_bytes"),
+    table="actions",
+    plural="thresholds",
+)
+
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN,)}

@@ -1,0 +1,62 @@
+"""One trial on a rig, from its first setting to its record: the one assembly, for every backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from collectors.recorder import Recorder
+from collectors.sinks.spooling import spooled
+from collectors.snapshot import LiveObserver
+from inventory.topology import Testbed
+from orchestration.loop import run_loop
+from orchestration.model.ports import Observer, Progress, Rig, Tuner
+from orchestration.model.records import Applied, Observation, TrialRecord
+from orchestration.model.trial import TrialSpec
+
+
+def run_trial(
+    rig: Rig,
+    tuner: Tuner,
+    trial: TrialSpec,
+    testbed: Testbed,
+    folder: Path,
+    progress: Progress,
+    *,
+    in_guest: bool = False,
+) -> TrialRecord:
+    """Run a trial on `rig` and return its record.
+
+    The recorder, the live view and the sinks that a note in `folder` asks for observe the loop.
+    `in_guest` is for a process whose own clock is the trial's: snapshots are then counted by
+    samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
+    """
+    recorder = Recorder(testbed)
+    live = LiveObserver(folder, trial, rig.flows_done, by_samples=in_guest)
+    observer = Observers(recorder, live, *(() if in_guest else spooled(folder, testbed)))
+    said = run_loop(rig, tuner, testbed, trial, observer, progress)
+    outcome = rig.finish(observer)
+    return TrialRecord(
+        flows=outcome.flows,
+        samples={**recorder.samples(), "host": outcome.hosts},
+        changes=recorder.changes(),
+        events=tuple(outcome.events),
+        facts={**outcome.facts, **said},
+        trace=tuner.trace(),
+    )
+
+
+class Observers:
+    """Tells each of `observers`, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def observed(self, observation: Observation) -> None:
+        """Pass on one reading."""
+        for observer in self._observers:
+            observer.observed(observation)
+
+    def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
+        """Pass on one answer."""
+        for observer in self._observers:
+            observer.applied(observed_ns, decided_ns, applied)

@@ -1,0 +1,1 @@
+"""What uses the product to show something: benchmarks, the papers, fidelity."""

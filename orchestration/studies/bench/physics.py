@@ -1,0 +1,159 @@
+"""Whether the emulated fabric keeps to its own testbed: delay, rate, conservation of bytes."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inventory.files import load_testbed
+from inventory.routing import PathTable
+from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
+from orchestration.model.records import Schedule
+from orchestration.model.trial import PoissonSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
+
+_MILLISECOND = 1_000_000
+
+
+def run_probe(
+    testbed_name: str,
+    probe: dict[str, Any],
+    listener: Callable[[dict[str, Any]], None] = lambda message: None,
+) -> dict[str, Any]:
+    """Build a testbed's fabric and measure it with a probe instead of a trial.
+
+    `listener` is told what the guest says.
+    """
+    from orchestration.backends.emulated.backend import guest_memory_bytes
+    from orchestration.backends.emulated.fabric import plan_fabric
+    from orchestration.backends.emulated.job import write_job
+    from orchestration.backends.emulated.kernel.cache import require_kernel
+    from orchestration.backends.emulated.launcher import run_guest
+
+    testbed = load_testbed(testbed_name)
+    trial = TrialSpec(
+        campaign="bench",
+        testbed=testbed_name,
+        backend="emulated",
+        tuner=TunerSpec("secn1"),
+        traffic=(),
+        seed=1,
+        repeat=1,
+        duration_ns=_MILLISECOND,
+        drain_ns=0,
+    )
+    empty = np.zeros(0, dtype=np.int64)
+    schedule = Schedule(empty, empty, empty, empty, empty, ())
+    plan = plan_fabric(testbed, trial.host, trial.seed)
+    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
+        write_job(Path(folder), trial, testbed, plan, (), schedule, probe)
+        run_guest(require_kernel(), Path(folder), guest_memory_bytes(testbed), listener)
+        result: dict[str, Any] = json.loads((Path(folder) / "probe.json").read_text())
+    return result
+
+
+def round_trips() -> Outcome:
+    """Ping on idle fabrics against the configured base RTT."""
+    figures = []
+    for name, pairs in (
+        ("graphcc", [("h1", "h2"), ("h1", "h24")]),
+        ("acc", [("h1", "h2"), ("h1", "h24")]),
+        ("drlet-k4", [("h1", "h2"), ("h1", "h4"), ("h1", "h16")]),
+        ("rlcc-7", [("h1", "h7")]),
+    ):
+        paths = PathTable(load_testbed(name))
+        replies = run_probe(name, {"kind": "ping", "pairs": pairs, "count": 5})["replies"]
+        for src, dst in pairs:
+            measured = float(
+                np.median([r["rtt_ns"] for r in replies if (r["src"], r["dst"]) == (src, dst)])
+            )
+            base = paths.base_rtt_ns(src, dst)
+            figures.append(
+                Figure(
+                    f"{name}: ping {src} to {dst}",
+                    f"{measured / 1e3:.3f} us",
+                    f"{base / 1e3:.3f} us within 5 %",
+                    abs(measured / base - 1) <= 0.05,
+                )
+            )
+    return Outcome("Base RTT: ping on the idle fabric", tuple(figures))
+
+
+def lone_flow() -> Outcome:
+    """One flow alone at 25 and 100 Gbit/s: goodput against line rate."""
+    figures = []
+    for name, src, dst, size_bytes in (
+        ("graphcc", "h1", "h24", 250_000_000),
+        ("rlcc-7", "h1", "h2", 1_000_000_000),
+    ):
+        run = run_trial(
+            name,
+            (SingleFlowSpec(src, dst, size_bytes, 0),),
+            TunerSpec("secn1"),
+            duration_ns=_MILLISECOND,
+            sample_period_ns=_MILLISECOND,
+        )
+        took_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
+        goodput_bps = size_bytes * 8 * 10**9 / took_ns
+        line_bps = run.testbed.host_rate_bps(src)
+        ideal_ns = PathTable(run.testbed).ideal_fct_ns(src, dst, size_bytes)
+        share = goodput_bps / line_bps
+        figures += [
+            Figure(
+                f"{name}: {size_bytes // 10**6} MB alone, goodput",
+                f"{goodput_bps / 1e9:.2f} Gbit/s, {share:.2%} of line rate",
+                "94 %",
+                share >= 0.94,
+            ),
+            Figure(f"{name}: the same flow's slowdown", f"{took_ns / ideal_ns:.4f}"),
+        ]
+    return Outcome("A lone flow, Ethernet framing and slow start included", tuple(figures))
+
+
+def conservation() -> Outcome:
+    """What the switch ports sent against the flows' bytes, headers and retransmits."""
+    run = run_trial(
+        "graphcc",
+        (PoissonSpec("WebSearch", 0.6, 0, 5 * _MILLISECOND),),
+        TunerSpec("secn1"),
+        duration_ns=5 * _MILLISECOND,
+    )
+    sent, expected = last_hop_bytes(run)
+    gap = sent / expected - 1
+    return Outcome(
+        "Conservation: graphcc, WebSearch at 60 %, 5 ms",
+        (
+            Figure(
+                "bytes sent by ports to hosts, pure acknowledgements taken out",
+                f"{sent:,}",
+                f"{expected:,} within 1 %",
+                abs(gap) <= 0.01,
+            ),
+            Figure("difference", f"{gap:+.4%}"),
+            Figure("drops", f"{int(run.record.ports.dropped_packets[-1].sum())}"),
+            Figure("retransmits", f"{int(run.record.hosts.retransmits[-1].sum())}"),
+        ),
+        notes=(
+            "payload seen by a port = bytes - 66 x packets (Ethernet 14, IPv4 20, TCP 20, "
+            "timestamps 12): a pure acknowledgement counts 0, a data packet its payload",
+        ),
+    )
+
+
+def last_hop_bytes(run: Run) -> tuple[int, int]:
+    """Return (payload that ports to hosts sent, payload of the flows and their retransmits)."""
+    to_hosts = [
+        i
+        for i, port in enumerate(run.testbed.queues)
+        if run.testbed.peer_device(port).kind == "host"
+    ]
+    ports = run.record.ports
+    header = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
+    payload = ports.tx_bytes[-1, to_hosts] - header * ports.tx_packets[-1, to_hosts]
+    again = int(run.record.hosts.retransmits[-1].sum()) * run.testbed.mss_bytes
+    return int(payload.sum()), int(run.schedule.size_bytes.sum()) + again

@@ -1,0 +1,217 @@
+"""Whether the switch ports mark as RED does, and take new thresholds without harm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inventory.files import load_testbed
+from orchestration.model.knobs import ECN
+from orchestration.model.red_law import RedLaw
+from orchestration.model.trial import IncastSpec, TunerSpec
+from orchestration.studies.bench.outcome import Figure, Outcome, run_trial
+from orchestration.studies.bench.physics import run_probe
+
+_MILLISECOND = 1_000_000
+_CONFIDENCE = 0.99
+_FRAME_BYTES = 1514
+# DCQCN's thresholds and probability, the same with a steep ramp, and HPCC's.
+_SETTINGS = ((5_000, 200_000, 0.01), (5_000, 200_000, 0.2), (100_000, 400_000, 0.2))
+
+
+def marking_curve() -> Outcome:
+    """Measured marking probability against queue length, with the law's 99 % band."""
+    testbed = load_testbed("graphcc")
+    port = next(p.label for p in testbed.queues if testbed.peer_device(p).name == "h3")
+    figures: list[Figure] = []
+    data: dict[str, Any] = {}
+    for kmin_bytes, kmax_bytes, pmax in _SETTINGS:
+        law = RedLaw(kmin_bytes, kmax_bytes, pmax)
+        probe = {
+            "kind": "marking",
+            "port": port,
+            "sender": "h1",
+            "filler": "h2",
+            "receiver": "h3",
+            "kmin_bytes": kmin_bytes,
+            "kmax_bytes": kmax_bytes,
+            "pmax": pmax,
+            "levels_frames": levels_frames(law),
+            "hold_ns": 2 * _MILLISECOND,
+        }
+        readings = run_probe("graphcc", probe)["readings"]
+        name = f"kmin {kmin_bytes // 1000} KB, kmax {kmax_bytes // 1000} KB, pmax {pmax:g}"
+        figures += _judge(name, law, readings)
+        data[name] = readings
+    return Outcome(
+        "Marking curve: the queue held at each length, two hosts onto one 25G port",
+        tuple(figures),
+        notes=(
+            "a reading is some 4,000 packets at one queue length; by chance 1 % of the readings "
+            "fall outside a 99 % band",
+        ),
+        data=data,
+    )
+
+
+def levels_frames(law: RedLaw) -> list[int]:
+    """Queue lengths to hold, in full frames, ascending: 200 or more on the ramp, some outside."""
+    first = law.kmin_bytes // _FRAME_BYTES + 1
+    last = (law.kmax_bytes - 1) // _FRAME_BYTES
+    ramp = list(range(first, last + 1))
+    times = -(-210 // len(ramp))
+    below = sorted({0, first // 2, first - 1})
+    return below + [frames for frames in ramp for _ in range(times)] + [last + 1, last + 5]
+
+
+def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figure]:
+    rng = np.random.default_rng(1)
+    inside = on_ramp = below_marked = above_unmarked = marked = packets = 0
+    expected = 0.0
+    for reading in readings:
+        queue, seen, marks = (reading[key] for key in ("qlen_bytes", "packets", "marked"))
+        if queue < law.kmin_bytes:
+            below_marked += marks
+        elif queue >= law.kmax_bytes:
+            # the two counters are read between an arrival and its departure: off by one or two
+            above_unmarked += max(0, seen - marks - 2)
+        else:
+            low, high = law.marks_band(queue, seen, _CONFIDENCE, rng)
+            on_ramp += 1
+            inside += low <= marks <= high
+            marked += marks
+            packets += seen
+            expected += float(law.share(np.array([queue]))[0]) * seen
+    share = inside / on_ramp
+    # with a true law, fewer than this many inside is a 1-in-1000 event
+    least = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
+    return [
+        Figure(
+            f"{name}: readings on the ramp inside the law's 99 % band",
+            f"{inside} of {on_ramp} ({share:.1%})",
+            f"at least 200 readings, {least:.0f} inside",
+            on_ramp >= 200 and inside >= least,
+        ),
+        Figure(
+            f"{name}: marks on the whole ramp against the law's",
+            f"{marked:,} of {packets:,} packets, {marked / expected - 1:+.2%}",
+        ),
+        Figure(f"{name}: marked below kmin", f"{below_marked}", "0", below_marked == 0),
+        Figure(f"{name}: not marked above kmax", f"{above_unmarked}", "0", above_unmarked == 0),
+        Figure(
+            f"{name}: law's farthest from the straight line",
+            f"{law.worst_departure():.2%} of pmax",
+        ),
+    ]
+
+
+def threshold_change() -> Outcome:
+    """Thresholds changed in the middle of an incast that keeps the queue full."""
+    at_ns = 2 * _MILLISECOND
+    run = run_trial(
+        "graphcc",
+        (IncastSpec(16, 2_000_000, 100 * _MILLISECOND, 0, _MILLISECOND, receiver="h1"),),
+        TunerSpec(
+            "step",
+            {
+                "at_ns": at_ns,
+                "kmin_bytes": 400_000,
+                "kmax_bytes": 400_000,
+                "pmax": 1.0,
+                "then_kmin_bytes": 50_000,
+                "then_kmax_bytes": 50_000,
+                "then_pmax": 1.0,
+            },
+        ),
+        duration_ns=_MILLISECOND,
+    )
+    queue = next(
+        i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
+    )
+    ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
+    mine = actions.targets == queue
+    applied_ns = int(actions.applied_ns[mine][1])
+    steady = (ports.t_ns > at_ns - _MILLISECOND) & (ports.t_ns <= at_ns)
+    after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * _MILLISECOND)
+    settled = after & (ports.t_ns > applied_ns + 2 * _MILLISECOND)
+    first = int(np.flatnonzero(after)[0])
+    marked_next = int(ports.marked_packets[first, queue] - ports.marked_packets[first - 1, queue])
+    sent_next = int(ports.tx_packets[first, queue] - ports.tx_packets[first - 1, queue])
+    drops = int(ports.dropped_packets[-1].sum())
+    again = int(hosts.retransmits[-1].sum())
+    unordered = int(hosts.out_of_order[-1].sum())
+    period_ns = run.trial.sample_period_ns
+    return Outcome(
+        "Thresholds changed in the middle of a 16-to-1 incast: K from 400 KB to 50 KB",
+        (
+            Figure(
+                "decided to read back",
+                f"{applied_ns - at_ns} ns after the sample",
+                "one sampling period",
+                applied_ns - at_ns <= period_ns,
+            ),
+            Figure(
+                "marked in the period after it",
+                f"{marked_next} of {sent_next} packets",
+                "all: the queue is above the new K",
+                marked_next >= 0.9 * sent_next,
+            ),
+            Figure("median queue before", _kilobytes(ports.qlen_bytes[steady, queue])),
+            Figure("median queue after", _kilobytes(ports.qlen_bytes[settled, queue])),
+            Figure(
+                "queue just before and after the change",
+                f"{ports.qlen_bytes[first - 1, queue] / 1e3:.0f} KB and "
+                f"{ports.qlen_bytes[first, queue] / 1e3:.0f} KB",
+                "not purged",
+                bool(ports.qlen_bytes[first, queue] > ports.qlen_bytes[first - 1, queue] / 2),
+            ),
+            Figure("packets dropped", f"{drops}", "0", drops == 0),
+            Figure("segments sent again", f"{again}", "0", again == 0),
+            Figure("segments out of order", f"{unordered}", "0", unordered == 0),
+        ),
+    )
+
+
+def incast() -> Outcome:
+    """16-to-1 incast with SECN1 and with SECN2."""
+    figures = []
+    medians = {}
+    for name in ("secn1", "secn2"):
+        run = run_trial(
+            "graphcc",
+            (IncastSpec(16, 2_000_000, 100 * _MILLISECOND, 0, _MILLISECOND, receiver="h1"),),
+            TunerSpec(name),
+            duration_ns=_MILLISECOND,
+        )
+        queue = next(
+            i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
+        )
+        ports, actions = run.record.ports, run.record.changes[ECN.name]
+        busy = (ports.t_ns > _MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
+        lengths = ports.qlen_bytes[busy, queue]
+        medians[name] = float(np.median(lengths))
+        kmin, kmax = (
+            int(values[actions.targets == queue][0])
+            for values in (actions.kmin_bytes, actions.kmax_bytes)
+        )
+        drops = int(ports.dropped_packets[-1].sum())
+        near = 0.5 * kmin <= medians[name] <= 1.25 * kmax
+        low, high = np.quantile(lengths, (0.05, 0.95)) / 1e3
+        figures += [
+            Figure(
+                f"{name}: queue after the first millisecond, median (5 to 95 %)",
+                f"{medians[name] / 1e3:.0f} KB ({low:.0f} to {high:.0f})",
+                f"near kmin {kmin // 1000} to kmax {kmax // 1000} KB",
+                near,
+            ),
+            Figure(f"{name}: drops", f"{drops}", "0", drops == 0),
+        ]
+    higher = medians["secn2"] > medians["secn1"]
+    ratio = medians["secn2"] / medians["secn1"]
+    figures.append(Figure("secn2's queue over secn1's", f"{ratio:.2f}", "above 1", higher))
+    return Outcome("16-to-1 incast of 2 MB each, one 25G port", tuple(figures))
+
+
+def _kilobytes(values: np.ndarray) -> str:
+    return f"{float(np.median(values)) / 1e3:.0f} KB"

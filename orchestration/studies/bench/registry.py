@@ -1,0 +1,69 @@
+"""The benchmarks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from orchestration.model.errors import InputError
+from orchestration.studies.bench import (
+    compare_million,
+    decision,
+    flow_table,
+    learned,
+    physics,
+    program,
+    queries,
+    rack,
+    red,
+    repeatable,
+    report_large,
+    sampling,
+    speed,
+    telemetry,
+    watching,
+)
+from orchestration.studies.bench.outcome import Outcome
+
+BENCHMARKS: dict[str, Callable[[], Outcome]] = {
+    "rtt": physics.round_trips,
+    "lone-flow": physics.lone_flow,
+    "conservation": physics.conservation,
+    "marking": red.marking_curve,
+    "thresholds": red.threshold_change,
+    "incast": red.incast,
+    "repeatable": repeatable.repeated_trial,
+    "fabric": speed.fabric_speed,
+    "build": speed.build_speed,
+    "sampling": sampling.sampling_cost,
+    "flow-table": flow_table.flow_table_cost,
+    "decision": decision.decision_time,
+    "training": learned.training_cost,
+    "idle-rule": learned.idle_rule,
+    "program": program.start_up,
+    "compare-million": compare_million.compare_million,
+    "report-large": report_large.report_large,
+    "ssh-loop": rack.ssh_loop,
+    "rack-provision": rack.provisioning,
+    "rack-kills": rack.controller_killed,
+    "rack-answer": rack.same_answer,
+    "influx-sink": telemetry.influx_sink,
+    "watching": watching.watching_cost,
+    "sql": queries.sql_speed,
+}
+
+
+def purpose(name: str) -> str:
+    """Return what a benchmark measures, in a line."""
+    return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
+
+
+def chosen(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
+    """Return the named benchmarks, every one for `all`. Raises InputError for an unknown name."""
+    unknown = [name for name in names if name != "all" and name not in BENCHMARKS]
+    if unknown:
+        raise InputError.single(
+            "bench",
+            f"no benchmark is called {unknown[0]!r}",
+            f"known: all, {', '.join(BENCHMARKS)}",
+        )
+    return BENCHMARKS if "all" in names else {name: BENCHMARKS[name] for name in names}

@@ -1,0 +1,132 @@
+"""What the papers print and claim, from `claims.yml`: its schema and its loader.
+
+A section is a table or figure: a campaign, the metrics to show, and the paper's numbers. A claim is
+a sentence of a paper about one tuner in a section, with the size that the paper gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
+from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.model.errors import InputError
+from orchestration.model.trial import Scalar
+
+# Levels of factors by factor; {} is every condition.
+When = dict[str, Scalar]
+
+
+class Printed(StrictModel):
+    """Numbers of a paper: of one metric under one condition, by tuner, in base units."""
+
+    when: Annotated[When, Field(default_factory=dict)]
+    metric: str
+    arms: dict[str, float]
+
+
+class Section(StrictModel):
+    """A table or figure. The first of `metrics` decides what beats what.
+
+    `only` picks conditions of the campaign and `arms` tuners, all of them by default. `reference`
+    is whom the others are compared with. Flow metrics count flows that start in a window.
+    """
+
+    id: str
+    paper: str
+    title: str
+    campaign: str
+    setting: str
+    reference: str
+    learned: tuple[str, ...]
+    metrics: tuple[str, ...]
+    arms: tuple[str, ...] = ()
+    only: Annotated[When, Field(default_factory=dict)]
+    flows_from: Duration = 0
+    flows_to: Duration | None = None
+    printed: tuple[Printed, ...] = ()
+
+
+class Claim(StrictModel):
+    """A claim: `arm` is lower or higher than `against`, the same, or has a value in a range.
+
+    Shares are of `against`'s value. `least` is what the paper claims under every condition, `best`
+    the largest effect that it reports, `within` how far two may be apart to be the same, `low` and
+    `high` the range of a value. `headline` puts it into the first table. `notes` says why the
+    measurement departs from the paper.
+    """
+
+    section: str
+    text: str
+    says: str
+    metric: str
+    arm: str
+    direction: Literal["lower", "higher", "same", "value"]
+    against: str = ""
+    when: Annotated[When, Field(default_factory=dict)]
+    least: float = 0.0
+    best: float | None = None
+    within: float = 0.0
+    low: float | None = None
+    high: float | None = None
+    headline: bool = False
+    notes: str = ""
+
+
+class ClaimsFile(StrictModel):
+    """The whole file."""
+
+    sections: tuple[Section, ...]
+    claims: tuple[Claim, ...]
+
+    def section(self, name: str) -> Section:
+        """Return the section with that id."""
+        return next(section for section in self.sections if section.id == name)
+
+
+def load_claims(path: Path | None = None) -> ClaimsFile:
+    """Return the package's claims, or those of a file. Raises InputError with every problem."""
+    if path is None:
+        with resources.as_file(
+            resources.files("orchestration.studies.papers") / "claims.yml"
+        ) as own:
+            return load_claims(own)
+    document = read(path)
+    file, problems = document.check(ClaimsFile)
+    if file is not None:
+        problems += [
+            document.problem(loc, what, remedy) for loc, what, remedy in _inconsistent(file)
+        ]
+    if problems or file is None:
+        raise InputError(in_order(problems))
+    return file
+
+
+def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
+    """Return what is wrong between the parts of the file."""
+    found: list[tuple[Loc, str, str]] = []
+    sections = [section.id for section in file.sections]
+    for number, section in enumerate(file.sections):
+        metrics = [*section.metrics, *(item.metric for item in section.printed)]
+        found += [_unknown(("sections", number), "metric", m, PAPER_METRICS) for m in metrics]
+    for number, claim in enumerate(file.claims):
+        loc: Loc = ("claims", number)
+        found.append(_unknown((*loc, "section"), "section", claim.section, sections))
+        found.append(_unknown((*loc, "metric"), "metric", claim.metric, PAPER_METRICS))
+        if claim.direction == "value" and (claim.low is None or claim.high is None):
+            found.append((loc, "a value without its range", "give 'low' and 'high'"))
+        if claim.direction != "value" and not claim.against:
+            found.append((loc, "a comparison with nobody", "name a tuner in 'against'"))
+    return [item for item in found if item[1]]
+
+
+def _unknown(loc: Loc, noun: str, name: str, known: Iterable[str]) -> tuple[Loc, str, str]:
+    names = list(known)
+    if name in names:
+        return loc, "", ""
+    return loc, f"no {noun} {name!r}", f"{suggest(name, names)}known are {', '.join(names)}"

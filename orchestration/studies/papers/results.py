@@ -1,0 +1,199 @@
+"""The papers' campaigns as they ran: figures of each tuner under each condition.
+
+A repeat gives one value; tuners are compared over the seeds that both have valid trials of.
+Intervals are 95 %, Student's, and not corrected for the number of comparisons on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.analysis.paper_metrics import (
+    PAPER_METRICS,
+    DoneFlows,
+    done_flows,
+    port_figures,
+)
+from orchestration.analysis.statistics import (
+    Estimate,
+    PairedDifference,
+    paired_difference,
+    t_interval,
+)
+from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.model.trial import Scalar
+from orchestration.studies.papers.claims import Section, When
+
+# tuner -> seed -> metric -> value
+Values = Mapping[str, Mapping[int, Mapping[str, float]]]
+
+BEST_STATIC, PLACEBO = "best-static", "placebo"
+TUNER = "tuner"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one finished trial shows; `arm` is its tuner's label, `factors` the other labels."""
+
+    arm: str
+    factors: When
+    seed: int
+    valid: bool
+    backend: str
+    flows: DoneFlows
+    ports: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One combination of factors in a section, with every valid trial's figures."""
+
+    factors: When
+    values: Values
+
+    @property
+    def label(self) -> str:
+        """`load 0.6`, or `all trials` where nothing varies; a text level speaks for itself."""
+        parts = [
+            level if isinstance(level, str) else f"{name} {level}"
+            for name, level in self.factors.items()
+        ]
+        return ", ".join(parts) or "all trials"
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds the tuners have, at least one of them."""
+        return len({seed for arm in self.values.values() for seed in arm})
+
+    def estimate(self, arm: str, metric: str) -> Estimate:
+        """Return the mean over the repeats; NaN for a tuner without trials."""
+        return t_interval([row[metric] for row in self.values.get(arm, {}).values()])
+
+    def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
+        """Return `arm` minus `against` over the seeds of both."""
+        first, second = self.values.get(against, {}), self.values.get(arm, {})
+        seeds = sorted(set(first) & set(second))
+        return paired_difference(
+            [first[seed][metric] for seed in seeds], [second[seed][metric] for seed in seeds]
+        )
+
+
+@dataclass(frozen=True)
+class SectionResult:
+    """A section as it ran. `arms` are the tuners to show, those that did not run included."""
+
+    section: Section
+    arms: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    trials: int
+    invalid: int
+    backends: tuple[str, ...]
+
+    @property
+    def ran(self) -> bool:
+        """Whether there is anything measured."""
+        return self.trials > self.invalid
+
+
+def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
+    """Return the finished trials of a campaign's folder, none if there is no such folder.
+
+    Raises InputError, naming the file, for one that cannot be read.
+    """
+    folders = finished_trials(folder)
+    measured = []
+    for number, path in enumerate(folders):
+        result = read_trial(path)
+        cell = dict(result.spec.cell)
+        arm = str(cell.pop(TUNER, result.spec.tuner.name))
+        measured.append(
+            Measured(
+                arm=arm,
+                factors=cell,
+                seed=result.spec.seed,
+                valid=result.stamp.valid,
+                backend=result.spec.backend,
+                flows=done_flows(result),
+                ports=port_figures(result),
+            )
+        )
+        progress(number + 1, len(folders))
+    return tuple(measured)
+
+
+def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
+    """Return a section's figures from its campaign's trials."""
+    mine = [trial for trial in trials if fits(trial.factors, section.only)]
+    if section.arms:
+        mine = [trial for trial in mine if trial.arm in section.arms]
+    conditions: list[When] = []
+    for item in section.printed:
+        if item.when and item.when not in conditions:
+            conditions.append(item.when)
+    found = sorted({_key(trial.factors): trial.factors for trial in mine}.items())
+    # numbers by size, words in the paper's order
+    ordered = sorted(
+        found, key=lambda item: (_numbers(item[1]), _place(item[1], conditions), item[0])
+    )
+    shown = [factors for _, factors in ordered]
+    shown += [when for when in conditions if not any(fits(f, when) for f in shown)]
+    return SectionResult(
+        section=section,
+        arms=_arms(section, mine),
+        conditions=tuple(Condition(factors, _values(section, mine, factors)) for factors in shown),
+        trials=len(mine),
+        invalid=sum(not trial.valid for trial in mine),
+        backends=tuple(sorted({trial.backend for trial in mine})),
+    )
+
+
+def _arms(section: Section, trials: list[Measured]) -> tuple[str, ...]:
+    """Return the reference first, then the other learned tuners, and the yardsticks last."""
+    known = {trial.arm for trial in trials}
+    known |= {arm for item in section.printed for arm in item.arms}
+    known |= {section.reference, *section.learned, *section.arms}
+    rank = {section.reference: 0, BEST_STATIC: 3, PLACEBO: 4}
+
+    def place(arm: str) -> tuple[int, str]:
+        return rank.get(arm, 1 if arm in section.learned else 2), arm
+
+    return tuple(sorted(known, key=place))
+
+
+def _values(section: Section, trials: list[Measured], factors: When) -> Values:
+    values: dict[str, dict[int, Mapping[str, float]]] = {}
+    for trial in trials:
+        if trial.valid and trial.factors == factors:
+            flows = trial.flows.within(section.flows_from, section.flows_to)
+            figures = {
+                key: metric.of_flows(flows)
+                for key, metric in PAPER_METRICS.items()
+                if metric.of_flows is not None
+            }
+            values.setdefault(trial.arm, {})[trial.seed] = {**trial.ports, **figures}
+    return values
+
+
+def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
+    """Say whether a condition's factors have the levels of `when`."""
+    return all(factors.get(name) == level for name, level in when.items())
+
+
+def _place(factors: When, conditions: list[When]) -> int:
+    return next(
+        (place for place, when in enumerate(conditions) if fits(factors, when)), len(conditions)
+    )
+
+
+def _numbers(factors: When) -> list[float]:
+    return [float(level) for level in factors.values() if not isinstance(level, str)]
+
+
+def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
+    """Return what sorts conditions: numbers by size, words by letter."""
+    return tuple(
+        (name, isinstance(level, str), 0.0 if isinstance(level, str) else float(level), str(level))
+        for name, level in factors.items()
+    )

@@ -1,0 +1,140 @@
+"""Running a program in a rack as if it ran here: its terminal or its streams, its signals."""
+
+from __future__ import annotations
+
+import base64
+import os
+import selectors
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from orchestration.virtual_rack.control import RackHandle, find_rack, inside
+from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.process import RackProcess
+
+_CLOSLOOP = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
+_STDIN, _STDOUT = 0, 1
+_READ_BYTES = 1 << 14
+# A program that hangs does not end by more of them.
+_PASSED_ON = 2
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def run_attached(
+    rack: RackHandle,
+    argv: Sequence[str],
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> int:
+    """Run a program in the rack with this process's input, output and signals; return its code.
+
+    It gets a terminal if standard input and output are one.
+    """
+    try:
+        os.fstat(_STDIN)
+    except OSError:  # closed: nothing else may get its number
+        os.open(os.devnull, os.O_RDONLY)
+    on_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
+    process = rack.start(argv, cwd, env, terminal=_window() if on_terminal else None)
+    with _signals(process, on_terminal), _raw(on_terminal):
+        return _pump(process)
+
+
+def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
+    """Run `closloop ARGUMENTS` in the virtual rack that `inventory` is of; return its exit code.
+
+    None if it is no virtual rack's inventory, or this program runs in a rack already. Raises
+    NotReadyError if the rack is not up.
+    """
+    if inside():
+        return None
+    folder = RackFolder(Path(inventory).expanduser().absolute().parent)
+    if not folder.is_rack() or folder.inventory.name != Path(inventory).name:
+        return None
+    return run_attached(find_rack(folder.path), [sys.executable, "-c", _CLOSLOOP, *arguments])
+
+
+def _pump(process: RackProcess) -> int:
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.line, selectors.EVENT_READ)
+        watched = _watch_input(selector, process)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is process.line:
+                    if not process.take():
+                        return process.wait()
+                elif not _forward(process, key.fd) and watched:
+                    selector.unregister(key.fd)
+                    watched = False
+
+
+def _watch_input(selector: selectors.BaseSelector, process: RackProcess) -> bool:
+    """Watch standard input; what cannot be watched, a file or nothing, is sent at once."""
+    try:
+        selector.register(_STDIN, selectors.EVENT_READ)
+        return True
+    except (PermissionError, ValueError, OSError):
+        while _forward(process, _STDIN):
+            pass
+        return False
+
+
+def _forward(process: RackProcess, fd: int) -> bool:
+    """Send a piece of input; return False at its end."""
+    try:
+        piece = os.read(fd, _READ_BYTES)
+    except OSError:
+        piece = b""
+    process.send({"input": base64.b64encode(piece).decode()})
+    return bool(piece)
+
+
+def _window() -> tuple[int, int]:
+    size = os.get_terminal_size(_STDOUT)
+    return size.lines, size.columns
+
+
+@contextmanager
+def _signals(process: RackProcess, on_terminal: bool) -> Iterator[None]:
+    """Pass signals on while the program runs; the third one ends this process instead."""
+    passed: list[int] = []
+
+    def forward(number: int, _: FrameType | None) -> None:
+        passed.append(number)
+        if len(passed) > _PASSED_ON:
+            raise SystemExit(128 + number)
+        process.kill(number)
+
+    def resize(*_: Any) -> None:
+        process.send({"terminal": list(_window())})
+
+    handlers: dict[int, Any] = dict.fromkeys(_FORWARDED, forward)
+    if on_terminal:
+        handlers[signal.SIGWINCH] = resize
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _raw(on_terminal: bool) -> Iterator[None]:
+    """Leave keys such as Ctrl-C to the terminal in the rack."""
+    if not on_terminal:
+        yield
+        return
+    before = termios.tcgetattr(_STDIN)
+    tty.setraw(_STDIN)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(_STDIN, termios.TCSADRAIN, before)

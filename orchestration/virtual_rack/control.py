@@ -1,0 +1,253 @@
+"""Racks from outside: start one, run programs in it, let its time pass, take it down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+from inventory.topology import Testbed
+from orchestration.backends.emulated.kernel.boot import memory_dir
+from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
+from orchestration.model.errors import NotReadyError
+from orchestration.virtual_rack.folder import RackFolder, racks_folder
+from orchestration.virtual_rack.layout import Layout, make_layout
+from orchestration.virtual_rack.process import Progress, RackProcess, ask, call, connect
+from orchestration.virtual_rack.setup import SBIN, python_path, require_programs, write_folder
+
+INSIDE = "CLOSLOOP_RACK"
+_MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
+_START_S = 15.0
+
+# What of the caller's environment belongs to the machine outside.
+_LEFT_OUT = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+_XDG = {"XDG_CACHE_HOME": ".cache", "XDG_STATE_HOME": ".local/state", "XDG_CONFIG_HOME": ".config"}
+
+
+class RackHandle:
+    """A rack that is up."""
+
+    def __init__(self, folder: RackFolder) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """The rack's name."""
+        return self._folder.name
+
+    @property
+    def folder(self) -> Path:
+        """The rack's folder."""
+        return self._folder.path
+
+    @property
+    def inventory(self) -> Path:
+        """Its Ansible inventory, which holds within the rack only."""
+        return self._folder.inventory
+
+    @property
+    def password(self) -> str:
+        """The password of the devices' users admin and operator."""
+        return self._folder.password.read_text().strip()
+
+    @property
+    def layout(self) -> Layout:
+        """What the rack consists of."""
+        return Layout.from_json(json.loads(self._folder.layout.read_text()))
+
+    def start(
+        self,
+        argv: Sequence[str],
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+        terminal: tuple[int, int] | None = None,
+    ) -> RackProcess:
+        """Start a program in the rack, as the controller.
+
+        Working folder and environment are the caller's unless given, and so is where its output
+        goes. With `terminal` (rows, columns) it has a terminal, and all that it prints is stdout.
+        """
+        request = {
+            "do": "run",
+            "argv": list(argv),
+            "cwd": str(Path(cwd or Path.cwd()).absolute()),
+            "env": self._environment(os.environ if env is None else env),
+            "terminal": list(terminal) if terminal else None,
+        }
+        line = call(self._folder, request)
+        return RackProcess(line, stdout or sys.stdout.buffer, stderr or sys.stderr.buffer)
+
+    def run(
+        self,
+        argv: Sequence[str],
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: IO[bytes] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> int:
+        """Run a program in the rack to its end, without input; return its exit code."""
+        process = self.start(argv, cwd, env, stdout, stderr)
+        process.send({"input": ""})
+        return process.wait()
+
+    def let_pass(self, seconds: float) -> None:
+        """Let so much of the rack's time pass."""
+        self._ask({"do": "pass", "seconds": seconds})
+
+    def dump(self, device: str) -> str:
+        """Return the whole state of a device, taken at its console: see `snapshot.dump`."""
+        return str(self._ask({"do": "device", "device": device, "request": {"op": "dump"}}))
+
+    def inject(self, device: str, what: str, port: str = "") -> Any:
+        """Let something befall a device: see `injections.KINDS`. `port` is an interface's name."""
+        request = {"op": "inject", "what": what, "port": port}
+        return self._ask({"do": "device", "device": device, "request": request})
+
+    def status(self) -> dict[str, Any]:
+        """Return what the rack is doing: `state`, `busy` (requests), process ids."""
+        return dict(self._ask({"do": "status"}))
+
+    def down(self) -> None:
+        """End the rack and remove its folder's files."""
+        with suppress(NotReadyError):
+            self._ask({"do": "down"})
+        deadline = time.monotonic() + _START_S
+        while self._folder.socket.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._folder.remove()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        return ask(self._folder, request)
+
+    def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
+        made = {key: value for key, value in caller.items() if key not in _LEFT_OUT}
+        home = Path(caller.get("HOME") or Path.home())
+        for key, place in _XDG.items():
+            made.setdefault(key, str(home / place))
+        path = caller.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+        return {
+            **made,
+            "PATH": f"{path}:{SBIN}",
+            "HOME": "/run/home",
+            "TMPDIR": "/run/tmp",
+            "USER": "root",
+            "LOGNAME": "root",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            INSIDE: self.name,
+        }
+
+
+def inside() -> bool:
+    """True in a program that runs in a rack."""
+    return INSIDE in os.environ
+
+
+def find_rack(name_or_folder: str | Path | None = None) -> RackHandle:
+    """Return a rack that is up: by name or folder, or the only one there is.
+
+    Raises NotReadyError if it is not up, or several are.
+    """
+    if name_or_folder is not None:
+        path = Path(name_or_folder)
+        folder = RackFolder(path.absolute() if "/" in str(path) else racks_folder() / path)
+        if not is_up(folder):
+            raise NotReadyError(f"the rack {folder.name} is not up", "start it: closloop rack up")
+        return RackHandle(folder)
+    racks = racks_up()
+    if not racks:
+        raise NotReadyError("no rack is up", "start one: closloop rack up")
+    if len(racks) > 1:
+        names = ", ".join(folder.name for folder in racks)
+        raise NotReadyError(f"several racks are up: {names}", "name one of them with --rack")
+    return racks[0]
+
+
+def racks_up() -> list[RackHandle]:
+    """Return the racks that are up, of those in the user's state folder."""
+    folders = (RackFolder(path) for path in sorted(racks_folder().glob("*")))
+    return [RackHandle(folder) for folder in folders if is_up(folder)]
+
+
+def is_up(folder: RackFolder) -> bool:
+    """True if a rack's supervisor answers."""
+    with suppress(OSError, NotReadyError), connect(folder):
+        return True
+    return False
+
+
+def up(
+    testbed: Testbed,
+    *,
+    sonic: Collection[str] = (),
+    roce: Collection[str] = (),
+    folder: Path | None = None,
+    real_time: bool = False,
+    progress: Progress = lambda *_: None,
+) -> tuple[RackHandle, bool]:
+    """Start a rack; return it once all its devices let one log in, and True.
+
+    One that is up already with these devices is returned as it is, and False. `progress` is told
+    the stage, how many of it are done, and of how many. With `real_time` all devices share one CPU,
+    and what they do takes time: for measuring latencies, not for traffic.
+
+    Raises:
+        InputError: names that the testbed has not, or a folder with other files.
+        NotReadyError: programs, the kernel or memory are missing; a rack with other devices is up;
+            the guest does not boot.
+    """
+    layout = make_layout(testbed, sonic, roce)
+    place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
+    handle = RackHandle(place)
+    if is_up(place):
+        if handle.layout.to_json() != layout.to_json():
+            raise NotReadyError(
+                f"the rack {place.name} is up with other devices",
+                "take it down first: closloop rack down; or name another folder with --folder",
+            )
+        return handle, False
+    require_programs(layout)
+    kernel = require_kernel()
+    place.make()
+    with place.held():
+        _start(place, layout, kernel, real_time, progress)
+    return handle, True
+
+
+def _start(
+    place: RackFolder, layout: Layout, kernel: Kernel, real_time: bool, progress: Progress
+) -> None:
+    memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
+    where = memory_dir(memory_bytes)
+    write_folder(place, layout)
+    clock = "real" if real_time else "virtual"
+    words = [str(place.path), str(kernel.path), str(memory_bytes), str(where), clock]
+    with place.console.open("ab") as console:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestration.virtual_rack.supervisor", *words],
+            cwd=place.path,
+            env={**os.environ, "PYTHONPATH": python_path()},
+            stdin=subprocess.DEVNULL,
+            stdout=console,
+            stderr=console,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + _START_S
+        while not is_up(place):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise NotReadyError("the rack's supervisor does not start", f"see {place.console}")
+            time.sleep(0.02)
+        ask(place, {"do": "await"}, progress)
+    except BaseException:
+        process.terminate()
+        process.wait()
+        raise

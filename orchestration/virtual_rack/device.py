@@ -1,0 +1,228 @@
+"""One device of the rack: a process that is the first of its namespaces, and what it starts.
+
+Forked from the guest's first process, which it talks to over a socket: it does what it is asked
+(`dump`, `inject`) without SSH, as somebody at the device's own console would.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from orchestration.backends.emulated.namespaces import offloads_off, route_socket, send_requests
+from orchestration.device import qdiscs
+from orchestration.virtual_rack import asic, cabling, injections, snapshot, tools
+from orchestration.virtual_rack.frames import Lines, encode
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
+from orchestration.virtual_rack.system import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUTS,
+    unshare,
+)
+
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+}
+_READ_BYTES = 1 << 16
+# What a SONiC switch says in APPL_DB once its ports are there.
+_PORTS_READY = "PORT_TABLE:PortInitDone"
+_BRIDGE_S = 30.0
+
+
+def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.socket]:
+    """Start a device's first process; return its process id and the socket to it.
+
+    The device says `{"built": true}` when it has its file tree, waits for
+    any message (until then its cables are not there), and says `{"up": true}` when all runs. What
+    goes wrong it says as `{"failed": text}`.
+    """
+    here, there = socket.socketpair()
+    told, tell = os.pipe()
+    between = os.fork()
+    if between == 0:
+        here.close()
+        try:
+            unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET)
+            pid = os.fork()  # the first in the new process namespace
+        except BaseException as error:
+            there.sendall(encode({"failed": str(error)}))
+            os._exit(1)
+        if pid == 0:
+            _live(Device(layout, device, keys, there))
+        os.write(tell, str(pid).encode())
+        os._exit(0)
+    there.close()
+    os.close(tell)
+    os.waitpid(between, 0)
+    pid = int(os.read(told, 32) or 0)
+    os.close(told)
+    return pid, here
+
+
+def _live(device: Device) -> NoReturn:
+    try:
+        device.boot()
+        device.serve()
+    except BaseException as error:
+        traceback.print_exc()
+        with suppress(OSError):
+            device.say({"failed": f"{type(error).__name__}: {error}"})
+    os._exit(1)
+
+
+class Device:
+    """What runs in the device's first process."""
+
+    def __init__(self, layout: Layout, name: str, keys: Keys, line: socket.socket) -> None:
+        self.layout, self.name = layout, name
+        self._keys, self._line = keys, line
+        self._lines = Lines()
+        self.programs: dict[str, subprocess.Popen[bytes]] = {}
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message to the guest's first process."""
+        self._line.sendall(encode(message))
+
+    def boot(self) -> None:
+        """Get a file tree, wait for the cables, and start everything."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        self._differences = enter_device_root(self.layout, self.name, self._keys)
+        self._python_path = os.environ.get("PYTHONPATH", "")
+        os.environ.clear()
+        os.environ.update(_ENVIRONMENT)
+        self.say({"built": True})
+        self._hear()
+        self._connect()
+        if self.name in self.layout.sonic:
+            asic.set_up(self.layout, self.name)
+            tools.run_batch("ip", asic.routes(self.layout, self.name))
+            self.start_redis()
+            self._start_bridge()
+            self._await_bridge()
+        self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
+        self.start("sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", SSHD_CONFIG])
+        self.say({"up": True})
+
+    def _connect(self) -> None:
+        ports = [self.layout.interface(p) for p in self.layout.testbed.ports_of[self.name]]
+        tools.run_batch("ip", cabling.management(self.layout, self.name))
+        tools.run_batch("ip", cabling.ports_up(self.layout, self.name))
+        if on := offloads_off(ports):
+            raise RuntimeError(f"offloads stay on: {', '.join(on)}")
+        lines = cabling.delays(self.layout, self.name)
+        with route_socket() as netlink:
+            root, handle = qdiscs.TC_H_ROOT, qdiscs.NETEM_HANDLE
+            indices = ((socket.if_nametoindex(line), ns) for line, (ns, _) in lines.items())
+            send_requests(netlink, [qdiscs.netem(i, handle, root, ns) for i, ns in indices])
+        tools.run_batch("tc", cabling.arrivals(self.layout, self.name))
+        for argv in cabling.rdma(self.layout, self.name):
+            tools.run(argv)
+
+    def start(
+        self, name: str, argv: Sequence[str], group: str | None = None, **environment: str
+    ) -> None:
+        """Start a program that goes on, in a user group; what it prints is in /var/log."""
+        log = os.open(f"/var/log/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.programs[name] = subprocess.Popen(
+            argv,
+            cwd="/",
+            env={**os.environ, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            group=group,
+            start_new_session=True,
+        )
+        os.close(log)
+
+    def start_redis(self) -> None:
+        """Start Redis as SONiC does: on a socket and the loopback, telling of every change."""
+        folder = Path(tools.REDIS_SOCKET).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "unixsocket": tools.REDIS_SOCKET,
+            "unixsocketperm": "770",
+            "bind": "127.0.0.1",
+            "notify-keyspace-events": "AKE",
+            "save": "",
+            "dir": str(folder),
+        }
+        words = [word for key, value in settings.items() for word in (f"--{key}", value)]
+        # its socket is the group's, too: SONiC's user is in it
+        self.start("redis", ["redis-server", *words], group="redis")
+
+    def _start_bridge(self) -> None:
+        module = "orchestration.virtual_rack.sonic_switch"
+        argv = [sys.executable, "-P", "-m", module, "--device", self.name]
+        self.start("sonic", [*argv, "--config", LAYOUT_FILE], PYTHONPATH=self._python_path)
+
+    def _await_bridge(self) -> None:
+        """Wait until the switch's daemons have filled its databases."""
+        argv = ("redis-cli", "-s", tools.REDIS_SOCKET, "exists", _PORTS_READY)
+        end = time.monotonic() + _BRIDGE_S
+        while time.monotonic() < end and self.programs["sonic"].poll() is None:
+            with suppress(RuntimeError):
+                if tools.run(argv).strip() == "1":
+                    return
+            time.sleep(0.02)
+        logs = (Path(f"/var/log/{name}.log") for name in ("redis", "sonic"))
+        said = " ".join(log.read_text(errors="replace")[-300:] for log in logs)
+        raise RuntimeError(f"its SONiC side does not start: {said}")
+
+    def serve(self) -> None:
+        """Do what the guest's first process asks, until it closes the line."""
+        wake, told = os.pipe()
+        os.set_blocking(told, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self._line, select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == wake:
+                    os.read(wake, _READ_BYTES)
+                    _reap()
+                else:
+                    for request in self._hear():
+                        self.say(self._answer(request))
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if request["op"] == "dump":
+                state = snapshot.dump(self.layout, self.name, self._differences)
+                return {"id": request["id"], "ok": state}
+            return {"id": request["id"], "ok": injections.inject(self, request)}
+        except Exception as error:
+            return {"id": request["id"], "error": f"{self.name}: {error}"}
+
+    def _hear(self) -> list[dict[str, Any]]:
+        while True:
+            piece = self._line.recv(_READ_BYTES)
+            if not piece:
+                os._exit(0)
+            if messages := self._lines.feed(piece):
+                return messages
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -1,0 +1,305 @@
+"""The rack's first process: starts the devices, then runs what somebody outside asks for.
+
+The controller is this process's own namespaces: the machine's file tree as it is, so that results
+land where they would without a rack, but with a home folder of its own.
+
+Virtual time passes only while a request is being served. Between requests this process *spins*: a
+system call that succeeds takes no virtual time, and until the supervisor has stopped the guest no
+timer of a device can fire.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+import tty
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from orchestration.model.errors import ClosloopError
+from orchestration.virtual_rack import cabling, tools
+from orchestration.virtual_rack.commands import Command, exit_code
+from orchestration.virtual_rack.device import fork_device
+from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.frames import Lines, encode
+from orchestration.virtual_rack.inbox import Incoming
+from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.roots import Keys
+from orchestration.virtual_rack.system import bind, mount, power_off, unmount
+
+LINE = "/dev/tty1"
+HOME = Path("/run/home")
+_READ_BYTES = 1 << 16
+_CONGESTION_CONTROLS = "reno cubic dctcp bbr"
+_SSH_PORT = 22
+# Of virtual time, which costs nothing: until the devices know their neighbours.
+_LLDP_S = 31.0
+_LOGIN_S = 60.0
+
+
+class Guest:
+    """Devices, running commands, and the line to the supervisor."""
+
+    def __init__(self, folder: RackFolder) -> None:
+        self._folder = folder
+        self._layout = Layout.from_json(json.loads(folder.layout.read_text()))
+        self._line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
+        tty.setraw(self._line)
+        self._inbox = Incoming(folder.inbox)
+        self._selector = selectors.DefaultSelector()
+        self._devices: dict[str, socket.socket] = {}
+        self._commands: dict[int, Command] = {}
+        # requests under way, and when the waits among them end
+        self._busy: set[int] = set()
+        self._waits: dict[int, float] = {}
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message to the supervisor."""
+        data = encode(message)
+        while data:
+            data = data[os.write(self._line, data) :]
+
+    def boot(self) -> None:
+        """Start all devices and connect them."""
+        tools.run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
+        allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+        allowed.write_text(_CONGESTION_CONTROLS)
+        Path("/proc/sys/vm/overcommit_memory").write_text("1")  # what Redis asks for
+        if self._layout.roce:
+            tools.run(["rdma", "system", "set", "netns", "exclusive"])
+        authorized = self._folder.public_key.read_text()
+        password = self._folder.password.read_text().strip()
+        pids = {}
+        for device in self._layout.address:
+            host_key = self._folder.host_key(device).read_text()
+            keys = Keys(authorized, host_key, password)
+            pids[device], self._devices[device] = fork_device(self._layout, device, keys)
+        self._await_all("built", "file trees")
+        tools.run_batch("ip", cabling.links(self._layout, pids))
+        for line in self._devices.values():
+            line.sendall(encode({}))
+        self._await_all("up", "devices")
+        for device in self._layout.roce:
+            give_rdma_device(self._layout.rdma_device(device), pids[device])
+        self._await_logins()
+        self.say({"stage": "neighbours"})
+        time.sleep(_LLDP_S)
+
+    def _await_all(self, word: str, stage: str) -> None:
+        for number, (device, line) in enumerate(self._devices.items(), start=1):
+            self.say({"stage": stage, "done": number, "of": len(self._devices)})
+            lines = Lines()
+            while not (messages := lines.feed(line.recv(_READ_BYTES) or b"\n")):
+                pass
+            if word not in messages[0]:
+                raise RuntimeError(f"{device}: {messages[0].get('failed', messages[0])}")
+
+    def _await_logins(self) -> None:
+        """Wait until every device lets one log in."""
+        end = time.monotonic() + _LOGIN_S
+        for number, (device, address) in enumerate(self._layout.address.items(), start=1):
+            self.say({"stage": "logins", "done": number, "of": len(self._devices)})
+            while True:
+                try:
+                    with socket.create_connection((address, _SSH_PORT), 1) as connection:
+                        connection.recv(1)
+                        break
+                except OSError as error:
+                    if time.monotonic() > end:
+                        raise RuntimeError(f"{device}: no SSH server: {error}") from error
+                    time.sleep(0.01)
+
+    def serve(self) -> None:
+        """Serve the supervisor for as long as the guest lives."""
+        woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self._watch(self._line, self._hear)
+        self._watch(woken, lambda: os.read(woken, _READ_BYTES))
+        for device, line in self._devices.items():
+            self._watch(line, partial(self._hear_device, device, Lines()))
+        self.say({"ready": True})
+        while True:
+            for key, _ in self._selector.select(self._patience_s()):
+                # an earlier one of this round may have closed it
+                if key.fd in self._selector.get_map():
+                    key.data()
+            self._reap()
+            for number in [n for n, end in self._waits.items() if end <= time.monotonic()]:
+                del self._waits[number]
+                self._end(number, ok=time.monotonic_ns())
+            if not self._busy:
+                os.sched_yield()
+
+    def _patience_s(self) -> float | None:
+        if not self._busy:
+            return 0.0
+        if self._waits:
+            return max(0.0, min(self._waits.values()) - time.monotonic())
+        return None
+
+    def _watch(self, fd: int | socket.socket, ready: Callable[[], Any]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, ready)
+
+    def _hear(self) -> None:
+        for message in self._inbox.take(os.read(self._line, _READ_BYTES)):
+            self.say({"took": True})
+            number = int(message["id"])
+            try:
+                if "do" in message:
+                    self._busy.add(number)
+                    self._begin(number, message)
+                elif number in self._commands:
+                    self._control(self._commands[number], message)
+            except Exception as error:
+                self._end(number, error=f"{type(error).__name__}: {error}")
+
+    def _begin(self, number: int, message: dict[str, Any]) -> None:
+        match message["do"]:
+            case "run":
+                _look_anew()
+                command = Command(number, message, self.say)
+                self._commands[number] = command
+                for fd in command.outputs:
+                    self._watch(fd, partial(self._read, command, fd))
+                self.say({"id": number, "pid": command.pid})
+            case "pass":
+                self._waits[number] = time.monotonic() + float(message["seconds"])
+            case "device":
+                line = self._devices.get(message["device"])
+                if line is None:
+                    raise ValueError(f"no device {message['device']!r}")
+                line.sendall(encode({**message["request"], "id": number}))
+            case other:
+                raise ValueError(f"cannot do {other!r}")
+
+    def _end(self, number: int, **what: Any) -> None:
+        self._busy.discard(number)
+        self.say({"id": number, "end": True, **what})
+
+    def _read(self, command: Command, fd: int) -> None:
+        if not command.read(fd):
+            # before it is closed: a duplicate would keep a closed one awake
+            self._forget(fd)
+            command.drop(fd)
+
+    def _control(self, command: Command, message: dict[str, Any]) -> None:
+        """Pass on what belongs to a command; watch its input for as long as it is not taken."""
+        self._forget(command.input)
+        command.control(message)
+        self._watch_input(command)
+
+    def _watch_input(self, command: Command) -> None:
+        if command.blocked:
+            flush = partial(self._flush, command)
+            self._selector.register(command.input, selectors.EVENT_WRITE, flush)
+
+    def _flush(self, command: Command) -> None:
+        self._forget(command.input)
+        command.flush()
+        self._watch_input(command)
+
+    def _forget(self, fd: int) -> None:
+        if fd >= 0 and fd in self._selector.get_map():
+            self._selector.unregister(fd)
+
+    def _reap(self) -> None:
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if not pid:
+                    return
+                for number, command in tuple(self._commands.items()):
+                    if command.pid == pid:
+                        self._finish(number, command, status)
+
+    def _finish(self, number: int, command: Command, status: int) -> None:
+        del self._commands[number]
+        for fd in (*command.outputs, command.input):
+            self._forget(fd)
+        command.close()
+        self._end(number, code=exit_code(status))
+
+    def _hear_device(self, device: str, lines: Lines) -> None:
+        piece = self._devices[device].recv(_READ_BYTES)
+        if not piece:
+            self._selector.unregister(self._devices[device])
+            self.say({"died": device})
+            return
+        for message in lines.feed(piece):
+            number = int(message.pop("id"))
+            self._end(number, **message)
+
+
+def give_rdma_device(name: str, pid: int) -> None:
+    """Move an RDMA device to where its NIC is: the network namespace of a process."""
+    place = Path("/run/netns", name)
+    place.parent.mkdir(exist_ok=True)
+    place.touch()
+    bind(f"/proc/{pid}/ns/net", str(place))
+    tools.run(["rdma", "dev", "set", name, "netns", name])
+    unmount(str(place))
+    place.unlink()
+
+
+def prepare(folder: RackFolder) -> None:
+    """Mount what the controller needs: kernel file systems, a home, the users that ssh looks up."""
+    mount("proc", "/proc", "proc")
+    mount("sysfs", "/sys", "sysfs")
+    mount("tmpfs", "/run", "tmpfs", options="mode=755")
+    for point in ("/dev/pts", "/dev/shm"):
+        os.makedirs(point, exist_ok=True)
+    mount("devpts", "/dev/pts", "devpts", options="mode=620,ptmxmode=666")
+    mount("tmpfs", "/dev/shm", "tmpfs")
+    for path in (HOME, HOME / ".ssh", Path("/run/tmp")):
+        path.mkdir()
+        path.chmod(0o700)
+    (HOME / ".ssh" / "config").write_text(folder.ssh_config.read_text())
+    # OpenSSH takes the home folder from here and not from $HOME
+    users = Path("/run/passwd")
+    known = Path("/etc/passwd").read_text(errors="replace").splitlines()
+    others = [line for line in known if line.split(":")[2:3] != ["0"]]
+    users.write_text("\n".join([f"root:x:0:0:root:{HOME}:/bin/bash", *others]) + "\n")
+    bind(str(users), "/etc/passwd")
+    socket.sethostname("controller")
+
+
+def _look_anew() -> None:
+    """Forget what was read of the host's files: they may have changed in the meantime."""
+    with open("/proc/sys/vm/drop_caches", "w") as file:
+        file.write("3")
+
+
+def main() -> None:
+    """Run as process 1."""
+    folder = RackFolder(Path(os.environ["CLOSLOOP_RACK_FOLDER"]))
+    guest = None
+    try:
+        prepare(folder)
+        guest = Guest(folder)
+        guest.say({"stage": "boot"})
+        guest.boot()
+        guest.serve()
+    except ClosloopError as error:
+        if guest is not None:
+            guest.say({"failed": error.message, "remedy": error.remedy})
+    except BaseException as error:
+        traceback.print_exc()
+        sys.stderr.flush()
+        if guest is not None:
+            guest.say({"failed": f"{type(error).__name__}: {error}"})
+    power_off()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What SONiC's syncd does with counters: groups of them, each polled at its own interval.
+
+Behaviour of sonic-sairedis, syncd/FlexCounter.cpp, and of orchagent's PFC watchdog: a group is
+polled while its row in FLEX_COUNTER_TABLE says so, no faster than every 100 ms; counters go to
+COUNTERS_DB under SAI's names and their objects' ids, with the time of the poll; the current depth
+is read for queues that the watchdog watches, and for no others.
+
+The watermark is the largest depth that any poll has seen since the one before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from orchestration.virtual_rack.sonic_kernel import Plane, PortCounts, QueueCounts
+from orchestration.virtual_rack.sonic_model import SwitchModel, port_oid, queue_oids
+
+FLOOR_MS = 100
+# Of the smoothed rates: the weight of the newest poll (port_rates.lua's alpha).
+_ALPHA = 0.18
+_NO_QUEUE = QueueCounts()
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_PRIORITIES = frozenset("01234567")
+
+
+@dataclass(frozen=True)
+class Group:
+    """One group: its field in COUNTERS:TIME_STAMP, and what holds where its row says nothing."""
+
+    stamp: str
+    on: bool
+    interval_ms: int
+
+
+GROUPS = {
+    "PORT": Group("PORT_STAT_COUNTER_Port_Counter", True, 1000),
+    "QUEUE": Group("QUEUE_STAT_COUNTER_Queue_Counter", True, 10_000),
+    "QUEUE_WATERMARK": Group("QUEUE_WATERMARK_STAT_COUNTER_Queue_Counter", True, 60_000),
+    "WRED_ECN_QUEUE": Group("WRED_ECN_QUEUE_STAT_COUNTER_WRED_Queue_Counter", False, 10_000),
+    "PFCWD": Group("PFC_WD_Queue_Counter", True, FLOOR_MS),
+}
+
+
+class FlexCounters:
+    """The groups. `write(key, fields)` sets fields of a hash in COUNTERS_DB."""
+
+    def __init__(
+        self, model: SwitchModel, plane: Plane, write: Callable[[str, Mapping[str, str]], None]
+    ) -> None:
+        self._model, self._plane, self._write = model, plane, write
+        self._rows: dict[str, Mapping[str, str]] = {}
+        self._watchdog: dict[str, Mapping[str, str]] = {}
+        self._watchable: dict[str, set[int]] = {}
+        self._next_ns: dict[str, int] = {}
+        self._peaks: dict[tuple[str, int], int] = {}
+        self._last: dict[str, PortCounts] = {}
+        self._rates: dict[str, list[float]] = {}
+
+    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+        """Take in a row of CONFIG_DB as it is now, None if it has been removed."""
+        table, _, name = key.partition("|")
+        if table == "FLEX_COUNTER_TABLE":
+            _put(self._rows, name, row)
+        elif table == "PFC_WD":
+            _put(self._watchdog, name, row)
+        elif table == "PORT_QOS_MAP":
+            listed = (row or {}).get("pfcwd_sw_enable", (row or {}).get("pfc_enable", ""))
+            self._watchable[name] = {int(part) for part in listed.split(",") if part in _PRIORITIES}
+        else:
+            return
+        for group in GROUPS:
+            interval = self._interval_ns(group)
+            if interval is None:
+                self._next_ns.pop(group, None)
+            else:
+                # at once when it is turned on
+                at = self._next_ns.get(group, now_ns)
+                self._next_ns[group] = min(at, now_ns + interval)
+
+    def _interval_ns(self, group: str) -> int | None:
+        """How often a group is polled; None while it is off."""
+        default = GROUPS[group]
+        row = self._rows.get(group, {})
+        status = row.get("FLEX_COUNTER_STATUS")
+        if not (default.on if status is None else status == "enable"):
+            return None
+        if group == "WRED_ECN_QUEUE" and not self._model.counts_marks:
+            return None
+        text = row.get("POLL_INTERVAL", "")
+        if group == "PFCWD":
+            if not self.watched():
+                return None
+            text = self._watchdog.get("GLOBAL", {}).get("POLL_INTERVAL", "")
+        interval_ms = int(text) if _NUMBER.match(text) else default.interval_ms
+        return max(FLOOR_MS, interval_ms) * 1_000_000
+
+    def watched(self) -> set[tuple[str, int]]:
+        """The queues that the PFC watchdog reads."""
+        ports = {port.name for port in self._model.ports}
+        return {
+            (port, queue)
+            for port in self._watchdog
+            if port in ports
+            for queue in self._watchable.get(port, ())
+        }
+
+    def next_ns(self) -> int | None:
+        """When to poll next, on CLOCK_MONOTONIC."""
+        return min(self._next_ns.values(), default=None)
+
+    def poll(self, now_ns: int) -> None:
+        """Poll what is due and publish it."""
+        due = [group for group, at in self._next_ns.items() if at <= now_ns]
+        if not due:
+            return
+        queues = self._plane.queues()
+        for place, counts in queues.items():
+            self._peaks[place] = max(self._peaks.get(place, 0), counts.depth_bytes)
+        for group in due:
+            if group == "PORT":
+                self._poll_ports()
+            else:
+                self._poll_queues(group, queues)
+            self._write("COUNTERS:TIME_STAMP", {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)})
+            interval = self._interval_ns(group)
+            assert interval is not None
+            late = (now_ns - self._next_ns[group]) % interval
+            self._next_ns[group] = now_ns + interval - late
+
+    def _poll_queues(self, group: str, queues: Mapping[tuple[str, int], QueueCounts]) -> None:
+        watched = self.watched()
+        for number, queue, oid in queue_oids(self._model):
+            place = self._model.ports[number].name, queue
+            fields = dict(self._queue_fields(group, queues.get(place, _NO_QUEUE), place, watched))
+            if fields:
+                self._write(f"COUNTERS:{oid}", fields)
+        if group == "QUEUE_WATERMARK":
+            self._peaks.clear()
+
+    def _queue_fields(
+        self,
+        group: str,
+        counts: QueueCounts,
+        place: tuple[str, int],
+        watched: set[tuple[str, int]],
+    ) -> Iterator[tuple[str, str]]:
+        if group == "QUEUE":
+            yield "SAI_QUEUE_STAT_PACKETS", str(counts.tx_packets)
+            yield "SAI_QUEUE_STAT_BYTES", str(counts.tx_bytes)
+            yield "SAI_QUEUE_STAT_DROPPED_PACKETS", str(counts.dropped_packets)
+        elif group == "WRED_ECN_QUEUE":
+            yield "SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS", str(counts.marked_packets)
+        elif group == "QUEUE_WATERMARK":
+            yield "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES", str(self._peaks.get(place, 0))
+        elif place in watched:
+            yield "SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES", str(counts.depth_bytes)
+            yield "PFC_WD_STATUS", "operational"
+
+    def _poll_ports(self) -> None:
+        interval = self._interval_ns("PORT")
+        assert interval is not None
+        for number, (name, counts) in enumerate(self._in_order(self._plane.ports())):
+            oid = port_oid(number)
+            self._write(f"COUNTERS:{oid}", _port_fields(counts))
+            last = self._last.get(name)
+            if last is not None:
+                self._write(f"RATES:{oid}", self._smoothed(name, last, counts, interval / 1e9))
+            self._last[name] = counts
+
+    def _in_order(self, ports: Mapping[str, PortCounts]) -> Iterator[tuple[str, PortCounts]]:
+        for port in self._model.ports:
+            yield port.name, ports.get(port.name, PortCounts())
+
+    def _smoothed(
+        self, name: str, last: PortCounts, now: PortCounts, interval_s: float
+    ) -> dict[str, str]:
+        """Rates in bytes and packets a second, though the names say BPS."""
+        new = [
+            (getattr(now, field) - getattr(last, field)) / interval_s
+            for field in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
+        ]
+        old = self._rates.get(name)
+        rates = new
+        if old is not None:
+            rates = [_ALPHA * n + (1 - _ALPHA) * o for n, o in zip(new, old, strict=True)]
+        self._rates[name] = rates
+        return dict(zip(("RX_BPS", "TX_BPS", "RX_PPS", "TX_PPS"), map(repr, rates), strict=True))
+
+
+def _port_fields(counts: PortCounts) -> dict[str, str]:
+    """A port's counters. No link of the virtual rack pauses, so that PFC's stay 0."""
+    fields = {
+        "SAI_PORT_STAT_IF_IN_OCTETS": counts.rx_bytes,
+        "SAI_PORT_STAT_IF_IN_UCAST_PKTS": counts.rx_packets,
+        "SAI_PORT_STAT_IF_IN_ERRORS": counts.rx_errors,
+        "SAI_PORT_STAT_IF_IN_DISCARDS": counts.rx_drops,
+        "SAI_PORT_STAT_IF_OUT_OCTETS": counts.tx_bytes,
+        "SAI_PORT_STAT_IF_OUT_UCAST_PKTS": counts.tx_packets,
+        "SAI_PORT_STAT_IF_OUT_ERRORS": counts.tx_errors,
+        "SAI_PORT_STAT_IF_OUT_DISCARDS": counts.tx_drops,
+    }
+    for way in ("RX", "TX"):
+        fields |= {f"SAI_PORT_STAT_PFC_{priority}_{way}_PKTS": 0 for priority in range(8)}
+    return {name: str(value) for name, value in fields.items()}
+
+
+def _put(rows: dict[str, Mapping[str, str]], name: str, row: Mapping[str, str] | None) -> None:
+    if row is None:
+        rows.pop(name, None)
+    else:
+        rows[name] = row

@@ -1,0 +1,247 @@
+"""The virtual rack's SONiC-like switch as data: its ports, what its ASIC is like, its first rows.
+
+Names, object ids and rows are SONiC's: CONFIG_DB as the stock configuration fills it
+(sonic-buildimage, qos_config.j2), COUNTERS_DB's maps from names to objects, and STATE_DB's
+capabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from inventory.rack import SONIC_QUEUE
+from orchestration.device import qdiscs
+from orchestration.virtual_rack.layout import Layout
+
+# Types of SAI objects, which stand in the upper bits of their ids.
+_PORT, _WRED, _QUEUE = 1, 19, 21
+QUEUES = 8
+_FIRST_WITH_MARKS = "202505"
+
+Rows = dict[str, dict[str, str]]
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What a release and an ASIC offer. Thresholds are rounded up to whole cells."""
+
+    release: str = _FIRST_WITH_MARKS
+    hwsku: str = "closloop-virtual"
+    platform: str = "x86_64-closloop_virtual-r0"
+    asic: str = "virtual"
+    cell_bytes: int = 256
+    counts_marks: bool = True
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """Where a queue is in the kernel: its RED's handle, what that hangs from, and its bytes."""
+
+    handle: int
+    parent: int
+    buffer_bytes: int
+
+
+@dataclass(frozen=True)
+class PortModel:
+    """One port. `queues` are the queues that packets go through, by their number in SONiC."""
+
+    name: str
+    rate_bps: int
+    queues: dict[int, Leaf]
+
+
+@dataclass(frozen=True)
+class SwitchModel:
+    """One switch."""
+
+    name: str
+    ports: tuple[PortModel, ...]
+    mtu_bytes: int = 1500
+    traits: Traits = field(default_factory=Traits)
+
+    @property
+    def pool_bytes(self) -> int:
+        """The most that a queue may hold, and so a threshold be."""
+        return max(leaf.buffer_bytes for port in self.ports for leaf in port.queues.values())
+
+    @property
+    def counts_marks(self) -> bool:
+        """Whether release and ASIC count ECN marks per queue."""
+        return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
+
+    def rounded(self, threshold_bytes: int) -> int:
+        """Return a threshold as the ASIC takes it."""
+        cell = self.traits.cell_bytes
+        return -(-threshold_bytes // cell) * cell
+
+
+def model_of(layout: Layout, device: str, traits: Traits | None = None) -> SwitchModel:
+    """Return the model of a switch of a virtual rack."""
+    testbed = layout.testbed
+    ports = tuple(
+        PortModel(
+            name=layout.interface(port),
+            rate_bps=port.rate_bps,
+            queues={
+                SONIC_QUEUE + queue.klass: Leaf(
+                    qdiscs.leaf_handle(queue.klass),
+                    qdiscs.leaf_parent(queue.klass, testbed.queues_per_port),
+                    queue.buffer_bytes,
+                )
+                for queue in testbed.queues_at(port)
+            },
+        )
+        for port in testbed.ports_of[device]
+    )
+    return SwitchModel(device, ports, testbed.mtu_bytes, traits or Traits())
+
+
+def port_oid(place: int) -> str:
+    """Return the object id of port number `place`."""
+    return _oid(_PORT, place + 1)
+
+
+def queue_oid(place: int, queue: int) -> str:
+    """Return the object id of a port's queue."""
+    return _oid(_QUEUE, place * QUEUES + queue + 1)
+
+
+def wred_oid(number: int) -> str:
+    """Return the object id of the WRED profile that was made as number `number`."""
+    return _oid(_WRED, number)
+
+
+def _oid(kind: int, number: int) -> str:
+    return f"oid:{kind << 48 | number:#x}"
+
+
+def config_rows(model: SwitchModel) -> Rows:
+    """Return CONFIG_DB as a switch has it that nobody has configured."""
+    low, high = min(1 << 20, model.pool_bytes // 2), min(1 << 21, model.pool_bytes)
+    rows: Rows = {
+        "DEVICE_METADATA|localhost": {
+            "hostname": model.name,
+            "hwsku": model.traits.hwsku,
+            "platform": model.traits.platform,
+            "type": "LeafRouter",
+        },
+        "SCHEDULER|scheduler.0": {"type": "DWRR", "weight": "14"},
+        "SCHEDULER|scheduler.1": {"type": "DWRR", "weight": "15"},
+        "WRED_PROFILE|AZURE_LOSSLESS": _stock_profile(low, high),
+        "DSCP_TO_TC_MAP|AZURE": _stock_dscp(),
+        "TC_TO_QUEUE_MAP|AZURE": {str(tc): str(tc) for tc in range(8)},
+        "TC_TO_PRIORITY_GROUP_MAP|AZURE": dict(
+            zip("01234567", ("0", "0", "0", "3", "4", "0", "0", "7"), strict=True)
+        ),
+        "MAP_PFC_PRIORITY_TO_QUEUE|AZURE": {str(priority): str(priority) for priority in range(8)},
+        "BUFFER_POOL|egress_pool": {
+            "type": "egress",
+            "mode": "dynamic",
+            "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
+        },
+    }
+    for group in ("PORT", "QUEUE", "QUEUE_WATERMARK", "PFCWD"):
+        rows[f"FLEX_COUNTER_TABLE|{group}"] = {"FLEX_COUNTER_STATUS": "enable"}
+    for place, port in enumerate(model.ports):
+        rows |= _port_rows(model, place, port)
+    return rows
+
+
+def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
+    rows: Rows = {
+        f"PORT|{port.name}": {
+            "admin_status": "up",
+            "alias": f"Eth{place + 1}",
+            "index": str(place + 1),
+            "lanes": ",".join(str(4 * place + lane) for lane in range(4)),
+            "mtu": str(model.mtu_bytes),
+            "speed": str(port.rate_bps // 1_000_000),
+        },
+        f"PORT_QOS_MAP|{port.name}": {
+            "dscp_to_tc_map": "AZURE",
+            "tc_to_queue_map": "AZURE",
+            "tc_to_pg_map": "AZURE",
+            "pfc_to_queue_map": "AZURE",
+            "pfc_enable": "3,4",
+        },
+    }
+    for queue in range(7):
+        row = {"scheduler": "scheduler.0"}
+        if queue in (3, 4):
+            row = {"scheduler": "scheduler.1", "wred_profile": "AZURE_LOSSLESS"}
+        rows[f"QUEUE|{port.name}|{queue}"] = row
+    return rows
+
+
+def _stock_profile(low: int, high: int) -> dict[str, str]:
+    row = {"ecn": "ecn_all"}
+    for colour in ("green", "yellow", "red"):
+        row[f"wred_{colour}_enable"] = "true"
+        row[f"{colour}_min_threshold"] = str(low)
+        row[f"{colour}_max_threshold"] = str(high)
+        row[f"{colour}_drop_probability"] = "5"
+    return row
+
+
+def _stock_dscp() -> dict[str, str]:
+    special = {3: "3", 4: "4", 5: "2", 8: "0", 46: "5", 48: "6"}
+    return {str(dscp): special.get(dscp, "1") for dscp in range(64)}
+
+
+def counter_maps(model: SwitchModel) -> Rows:
+    """Return COUNTERS_DB's maps from names to objects."""
+    maps: Rows = {"COUNTERS_PORT_NAME_MAP": {}}
+    for part in ("NAME", "PORT", "INDEX", "TYPE"):
+        maps[f"COUNTERS_QUEUE_{part}_MAP"] = {}
+    for place, queue, oid in queue_oids(model):
+        name = model.ports[place].name
+        maps["COUNTERS_PORT_NAME_MAP"][name] = port_oid(place)
+        maps["COUNTERS_QUEUE_NAME_MAP"][f"{name}:{queue}"] = oid
+        maps["COUNTERS_QUEUE_PORT_MAP"][oid] = port_oid(place)
+        maps["COUNTERS_QUEUE_INDEX_MAP"][oid] = str(queue)
+        maps["COUNTERS_QUEUE_TYPE_MAP"][oid] = "SAI_QUEUE_TYPE_UNICAST"
+    return maps
+
+
+def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
+    """Yield every queue's port, by its place, its number and its object id."""
+    for place in range(len(model.ports)):
+        for queue in range(QUEUES):
+            yield place, queue, queue_oid(place, queue)
+
+
+def capability_rows(model: SwitchModel) -> Rows:
+    """Return STATE_DB's capabilities; releases before the counters existed have no such rows."""
+    if model.traits.release < _FIRST_WITH_MARKS:
+        return {}
+    said = {"isSupported": "true" if model.counts_marks else "false"}
+    return {
+        f"QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_{name}_COUNTER": dict(said)
+        for name in ("ECN_MARKED_PKT", "ECN_MARKED_BYTE", "WRED_DROPPED_PKT", "WRED_DROPPED_BYTE")
+    }
+
+
+def port_state_rows(model: SwitchModel) -> Rows:
+    """Return STATE_DB's ports: what PortsOrch writes when a port has come up."""
+    return {
+        f"PORT_TABLE|{port.name}": {
+            "state": "ok",
+            "admin_status": "up",
+            "netdev_oper_status": "up",
+            "mtu": str(model.mtu_bytes),
+            "speed": str(port.rate_bps // 1_000_000),
+        }
+        for port in model.ports
+    }
+
+
+def version_file(model: SwitchModel) -> str:
+    """Return /etc/sonic/sonic_version.yml."""
+    traits = model.traits
+    return (
+        f"build_version: 'SONiC.{traits.release}-virtual'\n"
+        f"release: '{traits.release}'\n"
+        f"asic_type: {traits.asic}\n"
+    )

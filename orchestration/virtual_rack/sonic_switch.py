@@ -1,0 +1,173 @@
+"""The bridge of the virtual rack's SONiC-like switch: Redis on one side, the kernel on the other.
+
+    python -m orchestration.virtual_rack.sonic_switch --device leaf1 --config layout.json
+
+Stands for orchagent, syncd and the ASIC: fills an empty database as a switch boots, applies what is
+written to CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB. Redis is there before or comes later;
+when it has been restarted, the bridge starts from what it then finds. `PORT_TABLE:PortInitDone` in
+APPL_DB says that it is ready, as it does on a switch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from orchestration.device.agent.resp import (
+    APPL_DB,
+    ASIC_DB,
+    CONFIG_DB,
+    COUNTERS_DB,
+    SOCKET,
+    STATE_DB,
+    Command,
+    Events,
+    Redis,
+    RedisError,
+    RedisGone,
+    pairs,
+)
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.sonic_counters import FlexCounters
+from orchestration.virtual_rack.sonic_kernel import KernelPlane, Plane
+from orchestration.virtual_rack.sonic_model import (
+    SwitchModel,
+    capability_rows,
+    config_rows,
+    counter_maps,
+    model_of,
+    port_state_rows,
+    version_file,
+)
+from orchestration.virtual_rack.sonic_orchagent import Orchagent
+
+VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
+READY = "PORT_TABLE:PortInitDone"
+# What refers to nothing first.
+_TABLES = ("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE")
+_RETRY_S = 0.05
+_OWN = (ASIC_DB, COUNTERS_DB, STATE_DB, APPL_DB)
+
+
+def _print(text: str) -> None:
+    print(text, flush=True)
+
+
+class Bridge:
+    """The switch's daemons and ASIC over one Redis and one forwarding plane."""
+
+    def __init__(
+        self,
+        model: SwitchModel,
+        plane: Plane,
+        path: str = SOCKET,
+        log: Callable[[str], None] = _print,
+    ) -> None:
+        self._model, self._plane, self._path, self._log = model, plane, path, log
+        self._pending: list[Command] = []
+        self._redis = Redis(path, patience_s=0.0)
+
+    def run(self, stop: Callable[[], bool] = lambda: False) -> None:
+        """Serve until `stop` says so, which is asked at every event and poll."""
+        while not stop():
+            try:
+                self._serve(stop)
+            except RedisGone as error:
+                self._log(f"waiting for Redis: {error.what}")
+                time.sleep(_RETRY_S)
+            except RedisError as error:
+                self._log(f"starting again: {error.what}")
+                time.sleep(_RETRY_S)
+
+    def _serve(self, stop: Callable[[], bool]) -> None:
+        self._redis.close()
+        events = Events(self._path, CONFIG_DB)
+        try:
+            self._fill()
+            orchagent = Orchagent(self._model, self._write_asic, self._plane.mark, self._log)
+            counters = FlexCounters(self._model, self._plane, self._write_counters)
+            orchagent.start()
+            keys = sorted(self._keys(), key=lambda key: _TABLES.index(key.partition("|")[0]))
+            self._take(keys, orchagent, counters)
+            self._pending.append((APPL_DB, ("HSET", READY, "lanes", "0")))
+            self._flush()
+            poll = select.poll()
+            poll.register(events.fileno(), select.POLLIN)
+            while not stop():
+                if poll.poll(self._patience_ms(counters)):
+                    self._take(events.take(), orchagent, counters)
+                counters.poll(time.monotonic_ns())
+                self._flush()
+        finally:
+            events.close()
+
+    @staticmethod
+    def _patience_ms(counters: FlexCounters) -> int | None:
+        at = counters.next_ns()
+        # rounded up: a poll that is too early has nothing to do
+        return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
+
+    def _fill(self) -> None:
+        """Bring the database up: what the daemons own anew, the configuration if there is none."""
+        if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
+            self._put(CONFIG_DB, config_rows(self._model))
+        for db in _OWN:
+            self._pending.append((db, ("FLUSHDB",)))
+        self._put(STATE_DB, capability_rows(self._model))
+        self._put(STATE_DB, port_state_rows(self._model))
+        self._put(COUNTERS_DB, counter_maps(self._model))
+        self._flush()
+
+    def _put(self, db: int, rows: Mapping[str, Mapping[str, str]]) -> None:
+        for key, row in rows.items():
+            self._pending.append((db, ("HSET", key, *_flat(row))))
+
+    def _keys(self) -> list[str]:
+        patterns = [(CONFIG_DB, ("KEYS", f"{table}|*")) for table in _TABLES]
+        return [key for keys in self._redis.run(patterns) for key in sorted(keys)]
+
+    def _take(self, keys: list[str], orchagent: Orchagent, counters: FlexCounters) -> None:
+        """Read rows as they are now and hand them on."""
+        replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
+        now_ns = time.monotonic_ns()
+        for key, flat in zip(keys, replies, strict=True):
+            row = pairs(flat) if flat else None
+            orchagent.take(key, row)
+            counters.take(key, row, now_ns)
+
+    def _write_asic(self, key: str, field: str | None, value: str) -> None:
+        words = ("DEL", key) if field is None else ("HSET", key, field, value)
+        self._pending.append((ASIC_DB, words))
+
+    def _write_counters(self, key: str, fields: Mapping[str, str]) -> None:
+        self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(fields))))
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, []
+        self._redis.run(pending)
+
+
+def _flat(row: Mapping[str, str]) -> list[str]:
+    return [part for pair in row.items() for part in pair]
+
+
+def main() -> None:
+    """Run the bridge of one switch of a virtual rack."""
+    parser = argparse.ArgumentParser(prog="sonic_switch")
+    parser.add_argument("--device", required=True)
+    parser.add_argument("--config", required=True, type=Path, help="the rack's layout, as JSON")
+    parser.add_argument("--socket", default=SOCKET)
+    asked = parser.parse_args()
+    layout = Layout.from_json(json.loads(asked.config.read_text()))
+    model = model_of(layout, asked.device)
+    VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
+    VERSION_FILE.write_text(version_file(model))
+    Bridge(model, KernelPlane(model), asked.socket).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""How a run stands: from its journal, and from what its running trials leave in their folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from collectors.snapshot import (
+    ABOUT_FILE,
+    SNAPSHOT_FILE,
+    Snapshot,
+    SnapshotError,
+    decode_snapshot,
+)
+from inventory.testbed_json import testbed_from_json
+from inventory.topology import Testbed
+from orchestration.model.errors import InputError
+from orchestration.model.trial import TrialSpec
+from orchestration.runner import journal as log
+from orchestration.runner.folder import JOURNAL_FILE, work_folder
+from orchestration.watch.tally import RunningTrial, Tally
+
+_LOCKS = Path("/proc/locks")
+
+
+@dataclass(frozen=True)
+class TrialState:
+    """A trial that runs. `snapshot` is None until it has its first reading."""
+
+    id: str
+    spec: TrialSpec
+    testbed: Testbed
+    flows: int
+    began_s: float
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run at one moment. Times are seconds of the day's clock (`time.time`).
+
+    `ended` says how the run ended, "" while it goes on. `remarks` are what stamps and failures said
+    so far, as (trial, "invalid" | "warning" | "failed", text), oldest first. `trials` are those
+    that run and have told of themselves, oldest first.
+    """
+
+    folder: Path
+    now_s: float
+    tally: Tally
+    ended: str
+    trials: tuple[TrialState, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The campaign's name."""
+        return self.folder.name
+
+
+def find_run(path: Path) -> Path:
+    """Return the run folder that `path` is, or the one below it that was last written to.
+
+    Raises InputError if there is none.
+    """
+    if (path / JOURNAL_FILE).is_file():
+        return path
+    inside = path.iterdir() if path.is_dir() else iter(())
+    journals = [folder / JOURNAL_FILE for folder in inside if not folder.name.startswith(".")]
+    runs = [(journal.stat().st_mtime, journal) for journal in journals if journal.is_file()]
+    if not runs:
+        raise InputError.single(
+            str(path),
+            "is no run folder, and has none in it",
+            "name the folder of a campaign that runs or has run, such as runs/quickstart; "
+            "`closloop run FILE` starts one",
+        )
+    return max(runs)[1].parent
+
+
+class RunReader:
+    """Reads a run folder again and again, each time what is new. Writes nothing, locks nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._tail = _Tail(folder / JOURNAL_FILE)
+        self._story = _Story()
+        self._known: dict[str, Mapping[str, Any]] = {}
+
+    def read(self) -> RunState:
+        """Return how the run stands now."""
+        entries, anew = self._tail.read()
+        if anew:
+            self._story, self._known = _Story(), {}
+        for entry in entries:
+            self._story.take(entry)
+        story, now_s = self._story, time.time()
+        trials = []
+        for name, running in story.tally.running.items():
+            if (state := self._trial(name, running)) is not None:
+                trials.append(state)
+                running.end_ns = state.spec.duration_ns
+                running.wall_s = now_s - running.began_s
+                running.virtual_ns = state.snapshot.t_ns if state.snapshot else 0
+        self._known = {n: about for n, about in self._known.items() if n in story.tally.running}
+        ended = story.ended
+        if not ended and not _is_held(self.folder):
+            # It may have ended, as it should, since the journal was read.
+            entries, _ = self._tail.read()
+            for entry in entries:
+                story.take(entry)
+            ended = story.ended or "was killed: no process holds its folder any more"
+        return RunState(self.folder, now_s, story.tally, ended, tuple(trials), tuple(story.remarks))
+
+    def _trial(self, name: str, running: RunningTrial) -> TrialState | None:
+        work = work_folder(self.folder, name)
+        try:
+            if name not in self._known:
+                data = json.loads((work / ABOUT_FILE).read_bytes())
+                self._known[name] = {
+                    "spec": TrialSpec.from_json(data["spec"]),
+                    "testbed": testbed_from_json(data["testbed"]),
+                    "flows": int(data["flows"]),
+                }
+            snapshot: Snapshot | None = decode_snapshot((work / SNAPSHOT_FILE).read_bytes())
+        except SnapshotError:
+            snapshot = None
+        except (OSError, KeyError, TypeError, ValueError):  # not there yet, or gone already
+            snapshot = None
+        if name not in self._known:
+            return None
+        about = self._known[name]
+        testbed = about["testbed"]
+        if snapshot is not None and len(snapshot.qlen_bytes) != len(testbed.queues):
+            snapshot = None
+        return TrialState(name, began_s=running.began_s, snapshot=snapshot, **about)
+
+
+@dataclass
+class _Story:
+    """What a journal tells."""
+
+    tally: Tally = field(default_factory=Tally)
+    ended: str = ""
+    verdicts: dict[str, bool] = field(default_factory=dict)
+    remarks: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def take(self, entry: Mapping[str, Any]) -> None:
+        event, trial = entry["event"], str(entry.get("trial", ""))
+        if event == log.RUN_STARTED:
+            self.tally = Tally(entry["trials"], entry["finished"], entry["jobs"])
+            self.ended = ""
+            self.remarks = [remark for remark in self.remarks if remark[1] != "failed"]
+        elif event == log.TRIAL_STARTED:
+            self.tally.running[trial] = RunningTrial(_seconds(entry["at"]))
+        elif event == log.TRIAL_FINISHED:
+            self._end(trial, entry)
+            self.tally.finished += 1
+            self.verdicts[trial] = valid = bool(entry["valid"])
+            word = "warning" if valid else "invalid"
+            self.remarks += [(trial, word, str(text)) for text in entry["reasons"]]
+        elif event == log.TRIAL_FAILED:
+            self._end(trial, entry)
+            self.tally.failed += 1
+            self.remarks.append((trial, "failed", str(entry["message"])))
+        elif event == log.RUN_FINISHED:
+            self.ended = f"finished at {_clock(entry['at'])}"
+        elif event == log.RUN_INTERRUPTED:
+            self.tally.running.clear()
+            self.ended = f"was interrupted at {_clock(entry['at'])}"
+        self.tally.invalid = sum(not valid for valid in self.verdicts.values())
+
+    def _end(self, trial: str, entry: Mapping[str, Any]) -> None:
+        self.tally.running.pop(trial, None)
+        self.tally.spent_s += float(entry.get("wall_s", 0.0))
+
+
+class _Tail:
+    """The entries that are added to a journal, and whether it is another one than before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = self._at = 0
+
+    def read(self) -> tuple[list[dict[str, Any]], bool]:
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                anew = status.st_ino != self._inode or status.st_size < self._at
+                if anew:
+                    self._inode, self._at = status.st_ino, 0
+                file.seek(self._at)
+                data = file.read()
+        except FileNotFoundError:  # put aside by --fresh a moment ago
+            return [], False
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return list(_entries(whole)), anew
+
+
+def _entries(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:  # torn by a crash
+            continue
+        if isinstance(entry, dict) and "event" in entry:
+            yield entry
+
+
+def _is_held(folder: Path) -> bool:
+    """Say whether a process holds the run folder's lock; True where that cannot be known.
+
+    Trying the lock instead would take it from a run that is about to start.
+    """
+    try:
+        inode = folder.stat().st_ino
+        lines = _LOCKS.read_text().splitlines()
+    except OSError:
+        return True
+    return any(f":{inode} " in line and "FLOCK" in line for line in lines)
+
+
+def _seconds(at: str) -> float:
+    return datetime.fromisoformat(at).timestamp()
+
+
+def _clock(at: str) -> str:
+    return datetime.fromisoformat(at).astimezone().strftime("%H:%M:%S")

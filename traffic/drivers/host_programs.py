@@ -1,0 +1,383 @@
+"""Programs on this host: started at a time, watched, collected, and never left behind.
+
+    program.start      start `argv` as `program`, a name, with base64 `stdin`: at once, or with
+                       `after_ns` so long after the time that program.go gives; it may run for
+                       `limit_s`
+    program.go         let all that wait for it start, counted from `t0_ns`
+    program.listening  which of `ports`, [protocol, port]s, something on this host listens at
+    program.missing    which of the programs `names` this host does not have
+    program.stop       end `program`, or all without one
+    program.collect    what `program`, which has ended, printed, and when it ran; then forget it
+
+The event `program.ended` names a `program` that has ended. Times are of CLOCK_MONOTONIC. A program
+is a process group of its own and dies with this process; what it leaves running in its group is
+killed when it ends. Of its output the first `KEPT_BYTES` are kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import os
+import shutil
+import signal
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, NoReturn
+
+from orchestration.device.agent.main import Agent, Operation, OperationError
+
+KEPT_BYTES = 4 << 20
+DEFAULT_LIMIT_S = 3600.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_TIMERSLACK = 29
+# A process is made so long before its start, and sleeps until then.
+_AHEAD_NS = 50_000_000
+# Between the polite signal and the other one.
+_GRACE_NS = 1_000_000_000
+_READ_BYTES = 1 << 16
+_ERROR_BYTES = 500
+_FIRST_FREE_FD, _LAST_FD = 3, 4096
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_LISTENING = {"tcp": "0A", "udp": "07"}
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+# What a child does. It calls what it is given once, when it is ready: that returns at its time, and
+# returns that time.
+Work = Callable[[Callable[[], int]], None]
+
+
+class Child:
+    """One started program. Times are -1 for not yet."""
+
+    def __init__(self, name: str, work: Work, stdin: bytes, limit_ns: int) -> None:
+        self.name = name
+        self.work = work
+        self.stdin = stdin
+        self.limit_ns = limit_ns
+        self.pid = 0
+        self.exit_code: int | None = None
+        self.error = ""
+        self.started_ns = self.ended_ns = -1
+        self.stopped = self.timed_out = self.told = False
+        self.kept = {"stdout": bytearray(), "stderr": bytearray()}
+        self.cut_bytes = 0
+        self.open: set[int] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended and all that it printed is here."""
+        return self.exit_code is not None and not self.open
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its process group, if it still has one."""
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def report(self) -> dict[str, Any]:
+        """Return what `program.collect` tells."""
+        return {
+            "exit_code": self.exit_code,
+            "error": self.error,
+            "started_ns": self.started_ns,
+            "ended_ns": self.ended_ns,
+            "stopped": self.stopped,
+            "timed_out": self.timed_out,
+            "cut_bytes": self.cut_bytes,
+            **{name: data.decode(errors="replace") for name, data in self.kept.items()},
+        }
+
+
+class Programs:
+    """All programs of this agent."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._children: dict[str, Child] = {}
+        self._waiting: list[tuple[Child, int]] = []
+        self._woken, wake = os.pipe()
+        for fd in (self._woken, wake):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, self._reap)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        agent.watch(self._woken, self._settle)
+        agent.at_end(self.kill_all)
+
+    def add(
+        self, name: str, work: Work, after_ns: int | None, stdin: bytes, limit_s: float
+    ) -> None:
+        """Have a child do `work` at once, or `after_ns` after the time of `go`.
+
+        Raises OperationError.
+        """
+        if name in self._children:
+            raise OperationError(f"there is a program {name!r} already", "collect it first")
+        child = Child(name, work, stdin, int(limit_s * 1e9))
+        self._children[name] = child
+        if after_ns is None:
+            self._fork(child, 0)
+        else:
+            self._waiting.append((child, after_ns))
+
+    def add_requested(self, request: dict[str, Any], work: Work) -> None:
+        """Add what an operation like `program.start` asks for."""
+        after_ns = request.get("after_ns")
+        self.add(
+            str(request["program"]),
+            work,
+            None if after_ns is None else int(after_ns),
+            base64.b64decode(request.get("stdin", "")),
+            float(request.get("limit_s", DEFAULT_LIMIT_S)),
+        )
+
+    def go(self, t0_ns: int) -> None:
+        """Start those that wait, each at its time after `t0_ns`."""
+        waiting, self._waiting = self._waiting, []
+        for child, after_ns in waiting:
+            at_ns = t0_ns + after_ns
+            self._agent.at(at_ns - _AHEAD_NS, partial(self._fork, child, at_ns))
+
+    def _fork(self, child: Child, at_ns: int) -> None:
+        if child.stopped:
+            return
+        stdin = os.memfd_create("stdin")
+        os.write(stdin, child.stdin)
+        os.lseek(stdin, 0, os.SEEK_SET)
+        pipes = [os.pipe() for _ in range(3)]
+        parent = os.getpid()
+        # the handlers are this process's: the child must not run them before it has its own
+        kept = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        child.pid = os.fork()
+        if child.pid == 0:
+            _become(child.work, parent, at_ns, stdin, [write for _, write in pipes], kept)
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+        # the child was faster: it is another program by now, or has ended
+        with suppress(PermissionError, ProcessLookupError):
+            os.setpgid(child.pid, child.pid)
+        os.close(stdin)
+        for _, write in pipes:
+            os.close(write)
+        for place, pipe in enumerate(("stdout", "stderr", "start")):
+            read = pipes[place][0]
+            child.open.add(read)
+            self._agent.watch(read, partial(self._read, child, pipe, read))
+        latest_ns = max(at_ns, time.monotonic_ns()) + child.limit_ns
+        self._agent.at(latest_ns, lambda: self._expire(child))
+        self._reap()
+        self._settle()
+
+    def _read(self, child: Child, pipe: str, fd: int) -> None:
+        piece = os.read(fd, _READ_BYTES)
+        if not piece:
+            self._agent.forget(fd)
+            os.close(fd)
+            child.open.discard(fd)
+            self._settle()
+        elif pipe == "start":
+            # when it began, an error, or both
+            if piece[:1] == b"@":
+                (child.started_ns,) = struct.unpack_from("=q", piece, 1)
+                piece = piece[9:]
+            child.error += piece[1:].decode(errors="replace")
+        else:
+            kept = child.kept[pipe]
+            room = KEPT_BYTES - len(kept)
+            kept += piece[:room]
+            child.cut_bytes += max(0, len(piece) - room)
+
+    def _reap(self, *_: Any) -> None:
+        """Note who has ended, at once: this is the signal's handler, too."""
+        now_ns = time.monotonic_ns()
+        for child in list(self._children.values()):
+            if child.pid and child.exit_code is None:
+                try:
+                    pid, status = os.waitpid(child.pid, os.WNOHANG)
+                except ChildProcessError:
+                    # the handler came in between, and has noted it
+                    continue
+                if pid:
+                    child.ended_ns = now_ns
+                    child.exit_code = os.waitstatus_to_exitcode(status)
+
+    def _settle(self) -> None:
+        """Sweep up after those that have ended, and tell of them."""
+        with suppress(BlockingIOError):
+            os.read(self._woken, _READ_BYTES)
+        for child in list(self._children.values()):
+            if child.exit_code is not None and child.pid:
+                child.signal(signal.SIGKILL)
+                child.pid = 0
+            if child.over and not child.told:
+                child.told = True
+                self._agent.send({"event": "program.ended", "program": child.name})
+
+    def _expire(self, child: Child) -> None:
+        if child.pid:
+            child.timed_out = True
+            child.signal(signal.SIGKILL)
+
+    def stop(self, name: str) -> None:
+        """End a program: politely, then not. One that has ended stays as it is."""
+        child = self._child(name)
+        if child.exit_code is not None or child.stopped:
+            return
+        child.stopped = True
+        if not child.pid:  # its time has not come
+            child.exit_code = -signal.SIGTERM
+            self._settle()
+            return
+        child.signal(signal.SIGTERM)
+        self._agent.at(time.monotonic_ns() + _GRACE_NS, lambda: child.signal(signal.SIGKILL))
+
+    def stop_all(self) -> None:
+        """End all programs."""
+        for name in list(self._children):
+            self.stop(name)
+
+    def collect(self, name: str) -> dict[str, Any]:
+        """Return the report of a program that has ended, and forget it."""
+        child = self._child(name)
+        if not child.over:
+            raise OperationError(f"the program {name!r} still runs", "stop it first")
+        del self._children[name]
+        return child.report()
+
+    def kill_all(self) -> None:
+        """Kill whatever still runs."""
+        for child in self._children.values():
+            child.signal(signal.SIGKILL)
+
+    def _child(self, name: str) -> Child:
+        if name not in self._children:
+            raise OperationError(f"there is no program {name!r}", "start it first")
+        return self._children[name]
+
+
+def _become(
+    work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int], mask: set[Any]
+) -> NoReturn:
+    """In the new process: be a program of its own that dies with its parent, wait, and work."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (*_HANDLED, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.setpgid(0, 0)
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_TIMERSLACK, 1000, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        stdout, stderr, start = pipes
+        for fd, standard in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(fd, standard)
+        os.closerange(_FIRST_FREE_FD, start)
+        os.closerange(start + 1, _LAST_FD)
+
+        def wait() -> int:
+            sleep_until(at_ns)
+            began_ns = time.monotonic_ns()
+            os.write(start, b"@" + struct.pack("=q", began_ns))
+            return began_ns
+
+        try:
+            work(wait)
+        except BaseException as error:
+            os.write(start, f"!{type(error).__name__}: {error}".encode()[:_ERROR_BYTES])
+    finally:
+        os._exit(127)
+
+
+def sleep_until(monotonic_ns: int) -> None:
+    """Sleep until a time of CLOCK_MONOTONIC; return at once if it is past."""
+    while (left_ns := monotonic_ns - time.monotonic_ns()) > 0:
+        time.sleep(left_ns / 1e9)
+
+
+def execute(argv: list[str]) -> Work:
+    """Return the work of being the program `argv`. Raises OperationError if there is none such."""
+    path = shutil.which(argv[0], path=_PATH)
+    if path is None:
+        raise OperationError(f"has no {argv[0]}", f"install it: {argv[0]} is not in {_PATH}")
+    environment = {"PATH": _PATH, "LC_ALL": "C", "HOME": os.environ.get("HOME", "/")}
+
+    def work(wait: Callable[[], int]) -> None:
+        wait()
+        os.execve(path, argv, environment)
+
+    return work
+
+
+def listening(wanted: list[list[Any]]) -> list[list[Any]]:
+    """Return which of the [protocol, port]s are listened at."""
+    found = []
+    for protocol in {str(protocol) for protocol, _ in wanted}:
+        for suffix in ("", "6"):
+            with suppress(FileNotFoundError), open(f"/proc/net/{protocol}{suffix}") as table:
+                next(table)
+                for line in table:
+                    words = line.split()
+                    if words[3] == _LISTENING[protocol]:
+                        found.append([protocol, int(words[1].rpartition(":")[2], 16)])
+    return [pair for pair in wanted if pair in found]
+
+
+class _Service:
+    """The operations, over one `Programs`."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    def start(self, request: dict[str, Any]) -> None:
+        """Start a program."""
+        self._programs.add_requested(request, execute([str(word) for word in request["argv"]]))
+
+    def go(self, request: dict[str, Any]) -> None:
+        """Give the time from which starts are counted."""
+        self._programs.go(int(request["t0_ns"]))
+
+    def listening(self, request: dict[str, Any]) -> list[list[Any]]:
+        """Say which ports are listened at."""
+        return listening([[str(name), int(port)] for name, port in request["ports"]])
+
+    def missing(self, request: dict[str, Any]) -> list[str]:
+        """Say which programs are not here."""
+        return [name for name in map(str, request["names"]) if not shutil.which(name, path=_PATH)]
+
+    def stop(self, request: dict[str, Any]) -> None:
+        """Stop one or all."""
+        if "program" in request:
+            self._programs.stop(str(request["program"]))
+        else:
+            self._programs.stop_all()
+
+    def collect(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Report of one."""
+        return self._programs.collect(str(request["program"]))
+
+
+_shared: dict[int, Programs] = {}
+
+
+def programs_of(agent: Agent) -> Programs:
+    """Return the agent's `Programs`, the same for every service that starts some."""
+    if id(agent) not in _shared:
+        _shared[id(agent)] = Programs(agent)
+    return _shared[id(agent)]
+
+
+def operations(agent: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    service = _Service(programs_of(agent))
+    return {
+        "program.start": service.start,
+        "program.go": service.go,
+        "program.listening": service.listening,
+        "program.missing": service.missing,
+        "program.stop": service.stop,
+        "program.collect": service.collect,
+    }

@@ -1,0 +1,188 @@
+"""Sends and receives this host's share of a schedule, with the socket driver in a child process.
+
+    flows.load     the flows that this host sends or receives (`Flows.to_json`), and its number
+    flows.listen   open the listening sockets
+    flows.connect  connect what is sent from here; every host listens by now
+    flows.accept   accept what is received here; every host has connected by now
+    flows.go       start at a time of CLOCK_MONOTONIC; the event `flows.ended` tells of the end
+    flows.results  what became of the flows
+    flows.stop     end the child
+
+One child a trial: it dies with the agent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from orchestration.device.agent.main import Agent, Operation, OperationError
+from traffic.drivers.flows import Flows
+from traffic.drivers.sockets import Board, SocketDriver
+
+_PR_SET_PDEATHSIG = 1
+_ERROR_BYTES = 2000
+# The agent does nothing else while its driver connects: this is well below ANSWER_TIMEOUT_S.
+_PATIENCE_S = 10.0
+_STEPS = ("listen", "connect", "accept")
+
+
+class Sender:
+    """The driver's process, as the agent sees it."""
+
+    def __init__(self, agent: Agent, host: int, flows: Flows, end_ns: int) -> None:
+        self._agent = agent
+        self._flows = flows
+        self._outgoing = sum(1 for src in flows.src if src == host)
+        memory = mmap.mmap(-1, Board.size_bytes(len(flows)))
+        self.board = Board(len(flows), memoryview(memory))
+        orders, self._orders = os.pipe()
+        self._answers, answers = os.pipe()
+        self._watched = False
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._orders)
+            os.close(self._answers)
+            self._child(parent, host, end_ns, orders, answers)
+        os.close(orders)
+        os.close(answers)
+
+    def _child(self, parent: int, host: int, end_ns: int, orders: int, answers: int) -> None:
+        code = 1
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            driver = SocketDriver(self._flows, lambda _: None, self.board, {host}, _PATIENCE_S)
+            steps: list[Callable[[], None]] = [getattr(driver, name) for name in _STEPS]
+            for step in steps:
+                if not os.read(orders, 1):
+                    os._exit(0)
+                step()
+                os.write(answers, b"+")
+            if os.read(orders, 1):
+                driver.run(self.board.t0_ns, end_ns)
+                os.write(answers, b".")
+            code = 0
+        except OSError as error:
+            os.write(answers, f"-{error}".encode()[:_ERROR_BYTES])
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os.write(answers, b"-the driver failed: " + traceback.format_exc().encode()[-1500:])
+        finally:
+            os._exit(code)
+
+    def step(self, name: str) -> None:
+        """Have the child do its next step. Raises OperationError with what went wrong."""
+        os.write(self._orders, b"s")
+        answer = os.read(self._answers, _ERROR_BYTES)
+        if answer != b"+":
+            why = answer[1:].decode(errors="replace") or "its process died"
+            raise OperationError(
+                f"the socket driver cannot {name}: {why}",
+                "see whether an earlier run still uses the ports, and whether routes are there",
+            )
+
+    def go(self, t0_ns: int) -> None:
+        """Start at `t0_ns`; tell the controller when every flow here has ended."""
+        self.board.t0_ns = t0_ns
+        os.write(self._orders, b"g")
+        self._agent.watch(self._answers, self._ended)
+        self._watched = True
+
+    def _ended(self) -> None:
+        answer = os.read(self._answers, _ERROR_BYTES)
+        self._forget()
+        event: dict[str, Any] = {"event": "flows.ended", "done": self.board.done}
+        if answer != b".":
+            event["error"] = answer[1:].decode(errors="replace") or "the driver's process died"
+        self._agent.send(event)
+
+    def results(self) -> dict[str, list[int]]:
+        """Return the board's columns."""
+        board = self.board
+        return {
+            name: list(getattr(board, name))
+            for name in ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
+        }
+
+    def stop(self) -> None:
+        """End the child. May be called twice."""
+        if not self.pid:
+            return
+        self._forget()
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.pid = 0
+        os.close(self._orders)
+        os.close(self._answers)
+
+    def _forget(self) -> None:
+        if self._watched:
+            self._agent.forget(self._answers)
+            self._watched = False
+
+
+class _Service:
+    """The operations, over at most one sender."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._sender: Sender | None = None
+        agent.at_end(lambda: self.stop({}))
+
+    def _current(self) -> Sender:
+        if self._sender is None:
+            raise OperationError("no flows are loaded", "send flows.load first")
+        return self._sender
+
+    def load(self, request: dict[str, Any]) -> int:
+        """Take the flows and start the child; return its process number."""
+        self.stop({})
+        flows = Flows.from_json(request["flows"])
+        self._sender = Sender(self._agent, int(request["host"]), flows, int(request["end_ns"]))
+        return self._sender.pid
+
+    def step(self, request: dict[str, Any]) -> None:
+        """Do the step that the operation's name says."""
+        name = str(request["op"]).rpartition(".")[2]
+        self._current().step(name)
+
+    def go(self, request: dict[str, Any]) -> None:
+        """Start the traffic."""
+        self._current().go(int(request["t0_ns"]))
+
+    def results(self, _: dict[str, Any]) -> dict[str, list[int]]:
+        """Return the results so far."""
+        return self._current().results()
+
+    def stop(self, _: dict[str, Any]) -> None:
+        """Stop sending."""
+        if self._sender is not None:
+            self._sender.stop()
+            self._sender = None
+
+
+def operations(agent: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    service = _Service(agent)
+    return {
+        "flows.load": service.load,
+        **{f"flows.{name}": service.step for name in _STEPS},
+        "flows.go": service.go,
+        "flows.results": service.results,
+        "flows.stop": service.stop,
+    }

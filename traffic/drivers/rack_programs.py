@@ -1,0 +1,369 @@
+"""Flows that programs send on a rack's hosts: servers first, then all clients at their times.
+
+The agent's services are `programs` and, for prebuilt frames, `incast`.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inventory.addressing import nic_addresses
+from inventory.rack import Rack
+from orchestration.device.errors import DeviceError, printable
+from orchestration.device.fleet import Clock, Fleet
+from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
+from orchestration.model.records import FlowRecords, Schedule
+from orchestration.model.trial import SOCKETS, TrialSpec
+from traffic.drivers.programs import (
+    Flow,
+    Launch,
+    Options,
+    Outcome,
+    Output,
+    ProgramDriver,
+    driver,
+)
+from traffic.drivers.services import services
+
+SERVICES = ("programs", "incast")
+# Below the ephemeral ports of Linux, above those that services are known for.
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+# Each flow is a process at either end, all there from the start of the trial.
+MOST_FLOWS_OF_HOST = 500
+_LISTEN_PATIENCE_S = 15.0
+_STOP_PATIENCE_S = 10.0
+_LOOK_EVERY_S = 0.02
+# What has been sent when its client ends has arrived so long after, or is lost.
+_ARRIVE_S = 0.5
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """A flow and what sends it."""
+
+    driver: ProgramDriver
+    options: Options
+    flow: Flow
+
+
+def check_drivers(trial: TrialSpec) -> None:
+    """Raise InputError with all that is wrong with the options of the trial's drivers."""
+    problems = []
+    for number, spec in enumerate(trial.traffic):
+        if spec.driver.name != SOCKETS.name:
+            for what in driver(spec.driver.name).check(dict(spec.driver.options)):
+                said, _, remedy = what.partition(": ")
+                problems.append(Problem(f"traffic[{number}].driver", said, remedy))
+    if problems:
+        raise InputError(problems)
+
+
+def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None:
+    """Raise NotReadyError, naming hosts and programs, unless all hosts have what drivers need."""
+    needs: set[str] = set()
+    for spec in trial.traffic:
+        if spec.driver.name != SOCKETS.name:
+            needs.update(driver(spec.driver.name).needs(dict(spec.driver.options)))
+    if not needs:
+        return
+    answers = fleet.ask("program.missing", {host: {"names": sorted(needs)} for host in hosts})
+    missing = [
+        f"{host} has no {', '.join(map(str, names))}" for host, names in answers.items() if names
+    ]
+    if missing:
+        raise NotReadyError(
+            "; ".join(missing), "install them there (perftest, iperf3, fio), or use other drivers"
+        )
+
+
+def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
+    """Return the schedule's flows that programs send. Raises TrialError if a host has too many."""
+    testbed = rack.testbed
+    addresses = nic_addresses(testbed)
+    of_host = {
+        host: [addresses[port.index] for port in testbed.ports_of[host]] for host in testbed.hosts
+    }
+    drivers = {
+        number: driver(spec.driver.name)
+        for number, spec in enumerate(trial.traffic)
+        if spec.driver.name != SOCKETS.name
+    }
+    classes = services(testbed, trial.traffic)
+    next_port = dict.fromkeys(testbed.hosts, FIRST_PORT)
+    count = dict.fromkeys(testbed.hosts, 0)
+    jobs = []
+    for number, pattern in enumerate(schedule.klass.tolist()):
+        if pattern not in drivers:
+            continue
+        src, dst = (testbed.hosts[int(ends[number])] for ends in (schedule.src, schedule.dst))
+        for host in (src, dst):
+            count[host] += 1
+            if count[host] > MOST_FLOWS_OF_HOST:
+                raise TrialError(
+                    f"{host} has more than {MOST_FLOWS_OF_HOST} flows of programs",
+                    "shorten the trial, lower the load, or leave these flows to sockets",
+                )
+        port = next_port[dst]
+        next_port[dst] += 1
+        near, far = of_host[src], of_host[dst]
+        service = classes[pattern] if classes else None
+        flow = Flow(
+            number=number,
+            start_ns=int(schedule.start_ns[number]),
+            src=src,
+            dst=dst,
+            size_bytes=int(schedule.size_bytes[number]),
+            src_address=near[number % len(near)],
+            dst_address=far[number % len(far)],
+            port=port,
+            tos=service.tos if service else 0,
+            congestion_control=service.congestion_control if service else "",
+            src_rdma_device=rack.access[src].rdma_device,
+            dst_rdma_device=rack.access[dst].rdma_device,
+        )
+        jobs.append(Job(drivers[pattern], dict(trial.traffic[pattern].driver.options), flow))
+    return jobs
+
+
+class RackPrograms:
+    """The flows of one trial that programs send. `connect` starts servers, `start` clients."""
+
+    def __init__(self, jobs: Iterable[Job], fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._jobs = list(jobs)
+        self._launches: dict[tuple[str, str], Launch] = {}
+        for job in self._jobs:
+            for launch in job.driver.launches(job.flow, job.options):
+                self._launches[(launch.host, f"{launch.role} {launch.flow}")] = launch
+        self._hosts = sorted({host for host, _ in self._launches})
+        self._clocks: Mapping[str, Clock] = {}
+        self._t0_ns = 0
+        self._started: set[tuple[str, str]] = set()
+        self._ended: set[tuple[str, str]] = set()
+        self._quiet_since_s = 0.0
+
+    def connect(self, clocks: Mapping[str, Clock]) -> None:
+        """Start all servers, wait until they listen, and make clients ready. Raises DeviceError."""
+        self._clocks = clocks
+        for host, taken in self._listening(self._ports()).items():
+            if taken:
+                raise DeviceError(
+                    host,
+                    f"{taken[0][0]} port {taken[0][1]} is taken, which a program is to listen at",
+                    "see what listens there: ss -lntup",
+                )
+        self._launch("server")
+        self._await_servers()
+        self._launch("client")
+
+    def start(self, t0_ns: int) -> None:
+        """Have clients start, counted from `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        self._t0_ns = t0_ns
+        orders = {host: {"t0_ns": t0_ns + self._clocks[host].offset_ns} for host in self._hosts}
+        self._fleet.ask("program.go", orders)
+
+    def all_done(self) -> bool:
+        """Say whether every flow has ended.
+
+        Servers that still wait when all clients have ended are given a moment: what they wait for
+        may be lost.
+        """
+        self._take_events()
+        left = self._started - self._ended
+        if any(self._launches[key].role == "client" for key in left):
+            self._quiet_since_s = time.monotonic()
+            return False
+        return not left or time.monotonic() - self._quiet_since_s > _ARRIVE_S
+
+    def stop(self) -> None:
+        """End all programs, wherever they can be reached; others end with their agents."""
+        with suppress(DeviceError):
+            self._stop()
+
+    def outcomes(self) -> dict[int, Outcome]:
+        """Stop what still runs; return what became of the flows, by number. Raises DeviceError."""
+        self._stop()
+        self._until(lambda: self._started <= self._ended, _STOP_PATIENCE_S)
+        if left := sorted(self._started - self._ended):
+            raise DeviceError(left[0][0], "a program cannot be ended", "log in and end it: ps aux")
+        reports = self._each("program.collect", {key: {} for key in self._started})
+        outputs = {key: self._output(key, report) for key, report in reports.items()}
+        results = {}
+        for job in self._jobs:
+            flow = job.flow
+            server = outputs[(flow.dst, f"server {flow.number}")]
+            client = outputs[(flow.src, f"client {flow.number}")]
+            results[flow.number] = job.driver.outcome(flow, server, client)
+        return results
+
+    def _stop(self) -> None:
+        """End all programs. Raises the first DeviceError, after all hosts have been asked.
+
+        Clients go first: one whose server is gone would say that its flow has failed.
+        """
+        clients: dict[tuple[str, str], dict[str, Any]] = {
+            key: {} for key in self._started if self._launches[key].role == "client"
+        }
+        try:
+            self._each("program.stop", clients)
+        finally:
+            self._fleet.ask("program.stop", {host: {} for host in self._hosts})
+
+    def _launch(self, role: str) -> None:
+        asked: dict[tuple[str, str], dict[str, Any]] = {}
+        for key, launch in self._launches.items():
+            if launch.role == role:
+                asked[key] = {
+                    "op": launch.operation,
+                    "argv": list(launch.argv),
+                    "stdin": base64.b64encode(launch.stdin).decode(),
+                    "limit_s": launch.timeout_s,
+                    "after_ns": launch.at_ns,
+                    **launch.extra,
+                }
+        self._each("", asked)
+        self._started |= set(asked)
+
+    def _ports(self) -> dict[str, list[list[Any]]]:
+        ports: dict[str, list[list[Any]]] = {}
+        for (host, _), launch in self._launches.items():
+            ports.setdefault(host, []).extend([name, port] for name, port in launch.listens)
+        return {host: some for host, some in ports.items() if some}
+
+    def _listening(self, ports: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
+        return self._fleet.ask(
+            "program.listening", {host: {"ports": some} for host, some in ports.items()}
+        )
+
+    def _await_servers(self) -> None:
+        missing = self._ports()
+        until_s = time.monotonic() + _LISTEN_PATIENCE_S
+        while missing:
+            for host, there in self._listening(missing).items():
+                missing[host] = [port for port in missing[host] if port not in there]
+            missing = {host: ports for host, ports in missing.items() if ports}
+            self._take_events()
+            dead = sorted(self._started & self._ended)
+            if dead:
+                self._raise_dead(*dead[0])
+            if missing and time.monotonic() > until_s:
+                host, ports = next(iter(missing.items()))
+                raise DeviceError(
+                    host,
+                    f"its servers do not listen at {ports[0][0]} port {ports[0][1]}",
+                    "see what else uses the port, and run its command by hand",
+                )
+            if missing:
+                time.sleep(_LOOK_EVERY_S)
+
+    def _raise_dead(self, host: str, name: str) -> None:
+        report = self._each("program.collect", {(host, name): {}})[(host, name)]
+        output = self._output((host, name), report)
+        launch = self._launches[(host, name)]
+        said = output.error or output.stderr or output.stdout or f"exit code {output.exit_code}"
+        command = " ".join(launch.argv) or launch.operation
+        raise DeviceError(
+            host,
+            f"a server ended before its client came: {printable(said)}",
+            f"run it by hand there: {command}",
+        )
+
+    def _each(
+        self, op: str, asked: Mapping[tuple[str, str], Mapping[str, Any]]
+    ) -> dict[tuple[str, str], Any]:
+        """Send a request a program, all at once; return the answers. Raises the first error."""
+        posted = {}
+        answers: dict[tuple[str, str], Any] = {}
+        failed: DeviceError | None = None
+        for (host, name), arguments in asked.items():
+            rest = {key: value for key, value in arguments.items() if key != "op"}
+            agent = self._fleet.agents[host]
+            try:
+                posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
+            except DeviceError as error:
+                failed = failed or error
+        for key, number in posted.items():
+            try:
+                answers[key] = self._fleet.agents[key[0]].result(number)
+            except DeviceError as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return answers
+
+    def _take_events(self) -> None:
+        """Note whose end the agents tell of; events of other services stay where they are."""
+        for host in self._hosts:
+            agent = self._fleet.agents[host]
+            agent.poll()
+            others: deque[dict[str, Any]] = deque()
+            while agent.events:
+                event = agent.events.popleft()
+                if event.get("event") == "program.ended":
+                    self._ended.add((host, str(event.get("program"))))
+                else:
+                    others.append(event)
+            agent.events.extend(others)
+
+    def _until(self, reached: Callable[[], bool], patience_s: float) -> None:
+        until_s = time.monotonic() + patience_s
+        self._take_events()
+        while not reached() and time.monotonic() < until_s:
+            time.sleep(_LOOK_EVERY_S)
+            self._take_events()
+
+    def _output(self, key: tuple[str, str], report: Any) -> Output:
+        host = key[0]
+        try:
+            return Output(
+                exit_code=int(report["exit_code"]),
+                stdout=str(report["stdout"]),
+                stderr=str(report["stderr"]),
+                started_ns=self._on_trial_clock(host, int(report["started_ns"])),
+                ended_ns=self._on_trial_clock(host, int(report["ended_ns"])),
+                stopped=bool(report["stopped"]),
+                timed_out=bool(report["timed_out"]),
+                cut_bytes=int(report["cut_bytes"]),
+                error=printable(str(report["error"])),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DeviceError(host, f"its report of a program cannot be read: {error}") from error
+
+    def _on_trial_clock(self, host: str, monotonic_ns: int) -> int:
+        if monotonic_ns < 0:
+            return -1
+        return monotonic_ns - self._clocks[host].offset_ns - self._t0_ns
+
+
+def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> FlowRecords:
+    """Return `records` with the flows that programs sent, by number, put in."""
+    columns = {
+        name: getattr(records, name).copy()
+        for name in ("sent_ns", "end_ns", "retransmits", "status")
+    }
+    for number, outcome in outcomes.items():
+        for name, column in columns.items():
+            column[number] = getattr(outcome, name)
+    return FlowRecords(**{name: np.asarray(column) for name, column in columns.items()})
+
+
+def remarks(outcomes: Mapping[int, Outcome]) -> list[str]:
+    """Return what drivers had to say of their flows, each remark once, with how often."""
+    seen: dict[str, list[int]] = {}
+    for number, outcome in outcomes.items():
+        if outcome.detail:
+            seen.setdefault(outcome.detail, []).append(number)
+    said = []
+    for detail, numbers in seen.items():
+        some = ", ".join(map(str, numbers[:_SHOWN])) + (", …" if len(numbers) > _SHOWN else "")
+        said.append(f"{printable(detail)} ({len(numbers)} flows: {some})")
+    return said
