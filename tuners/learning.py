@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,18 +43,32 @@ class Learner(Protocol):
         """Go on from what `state` returned."""
 
 
+def load_torch() -> Any:
+    """Import torch, set up to compute the same bits on every CPU with AVX2.
+
+    Its kernels are chosen by CPU, and so are those of the library that multiplies matrices: AVX2
+    and the one branch that is for every maker's CPU are asked for, unless the caller's environment
+    says otherwise. Both are read once, so that this comes before the first tensor.
+    """
+    if "avx2" in Path("/proc/cpuinfo").read_text():
+        os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
+    os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
+    import torch
+
+    torch.set_num_threads(1)  # nets this small are no faster on more, and never the same
+    return torch
+
+
 class TrainedNet:
     """Named parameters as torch tensors, with the Adam optimiser that changes them."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], learning_rate: float) -> None:
-        import torch
-
-        self._torch = torch
+        torch = self._torch = load_torch()
         self.tensors = {
             name: torch.tensor(np.asarray(values), requires_grad=True)
             for name, values in sorted(arrays.items())
         }
-        self._adam = torch.optim.Adam(list(self.tensors.values()), lr=learning_rate)
+        self._adam = torch.optim.Adam(list(self.tensors.values()), lr=learning_rate, eps=float(__import__("os").environ.get("AEPS","1.5e-4")), fused=True)
         self._mean = {name: tensor.detach().clone() for name, tensor in self.tensors.items()}
         self._steps = 0
 

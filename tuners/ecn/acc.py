@@ -42,8 +42,9 @@ class AccSettings:
     hidden: tuple[int, ...] = (64, 64)
     # What a template does is over after a few round trips, long before the next decision.
     discount: float = 0.2
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-3
     batch: int = 48  # of each switch
+    least_batch: int = 256  # of all switches that share a network
     target_every: int = 200
     local_capacity: int = 60_000  # of each switch: some fifty episodes of 15 ms
     global_capacity: int = 200_000
@@ -52,7 +53,7 @@ class AccSettings:
     explore_start: float = 1.0
     explore_end: float = 0.05
     explore_decay: float = 8_000.0  # time constant
-    updates_per_decision: float = 2.0
+    updates_per_decision: float = 1.0
 
 
 def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
@@ -225,7 +226,10 @@ class AccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        batches = [memory.sample(rng, settings.batch) for memory in self._local]
+        batch = settings.batch
+        if self._copies == 1:
+            batch = max(batch, settings.least_batch // len(self._local))
+        batches = [memory.sample(rng, batch) for memory in self._local]
         axis = np.concatenate if self._copies == 1 else np.stack
         rows: dict[str, Any] = {
             name: torch.from_numpy(axis([batch[name] for batch in batches]))

@@ -22,7 +22,7 @@ from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
-from tuners.experience import PrioritisedReplay
+from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp, product, ready
 from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
@@ -44,16 +44,15 @@ class GraphccSettings:
     layer: int = 32  # width between the two layers of each module
     # What a setting does is over after a few round trips of 8 us, long before the next decision.
     discount: float = 0.2
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     batch: int = 16
+    least_agents: int = 192  # in a batch: a small fabric gives more samples
     target_every: int = 100
     capacity: int = 10_000
-    priority_alpha: float = 0.6
-    priority_beta: float = 0.4
     explore_start: float = 1.0
     explore_end: float = 0.05
     explore_decay: float = 8_000.0  # time constant, in decisions
-    updates_per_decision: float = 0.75
+    updates_per_decision: float = 1.0
 
 
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
@@ -171,7 +170,7 @@ class Graphcc(BaseTuner):
 
 
 class GraphccLearner(QLearner):
-    """Double Q-learning with prioritised replay on samples of the whole fabric (section 3.3)."""
+    """Double Q-learning on samples of the whole fabric, drawn evenly (section 3.3)."""
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class GraphccLearner(QLearner):
         self._graph = graph(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
-        self._memory = PrioritisedReplay(settings.capacity, settings.priority_alpha)
+        self._memory = Replay(settings.capacity)
 
     def architecture(self) -> dict[str, Any]:
         """Return what a checkpoint of this learner is."""
@@ -202,13 +201,9 @@ class GraphccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        import os
-        if os.environ.get("PRIO"):
-            places, importance = self._memory.draw(rng, settings.batch, settings.priority_beta)
-        else:
-            places = rng.integers(0, len(self._memory), settings.batch)
-            importance = np.ones(len(places))
-        batch = self._memory.take(places)
+        batch = self._memory.sample(
+            rng, max(settings.batch, settings.least_agents // len(self._graph.neighbours))
+        )
         rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         online = self._net.tensors
         target = {name: torch.from_numpy(values) for name, values in self._target.items()}
@@ -222,12 +217,8 @@ class GraphccLearner(QLearner):
             )
         values = q_values(online, rows["x"], fabric, present)
         error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
-        weights = torch.from_numpy(importance.astype(np.float32))
-        mask = rows["busy"]
-        per = (mask * error**2).sum(dim=-1) / mask.sum(dim=-1).clip(min=1.0)
-        loss = self._net.step((weights * per).mean(), max_norm=10.0)
-        # a sample's priority is the mean error of its agents
-        self._memory.update(places, error.detach().abs().mean(dim=-1).numpy())
+        busy = rows["busy"]
+        loss = self._net.step((busy * error**2).sum() / busy.sum().clip(min=1.0), max_norm=10.0)
         self._updated(settings.target_every)
         return loss
 
