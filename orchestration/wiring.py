@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,43 @@ class RackAccess:
     secrets: Secrets
 
 
+def _fluid() -> type[Backend]:
+    from orchestration.backends.fluid.backend import FluidBackend
+
+    return FluidBackend
+
+
+def _emulated() -> type[Backend]:
+    from orchestration.backends.emulated.backend import EmulatedBackend
+
+    return EmulatedBackend
+
+
+def _simulated() -> type[Backend]:
+    from orchestration.backends.simulated.backend import SimulatedBackend
+
+    return SimulatedBackend
+
+
+def _hardware() -> type[HardwareBackend]:
+    try:
+        from orchestration.backends.hardware.backend import HardwareBackend
+    except ModuleNotFoundError as error:
+        raise NotReadyError(
+            f"the hardware backend needs {error.name}, which is not installed",
+            "pip install 'closloop[hardware]'",
+        ) from error
+    return HardwareBackend
+
+
+_BACKENDS: dict[str, Callable[[], type[Backend]]] = {
+    "emulated": _emulated,
+    "fluid": _fluid,
+    "hardware": _hardware,
+    "simulated": _simulated,
+}
+
+
 def hardware(rack: RackAccess | None) -> HardwareBackend:
     """Return the hardware backend on a rack.
 
@@ -34,46 +72,20 @@ def hardware(rack: RackAccess | None) -> HardwareBackend:
             "name the rack's Ansible inventory with --inventory, or in CLOSLOOP_INVENTORY; "
             "`closloop rack up` makes a virtual one",
         )
-    try:
-        from orchestration.backends.hardware.backend import HardwareBackend
-    except ModuleNotFoundError as error:
-        raise NotReadyError(
-            f"the hardware backend needs {error.name}, which is not installed",
-            "pip install 'closloop[hardware]'",
-        ) from error
-    return HardwareBackend(rack.inventory, rack.secrets)
+    return _hardware()(rack.inventory, rack.secrets)
 
 
-def _fluid() -> Backend:
-    from orchestration.backends.fluid.backend import FluidBackend
-
-    return FluidBackend()
-
-
-def _emulated() -> Backend:
-    from orchestration.backends.emulated.backend import EmulatedBackend
-
-    return EmulatedBackend()
-
-
-def _simulated() -> Backend:
-    from orchestration.backends.simulated.backend import SimulatedBackend
-
-    return SimulatedBackend()
-
-
-_BACKENDS = {"emulated": _emulated, "fluid": _fluid, "simulated": _simulated}
-_HARDWARE = "hardware"
+def backend_class(name: str) -> type[Backend]:
+    """Return a backend's class. Raises InputError, naming the known ones, for any other name."""
+    if name not in _BACKENDS:
+        known = ", ".join(sorted(_BACKENDS))
+        raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")
+    return _BACKENDS[name]()
 
 
 def backend(name: str, rack: RackAccess | None = None) -> Backend:
-    """Return a new backend. Raises InputError, naming the known ones, for any other name.
+    """Return a new backend. Raises InputError as `backend_class`.
 
     The hardware backend needs a `rack`; the others have no use for one.
     """
-    if name == _HARDWARE:
-        return hardware(rack)
-    if name not in _BACKENDS:
-        known = ", ".join(sorted([*_BACKENDS, _HARDWARE]))
-        raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")
-    return _BACKENDS[name]()
+    return hardware(rack) if name == "hardware" else backend_class(name)()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -17,17 +17,25 @@ if TYPE_CHECKING:
 class BaseTuner:
     """A tuner of ECN thresholds that decides by queues alone and keeps nothing to learn from.
 
-    A subclass adds `reset(testbed, seed)`, which returns what to start from, and decides in `act`;
-    it names what it observes and turns if that is something else. See
-    `orchestration.model.ports.Tuner`.
+    A subclass is a dataclass whose fields are its parameters: a campaign file sets them by name, in
+    the types that their annotations say. It adds `reset(testbed, seed)`, which returns what to
+    start from, and decides in `act`; it names what it observes and turns if that is something else.
+    See `orchestration.model.ports.Tuner`.
     """
 
     observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")
     knobs: Collection[str] = (ECN.name,)
     programs: Collection[str] = ()
 
-    def check_testbed(self, testbed: Testbed) -> None:
-        """Accept every testbed. A tuner that does not raises CheckpointError."""
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters, each as `what: remedy`."""
+        yield from ()
+
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Accept every testbed. A tuner that cannot run raises ValueError, as `what: remedy`.
+
+        Without a testbed, only what does not hang on one is checked, such as files that it needs.
+        """
 
     def act(self, observation: Observation) -> Action:
         """Leave everything as it is."""
@@ -40,3 +48,37 @@ class BaseTuner:
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return nothing."""
         return {}
+
+
+def not_a_probability(name: str, value: float) -> Iterator[str]:
+    """Yield a fault unless `value` is in 0..1."""
+    if not 0 <= value <= 1:
+        yield f"{name} {value} is not a probability: use 0 to 1"
+
+
+def not_a_share(**values: float) -> Iterator[str]:
+    """Yield a fault for each value that is not in 0..1, or 0."""
+    for name, value in values.items():
+        if not 0 < value <= 1:
+            yield f"{name} {value} is not a share: use more than 0, at most 1"
+
+
+def negative(**values: int) -> Iterator[str]:
+    """Yield a fault for each value below 0."""
+    for name, value in values.items():
+        if value < 0:
+            yield f"{name} {value} is below 0: use 0 or more"
+
+
+def impossible_thresholds(
+    kmin_bytes: int, kmax_bytes: int, pmax: float, prefix: str = ""
+) -> Iterator[str]:
+    """Yield what is wrong with one setting of ECN thresholds; `prefix` begins its names."""
+    if kmin_bytes < 0:
+        yield f"{prefix}kmin {kmin_bytes} B is below 0: use 0 or more"
+    if kmin_bytes > kmax_bytes:
+        yield (
+            f"{prefix}kmin {kmin_bytes} B is above {prefix}kmax {kmax_bytes} B: "
+            "swap or correct them"
+        )
+    yield from not_a_probability(f"{prefix}pmax", pmax)

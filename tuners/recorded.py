@@ -173,23 +173,29 @@ def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
         raise InputError.single(columns.where(int(rows[0])), what, remedy)
 
 
+@dataclass(eq=False)
 class RecordedTuner(BaseTuner):
     """Repeats the actions of a file. It decides by the clock alone."""
 
     observes = ()
 
-    def __init__(self, actions: str) -> None:
-        self._path = actions
+    actions: str
+
+    def __post_init__(self) -> None:
         self._recording: Recording | None = None
         self._next = 0
-        self.knobs = (knob_of(actions).name,)
+        self.knobs = (knob_of(self.actions).name,)
+
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Read the file. Raises InputError for one that is wrong, or not of this testbed."""
+        read_actions(self.actions, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the recorded starting point: what was set at or before time 0.
 
         Raises InputError for a file that is wrong, or not of this testbed.
         """
-        self._recording = read_actions(self._path, testbed)
+        self._recording = read_actions(self.actions, testbed)
         self._next = 0
         return Setup(self._until(0))
 

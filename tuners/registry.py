@@ -1,123 +1,98 @@
-"""Tuners by name, made only when asked for: heavy libraries load with the tuner that needs them."""
+"""Tuners by name, by file or by entry point. Heavy libraries load with the tuner that needs them.
+
+A tuner's class is a dataclass of its parameters (`tuners.base.BaseTuner`). Besides the names below,
+a campaign can name a class of one's own: `my_tuner.py:MyTuner`, or an entry point of the group
+`closloop.tuners`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.ports import Tuner
 from orchestration.model.trial import Scalar, TunerSpec
-from tuners.checkpoint import CheckpointError
+from tuners.base import BaseTuner
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-
+GROUP = "closloop.tuners"
 # Repeats the actions of a file, which its parameter `actions` names.
 RECORDED = "recorded"
 
 
-def _secn1(**params: Any) -> Tuner:
-    from tuners.ecn.static import secn1
-
-    return secn1(**params)
-
-
-def _secn2(**params: Any) -> Tuner:
-    from tuners.ecn.static import secn2
-
-    return secn2(**params)
-
-
-def _static(kmin_bytes: int, kmax_bytes: int, pmax: float = 0.01, per_25g: bool = False) -> Tuner:
-    from tuners.ecn.static import StaticEcn
-
-    return StaticEcn(kmin_bytes, kmax_bytes, pmax, per_25g=per_25g)
-
-
-def _step(
-    at_ns: int,
-    kmin_bytes: int,
-    kmax_bytes: int,
-    then_kmin_bytes: int,
-    then_kmax_bytes: int,
-    pmax: float = 0.01,
-    then_pmax: float = 0.01,
-) -> Tuner:
-    from tuners.ecn.static import StaticEcn
-    from tuners.ecn.step import StepEcn
-
-    before = StaticEcn(kmin_bytes, kmax_bytes, pmax)
-    return StepEcn(at_ns, before, StaticEcn(then_kmin_bytes, then_kmax_bytes, then_pmax))
-
-
-def _amt(
-    start_bytes: int = 100_000,
-    least_bytes: int = 5_000,
-    most_bytes: int = 100_000,
-    target: float = 0.95,
-    step_bytes: int = 5_000,
-    cut: float = 0.1,
-) -> Tuner:
-    from tuners.ecn.amt import AmtEcn
-
-    return AmtEcn(start_bytes, least_bytes, most_bytes, target, step_bytes, cut)
-
-
-def _qaecn(least_bytes: int = 5_000, most_bytes: int = 400_000, share: float = 0.5) -> Tuner:
-    from tuners.ecn.qaecn import QueueAwareEcn
-
-    return QueueAwareEcn(least_bytes, most_bytes, share)
-
-
-def _random(templates: str = "graphcc") -> Tuner:
-    from tuners.ecn.placebo import TEMPLATES, RandomEcn
-
-    return RandomEcn(TEMPLATES[templates]())
-
-
-def _acc(
-    checkpoint: str = "acc",
-    explore: float = 0.0,
-    online: bool = False,
-    idle_rule: bool = True,
-    collect: bool = False,
-) -> Tuner:
+def _acc() -> type[Any]:
     from tuners.ecn.acc import Acc
 
-    return Acc(checkpoint, explore, online=online, idle_rule=idle_rule, collect=collect)
+    return Acc
 
 
-def _pet(
-    checkpoint: str = "pet",
-    explore: float = 0.0,
-    beta_1: float = 0.3,
-    beta_2: float = 0.7,
-    online: bool = False,
-    collect: bool = False,
-) -> Tuner:
-    from tuners.ecn.pet import Pet
+def _amt() -> type[Any]:
+    from tuners.ecn.amt import AmtEcn
 
-    return Pet(checkpoint, explore, beta_1, beta_2, online=online, collect=collect)
+    return AmtEcn
 
 
-def _graphcc(checkpoint: str = "graphcc", explore: float = 0.0, collect: bool = False) -> Tuner:
+def _graphcc() -> type[Any]:
     from tuners.ecn.graphcc import Graphcc
 
-    return Graphcc(checkpoint, explore, collect=collect)
+    return Graphcc
 
 
-def _recorded(actions: str) -> Tuner:
+def _pet() -> type[Any]:
+    from tuners.ecn.pet import Pet
+
+    return Pet
+
+
+def _qaecn() -> type[Any]:
+    from tuners.ecn.qaecn import QueueAwareEcn
+
+    return QueueAwareEcn
+
+
+def _random() -> type[Any]:
+    from tuners.ecn.placebo import RandomEcn
+
+    return RandomEcn
+
+
+def _recorded() -> type[Any]:
     from tuners.recorded import RecordedTuner
 
-    return RecordedTuner(actions)
+    return RecordedTuner
 
 
-TUNERS: dict[str, Callable[..., Tuner]] = {
+def _secn1() -> type[Any]:
+    from tuners.ecn.static import Secn1
+
+    return Secn1
+
+
+def _secn2() -> type[Any]:
+    from tuners.ecn.static import Secn2
+
+    return Secn2
+
+
+def _static() -> type[Any]:
+    from tuners.ecn.static import StaticEcn
+
+    return StaticEcn
+
+
+def _step() -> type[Any]:
+    from tuners.ecn.step import StepEcn
+
+    return StepEcn
+
+
+TUNERS: dict[str, Callable[[], type[Any]]] = {
     "acc": _acc,
     "amt": _amt,
     "graphcc": _graphcc,
@@ -133,26 +108,49 @@ TUNERS: dict[str, Callable[..., Tuner]] = {
 
 
 def names() -> tuple[str, ...]:
-    """Return the known tuners' names."""
+    """Return the names of the tuners that come with closloop."""
     return tuple(sorted(TUNERS))
+
+
+def tuner_class(name: str) -> type[Any]:
+    """Return the class behind a tuner's name or reference.
+
+    Raises PluginError, a ValueError that says `what: remedy`, if there is none.
+    """
+    if name in TUNERS:
+        return TUNERS[name]()
+    if not plugins.is_file(name) and name not in plugins.offered(GROUP):
+        near = get_close_matches(name, TUNERS, n=1)
+        guess = f"did you mean {near[0]!r}? " if near else ""
+        raise plugins.PluginError(f"unknown tuner {name!r}: {guess}known are {', '.join(names())}")
+    found = plugins.load(name, GROUP)
+    absent = [what for what in ("reset", "act") if not callable(getattr(found, what, None))]
+    if absent or not isinstance(found, type):
+        lacks = f" without {' and '.join(absent)}" if absent else ""
+        raise plugins.PluginError(
+            f"{name!r} is no tuner{lacks}: derive a class from closloop.BaseTuner"
+        )
+    return found
 
 
 def parameters(name: str) -> tuple[str, ...]:
     """Return the names of a known tuner's parameters."""
-    return tuple(inspect.signature(TUNERS[name]).parameters)
+    return tuple(_parameters(tuner_class(name)))
 
 
 def create(spec: TunerSpec) -> Tuner:
     """Return a new tuner. Raises ValueError with a remedy for an unknown name or parameter."""
-    faults = _check_params(spec.name, spec.params)
-    if faults:
+    made, faults = _made(spec.name, spec.params)
+    if made is None or faults:
         raise ValueError("; ".join(faults))
-    return TUNERS[spec.name](**spec.params)
+    made.check_testbed(None)
+    tuner: Tuner = made
+    return tuner
 
 
 def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
     """Return the checkpoint that a known tuner would load, by name or path; None if it has none."""
-    parameter = inspect.signature(TUNERS[name]).parameters.get("checkpoint")
+    parameter = _parameters(tuner_class(name)).get("checkpoint")
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
@@ -166,21 +164,29 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
 
     With `testbed`, also what keeps the tuner from running there.
     """
-    faults = _check_params(name, params)
-    if not faults and checkpoint_of(name, params) is not None:
-        faults = _check_checkpoint(name, params, testbed)
-    elif not faults and actions_of(name, params) is not None:
-        faults = _check_actions(str(params["actions"]), testbed)
-    return tuple(faults)
+    made, faults = _made(name, params)
+    if made is None or faults:
+        return tuple(faults)
+    try:
+        made.check_testbed(testbed)
+    except InputError as error:
+        # what is before the first colon is what is wrong
+        return tuple(
+            f"{item.what.replace(': ', ', ')} (in {item.where}): {item.remedy}"
+            for item in error.problems
+        )
+    except ValueError as error:
+        return (str(error),)
+    return ()
 
 
-def _check_params(name: str, params: dict[str, Scalar]) -> list[str]:
-    if name not in TUNERS:
-        near = get_close_matches(name, TUNERS, n=1)
-        guess = f"did you mean {near[0]!r}? " if near else ""
-        return [f"unknown tuner {name!r}: {guess}known are {', '.join(names())}"]
-    signature = inspect.signature(TUNERS[name], eval_str=True)
-    accepted = {key: p for key, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD}
+def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[str]]:
+    """Return a new tuner, None if it cannot be made, and what is wrong with its parameters."""
+    try:
+        kind = tuner_class(name)
+    except plugins.PluginError as error:
+        return None, [str(error)]
+    accepted = _parameters(kind)
     takes = ", ".join(accepted) if accepted else "no parameters"
     faults = [
         f"tuner {name!r} has no parameter {key!r}: it takes {takes}"
@@ -189,93 +195,33 @@ def _check_params(name: str, params: dict[str, Scalar]) -> list[str]:
     ]
     faults += [
         f"tuner {name!r} needs {key!r}: write it beside the name"
-        for key, p in accepted.items()
-        if p.default is p.empty and key not in params
+        for key, one in accepted.items()
+        if one.default is one.empty and key not in params
     ]
     faults += [
-        f"{key} {params[key]!r} is not {_WANTED[p.annotation]}: correct it"
-        for key, p in accepted.items()
-        if key in params and not _fits(params[key], p.annotation)
+        f"{key} {params[key]!r} is not {_WANTED[one.annotation]}: correct it"
+        for key, one in accepted.items()
+        if key in params and not _fits(params[key], one.annotation)
     ]
-    defaults = {key: p.default for key, p in accepted.items() if p.default is not p.empty}
-    return [*faults, *_check_thresholds(params), *_check_rules({**defaults, **params})]
-
-
-def _check_checkpoint(name: str, params: dict[str, Scalar], testbed: Testbed | None) -> list[str]:
-    """Load a learned tuner as the trial will, and ask it whether it fits the testbed."""
-    if params.get("online") and find_spec("torch") is None:
-        return [f"tuner {name!r} learns online with torch: pip install 'closloop[learn]'"]
+    if faults:
+        return None, faults
     try:
-        tuner = TUNERS[name](**params)
-        if testbed is not None:
-            tuner.check_testbed(testbed)
-    except CheckpointError as error:
-        return [str(error)]
-    return []
+        made = kind(**params)
+    except ValueError as error:
+        return None, [str(error)]
+    return made, list(made.faults()) if isinstance(made, BaseTuner) else []
 
 
-def _check_actions(path: str, testbed: Testbed | None) -> list[str]:
-    from tuners.recorded import read_actions
-
-    try:
-        read_actions(path, testbed)
-    except InputError as error:
-        # what is before the first colon is what is wrong
-        return [
-            f"{item.what.replace(': ', ', ')} (in {item.where}): {item.remedy}"
-            for item in error.problems
-        ]
-    return []
+def _parameters(kind: type[Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(kind, eval_str=True).parameters
 
 
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def _fits(value: Scalar, wanted: type) -> bool:
+def _fits(value: Scalar, wanted: Any) -> bool:
+    if wanted not in _WANTED:  # a class of one's own may take what it likes
+        return True
     if wanted is float:
         wanted = int if isinstance(value, int) else float
     return isinstance(value, wanted) and isinstance(value, bool) == (wanted is bool)
-
-
-def _check_thresholds(params: dict[str, Scalar]) -> list[str]:
-    """Check each setting: the parameters without a prefix, and those of `step`'s second one."""
-    faults = []
-    for prefix in ("", "then_"):
-        kmin, kmax, pmax = (
-            params.get(prefix + key) for key in ("kmin_bytes", "kmax_bytes", "pmax")
-        )
-        if isinstance(kmin, int) and kmin < 0:
-            faults.append(f"{prefix}kmin {kmin} B is below 0: use 0 or more")
-        if isinstance(kmin, int) and isinstance(kmax, int) and kmin > kmax:
-            faults.append(
-                f"{prefix}kmin {kmin} B is above {prefix}kmax {kmax} B: swap or correct them"
-            )
-        if isinstance(pmax, (int, float)) and not 0 <= pmax <= 1:
-            faults.append(f"{prefix}pmax {pmax} is not a probability: use 0 to 1")
-    return faults
-
-
-def _check_rules(params: dict[str, Scalar]) -> list[str]:
-    """Check what AMT, QAECN, the placebo and the learned tuners take."""
-    faults = []
-    explore = params.get("explore")
-    if isinstance(explore, (int, float)) and not 0 <= explore <= 1:
-        faults.append(f"explore {explore} is not a probability: use 0 to 1")
-    for key in ("target", "cut", "share"):
-        value = params.get(key)
-        if isinstance(value, (int, float)) and not 0 < value <= 1:
-            faults.append(f"{key} {value} is not a share: use more than 0, at most 1")
-    for key in ("start_bytes", "least_bytes", "most_bytes", "step_bytes"):
-        value = params.get(key)
-        if isinstance(value, int) and value < 0:
-            faults.append(f"{key} {value} is below 0: use 0 or more")
-    least, most = params.get("least_bytes"), params.get("most_bytes")
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        faults.append(f"least_bytes {least} is above most_bytes {most}: swap or correct them")
-    templates = params.get("templates")
-    if isinstance(templates, str):
-        from tuners.ecn.placebo import TEMPLATES
-
-        if templates not in TEMPLATES:
-            faults.append(f"no templates are called {templates!r}: use {', '.join(TEMPLATES)}")
-    return faults

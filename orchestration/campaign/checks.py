@@ -17,6 +17,7 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.units import format_duration
 from traffic.workloads import load_workload
@@ -133,7 +134,7 @@ def _check_tuners(
         fields = {"name": item} if isinstance(item, str) else item
         if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
             continue
-        label = str(fields.get("label") or fields["name"])
+        label = str(fields.get("label") or plugins.short_name(fields["name"]))
         yield from _check_tuner(("tuners", index), fields, label, whole, testbed, folder)
         if label in called:
             yield Finding(
@@ -148,7 +149,7 @@ def _check_tuners(
 def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
-    name = fields["name"]
+    name = schema.reference_beside(folder, fields["name"])
     params = {}
     unread = []
     for key, value in fields.items():

@@ -16,6 +16,7 @@ from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import TUNER, choose, read_factors
+from orchestration.model import plugins
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
@@ -202,8 +203,10 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
     replayed = _parent_trial(file.parent, tuner, repeat)
     testbed = schema.beside(folder, file.testbed)
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
+    name = schema.reference_beside(folder, tuner.name)
     params = schema.params_beside(folder, tuner.params)
-    actions = actions_of(tuner.name, params)
+    actions = actions_of(name, params)
+    own_class = plugins.is_file(name)
     own_actions = of_repeat(actions, repeat) if actions else ""
     if actions:
         params["actions"] = own_actions
@@ -213,7 +216,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         campaign=file.campaign,
         testbed=testbed,
         backend=schema.check_backend(file.backend),
-        tuner=TunerSpec(tuner.name, params),
+        tuner=TunerSpec(name, params),
         traffic=traffic,
         seed=trial_seed(file.seed, repeat) if replayed is None else replayed.seed,
         repeat=repeat,
@@ -237,7 +240,8 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         files={
             **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
-            **_checkpoint_digest(tuner.name, params),
+            **_checkpoint_digest(name, params),
+            **({plugins.file_of(name): sha256_of(plugins.file_of(name))} if own_class else {}),
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),

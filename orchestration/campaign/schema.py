@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
+from orchestration.model import plugins
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
@@ -55,6 +56,14 @@ def beside(folder: str, name: str) -> str:
 def is_path(name: str) -> bool:
     """Say whether a testbed's, workload's or checkpoint's name is the path of a user's file."""
     return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
+
+
+def reference_beside(folder: str, name: str) -> str:
+    """Return a name as it is; in a reference to a class in a file, the path as seen from `folder`.
+
+    See `orchestration.model.plugins`.
+    """
+    return os.path.normpath(os.path.join(folder, name)) if plugins.is_file(name) else name
 
 
 def file_beside(folder: str, name: str) -> str:
@@ -272,7 +281,7 @@ class Tuner(StrictModel):
     @property
     def called(self) -> str:
         """What reports call this tuner: its label, or else its name."""
-        return self.label or self.name
+        return self.label or plugins.short_name(self.name)
 
     @property
     def params(self) -> dict[str, Scalar]:

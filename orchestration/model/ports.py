@@ -149,7 +149,8 @@ class Backend(Protocol):
 
     name: str
 
-    def offer(self, testbed: Testbed) -> Offer:
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe, turn and set up here."""
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:

@@ -219,14 +219,14 @@ class TrialSpec:
     def traffic_files(self) -> dict[str, str]:
         """Return the files that all repeats with all tuners are made from.
 
-        Checkpoints and recorded actions are the tuner's own affair, the recorded flows of one
-        repeat that repeat's.
+        Checkpoints, recorded actions and the files of classes are the tuner's own affair, the
+        recorded flows of one repeat that repeat's.
         """
         return {
             name: digest
             for name, digest in self.files.items()
             if not name.startswith((CHECKPOINT, ACTIONS))
-            and not name.endswith(".safetensors")
+            and not name.endswith((".safetensors", ".py"))
             and REPEAT not in name
         }
 

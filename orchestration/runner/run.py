@@ -22,6 +22,7 @@ from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_size
 from orchestration.runner import journal as log
+from orchestration.runner.fit import check_fit
 from orchestration.runner.folder import RunFolder
 from orchestration.runner.pool import Pool
 from orchestration.runner.signals import noted_signals
@@ -111,6 +112,7 @@ def run_campaign(
     testbeds = _testbeds(campaign.trials)
     home = out / campaign.name
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
+    check_fit(todo, testbeds, backend.offer)
     for name in dict.fromkeys(trial.testbed for trial in todo):
         tuners = [trial.tuner for trial in todo if trial.testbed == name]
         backend.check(testbeds[name], jobs, tuners)

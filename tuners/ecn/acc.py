@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Action, Observation, Setup
-from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow
+from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
@@ -71,7 +71,8 @@ def _widths(settings: AccSettings) -> list[int]:
     return [HISTORY * len(ACC_FEATURES), *settings.hidden, len(acc_templates())]
 
 
-class Acc(BaseTuner):
+@dataclass(eq=False)
+class Acc(LearnedTuner):
     """Acts by a trained network; with `online`, goes on learning from what it sees.
 
     `explore` is the probability of a random template. `idle_rule` is section 4.2's: a queue below
@@ -79,26 +80,16 @@ class Acc(BaseTuner):
     for a learner, and no queue is idle.
     """
 
-    def __init__(
-        self,
-        checkpoint: str = "acc",
-        explore: float = 0.0,
-        *,
-        online: bool = False,
-        idle_rule: bool = True,
-        collect: bool = False,
-    ) -> None:
-        shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0).items()}
-        self._checkpoint = load_for(checkpoint, "acc", architecture(), shapes)
-        self._explore = explore
-        self._online = online
-        self._idle_rule = idle_rule and not collect
-        self._collect = collect
-        self._templates = acc_templates()
+    checkpoint: str = "acc"
+    explore: float = 0.0
+    online: bool = False
+    idle_rule: bool = True
+    collect: bool = False
 
-    def check_testbed(self, testbed: Testbed) -> None:
-        """Refuse a testbed that has other switches than the checkpoint has networks for."""
-        own_parameters(self._checkpoint, testbed)
+    def __post_init__(self) -> None:
+        shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0).items()}
+        self._checkpoint = load_for(self.checkpoint, "acc", architecture(), shapes)
+        self._templates = acc_templates()
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from SECN1 and the checkpoint's network."""
@@ -113,10 +104,10 @@ class Acc(BaseTuner):
         self._kept = Kept()
         self._inferences = self._skipped = 0
         self._learner: AccLearner | None = None
-        if self._online:
+        if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             # an online start explores as much as offline training ended with
-            settings = AccSettings(explore_start=max(self._explore, 0.1), explore_decay=500.0)
+            settings = AccSettings(explore_start=max(self.explore, 0.1), explore_decay=500.0)
             self._learner = AccLearner(seed, testbed, settings, own)
             self._net = ready(own)
         return Setup((self._templates.settings(self._all, self._choice),))
@@ -125,11 +116,11 @@ class Acc(BaseTuner):
         """Choose each busy queue's template: the best by its network, or a random one."""
         x = self._window.push(observation)
         reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
-        share = self._explore
+        share = self.explore
         if self._learner is not None:
             self._learn_online(self._learner, x, reward)
             share = float(self._learner.acting()["explore"])
-        busy = self._all if not self._idle_rule else self._busy(observation)
+        busy = self._all if self.collect or not self.idle_rule else self._busy(observation)
         self._inferences += len(busy)
         self._skipped += len(self._all) - len(busy)
         before = self._choice.copy()
@@ -137,7 +128,7 @@ class Acc(BaseTuner):
             values = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
             self._choice[busy] = values.argmax(axis=1)
             explore(self._rng, self._choice, busy, share, values)
-        if self._collect or self._online:
+        if self.collect or self.online:
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
@@ -177,7 +168,7 @@ class Acc(BaseTuner):
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return states (decisions, queues, features), actions and rewards (decisions, queues)."""
-        return self._kept.trace() if self._collect else {}
+        return self._kept.trace() if self.collect else {}
 
 
 def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) -> Arrays:

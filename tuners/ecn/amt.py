@@ -18,18 +18,21 @@ rate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestration.model.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner
-from tuners.ecn.scale import Bounds, marking_at
+from tuners.base import BaseTuner, negative, not_a_share
+from tuners.ecn.scale import Bounds, marking_at, wrong_limits
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
+@dataclass(eq=False)
 class AmtEcn(BaseTuner):
     """Utilisation-driven marking thresholds; sizes are meant at 25 Gbit/s.
 
@@ -39,25 +42,24 @@ class AmtEcn(BaseTuner):
 
     observes = ("tx_bytes", "tx_packets")
 
-    def __init__(
-        self,
-        start_bytes: int,
-        least_bytes: int,
-        most_bytes: int,
-        target: float,
-        step_bytes: int,
-        cut: float,
-    ) -> None:
-        self._start_bytes = start_bytes
-        self._limits = (least_bytes, most_bytes)
-        self._target = target
-        self._step_bytes = step_bytes
-        self._cut = cut
+    start_bytes: int = 100_000
+    least_bytes: int = 5_000
+    most_bytes: int = 100_000
+    target: float = 0.95
+    step_bytes: int = 5_000
+    cut: float = 0.1
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from not_a_share(target=self.target, cut=self.cut)
+        yield from negative(start_bytes=self.start_bytes)
+        yield from wrong_limits(self.least_bytes, self.most_bytes)
+        yield from negative(step_bytes=self.step_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold to start from."""
-        self._bounds = Bounds(testbed, *self._limits)
-        self._step: Floats = self._step_bytes * self._bounds.scale
+        self._bounds = Bounds(testbed, self.least_bytes, self.most_bytes)
+        self._step: Floats = self.step_bytes * self._bounds.scale
         self._framing_bytes = testbed.framing_bytes
         self._rates_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
         # queues of one port share its link
@@ -65,7 +67,7 @@ class AmtEcn(BaseTuner):
         self._link: Ints = np.unique(links, return_inverse=True)[1]
         self._before: tuple[int, Ints] | None = None
         # kept as a fraction: steps of less than a byte add up
-        self._threshold: Floats = self._bounds.clip(self._start_bytes * self._bounds.scale)
+        self._threshold: Floats = self._bounds.clip(self.start_bytes * self._bounds.scale)
         self._set: Ints = np.rint(self._threshold).astype(np.int64)
         return Setup((marking_at(np.arange(len(self._set)), self._set),))
 
@@ -79,8 +81,8 @@ class AmtEcn(BaseTuner):
         sent_bytes = np.bincount(self._link, weights=wire_bytes - before[1])[self._link]
         utilisation = 8.0 * sent_bytes / (self._rates_bps * span_s)
         moved = np.where(
-            utilisation >= self._target,
-            self._threshold * (1.0 - self._cut),
+            utilisation >= self.target,
+            self._threshold * (1.0 - self.cut),
             self._threshold + self._step,
         )
         self._threshold = self._bounds.clip(moved)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Observation, Setup
-from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
+from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
@@ -115,21 +115,25 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
 
-class Graphcc(BaseTuner):
+@dataclass(eq=False)
+class Graphcc(LearnedTuner):
     """Acts by a trained network, the same on any fabric; it does not learn once deployed.
 
     `explore` is the probability of a random setting. With `collect` everything is kept for a
     learner.
     """
 
-    def __init__(
-        self, checkpoint: str = "graphcc", explore: float = 0.0, *, collect: bool = False
-    ) -> None:
+    checkpoint: str = "graphcc"
+    explore: float = 0.0
+    collect: bool = False
+
+    def __post_init__(self) -> None:
         shapes = {name: values.shape for name, values in _fresh(0).items()}
-        self._checkpoint = load_for(checkpoint, "graphcc", architecture(), shapes)
-        self._explore = explore
-        self._collect = collect
+        self._checkpoint = load_for(self.checkpoint, "graphcc", architecture(), shapes)
         self._templates = graphcc_templates()
+
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Accept every testbed: the network is the same on all."""
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
@@ -150,9 +154,9 @@ class Graphcc(BaseTuner):
         before = self._choice
         values = q_values(self._net, x, self._graph, self._present)
         self._choice = values.argmax(axis=1)
-        if self._explore > 0:
-            explore(self._rng, self._choice, self._all, self._explore, values)
-        if self._collect:
+        if self.explore > 0:
+            explore(self._rng, self._choice, self._all, self.explore, values)
+        if self.collect:
             reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)

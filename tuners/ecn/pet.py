@@ -22,12 +22,14 @@ from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import pet_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
 from tuners.exact import exp, log
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
+from tuners.q_learning import at_work
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -77,7 +79,8 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
     )
 
 
-class Pet(BaseTuner):
+@dataclass(eq=False)
+class Pet(LearnedTuner):
     """Acts by a trained policy, its likeliest action; with `online`, goes on learning.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
@@ -85,29 +88,19 @@ class Pet(BaseTuner):
     uniform choices in the policy; above 0, or with `collect`, actions are drawn from the policy.
     """
 
-    def __init__(
-        self,
-        checkpoint: str = "pet",
-        explore: float = 0.0,
-        beta_1: float = 0.3,
-        beta_2: float = 0.7,
-        *,
-        online: bool = False,
-        collect: bool = False,
-    ) -> None:
-        self._settings = PetSettings(states=states_of(checkpoint))
+    checkpoint: str = "pet"
+    explore: float = 0.0
+    beta_1: float = 0.3
+    beta_2: float = 0.7
+    online: bool = False
+    collect: bool = False
+
+    def __post_init__(self) -> None:
+        self._settings = PetSettings(states=states_of(self.checkpoint))
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
-        self._checkpoint = load_for(checkpoint, "pet", architecture(self._settings), shapes)
+        self._checkpoint = load_for(self.checkpoint, "pet", architecture(self._settings), shapes)
         flows = FLOW_TABLE if self._settings.states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
-        self._explore = explore
-        self._betas = (beta_1, beta_2)
-        self._online = online
-        self._collect = collect
-
-    def check_testbed(self, testbed: Testbed) -> None:
-        """Refuse a testbed that has other switches than the checkpoint has networks for."""
-        own_parameters(self._checkpoint, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
@@ -123,7 +116,7 @@ class Pet(BaseTuner):
             name: [] for name in ("x", "heads", "log_probability", "reward")
         }
         self._learner: PetLearner | None = None
-        if self._online:
+        if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             self._learner = PetLearner(seed, testbed, self._settings, own)
             self._net = ready(own)
@@ -134,19 +127,19 @@ class Pet(BaseTuner):
         x = self._window.push(observation)
         mean = observation.get("qlen_mean_bytes")
         length = self._window.queue_bytes if mean is None else mean
-        own = pet_reward(length, self._window.utilisation, *self._betas)
+        own = pet_reward(length, self._window.utilisation, self.beta_1, self.beta_2)
         # section 4.5.2: rows of the port's matrix share what all of its queues earn
         reward = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
-        explore = self._explore
+        explore = self.explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
         logits = mlp_by_group(self._net, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        if self._collect or explore > 0:
+        if self.collect or explore > 0:
             self._heads, log_probability = choose(logits, explore, self._rng)
         else:
             self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
-        if self._collect or self._online:
+        if self.collect or self.online:
             kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
             for name, row in zip(self._rows, kept, strict=True):
                 self._rows[name].append(row)
@@ -175,7 +168,7 @@ class Pet(BaseTuner):
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
         """Return states (decisions, queues, features), heads (…, 3), log probabilities, rewards."""
-        if not self._collect or not self._rows["x"]:
+        if not self.collect or not self._rows["x"]:
             return {}
         rows = self._stacked()
         return rows | {"heads": rows["heads"].astype(np.int16)}
@@ -329,8 +322,10 @@ class PetLearner:
         value = np.stack([mlp_by_group(critic, "critic", row, self._switch)[:, 0] for row in x])
         reward = trace["reward"][1:]
         advantage = advantages(reward, value, settings.discount, settings.gae_lambda)
-        scale = advantage.std()
-        advantage = (advantage - advantage.mean()) / (scale + 1e-8)
+        busy = at_work({"x": x[:-1], "next_x": x[1:]})
+        if not busy.any():
+            return {}
+        advantage = (advantage - advantage[busy].mean()) / (advantage[busy].std() + 1e-8)
         arrays = {
             "x": x[:-1],
             "heads": trace["heads"][:-1].astype(np.int64),
@@ -339,7 +334,7 @@ class PetLearner:
             "target": rewards_to_go(reward, value[-1], settings.discount).astype(np.float32),
         }
         rows: dict[str, Any] = {
-            name: torch.from_numpy(self._by_agent(values)) for name, values in arrays.items()
+            name: torch.from_numpy(self._by_agent(values, busy)) for name, values in arrays.items()
         }
         losses: list[tuple[float, float]] = []
         count = rows["x"].shape[1]
@@ -358,17 +353,18 @@ class PetLearner:
             "explore": explore,
         }
 
-    def _by_agent(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return (steps, queues, …) as (copies, samples, …), each copy with its own switch's.
+    def _by_agent(self, values: NDArray[Any], busy: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the busy of (steps, queues, …) as (copies, samples, …), a copy a switch or one.
 
-        A switch with fewer queues than another repeats some of its samples.
+        A switch with fewer samples than another repeats some of its own; one without any gets all
+        that its queues saw, so that it has something to repeat.
         """
         if self._copies == 1:
-            return values.reshape(1, -1, *values.shape[2:])
-        own = [
-            values[:, self._switch == switch].reshape(-1, *values.shape[2:])
-            for switch in range(self._copies)
-        ]
+            return values[busy][None]
+        own = []
+        for switch in range(self._copies):
+            mine = np.broadcast_to(self._switch == switch, busy.shape)
+            own.append(values[mine & busy] if (mine & busy).any() else values[mine])
         most = max(len(rows) for rows in own)
         return np.stack([rows[np.arange(most) % len(rows)] for rows in own])
 

@@ -6,13 +6,15 @@ gains over it, it gains by its choices, not by changing thresholds often.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestration.model.records import Action, Observation, Setup
 from tuners.base import BaseTuner
-from tuners.ecn.templates import Templates, acc_templates, graphcc_templates, pet_templates
+from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -20,16 +22,22 @@ if TYPE_CHECKING:
 TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_templates}
 
 
+@dataclass(eq=False)
 class RandomEcn(BaseTuner):
     """At each decision every queue gets one of the templates, each as likely as any other."""
 
     observes = ()
 
-    def __init__(self, templates: Templates) -> None:
-        self._templates = templates
+    templates: str = "graphcc"
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        if self.templates not in TEMPLATES:
+            yield f"no templates are called {self.templates!r}: use {', '.join(TEMPLATES)}"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start the draws anew from `seed`, and return the first."""
+        self._templates = TEMPLATES[self.templates]()
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)
         return Setup(self._draw())

@@ -17,18 +17,21 @@ with the rate.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestration.model.records import Action, Floats, Ints, Observation, Setup
-from tuners.base import BaseTuner
-from tuners.ecn.scale import Bounds, marking_at
+from tuners.base import BaseTuner, not_a_share
+from tuners.ecn.scale import Bounds, marking_at, wrong_limits
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 
+@dataclass(eq=False)
 class QueueAwareEcn(BaseTuner):
     """Queue-driven marking thresholds; the bounds are meant at 25 Gbit/s.
 
@@ -38,13 +41,18 @@ class QueueAwareEcn(BaseTuner):
 
     observes = ("qlen_bytes",)
 
-    def __init__(self, least_bytes: int, most_bytes: int, share: float) -> None:
-        self._limits = (least_bytes, most_bytes)
-        self._share = share
+    least_bytes: int = 5_000
+    most_bytes: int = 400_000
+    share: float = 0.5
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from not_a_share(share=self.share)
+        yield from wrong_limits(self.least_bytes, self.most_bytes)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the threshold of an empty queue."""
-        self._bounds = Bounds(testbed, *self._limits)
+        self._bounds = Bounds(testbed, self.least_bytes, self.most_bytes)
         self._packet_bytes = testbed.mtu_bytes
         self._set: Ints = np.rint(self._bounds.least).astype(np.int64)
         return Setup((marking_at(np.arange(len(self._set)), self._set.copy()),))
@@ -52,7 +60,7 @@ class QueueAwareEcn(BaseTuner):
     def act(self, observation: Observation) -> Action:
         """Return the queues whose length asks for another threshold."""
         length: Floats = observation["qlen_bytes"].astype(np.float64)
-        wanted: Ints = np.rint(self._bounds.clip(self._share * length)).astype(np.int64)
+        wanted: Ints = np.rint(self._bounds.clip(self.share * length)).astype(np.int64)
         changed: Ints = np.flatnonzero(np.abs(wanted - self._set) >= self._packet_bytes)
         self._set[changed] = wanted[changed]
         return (marking_at(changed, wanted[changed]),) if len(changed) else ()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Change, Floats, Ints
+from tuners.base import negative
 from tuners.ecn.static import REFERENCE_RATE_BPS
 
 if TYPE_CHECKING:
@@ -32,6 +34,13 @@ class Bounds:
         """Bring a threshold of every queue within its bounds."""
         clipped: Floats = np.clip(threshold_bytes, self.least, self.most)
         return clipped
+
+
+def wrong_limits(least_bytes: int, most_bytes: int) -> Iterator[str]:
+    """Yield what is wrong with the least and most threshold, each as `what: remedy`."""
+    yield from negative(least_bytes=least_bytes, most_bytes=most_bytes)
+    if least_bytes > most_bytes:
+        yield (f"least_bytes {least_bytes} is above most_bytes {most_bytes}: swap or correct them")
 
 
 def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:

@@ -97,7 +97,8 @@ class EmulatedBackend:
     def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
 
-    def offer(self, testbed: Testbed) -> Offer:
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe and turn."""
         return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 

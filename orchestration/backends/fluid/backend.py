@@ -21,7 +21,8 @@ class FluidBackend:
 
     name = "fluid"
 
-    def offer(self, testbed: Testbed) -> Offer:
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe and turn."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
 

@@ -69,7 +69,8 @@ class HardwareBackend:
         self._secrets = secrets
         self._rack = load_rack(inventory)
 
-    def offer(self, testbed: Testbed) -> Offer:
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe and turn, where each switch offers all that it may.
 
         Switches keep no flow tables. What a rack's own switches lack, `check` finds.

@@ -27,7 +27,8 @@ class SimulatedBackend:
 
     name = "simulated"
 
-    def offer(self, testbed: Testbed) -> Offer:
+    @staticmethod
+    def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe and turn."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 

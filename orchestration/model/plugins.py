@@ -1,0 +1,85 @@
+"""Classes of one's own by reference: `path/file.py:Name`, or the name of an entry point.
+
+An installed package offers a class under a group such as `closloop.tuners`. A file is loaded by its
+path, as the campaign file sees it, and imports nothing beside it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+class PluginError(ValueError):
+    """A reference that leads to no class; the text says why, then after a colon what to do."""
+
+
+def is_file(reference: str) -> bool:
+    """Return whether a reference names a Python file, and something in it."""
+    return ".py:" in reference
+
+
+def file_of(reference: str) -> str:
+    """Return the file of a reference that names one."""
+    return reference.rpartition(":")[0]
+
+
+def short_name(reference: str) -> str:
+    """Return what to call a reference where there is no other name: what it names in the file."""
+    return reference.rpartition(":")[2] if is_file(reference) else reference
+
+
+@cache
+def offered(group: str) -> dict[str, Any]:
+    """Return the entry points of a group by name, not loaded."""
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def load(reference: str, group: str) -> Any:
+    """Return what a reference names. Raises PluginError if there is no such thing."""
+    if is_file(reference):
+        path, _, name = reference.rpartition(":")
+        return _attribute(_module(str(Path(path).absolute())), name, path)
+    if reference not in offered(group):
+        raise PluginError(f"no entry point of {group} is called {reference!r}: install its package")
+    try:
+        return offered(group)[reference].load()
+    except Exception as error:
+        raise PluginError(
+            f"{reference!r} of {group} cannot be loaded ({error}): correct its package"
+        ) from error
+
+
+@cache
+def _module(path: str) -> Any:
+    if not Path(path).is_file():
+        raise PluginError(f"there is no file {path}: correct the path, as seen from the campaign")
+    name = f"closloop_plugin_{abs(hash(path)):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # a dataclass looks its module up there
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        what = f"{type(error).__name__}, {error}".replace(": ", ", ")
+        raise PluginError(f"{path} cannot be imported ({what}): correct it") from error
+    return module
+
+
+def _attribute(module: Any, name: str, path: str) -> Any:
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        classes = [word for word, value in vars(module).items() if isinstance(value, type)]
+        raise PluginError(
+            f"{path} has no {name!r}: it has {', '.join(classes) or 'no class'}"
+        ) from None
