@@ -15,6 +15,8 @@ from tuners.exact import exp
 from tuners.learning import TrainedNet
 from tuners.nets import Arrays
 
+_SENDING = 0.1  # of the port's rate
+
 
 def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
     """y = r + discount * Q(s', argmax_a Q(s', a; theta); theta') (ACC, equation 3).
@@ -84,12 +86,15 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Say which transitions can teach anything."""
-    import os
-    if os.environ.get("NOMASK"): return np.ones(rows["x"].shape[:-1], bool)
-    return np.any(
-        [(rows[name][..., 0] > 0.1) | (rows[name][..., 1] > 0.0) for name in ("x", "next_x")], axis=0
-    )
+    """Say which transitions (see `transitions`) can teach anything.
+
+    A queue is idle that was empty at both readings while its port sent next to nothing: no setting
+    would have changed what it earned. Of such transitions there are many, and learning from them
+    gives each action that was tried there the value of an empty queue. (ACC's section 4.2 skips
+    idle queues too. Its rule, below kmin, would leave out what low thresholds earn.)
+    """
+    seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
+    return np.logical_or(*seen)
 
 
 class QSettings(Protocol):
@@ -132,9 +137,6 @@ class QLearner(ABC):
     def parameters(self) -> Arrays:
         """Return the mean of the evaluation network over its last updates."""
         return self._net.mean()
-
-    def raw_parameters(self):
-        return self._net.arrays()
 
     def acting(self) -> dict[str, Scalar]:
         """Exploration decays exponentially."""

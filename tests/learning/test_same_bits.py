@@ -1,14 +1,7 @@
 """Decisions have the same bits on every x86-64 machine: variables stand in for other CPUs."""
 
-import os
-import subprocess
-import sys
 
-import numpy as np
-import pytest
 
-from tuners import exact
-from tuners.nets import Weight, product, ready
 
 # Each is one kind of CPU: OpenBLAS' kernels, NumPy's loops and the C library's versions for it.
 NO_AVX = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX2 FMA3"

@@ -20,6 +20,7 @@ from orchestration.studies.bench import (
     sampling,
     speed,
     telemetry,
+    training_seeds,
     watching,
 )
 from orchestration.studies.bench.outcome import Outcome
@@ -38,6 +39,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "flow-table": flow_table.flow_table_cost,
     "decision": decision.decision_time,
     "training": learned.training_cost,
+    "training-seeds": training_seeds.training_seeds,
     "idle-rule": learned.idle_rule,
     "program": program.start_up,
     "compare-million": compare_million.compare_million,
