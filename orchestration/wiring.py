@@ -13,6 +13,7 @@ from orchestration.model.ports import Backend
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.backend import HardwareBackend
+    from orchestration.campaign.expand import Campaign
 
 
 @dataclass(frozen=True)
@@ -89,3 +90,13 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
     The hardware backend needs a `rack`; the others have no use for one.
     """
     return hardware(rack) if name == "hardware" else backend_class(name)()
+
+
+def check_fits(campaign: Campaign) -> None:
+    """Raise InputError if a tuner needs what its campaign's backend lacks."""
+    from inventory.files import load_testbed
+    from orchestration.runner.fit import check_fit
+
+    names = dict.fromkeys(trial.testbed for trial in campaign.trials)
+    testbeds = {name: load_testbed(name) for name in names}
+    check_fit(campaign.trials, testbeds, backend_class(campaign.trials[0].backend).offer)

@@ -58,7 +58,9 @@ def plan(
     from orchestration.campaign.plan import make_plan
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
-    check_plan_fits(campaign)
+    from orchestration import wiring
+
+    wiring.check_fits(campaign)
     offers = None
     if campaign.trials[0].backend == "hardware" and inventory is not None:
         enter_virtual_rack(inventory)
@@ -79,17 +81,6 @@ def plan(
     console.print(_order(made), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def check_plan_fits(campaign: Campaign) -> None:
-    """Raise InputError if a tuner needs what the campaign's backend lacks."""
-    from inventory.files import load_testbed
-    from orchestration import wiring
-    from orchestration.runner.fit import check_fit
-
-    offer = wiring.backend_class(campaign.trials[0].backend).offer
-    names = dict.fromkeys(trial.testbed for trial in campaign.trials)
-    check_fit(campaign.trials, {name: load_testbed(name) for name in names}, offer)
 
 
 def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:

@@ -70,6 +70,12 @@ VERBS = (
         "Compare runs: is each metric equivalent, different, or is there not enough data?",
         epilog=True,
     ),
+    Verb(
+        "check-tuner",
+        "Check a tuner against the contract of all tuners, on made-up readings.",
+        place="check_tuner:check_tuner",
+        epilog=True,
+    ),
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb(
         "calibrate",

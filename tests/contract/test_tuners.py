@@ -1,14 +1,11 @@
-"""Every tuner of the registry, on fabrics of several shapes and rates."""
+"""Every tuner of the registry, on fabrics of several shapes and rates; and tuners that break it."""
 
-import numpy as np
 import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
-from orchestration.model.bounds import check_thresholds
-from orchestration.model.records import NoAction, Observation, SetThresholds
-from orchestration.model.trial import TunerSpec
 from tuners import registry
+from tuners.contract import check_tuner
 
 # What a tuner needs that has no default; one entry a parameterised tuner.
 PARAMS = {
@@ -35,13 +32,6 @@ def testbed(request) -> Testbed:
     return mixed_rates() if request.param == "mixed" else load_testbed(request.param)
 
 
-@pytest.fixture(params=registry.names())
-def spec(request, testbed, tmp_path) -> TunerSpec:
-    if request.param == registry.RECORDED:
-        return TunerSpec(request.param, {"actions": recording(testbed, tmp_path)})
-    return TunerSpec(request.param, dict(PARAMS.get(request.param, {})))
-
-
 def recording(testbed: Testbed, folder) -> str:
     """Write actions on every queue at the start, and on some of them twice later on."""
     rows = ["t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax"]
@@ -56,65 +46,61 @@ def recording(testbed: Testbed, folder) -> str:
     return str(path)
 
 
-def observations(testbed: Testbed, start, count: int = 8) -> list[Observation]:
-    """Readings of a fabric that gets busier and busier."""
-    queues = len(testbed.queues)
-    rng = np.random.default_rng(0)
-    sent = np.cumsum(rng.integers(0, 400_000, (count, queues)), axis=0)
-    thresholds = start if isinstance(start, SetThresholds) else None
-    zeros = np.zeros(queues, dtype=np.int64)
-    return [
-        Observation(
-            t_ns=100_000 * (n + 1),
-            age_ns=zeros,
-            qlen_bytes=rng.integers(0, 1 + 100_000 * n, queues),
-            tx_bytes=sent[n],
-            tx_packets=sent[n] // 1514,
-            marked_packets=sent[n] // 15140,
-            dropped_packets=zeros,
-            kmin_bytes=zeros if thresholds is None else thresholds.kmin_bytes,
-            kmax_bytes=zeros if thresholds is None else thresholds.kmax_bytes,
-            pmax=np.zeros(queues) if thresholds is None else thresholds.pmax,
-            incast_degree=rng.integers(0, 20, queues),
-            mice_flows=rng.integers(0, 50, queues),
-            elephant_flows=rng.integers(0, 5, queues),
-        )
-        for n in range(count)
-    ]
+@pytest.mark.parametrize("name", registry.names())
+def test_a_tuner_holds_to_the_contract(name, testbed, tmp_path):
+    params = PARAMS.get(name, {})
+    if name == registry.RECORDED:
+        params = {"actions": recording(testbed, tmp_path)}
+    assert check_tuner(name, testbed, params) == []
 
 
-def run(spec: TunerSpec, testbed: Testbed) -> list:
-    tuner = registry.create(spec)
-    start = tuner.reset(testbed, 7)
-    return [start, *(tuner.act(reading) for reading in observations(testbed, start))]
+SOUND = """
+from dataclasses import dataclass
+
+import numpy as np
+
+from closloop import ECN, BaseTuner, Setup
 
 
-def test_every_action_is_within_bounds(spec, testbed):
-    for action in run(spec, testbed):
-        assert isinstance(action, SetThresholds | NoAction)
-        if isinstance(action, SetThresholds):
-            check_thresholds(action, len(testbed.queues))
+@dataclass
+class Mine(BaseTuner):
+    kmax_bytes: int = 50_000
+
+    def reset(self, testbed, seed):
+        self.rng = np.random.default_rng(seed)
+        self.queues = np.arange(len(testbed.queues))
+        return Setup((ECN.change(self.queues, 1_000, self.kmax_bytes, 0.5),))
+
+    def act(self, observation):
+        busy = np.flatnonzero(observation["qlen_bytes"] > 10_000)
+        share = self.rng.random(len(busy))
+        return (ECN.change(busy, 1_000, 20_000, share),)
+"""
+
+ANEW = "self.rng = np.random.default_rng(seed)"
+KEPT = 'self.rng = getattr(self, "rng", None) or np.random.default_rng(seed)'
 
 
-def test_every_queue_has_thresholds_from_the_start(spec, testbed):
-    start = registry.create(spec).reset(testbed, 7)
-    assert isinstance(start, SetThresholds)
-    assert sorted(start.queues) == list(range(len(testbed.queues)))
-
-
-def test_same_seed_and_readings_give_the_same_actions(spec, testbed):
-    for one, other in zip(run(spec, testbed), run(spec, testbed), strict=True):
-        assert type(one) is type(other)
-        if isinstance(one, SetThresholds):
-            for name in ("queues", "kmin_bytes", "kmax_bytes", "pmax"):
-                np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-
-
-def test_reset_forgets_the_trial_before(spec, testbed):
-    tuner = registry.create(spec)
-    first = tuner.reset(testbed, 7)
-    for reading in observations(testbed, first):
-        tuner.act(reading)
-    again = tuner.reset(testbed, 7)
-    np.testing.assert_array_equal(first.kmin_bytes, again.kmin_bytes)
-    np.testing.assert_array_equal(first.kmax_bytes, again.kmax_bytes)
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("", ""), None),
+        (('["qlen_bytes"]', '["dropped_packets"]'), "looks for 'dropped_packets'"),
+        (("self.kmax_bytes, 0.5", "self.kmax_bytes, 1.5"), "pmax 1.5 is not in 0..1"),
+        (("20_000, share", "500, share"), "needs 0 <= kmin <= kmax"),
+        (("np.random.default_rng(seed)", "np.random.default_rng()"), "same seed"),
+        (("ECN.change(self.queues, 1_000", "ECN.change(self.queues[1:], 1_000"), "39 of 40"),
+        (("Mine(BaseTuner):", 'Mine(BaseTuner):\n    observes = ("qlen",)'), "not declared"),
+        (("Mine(BaseTuner):", "Mine(BaseTuner):\n    knobs = ()"), "name it in `knobs`"),
+        (("return Setup((", "return tuple(("), "not a Setup"),
+        (("kmax_bytes: int = 50_000", "kmax_bytes: int"), "needs 'kmax_bytes'"),
+        ((ANEW, KEPT), "remembers"),
+        (("class Mine", "class Other"), "has no 'Mine': it has"),
+        (("import numpy", "import numpi"), "cannot be imported"),
+    ],
+)
+def test_what_breaks_the_contract_is_named(change, said, tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(SOUND.replace(*change) if change[0] else SOUND, encoding="utf-8")
+    faults = check_tuner(f"{path}:Mine", load_testbed("graphcc"))
+    assert not faults if said is None else said in "; ".join(faults)

@@ -1,0 +1,103 @@
+"""closloop's public API: what a program or a tuner of one's own may rely on.
+
+    import closloop
+
+    summary = closloop.run("campaign.yml", on="fluid")
+    flows = closloop.table("runs", "flows").df()
+    closloop.compare("runs/a", "runs/b")[0].verdict
+
+Everything else in the packages beside this one may change at any time; these names change with
+`API_VERSION` only: its first number when something goes or means something else, its second when
+something joins. Nothing heavy is loaded before it is used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from closloop.campaigns import compare, plan, run
+    from orchestration.environment import FabricEnv, FabricParallelEnv
+    from orchestration.environment import Settings as EnvironmentSettings
+    from orchestration.model.errors import ClosloopError
+    from orchestration.model.knobs import ECN, KNOBS, Column, Knob
+    from orchestration.model.ports import Offer, Tuner
+    from orchestration.model.records import Action, Change, Observation, Program, Setup
+    from orchestration.model.signals import FLOW_TABLE, SIGNALS, Signal
+    from orchestration.query import sql, table
+    from tuners.base import BaseTuner
+    from tuners.contract import check_tuner
+
+API_VERSION = "1.0"
+
+# name -> where it is, and what it is called there
+_PLACES = {
+    "Action": ("orchestration.model.records", "Action"),
+    "BaseTuner": ("tuners.base", "BaseTuner"),
+    "Change": ("orchestration.model.records", "Change"),
+    "ClosloopError": ("orchestration.model.errors", "ClosloopError"),
+    "Column": ("orchestration.model.knobs", "Column"),
+    "ECN": ("orchestration.model.knobs", "ECN"),
+    "EnvironmentSettings": ("orchestration.environment", "Settings"),
+    "FLOW_TABLE": ("orchestration.model.signals", "FLOW_TABLE"),
+    "FabricEnv": ("orchestration.environment", "FabricEnv"),
+    "FabricParallelEnv": ("orchestration.environment", "FabricParallelEnv"),
+    "KNOBS": ("orchestration.model.knobs", "KNOBS"),
+    "Knob": ("orchestration.model.knobs", "Knob"),
+    "Observation": ("orchestration.model.records", "Observation"),
+    "Offer": ("orchestration.model.ports", "Offer"),
+    "Program": ("orchestration.model.records", "Program"),
+    "SIGNALS": ("orchestration.model.signals", "SIGNALS"),
+    "Setup": ("orchestration.model.records", "Setup"),
+    "Signal": ("orchestration.model.signals", "Signal"),
+    "Tuner": ("orchestration.model.ports", "Tuner"),
+    "check_tuner": ("tuners.contract", "check_tuner"),
+    "compare": ("closloop.campaigns", "compare"),
+    "plan": ("closloop.campaigns", "plan"),
+    "run": ("closloop.campaigns", "run"),
+    "sql": ("orchestration.query", "sql"),
+    "table": ("orchestration.query", "table"),
+}
+
+__all__ = [
+    "API_VERSION",
+    "ECN",
+    "FLOW_TABLE",
+    "KNOBS",
+    "SIGNALS",
+    "Action",
+    "BaseTuner",
+    "Change",
+    "ClosloopError",
+    "Column",
+    "EnvironmentSettings",
+    "FabricEnv",
+    "FabricParallelEnv",
+    "Knob",
+    "Observation",
+    "Offer",
+    "Program",
+    "Setup",
+    "Signal",
+    "Tuner",
+    "check_tuner",
+    "compare",
+    "plan",
+    "run",
+    "sql",
+    "table",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'closloop' has no attribute {name!r}")
+    module, there = _PLACES[name]
+    value = getattr(import_module(module), there)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,105 @@
+"""Campaigns from Python: planned, run and compared as the command line does it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orchestration.analysis.comparison.result import RunComparison
+    from orchestration.campaign.plan import Plan
+    from orchestration.model.trial import TrialSpec
+    from orchestration.runner.run import Summary
+    from orchestration.runner.worker import Failed, Finished, Progressed
+
+RUNS = Path("runs")
+
+
+def plan(
+    campaign: str | Path, *, on: str | None = None, repeats: int | None = None, jobs: int = 0
+) -> Plan:
+    """Return what a campaign file would run, in which order, and how long it takes.
+
+    `on` names another backend than the file, `repeats` another number of repeats; `jobs` trials run
+    side by side, 0 stands for one a core. Raises InputError for a file that is wrong, or that does
+    not fit the backend.
+    """
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.campaign.plan import make_plan
+    from orchestration.wiring import check_fits
+
+    loaded = load_campaign(campaign, backend=on, repeats=repeats)
+    check_fits(loaded)
+    return make_plan(loaded, jobs or len(os.sched_getaffinity(0)), RUNS)
+
+
+def run(
+    campaign: str | Path,
+    *,
+    on: str | None = None,
+    repeats: int | None = None,
+    out: str | Path = RUNS,
+    jobs: int = 0,
+    fresh: bool = False,
+    inventory: str | Path | None = None,
+) -> Summary:
+    """Run a campaign file into `out/<campaign>/`, and return how it went.
+
+    Given again after an interruption, it goes on where it was; with `fresh`, earlier results are
+    put aside first. `on`, `repeats` and `jobs` are as for `plan`; `inventory` is the rack's, for
+    the hardware backend. Call it from the main thread: it forks a process a trial. Raises
+    InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
+    """
+    # trials run side by side, a core each
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+    from orchestration import wiring
+    from orchestration.campaign.expand import load_campaign
+    from orchestration.device.ssh import Secrets
+    from orchestration.runner.run import default_jobs, run_campaign
+
+    loaded = load_campaign(campaign, backend=on, repeats=repeats)
+    rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
+    engine = wiring.backend(loaded.trials[0].backend, rack)
+    side_by_side = jobs or default_jobs(loaded, engine)
+    return run_campaign(loaded, engine, Path(out), side_by_side, _Silent(), fresh=fresh)
+
+
+class _Silent:
+    """A listener that keeps to itself how a run goes."""
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """Say nothing."""
+
+    def started(self, trial: TrialSpec) -> None:
+        """Say nothing."""
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Say nothing."""
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Say nothing."""
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Say nothing."""
+
+    def tick(self) -> None:
+        """Say nothing."""
+
+
+def compare(
+    *runs: str | Path, margins: Mapping[str, float] | None = None
+) -> tuple[RunComparison, ...]:
+    """Compare each run with the first: equivalent, different, or not enough data.
+
+    A run is a trial's folder, a campaign's, or a folder of campaigns. `margins` are shares within
+    which a difference does not matter, by metric, 0.1 where nothing is said. Raises InputError for
+    what is no run, and for runs that have no trials to pair.
+    """
+    from orchestration.analysis.comparison.catalogue import parse_margins
+    from orchestration.analysis.comparison.result import compare_runs
+
+    texts = [f"{name}={100 * share:g}%" for name, share in (margins or {}).items()]
+    return tuple(compare_runs([Path(run) for run in runs], parse_margins(texts)))

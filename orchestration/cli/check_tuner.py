@@ -1,0 +1,70 @@
+"""`closloop check-tuner`: does a tuner of one's own hold to what every tuner must?"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+EPILOG = (
+    "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
+    "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
+)
+_TESTBEDS = ["graphcc", "acc", "drlet-k4"]
+
+
+def check_tuner(
+    reference: Annotated[
+        str,
+        typer.Argument(
+            metavar="{tuner}",
+            help="file.py:Class, an entry point of closloop.tuners, or a name like acc.",
+        ),
+    ],
+    testbed: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Check it there; again for more. Default: {', '.join(_TESTBEDS)}."),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A parameter, like gain=0.5; again for more.", metavar="K=V"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a tuner against the contract of all tuners, on made-up readings.
+
+    Exit code: 0 it holds, 1 it does not, 2 bad input.
+    """
+    from inventory.files import load_testbed
+    from orchestration.campaign.schema import read_param
+    from orchestration.model.errors import InputError
+    from tuners import contract
+
+    params = {}
+    for text in setting or []:
+        name, given, value = text.partition("=")
+        if not given:
+            raise InputError.single("--set", f"{text!r} is no K=V", "write it like gain=0.5")
+        params[name] = read_param(name, _read(value))
+    faults = {
+        name: contract.check_tuner(reference, load_testbed(name), params)
+        for name in testbed or _TESTBEDS
+    }
+    if as_json:
+        typer.echo(json.dumps({"tuner": reference, "faults": faults}, indent=1))
+    else:
+        for name, found in faults.items():
+            typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")
+            for fault in found:
+                what, _, remedy = fault.rpartition(": ")
+                typer.echo(f"  {what}\n    -> {remedy}")
+    raise typer.Exit(1 if any(faults.values()) else 0)
+
+
+def _read(text: str) -> object:
+    """Return a number, true or false as such; anything else is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,144 @@
+"""What every tuner must hold to, checked on readings of a made-up fabric that gets ever busier.
+
+`closloop check-tuner` and the project's own tests run these checks. A tuner sees only what it says
+that it observes, may turn only the knobs that it names, within their bounds, sets every target of
+them from the start, and repeats itself: the same seed and readings give the same actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.model.knobs import KNOBS, ImpossibleSetting
+from orchestration.model.ports import Tuner
+from orchestration.model.records import Action, Observation, Setup
+from orchestration.model.signals import BY_KEY, Signal, targets
+from orchestration.model.trial import Scalar, TunerSpec
+from tuners import registry
+
+_SEED, _READINGS, _PERIOD_NS = 7, 8, 100_000
+_FRAME_BYTES = 1514
+
+
+def check_tuner(
+    reference: str, testbed: Testbed, params: Mapping[str, Scalar] | None = None
+) -> list[str]:
+    """Return what is wrong with a tuner on a testbed, each as `what: remedy`; nothing if all holds.
+
+    `reference` is a tuner's name, `file.py:Class`, or an entry point of `closloop.tuners`.
+    """
+    spec = TunerSpec(reference, dict(params or {}))
+    faults = list(registry.check(spec.name, spec.params, testbed))
+    if faults:
+        return faults
+    tuner = registry.create(spec)
+    faults = [*_unknown("signal", tuner.observes, BY_KEY), *_unknown("knob", tuner.knobs, KNOBS)]
+    if faults:
+        return faults
+    try:
+        start, actions = _play(tuner, testbed)
+        again_start, again = _play(tuner, testbed)
+        other_start, other = _play(registry.create(spec), testbed)
+    except KeyError as error:
+        return [f"it looks for {error} in a reading: name what it looks at in `observes`"]
+    except Exception as error:
+        return [f"it raises {type(error).__name__} ({error}): correct it"]
+    faults += _out_of_bounds([start.action, *actions], tuner, testbed)
+    faults += _unset(start, tuner, testbed)
+    if not _same([start.action, *actions], [other_start.action, *other]):
+        faults.append(
+            "the same seed and readings give other actions: draw from a generator of the seed"
+        )
+    elif not _same([start.action, *actions], [again_start.action, *again]):
+        faults.append("it remembers the trial before: forget everything in `reset`")
+    return faults
+
+
+def readings(
+    testbed: Testbed, tuner: Tuner, setup: Setup, count: int = _READINGS
+) -> list[Observation]:
+    """Return readings of a fabric that gets busier and busier, with what `tuner` observes.
+
+    The knobs stand as `setup` has them.
+    """
+    rng = np.random.default_rng(0)
+    observed = [BY_KEY[key] for key in tuner.observes]
+    ages = np.zeros(len(testbed.queues), dtype=np.int64)
+    series = {one.key: _series(rng, one, count, testbed) for one in observed}
+    settings = {change.knob: dict(change.values) for change in setup.action}
+    return [
+        Observation(
+            t_ns=_PERIOD_NS * (number + 1),
+            age_ns=ages,
+            values={key: values[number] for key, values in series.items()},
+            settings=settings,
+        )
+        for number in range(count)
+    ]
+
+
+def _series(rng: np.random.Generator, signal: Signal, count: int, testbed: Testbed) -> np.ndarray:
+    """Return a signal's readings (count, targets): counters grow, the others reach ever higher."""
+    shape = (count, len(targets(testbed, signal.scope)))
+    most = {"B": 400_000, "packets": 400_000 // _FRAME_BYTES}.get(signal.unit, 50)
+    if signal.cumulative:
+        return np.cumsum(rng.integers(0, most, shape), axis=0).astype(signal.dtype)
+    rising = 1 + most * np.arange(count)[:, None] // count
+    return rng.integers(0, rising, shape).astype(signal.dtype)
+
+
+def _play(tuner: Tuner, testbed: Testbed) -> tuple[Setup, list[Action]]:
+    setup = tuner.reset(testbed, _SEED)
+    if not isinstance(setup, Setup):
+        raise TypeError(f"`reset` returns {type(setup).__name__}, not a Setup")
+    return setup, [tuner.act(one) for one in readings(testbed, tuner, setup)]
+
+
+def _unknown(kind: str, wanted: Collection[str], known: Mapping[str, object]) -> Iterator[str]:
+    for name in wanted:
+        if name not in known:
+            yield f"it names the {kind} {name!r}, which is not declared: use {', '.join(known)}"
+
+
+def _out_of_bounds(actions: list[Action], tuner: Tuner, testbed: Testbed) -> Iterator[str]:
+    for number, action in enumerate(actions):
+        when = f"in action {number}" if number else "at the start"
+        for change in action:
+            if change.knob not in tuner.knobs:
+                yield f"it turns {change.knob!r} {when}: name it in `knobs`"
+                return
+            try:
+                KNOBS[change.knob].bounds(testbed).check(change)
+            except ImpossibleSetting as error:
+                yield f"{change.knob} {when}, {error}: correct it".replace(": ", ", ", 1)
+                return
+        if len({change.knob for change in action}) < len(action):
+            yield f"it changes a knob twice {when}: return one change a knob"
+            return
+
+
+def _unset(start: Setup, tuner: Tuner, testbed: Testbed) -> Iterator[str]:
+    for name in tuner.knobs:
+        change = KNOBS[name].of(start.action)
+        count = len(targets(testbed, KNOBS[name].scope))
+        found = 0 if change is None else len(np.unique(change.targets))
+        if found < count:
+            yield (
+                f"{found} of {count} {KNOBS[name].scope}s have a setting of {name} at the start: "
+                "return one for each from `reset`"
+            )
+
+
+def _same(a: list[Action], b: list[Action]) -> bool:
+    return all(
+        [one.knob for one in x] == [one.knob for one in y]
+        and all(
+            np.array_equal(one.targets, other.targets)
+            and all(np.array_equal(one[name], other[name]) for name in one.values)
+            for one, other in zip(x, y, strict=True)
+        )
+        for x, y in zip(a, b, strict=True)
+    )
