@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.model.records import NoAction, Observation
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Observation
 from tuners import checkpoint
 from tuners.ecn.acc import Acc, AccLearner
 from tuners.ecn.features import FeatureWindow
@@ -19,22 +20,21 @@ def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:
     zeros = np.zeros(len(queues), dtype=np.int64)
     t_ns = 100_000 * number
     length = np.broadcast_to(np.asarray(qlen_bytes, dtype=np.int64), len(queues)).copy()
-    return Observation(
-        t_ns=t_ns,
-        age_ns=zeros,
-        qlen_bytes=length,
-        tx_bytes=(rate * tx_share * t_ns / 8e9).astype(np.int64),
-        tx_packets=zeros,
-        marked_packets=zeros,
-        dropped_packets=zeros,
-        kmin_bytes=zeros + 5_000,
-        kmax_bytes=zeros + 200_000,
-        pmax=np.full(len(queues), 0.01),
-        qlen_mean_bytes=length.astype(np.float64),
-        incast_degree=zeros + 4,
-        mice_flows=zeros + 3,
-        elephant_flows=zeros + 1,
-    )
+    values = {
+        "qlen_bytes": length,
+        "tx_bytes": (rate * tx_share * t_ns / 8e9).astype(np.int64),
+        "marked_packets": zeros,
+        "qlen_mean_bytes": length.astype(np.float64),
+        "incast_degree": zeros + 4,
+        "mice_flows": zeros + 3,
+        "elephant_flows": zeros + 1,
+    }
+    ecn = {
+        "kmin_bytes": zeros + 5_000,
+        "kmax_bytes": zeros + 200_000,
+        "pmax": np.full(len(queues), 0.01),
+    }
+    return Observation(t_ns, zeros, values, {ECN.name: ecn})
 
 
 @pytest.fixture
