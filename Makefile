@@ -3,31 +3,42 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+# Made when .venv has what campaigns need, and when it has what tests need too.
+BASE := $(VENV)/.base
+DEV := $(VENV)/.dev
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart setup test fast check format clean
 
 help:
-	@echo "make quickstart  system packages, $(VENV), the virtual-time kernel, the quickstart campaign"
+	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
 	@echo "make test        formatter, linter, types, import contracts, every test"
 	@echo "make fast        the same with the tests that take no kernel, in under a minute"
-	@echo "make setup       system packages and $(VENV) only"
+	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
 	@echo "make format      format the code"
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
-quickstart: setup
+quickstart: $(BASE)
+	@echo "the virtual-time kernel: built once, then kept in ~/.cache/closloop"
 	$(BIN)/closloop kernel build
 	$(BIN)/closloop run examples/quickstart.yml
 
-setup: $(READY)
+setup: $(DEV)
 
-$(READY): pyproject.toml constraints.txt scripts/system-packages.sh
-	./scripts/system-packages.sh
+$(BASE): pyproject.toml constraints.txt scripts/system-packages.sh
+	./scripts/system-packages.sh quickstart
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $(READY)
+	@echo "installing closloop and the libraries that it runs with into $(VENV)"
+	$(PIP) -e .
+	@touch $(BASE)
+
+$(DEV): $(BASE)
+	./scripts/system-packages.sh tests
+	@echo "installing what tests need into $(VENV): torch, ns-3, Ansible and more, which takes minutes"
+	$(PIP) -e '.[dev]'
+	@touch $(DEV)
 
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadfile

@@ -45,7 +45,9 @@ class StrictModel(BaseModel):
 def read(path: str | Path) -> Document:
     """Read a YAML file. Raises InputError if it cannot be read or is not YAML."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            # One character more than is accepted: a huge file is refused unread.
+            text = file.read(yamltree.MAX_CHARS + 1)
     except FileNotFoundError:
         raise InputError.single(str(path), "no such file", "check the path") from None
     except UnicodeDecodeError as error:
@@ -99,7 +101,10 @@ class Document:
         return Problem(self.where(loc), what, remedy)
 
     def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
-        """Return the validated model (None if there is none) and every problem found."""
+        """Return the validated model (None if there is none) and the problems found.
+
+        They are all of them, or the first `yamltree.MAX_FAULTS`.
+        """
         problems = list(self.faults)
         faulty = {problem.where for problem in self.faults}
         try:
@@ -107,7 +112,11 @@ class Document:
             text = pydantic_core.to_json(self.data, inf_nan_mode="constants")
             result = model.model_validate_json(text)
         except ValidationError as error:
-            for details in error.errors():
+            for details in error.errors(include_url=False):
+                if len(problems) >= yamltree.MAX_FAULTS:
+                    what = f"more than {yamltree.MAX_FAULTS} problems, the first of them are here"
+                    problems.append(Problem(self.name, what, "correct these first"))
+                    break
                 problem = self._problem_of(dict(details), model)
                 # A refused alias was read as no value: its fault says more than the schema can.
                 aliased = details["input"] is None and problem.where in faulty

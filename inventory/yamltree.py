@@ -2,6 +2,7 @@
 
 YAML 1.2's core schema only: `yes`, `on` and dates are text. Duplicate keys, tags, anchors, aliases
 and keys that are not text are faults; all of them are found, not the first alone.
+Size, depth and the number of faults are bounded, so that no file makes the reader hang.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from orchestration.model.errors import InputError, Problem
 
 Path = tuple[str | int, ...]
 
+# The largest files name each link of a fabric: an inventory of 8,192 hosts has 6 MB.
+MAX_CHARS = 8 * 2**20
 MAX_DEPTH = 50
+MAX_FAULTS = 100
 _CORE_CONSTANTS: dict[str, bool | float | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -60,9 +64,14 @@ def parse(text: str, name: str) -> Tree:
     Raises InputError where no tree can be had: a syntax error, a top level that is not a mapping,
     more than one document.
     """
+    if len(text) > MAX_CHARS:
+        what = f"more than {MAX_CHARS / 1e6:.0f} million characters"
+        raise InputError.single(
+            name, what, "check that it is the file you mean, or make it shorter"
+        )
     builder = _Builder(name)
     try:
-        events = iter(list(YAML(typ="safe", pure=True).parse(text)))
+        data = builder.document(_events(text, name))
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{name}:{mark.line + 1}" if mark else name
@@ -71,22 +80,29 @@ def parse(text: str, name: str) -> Tree:
     except YAMLError as error:
         what = str(error).splitlines()[0]
         raise InputError.single(name, f"not valid YAML: {what}", _SYNTAX_REMEDY) from error
-    starts = 0
-    data: Any = None
-    for event in events:
-        if isinstance(event, DocumentStartEvent):
-            starts += 1
-            if starts > 1:
-                where = f"{name}:{event.start_mark.line + 1}"
-                raise InputError.single(where, "a second YAML document", "use one file for each")
-            first = next(events)
-            builder.lines[()] = first.start_mark.line + 1
-            data = builder.build(first, events, ())
     if not isinstance(data, dict):
         found = "empty" if data is None else "not a mapping of fields to values"
         where = f"{name}:{builder.lines.get((), 1)}"
         raise InputError.single(where, f"the file is {found}", "write `field: value` lines")
     return Tree(data, builder.lines, builder.faults)
+
+
+def _events(text: str, name: str) -> Iterator[Event]:
+    """Yield the parser's events, each before the text behind it is read; refuse deep nesting.
+
+    The parser's time grows with the square of the depth, so it must not be given the whole text.
+    """
+    depth = 0
+    for event in YAML(typ="safe", pure=True).parse(text):
+        if isinstance(event, NodeEvent) and depth > MAX_DEPTH:
+            what = f"nested more than {MAX_DEPTH} deep"
+            where = f"{name}:{event.start_mark.line + 1}"
+            raise InputError.single(where, what, "write a flatter file")
+        if isinstance(event, MappingStartEvent | SequenceStartEvent):
+            depth += 1
+        elif isinstance(event, MappingEndEvent | SequenceEndEvent):
+            depth -= 1
+        yield event
 
 
 _SYNTAX_REMEDY = "check indentation, colons, quotes and brackets there and in the line above"
@@ -98,12 +114,24 @@ class _Builder:
     lines: dict[Path, int] = field(default_factory=dict)
     faults: list[Problem] = field(default_factory=list)
 
+    def document(self, events: Iterator[Event]) -> Any:
+        """Return the value of the one document in `events`, None if there is none."""
+        starts = 0
+        data: Any = None
+        for event in events:
+            if isinstance(event, DocumentStartEvent):
+                starts += 1
+                if starts > 1:
+                    what = "a second YAML document"
+                    raise InputError.single(self._where(event), what, "use one file for each")
+                first = next(events)
+                self.lines[()] = first.start_mark.line + 1
+                data = self.build(first, events, ())
+        return data
+
     def build(self, event: Event, events: Iterator[Event], path: Path) -> Any:
         """Return the value that begins with `event`, taking the rest of it from `events`."""
         self._refuse_references(event)
-        if len(path) > MAX_DEPTH:
-            what = f"nested more than {MAX_DEPTH} deep"
-            raise InputError.single(self._where(event), what, "write a flatter file")
         if isinstance(event, MappingStartEvent):
             return self._mapping(events, path)
         if isinstance(event, SequenceStartEvent):
@@ -166,6 +194,11 @@ class _Builder:
 
     def _fault(self, event: Event, what: str, remedy: str) -> None:
         self.faults.append(Problem(self._where(event), what, remedy))
+        if len(self.faults) == MAX_FAULTS:
+            what = f"{MAX_FAULTS:,} faults up to here; what follows was not read"
+            raise InputError(
+                [*self.faults, Problem(self._where(event), what, "correct these first")]
+            )
 
     def _where(self, event: Event) -> str:
         return f"{self.name}:{event.start_mark.line + 1}"

@@ -53,7 +53,7 @@ def _hardware() -> type[HardwareBackend]:
     return HardwareBackend
 
 
-_BACKENDS: dict[str, Callable[[], type[Backend]]] = {
+BACKENDS: dict[str, Callable[[], type[Backend]]] = {
     "emulated": _emulated,
     "fluid": _fluid,
     "hardware": _hardware,
@@ -78,10 +78,10 @@ def hardware(rack: RackAccess | None) -> HardwareBackend:
 
 def backend_class(name: str) -> type[Backend]:
     """Return a backend's class. Raises InputError, naming the known ones, for any other name."""
-    if name not in _BACKENDS:
-        known = ", ".join(sorted(_BACKENDS))
+    if name not in BACKENDS:
+        known = ", ".join(sorted(BACKENDS))
         raise InputError.single("backend", f"no backend is called {name!r}", f"known are {known}")
-    return _BACKENDS[name]()
+    return BACKENDS[name]()
 
 
 def backend(name: str, rack: RackAccess | None = None) -> Backend:

@@ -90,7 +90,7 @@ class Pictures:
         return f'<div class="grid{" wide" if wide else ""}">\n{cells}\n</div>'
 
     def _figure(self, picture: Picture, prefix: str) -> str:
-        place, height = self._count, picture.figure.layout.height
+        place, height = self._count, picture.figure.layout["height"]
         self._count += 1
         # a name with </script> in it must not end the script
         drawn = picture.figure.to_json().replace("<", "\\u003c")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from orchestration.analysis.figure_style import (
     INK,
@@ -19,6 +17,7 @@ from orchestration.analysis.figure_style import (
     ratio_ticks,
     wrapped,
 )
+from orchestration.analysis.plot import Figure, scatter
 from orchestration.model.units import format_size
 
 # Behind text, so that it can be read over lines.
@@ -27,7 +26,7 @@ _VEIL = "rgba(255,255,255,0.75)"
 _ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
 
 
-def queue_share_axes(figure: Any, floor: float, longest: float, room: float) -> None:
+def queue_share_axes(figure: Figure, floor: float, longest: float, room: float) -> None:
     """Make the axes of how often a queue is longer than x, log both.
 
     `floor` is the smallest share drawn, `longest` the longest queue in bytes, `room` the factor by
@@ -51,7 +50,7 @@ def queue_share_axes(figure: Any, floor: float, longest: float, room: float) -> 
     )
 
 
-def ratio_axes(figure: Any, title: str, ratios: Sequence[float], rows: Sequence[float]) -> None:
+def ratio_axes(figure: Figure, title: str, ratios: Sequence[float], rows: Sequence[float]) -> None:
     """Make the axes of rows of ratios, log, with a line at no difference; `rows` is their range."""
     figure.add_vline(x=1, line={"color": INK, "width": 1})
     ticks = ratio_ticks(min(ratios), max(ratios))
@@ -66,13 +65,13 @@ def ratio_axes(figure: Any, title: str, ratios: Sequence[float], rows: Sequence[
     named_rows(figure, rows)
 
 
-def named_rows(figure: Any, rows: Sequence[float]) -> None:
+def named_rows(figure: Figure, rows: Sequence[float]) -> None:
     """Make room for rows whose names are written above them (`row_name`)."""
     figure.update_yaxes(showgrid=False, showticklabels=False, ticks="", range=rows)
-    figure.update_layout(margin_l=12)
+    figure.update_layout({"margin": {"l": 12}})
 
 
-def row_name(figure: Any, row: int, text: str, above_pixels: int = 13, size: int = 12) -> None:
+def row_name(figure: Figure, row: int, text: str, above_pixels: int = 13, size: int = 12) -> None:
     """Write a row's name above it, at the left."""
     figure.add_annotation(
         x=0,
@@ -87,7 +86,7 @@ def row_name(figure: Any, row: int, text: str, above_pixels: int = 13, size: int
     )
 
 
-def corner_name(figure: Any, row: int, text: str, colour: str = INK) -> None:
+def corner_name(figure: Figure, row: int, text: str, colour: str = INK) -> None:
     """Write what a panel shows into its upper left corner."""
     figure.add_annotation(
         x=0.005,
@@ -101,11 +100,10 @@ def corner_name(figure: Any, row: int, text: str, colour: str = INK) -> None:
         showarrow=False,
         bgcolor=_VEIL,
         row=row,
-        col=1,
     )
 
 
-def value_rows(rows: int, title: str) -> Any:
+def value_rows(rows: int, title: str) -> Figure:
     """Return a figure for rows of values, a tuner each, with its axes."""
     axis = wrapped(title)
     more = TITLE_LINE_PIXELS * axis.count("<br>")
@@ -116,7 +114,7 @@ def value_rows(rows: int, title: str) -> Any:
 
 
 def value_row(
-    figure: Any,
+    figure: Figure,
     name: str,
     colour: str,
     *,
@@ -133,9 +131,9 @@ def value_row(
     """
     if math.isfinite(ends[0]):
         figure.add_trace(line(list(ends), [name, name], colour, 5))
-        figure.data[-1].hoverinfo = "skip"
+        figure.data[-1]["hoverinfo"] = "skip"
     figure.add_trace(
-        go.Scatter(
+        scatter(
             x=values,
             y=[name] * len(values),
             mode="markers",
@@ -145,7 +143,7 @@ def value_row(
         )
     )
     figure.add_trace(
-        go.Scatter(
+        scatter(
             x=[mean],
             y=[name],
             mode="markers",

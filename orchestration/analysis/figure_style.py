@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.io as pio
+
+from orchestration.analysis.plot import Figure, Trace, scatter
 
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -50,7 +50,7 @@ class Picture:
 
     title: str
     caption: str
-    figure: Any
+    figure: Figure
     name: str = ""
     data: Data = field(default_factory=dict)
 
@@ -94,9 +94,7 @@ def label_room(names: Iterable[str]) -> int:
     return max(_LEAST_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
 
 
-# plotly.py's own template is copied and checked for every figure, only to be put off.
-pio.templates.default = "none"
-_AXIS = {
+_AXIS: dict[str, Any] = {
     "gridcolor": GRID,
     "linecolor": FAINT,
     "zeroline": False,
@@ -107,8 +105,9 @@ _AXIS = {
 }
 
 
-def base_figure(height: int, right: int = 20, figure: Any = None) -> Any:
+def base_figure(height: int, right: int = 20, figure: Figure | None = None) -> Figure:
     """Return an empty figure, or `figure`, in the common style; as wide as its place allows."""
+    figure = figure or Figure()
     layout = {
         "height": height,
         "autosize": True,
@@ -121,32 +120,30 @@ def base_figure(height: int, right: int = 20, figure: Any = None) -> Any:
         "hoverlabel": {"bgcolor": "white", "bordercolor": INK, "font": {"color": INK}},
         "dragmode": False,
     }
-    if figure is None:  # at once: plotly.py checks every step
-        return go.Figure(layout={**layout, "xaxis": _AXIS, "yaxis": _AXIS})
     figure.update_layout(layout)
-    figure.update_xaxes(_AXIS)
-    figure.update_yaxes(_AXIS)
+    figure.update_xaxes(**_AXIS)
+    figure.update_yaxes(**_AXIS)
     return figure
 
 
-def line(x: Any, y: Any, colour: str, width: float = 2.5) -> Any:
+def line(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
     """Return a line."""
-    return go.Scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width})
+    return scatter(x=x, y=y, mode="lines", line={"color": colour, "width": width})
 
 
-def curve(x: Any, y: Any, colour: str, width: float = 2.5) -> Any:
+def curve(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
     """Return a line in its colour's pattern, so that it is told apart without colours."""
     trace = line(x, y, colour, width)
-    trace.line.dash = _PALETTE.get(colour, "solid")
+    trace["line"]["dash"] = _PALETTE.get(colour, "solid")
     return trace
 
 
-def band(x: Any, low: Any, high: Any, colour: str) -> Any:
+def band(x: Any, low: Any, high: Any, colour: str) -> Trace:
     """Return the area between two lines, as a background."""
     known = np.isfinite(low) & np.isfinite(high)
     x, low, high = np.asarray(x)[known], np.asarray(low)[known], np.asarray(high)[known]
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return go.Scatter(
+    return scatter(
         x=np.concatenate([x, x[::-1]]),
         y=np.concatenate([high, low[::-1]]),
         fill="toself",
@@ -158,7 +155,7 @@ def band(x: Any, low: Any, high: Any, colour: str) -> Any:
 
 
 def end_labels(
-    figure: Any, ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str], span: float
+    figure: Figure, ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str], span: float
 ) -> None:
     """Write each line's name at its end, moved apart where they would meet.
 
@@ -181,7 +178,7 @@ def end_labels(
 
 
 def name_line(
-    figure: Any, name: str, x: float, y: float, colour: str, *, above: bool = False
+    figure: Figure, name: str, x: float, y: float, colour: str, *, above: bool = False
 ) -> None:
     """Write a line's name right of the point (x, y), below it or above it.
 

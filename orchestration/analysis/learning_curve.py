@@ -13,22 +13,21 @@ _ENDS = 0.1
 
 def write_curve(table: Path, title: str) -> Path:
     """Write `curve.html` beside a training's `curve.csv`, and return its path."""
-    from plotly.subplots import make_subplots
-
     from orchestration.analysis.document import Pictures, html_document, replace_file
     from orchestration.analysis.figure_style import Picture, base_figure, line
+    from orchestration.analysis.plot import Figure
 
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
     episodes = [int(row["episodes"]) for row in rows]
-    figure = make_subplots(rows=len(_PANELS), cols=1, shared_xaxes=True, vertical_spacing=0.04)
+    figure = Figure(len(_PANELS), gap=0.04)
     base_figure(height=720, figure=figure)
     for place, (name, label) in enumerate(_PANELS, start=1):
         trace = line(episodes, [float(row[name]) for row in rows], "#0072B2", 2)
-        trace.hovertemplate = f"{label} %{{y:.4g}} after %{{x:,}} episodes<extra></extra>"
-        figure.add_trace(trace, place, 1)
-        figure.update_yaxes(title_text=label, row=place, col=1)
-    figure.update_xaxes(title_text="episodes", row=len(_PANELS), col=1)
+        trace["hovertemplate"] = f"{label} %{{y:.4g}} after %{{x:,}} episodes<extra></extra>"
+        figure.add_trace(trace, place)
+        figure.update_yaxes(title={"text": label}, row=place)
+    figure.update_xaxes(title={"text": "episodes"}, row=len(_PANELS))
     data = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
     said = _change([float(row["reward"]) for row in rows])
     pictures = Pictures()

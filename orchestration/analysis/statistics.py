@@ -7,12 +7,13 @@ differences take one value from each repeat, and Student's t with as many degree
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
+from orchestration.analysis import student_t
 from orchestration.model.records import Floats
 
 CONFIDENCE = 0.95
@@ -101,13 +102,17 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     if len(sample) < 2 or not half_width > 0:
         return 0
     deviation = float(sample.std(ddof=1))
-    counts = np.arange(2, _REPEATS_MOST)
-    enough = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) * deviation <= half_width * np.sqrt(counts)
-    return int(counts[np.argmax(enough)]) if enough.any() else 0
+    counts = range(2, _REPEATS_MOST)
+
+    def enough(count: int) -> bool:
+        return _t_quantile(count) * deviation <= half_width * math.sqrt(count)
+
+    place = bisect_left(counts, True, key=enough)  # more repeats are never too few
+    return counts[place] if place < len(counts) else 0
 
 
 def _t_quantile(n: int) -> float:
-    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+    return student_t.quantile(n - 1, 0.5 + CONFIDENCE / 2)
 
 
 def _paired_t(difference: Floats) -> float:
@@ -117,7 +122,7 @@ def _paired_t(difference: Floats) -> float:
     mean, error = float(difference.mean()), float(difference.std(ddof=1)) / math.sqrt(n)
     if error == 0:
         return 1.0 if mean == 0 else 0.0
-    return float(2 * stdtr(n - 1, -abs(mean) / error))
+    return float(2 * student_t.cdf(n - 1, -abs(mean) / error))
 
 
 def _fieller(a: Floats, b: Floats) -> tuple[float, float]:

@@ -7,6 +7,7 @@ are written and verified, so a damaged file is an error, not a result.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,12 +147,30 @@ def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
     )
 
 
-def load_pyarrow() -> None:
-    """Let pyarrow load what it loads at its first conversion: pandas, where that is installed.
+class _NoPandas:
+    """An importer for which pandas is not installed."""
 
-    It takes a fifth of a second, which processes that fork workers can spend once for all.
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Refuse pandas, and leave all else to the other importers."""
+        if name == "pandas":
+            raise ModuleNotFoundError("not looked for", name=name)
+
+
+def _convert_without_pandas() -> None:
+    """Let pyarrow convert for the first time, at which it imports pandas where that is installed.
+
+    It takes a quarter of a second, and nothing here uses pandas. Whoever asks pyarrow for a data
+    frame later gets one: it then looks for pandas again.
     """
-    pa.array([])
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(finder)
+
+
+_convert_without_pandas()
 
 
 def read_table(path: Path, name: str) -> Columns:

@@ -1,16 +1,20 @@
-"""What the probes' records say: base RTT, goodput and framing, marking curve, loop delay. Pure."""
+"""What the probes' records say: base RTT, goodput, marking curve, loop delay; and as a file."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES, Testbed
 from orchestration.calibration.probes import PMAX, PathKind, path_kinds, ramp, tiny_flows
-from orchestration.model.errors import TrialError
+from orchestration.model.errors import InputError, TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
@@ -189,3 +193,45 @@ def loop_delay(record: TrialRecord) -> LoopDelay:
     if not len(took):
         return LoopDelay(0, 0, 0)
     return LoopDelay(len(took), int(np.median(took)), int(np.quantile(took, 0.99)))
+
+
+FORMAT = "closloop calibration 1"
+
+
+def to_json(calibration: Calibration) -> dict[str, Any]:
+    """Return a calibration as JSON-ready data."""
+    data = dataclasses.asdict(calibration)
+    for row, rtt in zip(data["rtts"], calibration.rtts, strict=True):
+        row["path"]["links_of_tier"] = {str(t): n for t, n in rtt.path.links_of_tier.items()}
+    return {"format": FORMAT, **data}
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Return what `closloop calibrate --json` wrote. Raises InputError if the file is not that."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data.pop("format") != FORMAT:
+            raise ValueError("another format")
+        return Calibration(
+            backend=str(data["backend"]),
+            testbed=str(data["testbed"]),
+            rtts=tuple(_rtt(row) for row in data["rtts"]),
+            goodput=Goodput(**data["goodput"]),
+            marking=tuple(MarkingBin(**row) for row in data["marking"]),
+            loop=LoopDelay(**data["loop"]),
+        )
+    except OSError as error:
+        what = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise InputError.single(str(path), what, "check the path") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError.single(
+            str(path),
+            f"is not a calibration: {error}",
+            "make one: closloop calibrate TESTBED --on BACKEND --json > FILE",
+        ) from error
+
+
+def _rtt(row: dict[str, Any]) -> BaseRtt:
+    path = row["path"]
+    tiers = {int(tier): int(count) for tier, count in path["links_of_tier"].items()}
+    return BaseRtt(**{**row, "path": PathKind(path["src"], path["dst"], tiers)})

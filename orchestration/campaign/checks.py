@@ -19,7 +19,9 @@ from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
+from orchestration.model.trial import DriverSpec
 from orchestration.model.units import format_duration
+from traffic.drivers import programs
 from traffic.workloads import load_workload
 
 # More flows than this in one pattern is a slip of the unit: memory ends before the trial does.
@@ -49,7 +51,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver(loc, pattern, whole)
+            yield from _check_driver((*loc, "driver"), pattern.get("driver"), whole, testbed)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -87,14 +89,26 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 
-def _check_driver(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]:
-    driver, backend = pattern.get("driver"), whole.get("backend")
-    if driver is not None and driver.name != "sockets" and backend not in (None, "hardware"):
+def _check_driver(
+    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None
+) -> Iterator[Finding]:
+    if driver is None:
+        return
+    backend = whole.get("backend")
+    if driver.name != "sockets" and backend not in (None, "hardware"):
         yield Finding(
-            (*loc, "driver"),
+            loc,
             f"driver {driver.name!r} sends from a rack's hosts only, and the backend is {backend}",
             "leave it out, which leaves the flows to sockets, or run with --on hardware",
         )
+    options = []
+    for key in driver.model_extra or {}:
+        try:
+            options.append((key, driver.option(key)))
+        except ValueError as error:
+            yield _finding((*loc, key), str(error))
+    for problem in programs.check(DriverSpec(driver.name, tuple(options)), testbed):
+        yield Finding((*loc, *filter(None, [problem.option])), problem.what, problem.remedy)
 
 
 def _items(data: Fields, name: str) -> list[Any]:

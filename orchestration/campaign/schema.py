@@ -17,6 +17,7 @@ from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.model import plugins
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from traffic.drivers.programs import option_units
 
 # The backends that can run a campaign, of those that a trial can name.
 ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fluid", "simulated", "hardware")
@@ -84,14 +85,14 @@ def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
     return seen
 
 
-def read_param(name: str, value: object) -> Scalar:
-    """Return a tuner's parameter; text is read by the unit that ends the parameter's name.
+def read_param(name: str, value: object, unit: str = "") -> Scalar:
+    """Return a parameter or option; text is read by its unit, or the one that ends its name.
 
     `kmin_bytes` takes 5KB, or 5000. Raises ValueError if it cannot be read.
     """
     if isinstance(value, str):
         for suffix, parse in _UNITS.items():
-            if name.endswith(suffix):
+            if (f"_{unit}" if unit else name).endswith(suffix):
                 return parse(value)
     if isinstance(value, (str, int, float)):
         return value
@@ -172,7 +173,11 @@ class Driver(StrictModel):
     @property
     def options(self) -> dict[str, Scalar]:
         """The options in base units. Raises ValueError for one that cannot be read."""
-        return {key: read_param(key, value) for key, value in (self.model_extra or {}).items()}
+        return {key: self.option(key) for key in self.model_extra or {}}
+
+    def option(self, key: str) -> Scalar:
+        """Return one option in its base unit. Raises ValueError if it cannot be read."""
+        return read_param(key, (self.model_extra or {})[key], option_units(self.name).get(key, ""))
 
 
 class Classed(StrictModel):

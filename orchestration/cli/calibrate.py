@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.hardware import (
-    AskBecomePass,
-    AskPass,
+from orchestration.cli.options import (
     InventoryOption,
+    Json,
+    Out,
+    Passwords,
     enter_virtual_rack,
-    rack_access,
+    verb,
 )
+from orchestration.cli.terminal import Phases, print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,35 +25,24 @@ if TYPE_CHECKING:
     from orchestration.model.ports import Backend
     from orchestration.model.trial import BackendName
 
-EPILOG = (
+
+@verb(
     "Examples:  closloop calibrate graphcc --on emulated  |  closloop calibrate graphcc "
     "--on hardware -i rack.yml --json > rack.json  |  "
     "closloop calibrate graphcc --like rack.json --write twin.yml"
 )
-
-
 def calibrate(
-    testbed: Annotated[str, typer.Argument(help="A testbed's name, or its file.")],
+    testbed: Annotated[str, "A testbed's name, or its file."],
+    *,
     backend: Annotated[
         str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fluid.")
     ] = "emulated",
-    like: Annotated[
-        Path | None,
-        typer.Option("--like", help="Compare with this calibration, another backend's --json."),
-    ] = None,
-    write: Annotated[
-        Path | None,
-        typer.Option("--write", help="Write the corrected testbed here, and measure it again."),
-    ] = None,
+    like: Annotated[Path | None, "Compare with this calibration, another backend's --json."] = None,
+    write: Annotated[Path | None, "Write the corrected testbed here, and measure it again."] = None,
     inventory: InventoryOption = None,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    out: Annotated[
-        Path, typer.Option("--out", help="Where the trials' run folders are kept.")
-    ] = Path("runs"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the calibration as JSON, for --like.")
-    ] = False,
+    passwords: Passwords,
+    out: Out = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.
 
@@ -61,9 +51,10 @@ def calibrate(
     """
     from inventory.amend import amended, check_new, write_new
     from inventory.files import load_testbed
-    from orchestration.calibration.correct import correction
-    from orchestration.calibration.file import read_calibration, to_json
-    from orchestration.cli.campaigns import backend_named
+    from orchestration import wiring
+    from orchestration.calibration.measure import read_calibration, to_json
+    from orchestration.calibration.run import correction
+    from orchestration.cli.run import backend_named
 
     name = backend_named(backend)
     fabric = load_testbed(testbed)
@@ -72,7 +63,8 @@ def calibrate(
         check_new(write)
     if name == "hardware":
         enter_virtual_rack(inventory)
-    engine = _engine(name, inventory, ask_pass, ask_become_pass)
+    rack = passwords.access(inventory) if name == "hardware" and inventory else None
+    engine = wiring.backend(name, rack)
     engine.check(fabric, 1)
     mine = _measure(engine, name, fabric, testbed, out)
     again = None
@@ -86,25 +78,17 @@ def calibrate(
         data = to_json(mine)
         if again:
             data["corrected"] = to_json(again)
-        typer.echo(json.dumps(data, indent=1))
+        print_json(data)
     else:
         _show(mine, aim, again)
         if write:
             typer.echo(f"{write}: run campaigns with `testbed: {write}`", err=True)
 
 
-def _engine(name: str, inventory: Path | None, ask: bool, ask_become: bool) -> Backend:
-    from orchestration import wiring
-
-    rack = rack_access(inventory, ask, ask_become) if name == "hardware" and inventory else None
-    return wiring.backend(name, rack)
-
-
 def _measure(
     engine: Backend, name: BackendName, fabric: Testbed, testbed: str, out: Path
 ) -> Calibration:
     from orchestration.calibration.run import calibrate as measure
-    from orchestration.cli.phases import Phases
 
     with Phases() as phases:
         last = ""
@@ -135,34 +119,29 @@ def _show(mine: Calibration, like: Calibration | None, again: Calibration | None
 
 def _table(mine: Calibration, like: Calibration | None, again: Calibration | None) -> Table:
     from rich import box
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("")
-    table.add_column("testbed", justify="right")
     measured = [mine, *([again] if again else []), *([like] if like else [])]
     titles = [mine.backend, *(["corrected"] if again else []), *([like.backend] if like else [])]
-    for title in titles:
-        table.add_column(title, justify="right")
+    shown = table("", figures=("testbed", *titles), box=box.SIMPLE_HEAD)
     for number, rtt in enumerate(mine.rtts):
-        table.add_row(
+        shown.add_row(
             f"base RTT {rtt.path.src} to {rtt.path.dst}, us",
             _us(rtt.testbed_ns),
             *(_us(c.rtts[number].median_ns) if number < len(c.rtts) else "" for c in measured),
         )
-    table.add_row(
+    shown.add_row(
         "goodput, one flow, Gbit/s",
         f"{mine.goodput.testbed_bps / 1e9:.3f}",
         *(f"{c.goodput.measured_bps / 1e9:.3f}" for c in measured),
     )
-    table.add_row(
+    shown.add_row(
         "framing that implies, B",
         str(mine.goodput.testbed_framing_bytes),
         *(f"{c.goodput.framing_bytes:.1f}" for c in measured),
     )
-    table.add_row("loop, median, us", "", *(_us(c.loop.median_ns) for c in measured))
-    table.add_row("loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured))
-    return table
+    shown.add_row("loop, median, us", "", *(_us(c.loop.median_ns) for c in measured))
+    shown.add_row("loop, p99, us", "", *(_us(c.loop.p99_ns) for c in measured))
+    return shown
 
 
 def _marking_lines(calibration: Calibration) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from orchestration.cli.options import Json, verb
+
 EPILOG = (
     "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
     "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
@@ -14,6 +16,7 @@ EPILOG = (
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
 
+@verb(EPILOG)
 def check_tuner(
     reference: Annotated[
         str,
@@ -30,7 +33,7 @@ def check_tuner(
         list[str] | None,
         typer.Option("--set", help="A parameter, like gain=0.5; again for more.", metavar="K=V"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check a tuner against the contract of all tuners, on made-up readings.
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-EPILOG = (
-    "Examples:  closloop compare runs/quickstart runs/replay  |  "
-    "closloop compare A B --margin 5% --margin slowdown_mean=15%"
-)
-_PAGE = Path("compare.html")
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import Phases, print_json
+
 _NOT_EQUIVALENT = 1
 
 
+@verb(
+    "Examples:  closloop compare runs/quickstart runs/replay  |  "
+    "closloop compare A B --margin 5% --margin slowdown_mean=15%"
+)
 def compare(
     runs: Annotated[
         list[Path],
@@ -33,10 +34,8 @@ def compare(
             metavar="SHARE",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables, for a program.")
-    ] = False,
-    out: Annotated[Path, typer.Option(help="Write the page here.")] = _PAGE,
+    as_json: Json = False,
+    out: Annotated[Path, "Write the page here."] = Path("compare.html"),
     html: Annotated[bool, typer.Option("--html/--no-html", help="Write the page.")] = True,
 ) -> None:
     """Compare runs: is each metric equivalent, different, or is there not enough data?
@@ -48,7 +47,6 @@ def compare(
     from orchestration.analysis.comparison.catalogue import parse_margins
     from orchestration.analysis.comparison.equivalence import EQUIVALENT
     from orchestration.analysis.comparison.result import compare_runs
-    from orchestration.cli.phases import Phases
 
     margins = parse_margins(margin or [])
     with Phases() as phases:
@@ -57,7 +55,7 @@ def compare(
     if as_json:
         from orchestration.analysis.comparison.export import comparisons_to_json
 
-        typer.echo(json.dumps(comparisons_to_json(comparisons), indent=1, allow_nan=False))
+        print_json(comparisons_to_json(comparisons), allow_nan=False)
     else:
         from rich.console import Console
 

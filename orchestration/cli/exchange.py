@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import sys
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json, waiting
 
 if TYPE_CHECKING:
     from orchestration.exchange.imported import Imported
@@ -24,32 +25,68 @@ exporter = typer.Typer(
     no_args_is_help=True, help="Write a run's or campaign's flows in others' formats."
 )
 
+
+@dataclass(frozen=True)
+class _Trial:
+    """Which trial of the campaign it is that is taken over, and how that is said."""
+
+    seed: Annotated[int | None, "Runs of equal flows are paired by it."] = None
+    repeat: Annotated[int | None, "The number of the repeat."] = None
+    as_json: Json = False
+
+    def write(self, imported: Imported, out: Path, label: str) -> None:
+        """Write it into a campaign's folder, and say what it has."""
+        from orchestration.exchange.imported import write_imported
+
+        with waiting("writing"):
+            written = write_imported(imported, out, label=label, seed=self.seed, repeat=self.repeat)
+        if self.as_json:
+            data = {
+                "folder": str(written.folder),
+                "label": label,
+                "testbed": imported.testbed.name,
+                "flows": written.flows,
+                "done": written.done,
+                "valid": written.stamp.valid,
+                "missing": list(imported.missing),
+                "reasons": [reason.text for reason in written.stamp.reasons],
+            }
+            print_json(data)
+            return
+        typer.echo(
+            f"{written.folder}: {written.flows} flows, {written.done} done, on "
+            f"{len(imported.testbed.hosts)} hosts and {len(imported.testbed.switches)} switches"
+        )
+        for item in imported.missing:
+            typer.echo(f"  not taken over: {item}")
+        for reason in written.stamp.reasons:
+            if reason.code != "imported":
+                typer.echo(f"  {reason.severity}: {reason.text}")
+        typer.echo(f"next: closloop report {out}")
+
+
+Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
 Out = Annotated[
     Path, typer.Option("--out", "-o", help="The campaign's folder that the trial joins.")
 ]
-Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
-Seed = Annotated[int | None, typer.Option(help="Runs of equal flows are paired by it.")]
-Repeat = Annotated[int | None, typer.Option(help="The number of the repeat.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in which unit.")]
 
 
 @importer.command("hpcc")
+@verb()
 def import_hpcc(
+    *,
     out: Out,
-    topology: Annotated[Path, typer.Option(help="The topology file.")],
-    flow: Annotated[Path | None, typer.Option(help="The flow file: what was to be sent.")] = None,
-    fct: Annotated[Path | None, typer.Option(help="The fct file: which flows ended, when.")] = None,
-    qlen: Annotated[Path | None, typer.Option(help="The file of queue lengths.")] = None,
-    pfc: Annotated[Path | None, typer.Option(help="The file of pauses.")] = None,
-    config: Annotated[Path | None, typer.Option(help="The config file: thresholds, sizes.")] = None,
-    names: Annotated[
-        Path | None, typer.Option(help="names.json, as `closloop export hpcc` leaves it.")
-    ] = None,
-    base: Annotated[str, typer.Option(help="The simulator's time that becomes 0.")] = "2s",
+    topology: Annotated[Path, "The topology file."],
+    flow: Annotated[Path | None, "The flow file: what was to be sent."] = None,
+    fct: Annotated[Path | None, "The fct file: which flows ended, when."] = None,
+    qlen: Annotated[Path | None, "The file of queue lengths."] = None,
+    pfc: Annotated[Path | None, "The file of pauses."] = None,
+    config: Annotated[Path | None, "The config file: thresholds, sizes."] = None,
+    names: Annotated[Path | None, "names.json, as `closloop export hpcc` leaves it."] = None,
+    base: Annotated[str, "The simulator's time that becomes 0."] = "2s",
     label: Label = "",
-    seed: Seed = None,
-    repeat: Repeat = None,
-    as_json: AsJson = False,
+    trial: _Trial,
 ) -> None:
     """Take over a run of the HPCC (Alibaba) ns-3 simulator, or of the forks of ConWeave and UNISON.
 
@@ -64,23 +101,20 @@ def import_hpcc(
 
     files = HpccFiles(topology, flow, fct, qlen, pfc, config, names)
     base_ns = _duration("--base", base)
-    with _busy("reading"):
+    with waiting("reading"):
         imported = read(files, base_ns)
-    _write(imported, out, label or imported.congestion_control or "hpcc", seed, repeat, as_json)
-
-
-Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in which unit.")]
+    trial.write(imported, out, label or imported.congestion_control or "hpcc")
 
 
 @importer.command("csv")
+@verb()
 def import_csv(
-    file: Annotated[Path, typer.Argument(help="A delimited text file with a header.")],
+    file: Annotated[Path, "A delimited text file with a header."],
     mapping: Mapping,
+    *,
     out: Out,
     label: Label = "imported",
-    seed: Seed = None,
-    repeat: Repeat = None,
-    as_json: AsJson = False,
+    trial: _Trial,
 ) -> None:
     """Take over a CSV of flows of your own; a small YAML file says which column is what.
 
@@ -88,25 +122,23 @@ def import_csv(
     """
     from orchestration.exchange.csv_import import import_csv as read
 
-    with _busy("reading"):
+    with waiting("reading"):
         imported = read(file, mapping)
-    _write(imported, out, label, seed, repeat, as_json)
+    trial.write(imported, out, label)
 
 
 @importer.command("omnetpp")
+@verb()
 def import_omnetpp(
-    files: Annotated[list[Path], typer.Argument(help="The .sca and .vec files of one run.")],
-    mapping: Annotated[
-        Path | None, typer.Option(help="The mapping file: which results are flows and queues.")
-    ] = None,
+    files: Annotated[list[Path], "The .sca and .vec files of one run."],
+    *,
+    mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
     listing: Annotated[
         bool, typer.Option("--list", help="Show what the files have, for writing a mapping file.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The campaign's folder.")] = None,
     label: Label = "omnetpp",
-    seed: Seed = None,
-    repeat: Repeat = None,
-    as_json: AsJson = False,
+    trial: _Trial,
 ) -> None:
     """Take over a run of OMNeT++ (result files of versions 2 and 3).
 
@@ -120,9 +152,9 @@ def import_omnetpp(
     from orchestration.model.errors import InputError, Problem
 
     if listing:
-        with _busy("reading"):
+        with waiting("reading"):
             found = list_results(files)
-        _say_results(found, as_json)
+        _say_results(found, as_json=trial.as_json)
         return
     if mapping is None or out is None:
         given = {"--mapping": mapping, "--out": out}
@@ -133,15 +165,14 @@ def import_omnetpp(
                 if value is None
             ]
         )
-    with _busy("reading"):
+    with waiting("reading"):
         imported = read(files, mapping)
-    _write(imported, out, label, seed, repeat, as_json)
+    trial.write(imported, out, label)
 
 
-def _say_results(found: dict[str, list[Listed]], as_json: bool) -> None:
+def _say_results(found: dict[str, list[Listed]], *, as_json: bool) -> None:
     if as_json:
-        data = {run: [item._asdict() for item in items] for run, items in found.items()}
-        typer.echo(json.dumps(data, indent=1))
+        print_json({run: [item._asdict() for item in items] for run, items in found.items()})
         return
     for run, items in found.items():
         typer.echo(f"run {run}")
@@ -151,25 +182,19 @@ def _say_results(found: dict[str, list[Listed]], as_json: bool) -> None:
 
 
 @importer.command("flows")
+@verb()
 def import_flows(
-    file: Annotated[
-        Path, typer.Argument(help="A capture, nfdump's CSV, sflowtool's lines, or a CSV.")
-    ],
-    testbed: Annotated[str, typer.Option(help="The testbed whose hosts the addresses become.")],
+    file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
+    *,
+    testbed: Annotated[str, "The testbed whose hosts the addresses become."],
     out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to make.")],
     kind: Annotated[
         str, typer.Option("--from", help="capture, nfdump, sflowtool or csv (default: by content).")
     ] = "",
-    hosts: Annotated[
-        Path | None, typer.Option(help="YAML: `10.0.0.1: h1` for each address.")
-    ] = None,
-    idle: Annotated[
-        str, typer.Option(help="A longer silence ends a flow (capture 100ms, records 15s).")
-    ] = "",
-    mapping: Annotated[
-        Path | None, typer.Option(help="The mapping file of a CSV of your own.")
-    ] = None,
-    as_json: AsJson = False,
+    hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
+    idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
+    mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
+    as_json: Json = False,
 ) -> None:
     """Make flows to replay out of what a network carried: a capture or exporters' flow records.
 
@@ -190,14 +215,14 @@ def import_flows(
 
     fabric = load_testbed(testbed)
     chosen = kind or ("csv" if mapping else kind_of(file))
-    with _busy("reading"):
+    with waiting("reading"):
         found, named = read_records(
             file, chosen, _duration("--idle", idle) if idle else None, mapping
         )
         given = read_hosts(hosts, fabric) if hosts else named or None
         written = write_replay(out, found, fabric, given)
     if as_json:
-        typer.echo(json.dumps({**dataclasses.asdict(written), "path": str(out)}, indent=1))
+        print_json({**asdict(written), "path": str(out)})
     else:
         _say_replay(written)
 
@@ -224,38 +249,6 @@ def _say_replay(written: ReplayFile) -> None:
     typer.echo(f"next, in a campaign file: traffic: [{{kind: replay, file: {written.path}}}]")
 
 
-def _write(
-    imported: Imported, out: Path, label: str, seed: int | None, repeat: int | None, as_json: bool
-) -> None:
-    from orchestration.exchange.imported import write_imported
-
-    with _busy("writing"):
-        written = write_imported(imported, out, label=label, seed=seed, repeat=repeat)
-    if as_json:
-        data = {
-            "folder": str(written.folder),
-            "label": label,
-            "testbed": imported.testbed.name,
-            "flows": written.flows,
-            "done": written.done,
-            "valid": written.stamp.valid,
-            "missing": list(imported.missing),
-            "reasons": [reason.text for reason in written.stamp.reasons],
-        }
-        typer.echo(json.dumps(data, indent=1))
-        return
-    typer.echo(
-        f"{written.folder}: {written.flows} flows, {written.done} done, "
-        f"on {len(imported.testbed.hosts)} hosts and {len(imported.testbed.switches)} switches"
-    )
-    for item in imported.missing:
-        typer.echo(f"  not taken over: {item}")
-    for reason in written.stamp.reasons:
-        if reason.code != "imported":
-            typer.echo(f"  {reason.severity}: {reason.text}")
-    typer.echo(f"next: closloop report {out}")
-
-
 def _duration(flag: str, text: str) -> int:
     from orchestration.model.errors import InputError
     from orchestration.model.units import UnitError, parse_duration_ns
@@ -266,25 +259,6 @@ def _duration(flag: str, text: str) -> int:
         raise InputError.single(flag, str(error), "write it like 2s") from error
 
 
-class _busy:  # noqa: N801 (used like a function)
-    """Shows on a terminal that something is being done."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        self._status = console.status(f"{self._what} ...") if sys.stderr.isatty() else None
-        if self._status is not None:
-            self._status.start()
-
-    def __exit__(self, *error: object) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-
 Run = Annotated[
     Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
 ]
@@ -292,6 +266,7 @@ NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to make
 
 
 @exporter.command("hpcc")
+@verb()
 def export_hpcc(
     run: Run,
     out: NewFolder,
@@ -299,12 +274,12 @@ def export_hpcc(
         str, typer.Option("--cc", help="dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)")
     ] = "",
     prefix: Annotated[
-        str, typer.Option(help="The folder's path as the simulator sees it (default: where it is).")
+        str, "The folder's path as the simulator sees it (default: where it is)."
     ] = "",
     thresholds: Annotated[
         bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
     ] = True,
-    as_json: AsJson = False,
+    as_json: Json = False,
 ) -> None:
     """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
 
@@ -315,7 +290,7 @@ def export_hpcc(
     """
     from orchestration.exchange.hpcc_export import export_hpcc as write
 
-    with _busy("exporting"):
+    with waiting("exporting"):
         written = [
             write(item, place, control=control, prefix=seen, thresholds=thresholds)
             for item, place, seen in _places(run, out, prefix)
@@ -324,7 +299,7 @@ def export_hpcc(
         data = [
             {"folder": str(one.folder), "flows": one.flows, "notes": one.notes} for one in written
         ]
-        typer.echo(json.dumps(data, indent=1))
+        print_json(data)
         return
     for one in written:
         typer.echo(f"{one.folder}: {one.flows} flows")
@@ -344,7 +319,7 @@ def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path
 
 
 @exporter.command("csv")
-def export_csv(run: Run, out: NewFolder, as_json: AsJson = False) -> None:
+def export_csv(run: Run, out: NewFolder, as_json: Json = False) -> None:
     """Write schedule.csv (for a replay), flows.csv with what became of the flows, and testbed.json.
 
     mapping.yml says how `closloop import csv` reads flows.csv again. A campaign has a folder for
@@ -354,11 +329,10 @@ def export_csv(run: Run, out: NewFolder, as_json: AsJson = False) -> None:
     """
     from orchestration.exchange.csv_export import export_csv as write
 
-    with _busy("exporting"):
+    with waiting("exporting"):
         written = [write(item, place) for item, place, _ in _places(run, out)]
     if as_json:
-        data = [{"folder": str(one.folder), "flows": one.flows} for one in written]
-        typer.echo(json.dumps(data, indent=1))
+        print_json([{"folder": str(one.folder), "flows": one.flows} for one in written])
         return
     for one in written:
         typer.echo(f"{one.folder}: {one.flows} flows")

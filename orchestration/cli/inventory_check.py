@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inventory.survey import CHECKS, Finding, Survey
+from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
 
 if TYPE_CHECKING:
@@ -85,18 +86,15 @@ def _progress(devices: int) -> Iterator[Callable[[str], None]]:
 def print_checked(checked: Checked) -> None:
     """Print the table, then each finding with its remedy."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
     console = Console(highlight=False)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("device", *CHECKS):
-        table.add_column(heading)
+    shown = table("device", *CHECKS)
     for device in checked.rack.access:
         states = [checked.state(device, check) for check in CHECKS]
         cells = [Text(_SHOWN[state], style=_STYLES[state]) for state in states]
-        table.add_row(Text(device, style="bold"), *cells)
-    console.print(table)
+        shown.add_row(Text(device, style="bold"), *cells)
+    console.print(shown)
     console.print()
     for finding in checked.findings:
         text = f"{finding.device}: {finding.what}"
@@ -125,14 +123,10 @@ def as_json(checked: Checked) -> dict[str, Any]:
             device: {check: checked.state(device, check) for check in CHECKS}
             for device in checked.rack.access
         },
-        "findings": _rows(checked.findings),
+        "findings": [dataclasses.asdict(finding) for finding in checked.findings],
         "surveys": {
             device: dataclasses.asdict(item)
             for device, item in checked.found.items()
             if isinstance(item, Survey)
         },
     }
-
-
-def _rows(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(finding) for finding in findings]

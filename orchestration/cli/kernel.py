@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from orchestration.backends.emulated.kernel.cache import Kernel
@@ -21,19 +23,18 @@ app = typer.Typer(
     help="Build, show and check the virtual-time kernel.",
     epilog=_EPILOG,
 )
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(epilog=_EPILOG)
+@verb()
 def build(
     source: Annotated[
-        Path | None,
-        typer.Option(help="A Linux source, tree or tarball; else the newest in Debian's archive."),
+        Path | None, "A Linux source, tree or tarball; else the newest in Debian's archive."
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Compilers side by side. Default: all cores.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Build even if there is one.")] = False,
+    force: Annotated[bool, "Build even if there is one."] = False,
 ) -> None:
     """Build the kernel that trials run in. It is built once and kept in the user's cache.
 
@@ -41,7 +42,7 @@ def build(
     """
     from collectors.bpf.compile import flow_table_object
     from orchestration.backends.emulated.kernel.build import build_kernel
-    from orchestration.cli.phases import Phases
+    from orchestration.cli.terminal import Phases
 
     cores = len(os.sched_getaffinity(0))
     with Phases() as phases:
@@ -52,7 +53,7 @@ def build(
 
 
 @app.command()
-def show(as_json: AsJson = False) -> None:
+def show(as_json: Json = False) -> None:
     """Say which kernel trials would run in."""
     from dataclasses import asdict
 
@@ -60,7 +61,7 @@ def show(as_json: AsJson = False) -> None:
 
     kernel = require_kernel()
     if as_json:
-        typer.echo(json.dumps(asdict(kernel), default=str, indent=2))
+        print_json(asdict(kernel), indent=2, default=str)
         return
     typer.echo(_line(kernel))
     if kernel.manifest:
@@ -70,7 +71,7 @@ def show(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def check(as_json: AsJson = False) -> None:
+def check(as_json: Json = False) -> None:
     """Boot the kernel and see that its clock stands still under load."""
     from dataclasses import asdict
 
@@ -80,7 +81,7 @@ def check(as_json: AsJson = False) -> None:
     report = check_kernel(require_kernel().path)
     if as_json:
         facts = {key: value for key, value in asdict(report).items() if key != "config"}
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts, indent=2)
         return
     typer.echo(
         f"Linux {report.release} boots in {report.wall_s:.1f} s, sleeps "

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from orchestration.cli.hardware import (
-    AskBecomePass,
-    AskPass,
+from orchestration.cli.options import (
     InventoryOption,
-    enter_virtual_rack,
-    rack_access,
+    Jobs,
+    Json,
+    On,
+    Out,
+    Passwords,
+    Repeats,
+    verb,
 )
+from orchestration.cli.run import rack_of
+from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,24 +27,17 @@ if TYPE_CHECKING:
     from orchestration.wiring import RackAccess
 
 
+@verb()
 def plan(
-    file: Annotated[Path, typer.Argument(help="The campaign file.")],
-    backend: Annotated[
-        str | None, typer.Option("--on", help="Plan for emulated, fluid, simulated or hardware.")
-    ] = None,
+    file: Annotated[Path, "The campaign file."],
+    *,
+    backend: On = None,
     inventory: InventoryOption = None,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=0, help="Trials side by side; 0: one a core.")
-    ] = 0,
-    out: Annotated[
-        Path, typer.Option("--out", help="Where run folders are: earlier ones teach times.")
-    ] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    passwords: Passwords,
+    repeats: Repeats = None,
+    jobs: Jobs = 0,
+    out: Out = Path("runs"),
+    as_json: Json = False,
 ) -> None:
     """Show what a campaign would run, in which order, and how long it would take.
 
@@ -52,25 +48,27 @@ def plan(
 
     closloop plan examples/quickstart.yml --on fluid --json
     """
-    import os
-
     from orchestration.campaign.expand import load_campaign
-    from orchestration.campaign.plan import make_plan
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
+    show_plan(campaign, rack_of(campaign, inventory, passwords), jobs, out, as_json=as_json)
+
+
+def show_plan(
+    campaign: Campaign, rack: RackAccess | None, jobs: int, out: Path, *, as_json: bool
+) -> None:
+    """Show a campaign's plan; with a `rack`, what its switches offer too."""
     from orchestration import wiring
+    from orchestration.campaign.plan import make_plan
 
     wiring.check_fits(campaign)
-    offers = None
-    if campaign.trials[0].backend == "hardware" and inventory is not None:
-        enter_virtual_rack(inventory)
-        offers = _offers(campaign, rack_access(inventory, ask_pass, ask_become_pass))
+    offers = _offers(campaign, rack) if rack is not None else None
     on_rack = campaign.trials[0].backend == "hardware"
     cores = 1 if on_rack else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}
-        typer.echo(json.dumps({**_as_json(campaign, made), **switches}, indent=2))
+        print_json({**_as_json(campaign, made), **switches}, indent=2)
         return
 
     from rich.console import Console
@@ -109,47 +107,45 @@ def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
 def _cells(campaign: Campaign, made: Plan) -> Table:
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from orchestration.model.units import format_duration, format_size
+    from orchestration.watch.tally import clock_text
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
-    table = Table(
+    shown = table(
+        *first.cell,
+        figures=("repeats", "flows", "bytes", "virtual time", "packet-hops", "wall time"),
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
         title=f"{campaign.name}: {testbeds} on {first.backend}",
         title_justify="left",
         caption="a trial: means over the repeats",
         caption_justify="left",
     )
-    for name in first.cell:
-        table.add_column(name)
-    for heading in ("repeats", "flows", "bytes", "virtual time", "packet-hops", "wall time"):
-        table.add_column(heading, justify="right")
     for cell in campaign.cells:
         trials = [planned for planned in made.trials if planned.trial.cell == cell]
         count = len(trials)
         virtual_ns = trials[0].trial.duration_ns
-        table.add_row(
+        shown.add_row(
             *(escape(str(label)) for label in cell.values()),
             str(count),
             f"{sum(trial.flows for trial in trials) / count:,.0f}",
             format_size(sum(trial.offered_bytes for trial in trials) / count, 1),
             f"{format_duration(virtual_ns)} to {format_duration(trials[0].latest_ns)}",
             f"{sum(trial.packet_hops for trial in trials) / count:,.0f}",
-            _clock(sum(trial.wall_s for trial in trials) / count),
+            clock_text(sum(trial.wall_s for trial in trials) / count),
         )
-    return table
+    return shown
 
 
 def _total(made: Plan) -> str:
     from orchestration.model.units import format_size
+    from orchestration.watch.tally import clock_text
 
     basis = f"{made.earlier} earlier trials" if made.earlier else "a typical core's speed"
     side = f"{made.jobs} side by side" if made.jobs > 1 else "one after the other"
     return (
-        f"{len(made.trials)} trials, {side}: about {_clock(made.wall_s)} and "
+        f"{len(made.trials)} trials, {side}: about {clock_text(made.wall_s)} and "
         f"{format_size(made.disk_bytes, 1)} of disk (from {basis})"
     )
 
@@ -162,14 +158,6 @@ def _order(made: Plan) -> str:
         blocks.setdefault(planned.trial.repeat, []).append(labels)
     lines = [f"  repeat {repeat}: {', '.join(cells)}" for repeat, cells in blocks.items()]
     return "\n".join(["order:", *lines])
-
-
-def _clock(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s"
 
 
 def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:

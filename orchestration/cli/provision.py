@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.hardware import (
-    AskBecomePass,
-    AskPass,
-    InventoryArgument,
-    enter_virtual_rack,
-    secrets_of,
-)
+from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
+from orchestration.cli.terminal import print_json, table
 from orchestration.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,41 +22,30 @@ if TYPE_CHECKING:
     from orchestration.provision.outcome import ProvisionResult, Step
     from orchestration.provision.run import What
 
-EPILOG = (
-    "Examples:  closloop provision rack.yml  |  closloop provision rack.yml --verify  |  "
-    "closloop provision rack.yml --check --limit leaf1,h1  |  closloop provision rack.yml --undo"
-)
 _NOT_READY = 3
 
 
+@verb(
+    "Examples:  closloop provision rack.yml  |  closloop provision rack.yml --verify  |  "
+    "closloop provision rack.yml --check --limit leaf1,h1  |  closloop provision rack.yml --undo"
+)
 def provision(
     inventory: InventoryArgument,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Change nothing; fail where a device differs.")
-    ] = False,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Put back what was there before provisioning.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; show what would be changed.")
-    ] = False,
+    *,
+    verify: Annotated[bool, "Change nothing; fail where a device differs."] = False,
+    undo: Annotated[bool, "Put back what was there before provisioning."] = False,
+    check: Annotated[bool, "Change nothing; show what would be changed."] = False,
     limit: Annotated[
         str, typer.Option(metavar="DEVICES", help="Only these devices, with commas between.")
     ] = "",
     undo_on_failure: Annotated[
-        bool,
-        typer.Option(
-            "--undo-on-failure", help="If a device fails, undo it and those changed in this run."
-        ),
+        bool, "If a device fails, undo it and those changed in this run."
     ] = False,
     dcqcn: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="Set a DCQCN parameter, such as rp_ai_rate=5."),
     ] = None,
-    install_collector: Annotated[
-        bool,
-        typer.Option("--install-collector", help="Install InfluxDB and Grafana on the collector."),
-    ] = False,
+    install_collector: Annotated[bool, "Install InfluxDB and Grafana on the collector."] = False,
     save_inventory: Annotated[
         Path | None,
         typer.Option(
@@ -70,9 +53,8 @@ def provision(
             help="Do nothing but write an inventory to run the playbooks on by hand.",
         ),
     ] = None,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    passwords: Passwords,
+    as_json: Json = False,
 ) -> None:
     """Bring a rack's devices into the state that experiments need; it can be undone.
 
@@ -93,28 +75,25 @@ def provision(
             f"ansible-playbook -i {save_inventory.absolute()} site.yml"
         )
         return
-    secrets = secrets_of(ask_pass, ask_become_pass)
+    secrets = passwords.secrets()
     devices = [name.strip() for name in limit.split(",") if name.strip()]
-    with _progress() as listener:
-        result = run.provision(
-            rack,
-            what,
-            limit=devices,
-            check=check,
-            secrets=secrets,
-            roce=roce,
-            install_collector=install_collector,
-            listener=listener,
-        )
-        taken_back: ProvisionResult | None = None
-        if result.failed and undo_on_failure and what == "provision" and not check:
-            again = sorted({*result.failed, *result.changed})
-            taken_back = run.provision(
-                rack, "undo", limit=again, secrets=secrets, listener=listener
-            )
+    result = show_provisioning(
+        rack,
+        what,
+        secrets,
+        quiet=True,
+        limit=devices,
+        check=check,
+        roce=roce,
+        install_collector=install_collector,
+    )
+    taken_back: ProvisionResult | None = None
+    if result.failed and undo_on_failure and what == "provision" and not check:
+        again = sorted({*result.failed, *result.changed})
+        taken_back = show_provisioning(rack, "undo", secrets, quiet=True, limit=again)
     if as_json:
         undone = {"undo": taken_back.to_json()} if taken_back else {}
-        typer.echo(json.dumps({**result.to_json(), **undone}, indent=2))
+        print_json({**result.to_json(), **undone}, indent=2)
     else:
         _show(result, check=check)
         if taken_back is not None:
@@ -126,13 +105,13 @@ def provision(
 
 
 def show_provisioning(
-    rack: Rack, what: What, secrets: Secrets, *, quiet: bool = False
+    rack: Rack, what: What, secrets: Secrets, *, quiet: bool = False, **more: Any
 ) -> ProvisionResult:
-    """Do it on the whole rack, show its progress and, unless `quiet`, how it went."""
+    """Do it, show its progress and, unless `quiet`, how it went; `more` is of the function."""
     from orchestration.provision.run import provision as run_playbooks
 
     with _progress() as listener:
-        result = run_playbooks(rack, what, secrets=secrets, listener=listener)
+        result = run_playbooks(rack, what, secrets=secrets, listener=listener, **more)
     if not quiet:
         _show(result)
     return result
@@ -188,14 +167,13 @@ def _say_plainly(step: Step) -> None:
 def steps_table(steps: dict[str, Step]) -> Table:
     """Return each device's latest step."""
     from rich.markup import escape
-    from rich.table import Table
 
     colours = {"running": "cyan", "changed": "yellow", "unchanged": "green", "failed": "red"}
-    table = Table(box=None, pad_edge=False, show_header=False)
+    shown = table(show_header=False)
     for device, step in sorted(steps.items()):
         colour = colours[step.state]
-        table.add_row(device, f"[{colour}]{step.state}[/{colour}]", escape(step.task))
-    return table
+        shown.add_row(device, f"[{colour}]{step.state}[/{colour}]", escape(step.task))
+    return shown
 
 
 def _show(result: ProvisionResult, *, check: bool = False) -> None:
@@ -230,15 +208,10 @@ def _verdict(result: ProvisionResult, check: bool) -> str:
 
 def result_table(result: ProvisionResult) -> Table:
     """Return how it went: a row a device."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("device")
-    for heading in ("tasks", "changed", "settings", "left out", "seconds"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
+    shown = table("device", figures=("tasks", "changed", "settings", "left out", "seconds"))
+    shown.add_column("")
     for device in result.devices.values():
-        table.add_row(
+        shown.add_row(
             device.device,
             str(device.tasks),
             str(device.changed),
@@ -247,7 +220,7 @@ def result_table(result: ProvisionResult) -> Table:
             f"{device.seconds:.1f}",
             "[red]failed[/red]" if device.failure else "",
         )
-    return table
+    return shown
 
 
 def skipped_steps(result: ProvisionResult) -> list[tuple[str, str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -24,25 +26,18 @@ WhichRack = Annotated[
 
 
 @app.command(epilog=_EPILOG)
+@verb()
 def up(
     testbed: Annotated[
         str, typer.Argument(help="What there is: a testbed's name, or its file.")
     ] = "graphcc",
     sonic: Annotated[
-        str | None,
-        typer.Option(
-            "--sonic", help="SONiC-like switches, with commas. Default: one of the highest tier."
-        ),
+        str | None, "SONiC-like switches, with commas. Default: one of the highest tier."
     ] = None,
-    no_sonic: Annotated[
-        bool, typer.Option("--no-sonic", help="All switches are Linux switches.")
-    ] = False,
-    roce: Annotated[
-        str, typer.Option("--roce", help="Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`.")
-    ] = "",
+    no_sonic: Annotated[bool, "All switches are Linux switches."] = False,
+    roce: Annotated[str, "Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`."] = "",
     folder: Annotated[
-        Path | None,
-        typer.Option("--folder", help="Where keys and inventory are put. Default: user's state."),
+        Path | None, "Where keys and inventory are put. Default: user's state."
     ] = None,
 ) -> None:
     """Start a rack. Its time stands still until something runs in it.
@@ -50,10 +45,10 @@ def up(
     Example: closloop rack up graphcc --sonic spine1
     """
     from inventory.files import load_testbed
-    from orchestration.cli.phases import Phases
+    from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import control
+    from orchestration.virtual_rack.folder import shortcomings
     from orchestration.virtual_rack.layout import highest_switch
-    from orchestration.virtual_rack.setup import shortcomings
 
     what = load_testbed(testbed)
     chosen = _names(sonic) if sonic is not None else (highest_switch(what),)
@@ -85,8 +80,9 @@ def up(
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@verb()
 def exec(
-    command: Annotated[list[str], typer.Argument(help="A program and its arguments, after `--`.")],
+    command: Annotated[list[str], "A program and its arguments, after `--`."],
     rack: WhichRack = None,
     let_pass: Annotated[
         float,
@@ -119,9 +115,7 @@ def wait(
 
 
 @app.command()
-def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
+def status(as_json: Json = False) -> None:
     """Say which racks are up, and what they are doing."""
     from orchestration.virtual_rack.control import racks_up
 
@@ -130,7 +124,7 @@ def status(
         for rack in racks_up()
     ]
     if as_json:
-        typer.echo(json.dumps(racks, indent=1))
+        print_json(racks)
         return
     if not racks:
         typer.echo("no rack is up; start one with: closloop rack up")

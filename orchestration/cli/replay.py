@@ -2,78 +2,73 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.hardware import AskBecomePass, AskPass, InventoryOption
-from orchestration.cli.run import (
-    Fresh,
-    Jobs,
-    Report,
-    rack_of,
-    run_loaded,
-    show,
-    spare_threads,
-)
+from orchestration.cli.options import InventoryOption, Passwords, verb
+from orchestration.cli.run import Running, rack_of, spare_threads
+
+if TYPE_CHECKING:
+    from orchestration.replay.request import ReplayRequest
 
 
-def replay(
-    run: Annotated[
-        Path, typer.Argument(help="A run folder, the folder of one trial, or a CSV of flows.")
-    ],
+@dataclass(frozen=True)
+class _Changes:
+    """What is replayed of a run, and what is changed of it."""
+
     backend: Annotated[
         str, typer.Option("--on", help="Replay on this backend; default: the recorded one.")
-    ] = "",
+    ] = ""
     tuner: Annotated[
         list[str],
-        typer.Option(
-            "--tuner",
-            help="Who decides: a tuner, or {name: ..., parameters}. Again for more. "
-            "`recorded`, the default: the recorded actions.",
-        ),
-    ] = ["recorded"],  # noqa: B006
-    testbed: Annotated[
-        str, typer.Option("--testbed", help="On this testbed, a name or a file.")
-    ] = "",
-    scale_rates: Annotated[
-        float, typer.Option("--scale-rates", help="Multiply every link's rate by this.")
-    ] = 1.0,
-    rate: Annotated[
-        list[str], typer.Option("--rate", help="A link's rate, like leaf1-spine1=50G. Again: more.")
-    ] = [],  # noqa: B006
-    scale_thresholds: Annotated[
-        bool,
-        typer.Option(
-            "--scale-thresholds", help="Recorded thresholds in proportion to changed rates."
-        ),
-    ] = False,
-    trials: Annotated[
-        str, typer.Option("--trials", help="Only the trials of these names, like 'secn1-*'.")
-    ] = "",
+        "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
+        "`recorded`, the default: the recorded actions.",
+    ] = field(default_factory=lambda: ["recorded"])
+    testbed: Annotated[str, "On this testbed, a name or a file."] = ""
+    scale_rates: Annotated[float, "Multiply every link's rate by this."] = 1.0
+    rate: Annotated[list[str], "A link's rate, like leaf1-spine1=50G. Again: more."] = field(
+        default_factory=list
+    )
+    scale_thresholds: Annotated[bool, "Recorded thresholds in proportion to changed rates."] = False
+    trials: Annotated[str, "Only the trials of these names, like 'secn1-*'."] = ""
     repeats: Annotated[
         int | None,
         typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
-    ] = None,
+    ] = None
     name: Annotated[
         str, typer.Option("--name", "-o", help="What the replay is called; default: made up.")
-    ] = "",
-    out: Annotated[Path, typer.Option("--out", help="Where NAME and NAME.inputs are made.")] = Path(
-        "runs"
-    ),
-    jobs: Jobs = 0,
+    ] = ""
+
+    def request(self, run: Path) -> ReplayRequest:
+        from orchestration.replay.request import ReplayRequest
+        from orchestration.replay.testbed_file import parse_rate
+
+        return ReplayRequest(
+            run=run,
+            backend=self.backend,
+            tuners=tuple(self.tuner),
+            trials=self.trials,
+            repeats=self.repeats,
+            name=self.name,
+            testbed=self.testbed,
+            scale_rates=self.scale_rates,
+            rates=dict(parse_rate(text) for text in self.rate),
+            scale_thresholds=self.scale_thresholds,
+        )
+
+
+@verb()
+def replay(
+    run: Annotated[Path, "A run folder, the folder of one trial, or a CSV of flows."],
+    *,
+    changes: _Changes,
+    running: Running,
     inventory: InventoryOption = None,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    fresh: Fresh = False,
-    report: Report = True,
-    plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Write the campaign and show its plan; run nothing.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, one document a campaign.")
-    ] = False,
+    passwords: Passwords,
+    plan_only: Annotated[bool, "Write the campaign and show its plan; run nothing."] = False,
 ) -> None:
     """Replay a run: the same flows at the same times, with the same or another tuner.
 
@@ -90,38 +85,24 @@ def replay(
 
     from orchestration.campaign.expand import load_campaign
     from orchestration.replay.build import build_replays
-    from orchestration.replay.request import ReplayRequest
-    from orchestration.replay.testbed_file import parse_rate
 
-    request = ReplayRequest(
-        run=run,
-        backend=backend,
-        tuners=tuple(tuner),
-        trials=trials,
-        repeats=repeats,
-        name=name,
-        testbed=testbed,
-        scale_rates=scale_rates,
-        rates=dict(parse_rate(text) for text in rate),
-        scale_thresholds=scale_thresholds,
-    )
-    replays = build_replays(request, out, fresh=fresh)
+    replays = build_replays(changes.request(run), running.out, fresh=running.fresh)
     for made in replays:
         for note in made.notes:
             typer.echo(f"note: {note}", err=True)
         typer.echo(f"campaign: {made.file}", err=True)
     # all are checked before the first one runs
     campaigns = [load_campaign(made.file) for made in replays]
+    rack = rack_of(campaigns[0], inventory, passwords)
     if plan_only:
-        from orchestration.cli.plan import plan
+        from orchestration.cli.plan import show_plan
 
-        for made in replays:
-            plan(made.file, None, inventory, ask_pass, ask_become_pass, None, jobs, out, as_json)
+        for campaign in campaigns:
+            show_plan(campaign, rack, running.jobs, running.out, as_json=running.as_json)
         return
-    rack = rack_of(campaigns[0], inventory, ask_pass, ask_become_pass)
     worst = 0
     for campaign in campaigns:
-        summary = run_loaded(campaign, rack, out, jobs, fresh=fresh)
-        show(summary, report=report, as_json=as_json)
+        summary = running.run(campaign, rack)
+        running.show(summary)
         worst = max(worst, summary.exit_code)
     raise typer.Exit(worst)

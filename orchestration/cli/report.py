@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import Phases, print_json
+
 REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
 
+@verb()
 def report(
-    run_folder: Annotated[Path, typer.Argument(help="A campaign's folder: runs/<campaign>.")],
-    baseline: Annotated[
-        str, typer.Option(help="Compare the others with this tuner (default: a fixed setting).")
-    ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON instead of tables, for a program.")
-    ] = False,
+    run_folder: Annotated[Path, "A campaign's folder: runs/<campaign>."],
+    baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
+    as_json: Json = False,
     html: Annotated[
         bool, typer.Option("--html/--no-html", help=f"Write {REPORT_FILE} into the folder.")
     ] = True,
-    pdf: Annotated[
-        bool, typer.Option("--pdf", help=f"Write {PDF_FILE} as well. Needs Chromium.")
-    ] = False,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write every figure's numbers into this folder.")
-    ] = None,
+    pdf: Annotated[bool, f"Write {PDF_FILE} as well. Needs Chromium."] = False,
+    csv: Annotated[Path | None, "Write every figure's numbers into this folder."] = None,
 ) -> None:
     """Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.
 
@@ -36,7 +31,6 @@ def report(
     Example: closloop report runs/quickstart --pdf --csv figures
     """
     from orchestration.analysis.summary import summarise
-    from orchestration.cli.phases import Phases
 
     if pdf:
         from orchestration.analysis.report.pdf import find_browser
@@ -48,7 +42,7 @@ def report(
     if as_json:
         from orchestration.analysis.export import summary_to_json
 
-        typer.echo(json.dumps(summary_to_json(summary), indent=1, allow_nan=False))
+        print_json(summary_to_json(summary), allow_nan=False)
     else:
         from rich.console import Console
 

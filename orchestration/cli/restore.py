@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.hardware import (
-    AskBecomePass,
-    AskPass,
-    InventoryArgument,
-    enter_virtual_rack,
-    secrets_of,
-)
+from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
+from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from orchestration.backends.hardware.safety.outcome import Outcome
 
-EPILOG = (
+
+@verb(
     "Examples:  closloop restore rack.yml  |  closloop restore rack.yml --runs-only  |  "
     "closloop restore rack.yml --json"
 )
-
-
 def restore(
     inventory: InventoryArgument,
-    runs_only: Annotated[
-        bool,
-        typer.Option("--runs-only", help="Put back what runs left; keep what provisioning made."),
-    ] = False,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    *,
+    runs_only: Annotated[bool, "Put back what runs left; keep what provisioning made."] = False,
+    passwords: Passwords,
+    as_json: Json = False,
 ) -> None:
     """Put a rack back as it was found: what dead runs left on it, then what provisioning made.
 
@@ -47,7 +37,7 @@ def restore(
 
     enter_virtual_rack(inventory)
     rack = load_rack(inventory)
-    secrets = secrets_of(ask_pass, ask_become_pass)
+    secrets = passwords.secrets()
     outcomes = restore_runs(rack, inventory, secrets)
     data: dict[str, Any] = {"runs": [_as_json(outcome) for outcome in outcomes]}
     good = all(outcome.settled for outcome in outcomes)
@@ -58,7 +48,7 @@ def restore(
         data["provisioning"] = result.to_json()
         good = not result.failed
     if as_json:
-        typer.echo(json.dumps(data, indent=1))
+        print_json(data)
     raise typer.Exit(0 if good else 1)
 
 
@@ -66,18 +56,15 @@ def _show(outcomes: list[Outcome]) -> None:
     from rich import box
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title="runs", title_justify="left")
-    for heading in ("device", "", "put back"):
-        table.add_column(heading)
+    shown = table("device", "", "put back", box=box.SIMPLE_HEAD, title="runs", title_justify="left")
     for outcome in outcomes:
         style = "" if outcome.settled else "red"
-        table.add_row(
+        shown.add_row(
             outcome.device, escape(outcome.how), str(len(outcome.changed) or ""), style=style
         )
     console = Console()
-    console.print(table)
+    console.print(shown)
     for outcome in outcomes:
         if outcome.differences:
             console.print(outcome.text, markup=False, highlight=False)

@@ -1,70 +1,106 @@
-"""`closloop run`: runs a campaign's trials and reports them."""
+"""`closloop run`, and running campaigns for the verbs that have some of their own."""
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.hardware import (
-    AskBecomePass,
-    AskPass,
+from orchestration.cli.options import (
     InventoryOption,
+    Jobs,
+    Json,
+    On,
+    Out,
+    Passwords,
+    Repeats,
     enter_virtual_rack,
-    rack_access,
+    verb,
 )
+from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from orchestration.campaign.expand import Campaign
+    from orchestration.model.trial import BackendName
     from orchestration.runner.run import Summary
     from orchestration.wiring import RackAccess
 
-Jobs = Annotated[
-    int,
-    typer.Option(
-        "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
-    ),
-]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Put earlier results aside and start anew.")]
-Report = Annotated[
-    bool, typer.Option("--report/--no-report", help="Report the results at the end.")
-]
+
+@dataclass(frozen=True)
+class Running:
+    """How campaigns are run, and how that is reported."""
+
+    out: Out = Path("runs")
+    jobs: Jobs = 0
+    fresh: Annotated[bool, "Put earlier results aside and start anew."] = False
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Report the results at the end.")
+    ] = True
+    as_json: Json = False
+
+    def run(
+        self,
+        campaign: Campaign,
+        rack: RackAccess | None = None,
+        *,
+        watch: bool = False,
+        sink: str = "",
+    ) -> Summary:
+        """Run a campaign and show how it goes; `watch` its fabric too, send records to a `sink`."""
+        from orchestration import wiring
+        from orchestration.cli.display import open_display
+        from orchestration.cli.telemetry import follow
+        from orchestration.runner.run import default_jobs, run_campaign
+
+        folder = self.out / campaign.name
+        following = follow(sink, folder)
+        engine = wiring.backend(campaign.trials[0].backend, rack)
+        jobs = self.jobs or default_jobs(campaign, engine)
+        title = f"{campaign.name} on {engine.name}"
+        watched = folder if watch else None
+        with following or nullcontext(), open_display(title, watched=watched) as display:
+            listener = following.before(display) if following else display
+            spool = following.spool if following else None
+            return run_campaign(
+                campaign, engine, self.out, jobs, listener, fresh=self.fresh, spool=spool
+            )
+
+    def show(self, summary: Summary) -> None:
+        """Print how a run went: as JSON, or as tables with the report of its results."""
+        if self.as_json:
+            print_json(_as_json(summary))
+            return
+        from rich.console import Console
+
+        from orchestration.cli.display import summary_table
+        from orchestration.cli.report import report as report_verb
+
+        Console().print(summary_table(summary))
+        if self.report and summary.trials > len(summary.failed):
+            report_verb(summary.folder)
+        typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
 
 
+@verb()
 def run(
-    file: Annotated[Path, typer.Argument(help="The campaign file.")],
-    backend: Annotated[
-        str | None,
-        typer.Option("--on", help="Run on emulated, fluid, simulated or hardware."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option("--out", help="Where the campaign's run folder is, or is made.")
-    ] = Path("runs"),
-    jobs: Jobs = 0,
+    file: Annotated[Path, "The campaign file."],
+    *,
+    backend: On = None,
+    repeats: Repeats = None,
+    running: Running,
     inventory: InventoryOption = None,
-    ask_pass: AskPass = False,
-    ask_become_pass: AskBecomePass = False,
-    repeats: Annotated[
-        int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")
-    ] = None,
-    fresh: Fresh = False,
-    report: Report = True,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the fabric while it runs, as closloop watch does.")
-    ] = False,
+    passwords: Passwords,
+    watch: Annotated[bool, "Show the fabric while it runs, as closloop watch does."] = False,
     sink: Annotated[
         str,
         typer.Option(
             "--sink", envvar="CLOSLOOP_SINK", help="Send the records there too, live: influx."
         ),
     ] = "",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print how the run went as JSON, and no report.")
-    ] = False,
 ) -> None:
     """Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was.
 
@@ -79,9 +115,9 @@ def run(
     from orchestration.campaign.expand import load_campaign
 
     campaign = load_campaign(file, backend=backend, repeats=repeats)
-    rack = rack_of(campaign, inventory, ask_pass, ask_become_pass)
-    summary = run_loaded(campaign, rack, out, jobs, fresh=fresh, watch=watch, sink=sink)
-    show(summary, report=report, as_json=as_json)
+    rack = rack_of(campaign, inventory, passwords)
+    summary = running.run(campaign, rack, watch=watch, sink=sink)
+    running.show(summary)
     raise typer.Exit(summary.exit_code)
 
 
@@ -90,9 +126,7 @@ def spare_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
-def rack_of(
-    campaign: Campaign, inventory: Path | None, ask_pass: bool, ask_become_pass: bool
-) -> RackAccess | None:
+def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) -> RackAccess | None:
     """Return how to reach the rack that a campaign needs; None if it needs none, or has none.
 
     For a virtual rack the whole command runs inside it, and this does not return.
@@ -100,57 +134,42 @@ def rack_of(
     if campaign.trials[0].backend != "hardware" or inventory is None:
         return None
     enter_virtual_rack(inventory)
-    return rack_access(inventory, ask_pass, ask_become_pass)
+    return passwords.access(inventory)
 
 
-def run_loaded(
-    campaign: Campaign,
-    rack: RackAccess | None,
-    out: Path,
-    jobs: int,
-    *,
-    fresh: bool = False,
-    watch: bool = False,
-    sink: str = "",
-) -> Summary:
-    """Run a campaign into `out`, `jobs` trials side by side (0: one a core); show how it goes.
+def backend_named(name: str) -> BackendName:
+    """Return a backend's name, checked. Raises InputError for one that runs nothing."""
+    from orchestration.campaign.schema import check_backend
+    from orchestration.model.errors import InputError
 
-    With `watch`, show its fabric too; with a `sink`, send the records there.
+    try:
+        return check_backend(name)
+    except ValueError as error:
+        what, _, remedy = str(error).rpartition(": ")
+        raise InputError.single("backend", what, remedy) from error
+
+
+def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool = False) -> int:
+    """Run campaigns, one after the other, and return the worst of their exit codes.
+
+    With `replace`, finished trials that their files no longer describe are put aside first.
     """
-    from orchestration import wiring
-    from orchestration.cli.display import open_display
-    from orchestration.cli.telemetry import follow
-    from orchestration.runner.run import default_jobs, run_campaign
+    spare_threads()
 
-    following = follow(sink, out / campaign.name)
-    engine = wiring.backend(campaign.trials[0].backend, rack)
-    side_by_side = jobs or default_jobs(campaign, engine)
-    title = f"{campaign.name} on {engine.name}"
-    watched = out / campaign.name if watch else None
-    with following or nullcontext(), open_display(title, watched=watched) as display:
-        listener = following.before(display) if following else display
-        spool = following.spool if following else None
-        return run_campaign(campaign, engine, out, side_by_side, listener, fresh=fresh, spool=spool)
-
-
-def show(summary: Summary, *, report: bool, as_json: bool) -> None:
-    """Print how a run went: as JSON, or as tables with the report of its results."""
-    if as_json:
-        typer.echo(json.dumps(_as_json(summary), indent=1))
-    else:
-        _show(summary, report=report)
-
-
-def _show(summary: Summary, *, report: bool) -> None:
     from rich.console import Console
 
     from orchestration.cli.display import summary_table
-    from orchestration.cli.report import report as report_verb
+    from orchestration.studies.catalogue import put_aside
 
-    Console().print(summary_table(summary))
-    if report and summary.trials > len(summary.failed):
-        report_verb(summary.folder)
-    typer.echo(f"again, any time: closloop report {summary.folder}", err=True)
+    code = 0
+    for number, campaign in enumerate(campaigns.values(), start=1):
+        if replace and (count := put_aside(campaign, runs)):
+            typer.echo(f"{campaign.name}: {count} trials of earlier settings put aside", err=True)
+        typer.echo(f"campaign {number} of {len(campaigns)}", err=True)
+        summary = Running(runs, jobs).run(campaign)
+        Console(stderr=True).print(summary_table(summary))
+        code = max(code, summary.exit_code)
+    return code
 
 
 def _as_json(summary: Summary) -> dict[str, Any]:

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from orchestration.cli.options import verb
+from orchestration.cli.terminal import table
+
 if TYPE_CHECKING:
     import duckdb
 
 _MOST_ROWS = 1000
 
-EPILOG = """Examples:
+
+@verb(
+    """Examples:
 
 closloop sql runs "select tuner, count(*), avg(valid::int) from trials group by all"
 
@@ -22,16 +27,13 @@ from flows join trials using (run, trial) where valid group by all"
 
 closloop sql runs "from ports" -o ports.parquet
 """
-
-
+)
 def sql(
     runs: Annotated[
         list[Path],
         typer.Argument(metavar="RUNS...", help="Run folders, or folders that have some."),
     ],
-    query: Annotated[
-        str, typer.Argument(help="One SQL statement that reads; - takes it from stdin.")
-    ],
+    query: Annotated[str, "One SQL statement that reads; - takes it from stdin."],
     kind: Annotated[
         str | None,
         typer.Option("--format", help="table, csv, json or parquet; else what -o's name says."),
@@ -91,24 +93,23 @@ def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
 
 def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    shown = table()
     for place, name in enumerate(columns):
         numbers = all(isinstance(row[place], int | float | None) for row in rows)
-        table.add_column(Text(name), justify="right" if numbers and rows else "left")
+        shown.add_column(Text(name), justify="right" if numbers and rows else "left")
     for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
+        shown.add_row(*(Text(_text(value)) for value in row))
     console = Console()
     if not console.is_terminal:  # whole values for a pipe, however long
         console = Console(width=max(80, 60 * max(1, len(columns))))
-    console.print(table)
+    console.print(shown)
     if more:
         typer.echo(f"the first {_MOST_ROWS:,} rows; --format csv gives all", err=True)
 
 
-def _shown(value: object) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, float):

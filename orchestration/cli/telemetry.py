@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json, waiting
+
 if TYPE_CHECKING:
     from orchestration.telemetry.follow import Following
 
 _INFLUX = "influx"
-EPILOG = (
+_SERVER = (
     "The server is given by CLOSLOOP_INFLUX_URL, _ORG, _BUCKET and _TOKEN, or by "
     "~/.config/closloop/influx.toml (mode 600)."
 )
@@ -32,14 +36,11 @@ def follow(sink: str, campaign_folder: Path) -> Following | None:
     return Following(campaign_folder, load_settings())
 
 
+@verb(_SERVER)
 def push(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Campaigns' folders, or folders of single trials.")
-    ],
-    again: Annotated[
-        bool, typer.Option("--again", help="Send what has been sent already, too.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    runs: Annotated[list[Path], "Campaigns' folders, or folders of single trials."],
+    again: Annotated[bool, "Send what has been sent already, too."] = False,
+    as_json: Json = False,
 ) -> None:
     """Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes twice.
 
@@ -47,7 +48,6 @@ def push(
 
     Example: closloop push runs/quickstart
     """
-    from orchestration.cli.waiting import waiting
     from orchestration.telemetry.push import push as send
     from orchestration.telemetry.settings import load_settings
 
@@ -55,7 +55,7 @@ def push(
     with waiting("sending") as show:
         pushed = send(runs, settings, again=again, say=_warn, progress=show)
     if as_json:
-        typer.echo(json.dumps(vars(pushed), indent=1))
+        print_json(vars(pushed))
     else:
         typer.echo(
             f"{pushed.trials} trials: {pushed.points} points in {pushed.requests} requests "
@@ -64,15 +64,16 @@ def push(
     raise typer.Exit(1 if pushed.failed else 0)
 
 
+@verb(_SERVER)
 def pull(
-    campaign: Annotated[str, typer.Argument(help="The campaign's name.")],
+    campaign: Annotated[str, "The campaign's name."],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where its folder is made.")] = Path(
         "runs"
     ),
     trials: Annotated[
         list[str] | None, typer.Option("--trial", help="Only this trial, by its id; repeatable.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is whole.
 
@@ -80,7 +81,6 @@ def pull(
 
     Example: closloop pull quickstart -o pulled
     """
-    from orchestration.cli.waiting import waiting
     from orchestration.telemetry.pull import pull as fetch
     from orchestration.telemetry.settings import load_settings
 
@@ -88,21 +88,19 @@ def pull(
     with waiting("fetching") as show:
         pulled = fetch(campaign, out, settings.server, trials or (), say=_warn, progress=show)
     if as_json:
-        data = {**vars(pulled), "folder": str(pulled.folder)}
-        typer.echo(json.dumps(data, indent=1))
+        print_json({**vars(pulled), "folder": str(pulled.folder)})
     else:
         kept = f", {len(pulled.present)} were there already" if pulled.present else ""
         typer.echo(f"{pulled.folder}: {len(pulled.rebuilt)} trials rebuilt{kept}")
     raise typer.Exit(1 if pulled.broken else 0)
 
 
+@verb()
 def exporter(
-    run: Annotated[Path, typer.Argument(help="The campaign's folder, running or done.")],
+    run: Annotated[Path, "The campaign's folder, running or done."],
     port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port; 0: any free one.")] = 9464,
-    address: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    once: Annotated[
-        bool, typer.Option("--once", help="Print the metrics and end, for a textfile collector.")
-    ] = False,
+    address: Annotated[str, "Where to listen."] = "127.0.0.1",
+    once: Annotated[bool, "Print the metrics and end, for a textfile collector."] = False,
 ) -> None:
     """Serve a run's metrics in Prometheus' text format: its trials, and the queues of running ones.
 
@@ -115,18 +113,9 @@ def exporter(
         return
     with serve(run, address, port) as bound:
         typer.echo(f"http://{address}:{bound}/metrics (Ctrl-C ends it)", err=True)
-        bound_forever()
-
-
-def bound_forever() -> None:
-    """Wait for Ctrl-C or SIGTERM."""
-    import signal
-
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        return
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 def _warn(text: str, remedy: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,11 +38,10 @@ def list_workloads() -> None:
 
 
 @app.command("show")
+@verb()
 def show_workload(
-    workload: Annotated[
-        str, typer.Argument(help="A workload's name, or the path of a CSV file of bytes,cdf.")
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")] = False,
+    workload: Annotated[str, "A workload's name, or the path of a CSV file of bytes,cdf."],
+    as_json: Json = False,
 ) -> None:
     """Show one workload's cumulative distribution; a table of your own is checked first.
 
@@ -52,7 +53,7 @@ def show_workload(
 
     chosen = load_workload(workload)
     if as_json:
-        typer.echo(json.dumps(_as_json(chosen), indent=2))
+        print_json(_as_json(chosen), indent=2)
         return
 
     from rich.console import Console
@@ -67,46 +68,41 @@ def show_workload(
 def _overview(workloads: list[Workload]) -> Table:
     from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
     from orchestration.model.units import format_size
 
-    table = Table(
+    shown = table(
+        "workload",
+        figures=("mean", "median", "p99", *_CLASSES),
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
-        pad_edge=False,
         caption="size classes: share of flows / share of bytes",
         caption_justify="left",
     )
-    table.add_column("workload", no_wrap=True)
-    for heading in ("mean", "median", "p99", *_CLASSES):
-        table.add_column(heading, justify="right")
+    shown.columns[0].no_wrap = True
     for workload in workloads:
         sizes = (workload.mean_bytes, *workload.quantile([0.5, 0.99]))
         shares = [f"{_percent(flows)} / {_percent(size)}" for flows, size in _shares(workload)]
-        table.add_row(escape(workload.name), *(format_size(size, 1) for size in sizes), *shares)
-    return table
+        shown.add_row(escape(workload.name), *(format_size(size, 1) for size in sizes), *shares)
+    return shown
 
 
 def _distribution(workload: Workload) -> Table:
     from rich import box
-    from rich.table import Table
 
     from orchestration.model.units import format_size
 
-    table = Table(
+    shown = table(
+        figures=("size up to", "share of flows"),
         box=box.SIMPLE_HEAD,
-        pad_edge=False,
         caption="between two points the size is linear in probability",
         caption_justify="left",
     )
-    table.add_column("size up to", justify="right")
-    table.add_column("share of flows", justify="right")
-    table.add_column("", min_width=_BAR_COLUMNS)
+    shown.add_column("", min_width=_BAR_COLUMNS)
     for size_bytes, probability in workload.points:
         bar = "█" * round(probability * _BAR_COLUMNS)
-        table.add_row(format_size(size_bytes, 3), f"{probability:.2%}", bar)
-    return table
+        shown.add_row(format_size(size_bytes, 3), f"{probability:.2%}", bar)
+    return shown
 
 
 def _shares(workload: Workload) -> list[tuple[float, float]]:

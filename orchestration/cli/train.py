@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.options import verb
+from orchestration.cli.run import spare_threads
+
 if TYPE_CHECKING:
     from orchestration.model.trial import Scalar
     from orchestration.training.train import Round
 
 
+@verb()
 def train(
-    tuner: Annotated[str, typer.Argument(help="acc, pet or graphcc.")],
+    tuner: Annotated[str, "acc, pet or graphcc."],
     scenario: Annotated[
-        str,
-        typer.Option(help="A campaign file to train on, or a scenario's name; default: the tuner."),
+        str, "A campaign file to train on, or a scenario's name; default: the tuner."
     ] = "",
     backend: Annotated[
         str, typer.Option("--on", help="Train on this backend: emulated or fluid.")
@@ -32,21 +35,13 @@ def train(
         int, typer.Option("--jobs", "-j", min=0, help="Episodes side by side; 0: one a core.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw of the training.")] = 1,
-    init: Annotated[
-        str, typer.Option(help="Go on from this checkpoint's network: a name, or a file.")
-    ] = "",
-    per_switch: Annotated[
-        bool, typer.Option("--per-switch", help="A network for each switch (acc and pet).")
-    ] = False,
+    init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
+    per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
     setting: Annotated[
         list[str], typer.Option("--set", help="A setting of the learner or tuner: NAME=VALUE.")
     ] = [],  # noqa: B006
-    out: Annotated[
-        Path | None, typer.Option("--out", help="The folder; default: runs/train/TUNER.")
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Throw an earlier training in the folder away.")
-    ] = False,
+    out: Annotated[Path | None, "The folder; default: runs/train/TUNER."] = None,
+    fresh: Annotated[bool, "Throw an earlier training in the folder away."] = False,
 ) -> None:
     """Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.
 
@@ -54,7 +49,7 @@ def train(
 
     Example: closloop train graphcc --on fluid --episodes 20
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    spare_threads()
 
     from orchestration import wiring
     from orchestration.analysis.learning_curve import write_curve
@@ -111,17 +106,16 @@ class _Display:
     """A bar on a terminal, a line a round elsewhere."""
 
     def __init__(self, tuner: str, episodes: int) -> None:
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.progress import TimeRemainingColumn as Left
 
         self._live = sys.stderr.isatty()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            Left(),
+        self._progress = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
             disable=not self._live,
         )

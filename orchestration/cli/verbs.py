@@ -17,111 +17,92 @@ from typer.core import TyperGroup
 class Verb:
     """A verb: its name, the first paragraph of its help, and where its function or app is.
 
-    `place` is a module of this package and the name there, by default both the verb's. With
-    `epilog` its help ends with the module's EPILOG; an app has its own.
+    `place` is a module of this package and the name there, by default both the verb's.
     """
 
     name: str
     help: str
     place: str = ""
-    epilog: bool = False
 
 
 VERBS = (
     Verb("run", "Run a campaign. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb("plan", "Show what a campaign would run, in which order, and how long it would take."),
     Verb(
-        "replay",
-        "Replay a run: the same flows at the same times, with the same or another tuner.",
+        "replay", "Replay a run: the same flows at the same times, with the same or another tuner."
     ),
     Verb(
         "watch",
         "Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, "
         "warnings.",
-        epilog=True,
     ),
     Verb(
         "push",
         "Send archived runs to InfluxDB. Given again, it goes on where it was; nothing comes "
         "twice.",
-        place="telemetry:push",
-        epilog=True,
+        "telemetry",
     ),
     Verb(
         "pull",
         "Rebuild a campaign's run folder from InfluxDB, table by table, and check that it is "
         "whole.",
-        place="telemetry:pull",
-        epilog=True,
+        "telemetry",
     ),
     Verb(
         "exporter",
         "Serve a run's metrics in Prometheus' text format: its trials, and the queues of "
         "running ones.",
-        place="telemetry:exporter",
+        "telemetry",
     ),
     Verb(
-        "report",
-        "Report a campaign: FCT slowdown by flow size, paired differences, queues, marks.",
+        "report", "Report a campaign: FCT slowdown by flow size, paired differences, queues, marks."
     ),
-    Verb("sql", "Ask run folders in SQL (DuckDB's): what no report answers.", epilog=True),
+    Verb("sql", "Ask run folders in SQL (DuckDB's): what no report answers."),
     Verb(
         "compare",
         "Compare runs: is each metric equivalent, different, or is there not enough data?",
-        epilog=True,
     ),
     Verb(
         "check-tuner",
         "Check a tuner against the contract of all tuners, on made-up readings.",
-        place="check_tuner:check_tuner",
-        epilog=True,
+        "check_tuner:check_tuner",
     ),
+    Verb("signals", "List what can be measured and set, and the backends that have it."),
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb(
         "calibrate",
         "Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.",
-        epilog=True,
     ),
     Verb(
         "fidelity",
         "Run the scenarios on both backends, what is not finished, and write the page.",
-        epilog=True,
+        "studies",
     ),
     Verb(
         "provision",
         "Bring a rack's devices into the state that experiments need; it can be undone.",
-        epilog=True,
     ),
     Verb(
         "restore",
         "Put a rack back as it was found: what dead runs left on it, then what provisioning made.",
-        epilog=True,
     ),
-    Verb(
-        "doctor",
-        "Say what this machine can do, and what to do about what is missing.",
-        epilog=True,
-    ),
-    Verb("inventory", "Testbeds, and inventories of racks.", place="inventory:app"),
-    Verb("traffic", "Show the flow-size distributions (workloads).", place="traffic:app"),
+    Verb("doctor", "Say what this machine can do, and what to do about what is missing."),
+    Verb("inventory", "Testbeds, and inventories of racks.", "inventory:app"),
+    Verb("traffic", "Show the flow-size distributions (workloads).", "traffic:app"),
     Verb(
         "rack",
         "Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
-        place="rack:app",
+        "rack:app",
     ),
     Verb(
         "import",
         "Take over others' results as run folders, or flows out of captures and flow records.",
-        place="exchange:importer",
+        "exchange:importer",
     ),
-    Verb(
-        "export",
-        "Write a run's or campaign's flows in others' formats.",
-        place="exchange:exporter",
-    ),
-    Verb("kernel", "Build, show and check the virtual-time kernel.", place="kernel:app"),
-    Verb("bench", "Measure what the project claims.", place="bench:app"),
-    Verb("papers", "Run the papers' campaigns and compare.", place="papers:app"),
+    Verb("export", "Write a run's or campaign's flows in others' formats.", "exchange:exporter"),
+    Verb("kernel", "Build, show and check the virtual-time kernel.", "kernel:app"),
+    Verb("bench", "Measure what the project claims.", "studies"),
+    Verb("papers", "Run the papers' campaigns and compare.", "studies"),
 )
 
 
@@ -145,7 +126,7 @@ def load(name: str) -> Any:
         alone.add_typer(found, name=name)
         group: Any = typer.main.get_command(alone)
         return group.commands[name]
-    alone.command(name, epilog=module.EPILOG if verb.epilog else None)(found)
+    alone.command(name, epilog=getattr(found, "epilog", None))(found)
     return typer.main.get_command(alone)
 
 

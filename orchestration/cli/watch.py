@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -11,23 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.options import verb
+from orchestration.cli.terminal import print_json
+
 if TYPE_CHECKING:
     from orchestration.watch.state import RunReader
 
-EPILOG = (
-    """Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json"""
-)
 
 _LINE_EVERY_S = 5.0
 _ENOUGH = 130
 
 
+@verb("Examples: closloop watch   |   closloop watch runs/quickstart   |   closloop watch --json")
 def watch(
     run_folder: Annotated[
         Path,
         typer.Argument(metavar="RUN", help="A campaign's folder, or one of several: the newest."),
     ] = Path("runs"),
-    once: Annotated[bool, typer.Option("--once", help="Print one picture and end.")] = False,
+    once: Annotated[bool, "Print one picture and end."] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one picture as JSON, for a program.")
     ] = False,
@@ -42,9 +42,9 @@ def watch(
 
     folder = find_run(run_folder)
     if as_json:
-        from orchestration.watch.export import state_to_json
+        from orchestration.watch.ports import state_to_json
 
-        typer.echo(json.dumps(state_to_json(RunReader(folder).read()), allow_nan=False))
+        print_json(state_to_json(RunReader(folder).read()), indent=None, allow_nan=False)
         return
     if once:
         _print_once(RunReader(folder))

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from inventory import yamltree
-from inventory.strictyaml import in_order, suggest
+from inventory.strictyaml import in_order, read, suggest
 from inventory.topology import Testbed
 from orchestration.exchange.capture import read_capture
 from orchestration.exchange.csv_records import read_csv_records
@@ -85,20 +84,16 @@ def read_records(
             what = "a CSV needs to be told which column is what"
             raise InputError.single("--mapping", what, "add --mapping FILE")
         return read_csv_records(path, mapping)
-    read = {"capture": read_capture, "nfdump": read_nfdump, "sflowtool": read_sflowtool}[kind]
-    return read(path, idle), {}
+    reader = {"capture": read_capture, "nfdump": read_nfdump, "sflowtool": read_sflowtool}[kind]
+    return reader(path, idle), {}
 
 
 def read_hosts(path: Path, testbed: Testbed) -> dict[str, str]:
     """Return the file's map of addresses to hosts. Raises InputError with every problem in it."""
-    try:
-        tree = yamltree.parse(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError.single(str(path), f"cannot be read: {error}", "check the path") from error
-    problems = list(tree.faults)
-    if problems:
-        raise InputError(in_order(problems))
-    hosts = {str(address): str(name) for address, name in tree.data.items()}
+    document = read(path)
+    if document.faults:
+        raise InputError(in_order(document.faults))
+    hosts = {str(address): str(name) for address, name in document.data.items()}
     for address, name in hosts.items():
         if name not in testbed.hosts:
             what = f"{address} is to be {name!r}, which testbed {testbed.name} has not"

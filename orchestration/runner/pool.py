@@ -19,7 +19,6 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
-from orchestration.artifacts.tables import load_pyarrow
 from orchestration.model.ports import Backend
 from orchestration.runner.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
@@ -45,7 +44,6 @@ class Pool:
     """Worker processes, one a job, that do `do`. Close it, whatever happens."""
 
     def __init__(self, backend: Backend, do: Work = work) -> None:
-        load_pyarrow()
         self._backend = backend
         self._do = do
         self._workers: list[_Worker] = []

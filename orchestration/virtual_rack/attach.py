@@ -15,9 +15,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from orchestration.virtual_rack.control import RackHandle, find_rack, inside
+from orchestration.virtual_rack.control import RackHandle, RackProcess, find_rack, inside
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.process import RackProcess
 
 _CLOSLOOP = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
 _STDIN, _STDOUT = 0, 1

@@ -1,16 +1,27 @@
-"""A rack's cables, as commands for iproute2: pure."""
+"""A rack's cables and ports, as commands: pure, but for `set_up_switch`.
+
+A SONiC-like switch also has what its ASIC does unasked. It routes by shortest path; each
+port has its line rate, and a queue for each traffic class with RED that never marks until a WRED
+profile says otherwise: the queues of an emulated or provisioned switch.
+"""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
-from inventory.topology import Port
+from inventory.addressing import attachments, nic_addresses, router_addresses
+from inventory.routing import next_hops
+from inventory.topology import ETHERNET_HEADER_BYTES, Port
+from orchestration.backends.sysctls import switch_sysctls
+from orchestration.device import qdiscs
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.system import run_batch
 
 # What a management port is called at the controller's end: by the device's number.
 _CONTROLLER_END = "rack{}"
-# Out of the way: a cable holds what is on it.
-NETEM_LIMIT = 10_000_000
+_BUCKET_SPARE_BYTES = 100
 
 
 def mac(port: Port) -> str:
@@ -80,3 +91,55 @@ def rdma(layout: Layout, device: str) -> Iterator[list[str]]:
     if device in layout.roce:
         name, port = layout.rdma_device(device), layout.testbed.ports_of[device][0]
         yield ["rdma", "link", "add", name, "type", "rxe", "netdev", layout.interface(port)]
+
+
+def routes(layout: Layout, device: str) -> Iterator[str]:
+    """Yield the switch's address and routes, as `ip -batch` reads them."""
+    testbed = layout.testbed
+    routers = router_addresses(testbed)
+    yield f"address replace {routers[device]}/32 dev lo"
+    addresses = nic_addresses(testbed)
+    hops = next_hops(testbed)[device]
+    for target, number in attachments(testbed).items():
+        if ports := hops.get(target):
+            via = (
+                f"nexthop via {routers[testbed.peer_device(p).name]} dev {layout.interface(p)} "
+                "onlink"
+                for p in ports
+            )
+            yield f"route replace 10.{number}.0.0/16 {' '.join(via)}"
+        elif target != device:
+            yield f"route replace blackhole 10.{number}.0.0/16"
+    for port in testbed.ports_of[device]:
+        if port.peer in addresses:
+            yield f"route replace {addresses[port.peer]}/32 dev {layout.interface(port)}"
+
+
+def queues(layout: Layout, port: Port, ifindex: int) -> Iterator[bytes]:
+    """Yield the netlink requests that make a port's shaper and queues."""
+    testbed = layout.testbed
+    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    root, handle, bucket = qdiscs.TC_H_ROOT, qdiscs.TBF_HANDLE, frame + _BUCKET_SPARE_BYTES
+    yield qdiscs.tbf(ifindex, handle, root, port.rate_bps, bucket, testbed.framing_bytes)
+    if testbed.classes:
+        weights = [klass.weight for klass in testbed.classes]
+        yield qdiscs.ets(ifindex, qdiscs.ETS_HANDLE, qdiscs.TBF_HANDLE + 1, weights, frame)
+    for queue in testbed.queues_at(port):
+        above = qdiscs.leaf_parent(queue.klass, testbed.queues_per_port)
+        never = limit = queue.buffer_bytes
+        handle = qdiscs.leaf_handle(queue.klass)
+        yield qdiscs.red(ifindex, handle, above, never, never, qdiscs.ALWAYS, limit)
+
+
+def set_up_switch(layout: Layout, device: str) -> None:
+    """In a SONiC-like switch's namespaces: write kernel settings, make queues, add routes."""
+    from orchestration.backends.emulated.namespaces import route_socket, send_requests
+
+    for path, value in switch_sysctls(1, list(layout.address).index(device)).items():
+        Path("/proc/sys", path).write_text(value)
+    requests: list[bytes] = []
+    for port in layout.testbed.ports_of[device]:
+        requests += queues(layout, port, socket.if_nametoindex(layout.interface(port)))
+    with route_socket() as netlink:
+        send_requests(netlink, requests)
+    run_batch("ip", routes(layout, device))

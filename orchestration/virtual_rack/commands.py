@@ -12,14 +12,15 @@ import struct
 import termios
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import NoReturn
 
-_READ_BYTES = 1 << 16
+from orchestration.virtual_rack.messages import PIECE_BYTES, Message
+
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
 # A program's standard output and standard error, as its output's messages number them.
 STDOUT, STDERR = 1, 2
 
-Say = Callable[[dict[str, Any]], None]
+Say = Callable[[Message], None]
 
 
 class Command:
@@ -30,7 +31,7 @@ class Command:
     is to be watched for `flush`.
     """
 
-    def __init__(self, number: int, request: dict[str, Any], say: Say) -> None:
+    def __init__(self, number: int, request: Message, say: Say) -> None:
         self._number, self._say = number, say
         self._terminal = request.get("terminal")
         self.outputs: dict[int, int] = {}
@@ -41,7 +42,7 @@ class Command:
         for fd in {*self.outputs, self.input}:
             os.set_blocking(fd, False)
 
-    def _on_terminal(self, request: dict[str, Any]) -> int:
+    def _on_terminal(self, request: Message) -> int:
         pid, master = pty.fork()
         if pid == 0:
             _become(request)
@@ -50,7 +51,7 @@ class Command:
         self._resize(request["terminal"])
         return pid
 
-    def _on_pipes(self, request: dict[str, Any]) -> int:
+    def _on_pipes(self, request: Message) -> int:
         (stdin, self.input), (out, stdout), (err, stderr) = (os.pipe() for _ in range(3))
         pid = os.fork()
         if pid == 0:
@@ -71,7 +72,7 @@ class Command:
     def read(self, fd: int) -> bool:
         """Pass on a piece of what an output has; return False at its end."""
         try:
-            piece = os.read(fd, _READ_BYTES)
+            piece = os.read(fd, PIECE_BYTES)
         except BlockingIOError:
             return True
         except OSError:  # how a pseudo-terminal without a program ends
@@ -86,7 +87,7 @@ class Command:
         del self.outputs[fd]
         os.close(fd)
 
-    def control(self, message: dict[str, Any]) -> None:
+    def control(self, message: Message) -> None:
         """Do what the caller asks: a signal, input (its end if empty), another window size."""
         if "signal" in message:
             self._signal(int(message["signal"]))
@@ -138,7 +139,7 @@ class Command:
             self.input = -1
 
 
-def _become(request: dict[str, Any]) -> NoReturn:
+def _become(request: Message) -> NoReturn:
     """In the child: become the program, or say why not."""
     argv = request["argv"]
     try:

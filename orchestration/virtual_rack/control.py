@@ -1,13 +1,18 @@
-"""Racks from outside: start one, run programs in it, let its time pass, take it down."""
+"""Racks from outside: start one, run programs in it, let its time pass, take it down.
+
+All but the start goes over a line to the rack's supervisor.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -16,18 +21,67 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
-from orchestration.virtual_rack.folder import RackFolder, racks_folder
+from orchestration.virtual_rack.folder import (
+    SBIN,
+    RackFolder,
+    python_path,
+    racks_folder,
+    require_programs,
+    write_folder,
+)
 from orchestration.virtual_rack.layout import Layout, make_layout
-from orchestration.virtual_rack.process import Progress, RackProcess, ask, call, connect
-from orchestration.virtual_rack.setup import SBIN, python_path, require_programs, write_folder
+from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
 INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
 _START_S = 15.0
 
+# Told the stage, how many of it are done, and of how many.
+Progress = Callable[[str, int, int], None]
+
 # What of the caller's environment belongs to the machine outside.
 _LEFT_OUT = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 _XDG = {"XDG_CACHE_HOME": ".cache", "XDG_STATE_HOME": ".local/state", "XDG_CONFIG_HOME": ".config"}
+
+
+class RackProcess:
+    """A program that runs in a rack. Whoever starts one waits for it."""
+
+    def __init__(self, line: socket.socket, out: IO[bytes], err: IO[bytes]) -> None:
+        self.line = line
+        self._sinks = {1: out, 2: err}
+        self._lines = Lines()
+        self._code: int | None = None
+
+    def kill(self, number: int) -> None:
+        """Send a signal to the program and all in its process group."""
+        self.send({"signal": int(number)})
+
+    def send(self, message: Message) -> None:
+        """Send what belongs to it: input, a window size."""
+        with suppress(OSError):
+            self.line.sendall(encode(message))
+
+    def take(self) -> bool:
+        """Take in what it says, waiting for something; return False once it has ended.
+
+        Raises NotReadyError if the rack goes down.
+        """
+        for message in _messages(self.line, self._lines):
+            if "out" in message:
+                sink = self._sinks[message["out"]]
+                sink.write(base64.b64decode(message["data"]))
+                sink.flush()
+            if message.get("end"):
+                self._code = _checked(message)["code"]
+        return self._code is None
+
+    def wait(self) -> int:
+        """Wait for its end, passing on its output; return its exit code (128 + n by signal n)."""
+        while self._code is None:
+            self.take()
+        self.line.close()
+        return self._code
 
 
 class RackHandle:
@@ -35,21 +89,10 @@ class RackHandle:
 
     def __init__(self, folder: RackFolder) -> None:
         self._folder = folder
-
-    @property
-    def name(self) -> str:
-        """The rack's name."""
-        return self._folder.name
-
-    @property
-    def folder(self) -> Path:
-        """The rack's folder."""
-        return self._folder.path
-
-    @property
-    def inventory(self) -> Path:
-        """Its Ansible inventory, which holds within the rack only."""
-        return self._folder.inventory
+        self.name = folder.name
+        self.folder = folder.path
+        # it holds within the rack only
+        self.inventory = folder.inventory
 
     @property
     def password(self) -> str:
@@ -85,57 +128,49 @@ class RackHandle:
         line = call(self._folder, request)
         return RackProcess(line, stdout or sys.stdout.buffer, stderr or sys.stderr.buffer)
 
-    def run(
-        self,
-        argv: Sequence[str],
-        cwd: Path | None = None,
-        env: Mapping[str, str] | None = None,
-        stdout: IO[bytes] | None = None,
-        stderr: IO[bytes] | None = None,
-    ) -> int:
-        """Run a program in the rack to its end, without input; return its exit code."""
-        process = self.start(argv, cwd, env, stdout, stderr)
+    def run(self, argv: Sequence[str], **where: Any) -> int:
+        """Run a program in the rack to its end, without input; return its exit code.
+
+        `where` is what `start` takes.
+        """
+        process = self.start(argv, **where)
         process.send({"input": ""})
         return process.wait()
 
     def let_pass(self, seconds: float) -> None:
         """Let so much of the rack's time pass."""
-        self._ask({"do": "pass", "seconds": seconds})
+        ask(self._folder, {"do": "pass", "seconds": seconds})
 
     def dump(self, device: str) -> str:
-        """Return the whole state of a device, taken at its console: see `snapshot.dump`."""
-        return str(self._ask({"do": "device", "device": device, "request": {"op": "dump"}}))
+        """Return the whole state of a device, taken at its console: see `console.dump`."""
+        return str(self._at_console(device, op="dump"))
 
     def inject(self, device: str, what: str, port: str = "") -> Any:
-        """Let something befall a device: see `injections.KINDS`. `port` is an interface's name."""
-        request = {"op": "inject", "what": what, "port": port}
-        return self._ask({"do": "device", "device": device, "request": request})
+        """Let something happen to a device: see `console.KINDS`. `port` is an interface's name."""
+        return self._at_console(device, op="inject", what=what, port=port)
+
+    def _at_console(self, device: str, **request: str) -> Any:
+        return ask(self._folder, {"do": "device", "device": device, "request": request})
 
     def status(self) -> dict[str, Any]:
         """Return what the rack is doing: `state`, `busy` (requests), process ids."""
-        return dict(self._ask({"do": "status"}))
+        return dict(ask(self._folder, {"do": "status"}))
 
     def down(self) -> None:
         """End the rack and remove its folder's files."""
         with suppress(NotReadyError):
-            self._ask({"do": "down"})
+            ask(self._folder, {"do": "down"})
         deadline = time.monotonic() + _START_S
         while self._folder.socket.exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._folder.remove()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        return ask(self._folder, request)
-
     def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
-        made = {key: value for key, value in caller.items() if key not in _LEFT_OUT}
         home = Path(caller.get("HOME") or Path.home())
-        for key, place in _XDG.items():
-            made.setdefault(key, str(home / place))
-        path = caller.get("PATH", "/usr/local/bin:/usr/bin:/bin")
         return {
-            **made,
-            "PATH": f"{path}:{SBIN}",
+            **{key: str(home / place) for key, place in _XDG.items()},
+            **{key: value for key, value in caller.items() if key not in _LEFT_OUT},
+            "PATH": f"{caller.get('PATH', '/usr/local/bin:/usr/bin:/bin')}:{SBIN}",
             "HOME": "/run/home",
             "TMPDIR": "/run/tmp",
             "USER": "root",
@@ -251,3 +286,58 @@ def _start(
         process.terminate()
         process.wait()
         raise
+
+
+def connect(folder: RackFolder) -> socket.socket:
+    """Connect to a rack's supervisor. Raises NotReadyError if the rack is not up.
+
+    By a name that is short enough for a socket's, however deep the folder is.
+    """
+    line = socket.socket(socket.AF_UNIX)
+    try:
+        place = os.open(folder.path, os.O_PATH | os.O_DIRECTORY)
+        try:
+            line.connect(f"/proc/self/fd/{place}/{folder.socket.name}")
+        finally:
+            os.close(place)
+    except OSError as error:
+        line.close()
+        raise NotReadyError(
+            f"the rack {folder.name} is not up", "start it: closloop rack up"
+        ) from error
+    return line
+
+
+def call(folder: RackFolder, request: Message) -> socket.socket:
+    """Send a rack's supervisor a request; return the line that the answers come on."""
+    line = connect(folder)
+    line.sendall(encode(request))
+    return line
+
+
+def ask(folder: RackFolder, request: Message, progress: Progress = lambda *_: None) -> Any:
+    """Send a rack's supervisor a request, wait for its end and return its result.
+
+    Raises NotReadyError with what the rack says if it fails.
+    """
+    with call(folder, request) as line:
+        lines = Lines()
+        while True:
+            for message in _messages(line, lines):
+                if message.get("end"):
+                    return _checked(message).get("ok")
+                if "stage" in message:
+                    progress(message["stage"], message.get("done", 0), message.get("of", 0))
+
+
+def _messages(line: socket.socket, lines: Lines) -> list[Message]:
+    piece = line.recv(PIECE_BYTES)
+    if not piece:
+        raise NotReadyError("the rack went down", "start it again: closloop rack up")
+    return lines.feed(piece)
+
+
+def _checked(message: Message) -> Message:
+    if "error" in message:
+        raise NotReadyError(message["error"], message.get("remedy", ""))
+    return message

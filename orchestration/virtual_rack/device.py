@@ -17,29 +17,22 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from orchestration.backends.emulated.namespaces import offloads_off, route_socket, send_requests
 from orchestration.device import qdiscs
-from orchestration.virtual_rack import asic, cabling, injections, snapshot, tools
-from orchestration.virtual_rack.frames import Lines, encode
+from orchestration.device.agent.resp import SOCKET
+from orchestration.virtual_rack import cabling, console
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
-from orchestration.virtual_rack.system import (
-    CLONE_NEWIPC,
-    CLONE_NEWNET,
-    CLONE_NEWNS,
-    CLONE_NEWPID,
-    CLONE_NEWUTS,
-    unshare,
-)
+from orchestration.virtual_rack.system import run, run_batch, unshare
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/root",
     "LANG": "C.UTF-8",
 }
-_READ_BYTES = 1 << 16
 # What a SONiC switch says in APPL_DB once its ports are there.
 _PORTS_READY = "PORT_TABLE:PortInitDone"
 _BRIDGE_S = 30.0
@@ -58,7 +51,7 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
     if between == 0:
         here.close()
         try:
-            unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWPID | CLONE_NEWNET)
+            unshare()
             pid = os.fork()  # the first in the new process namespace
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))
@@ -95,7 +88,7 @@ class Device:
         self._lines = Lines()
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: Message) -> None:
         """Send a message to the guest's first process."""
         self._line.sendall(encode(message))
 
@@ -111,8 +104,7 @@ class Device:
         self._hear()
         self._connect()
         if self.name in self.layout.sonic:
-            asic.set_up(self.layout, self.name)
-            tools.run_batch("ip", asic.routes(self.layout, self.name))
+            cabling.set_up_switch(self.layout, self.name)
             self.start_redis()
             self._start_bridge()
             self._await_bridge()
@@ -122,8 +114,8 @@ class Device:
 
     def _connect(self) -> None:
         ports = [self.layout.interface(p) for p in self.layout.testbed.ports_of[self.name]]
-        tools.run_batch("ip", cabling.management(self.layout, self.name))
-        tools.run_batch("ip", cabling.ports_up(self.layout, self.name))
+        run_batch("ip", cabling.management(self.layout, self.name))
+        run_batch("ip", cabling.ports_up(self.layout, self.name))
         if on := offloads_off(ports):
             raise RuntimeError(f"offloads stay on: {', '.join(on)}")
         lines = cabling.delays(self.layout, self.name)
@@ -131,9 +123,9 @@ class Device:
             root, handle = qdiscs.TC_H_ROOT, qdiscs.NETEM_HANDLE
             indices = ((socket.if_nametoindex(line), ns) for line, (ns, _) in lines.items())
             send_requests(netlink, [qdiscs.netem(i, handle, root, ns) for i, ns in indices])
-        tools.run_batch("tc", cabling.arrivals(self.layout, self.name))
+        run_batch("tc", cabling.arrivals(self.layout, self.name))
         for argv in cabling.rdma(self.layout, self.name):
-            tools.run(argv)
+            run(argv)
 
     def start(
         self, name: str, argv: Sequence[str], group: str | None = None, **environment: str
@@ -154,10 +146,10 @@ class Device:
 
     def start_redis(self) -> None:
         """Start Redis as SONiC does: on a socket and the loopback, telling of every change."""
-        folder = Path(tools.REDIS_SOCKET).parent
+        folder = Path(SOCKET).parent
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
-            "unixsocket": tools.REDIS_SOCKET,
+            "unixsocket": SOCKET,
             "unixsocketperm": "770",
             "bind": "127.0.0.1",
             "notify-keyspace-events": "AKE",
@@ -175,11 +167,11 @@ class Device:
 
     def _await_bridge(self) -> None:
         """Wait until the switch's daemons have filled its databases."""
-        argv = ("redis-cli", "-s", tools.REDIS_SOCKET, "exists", _PORTS_READY)
+        argv = ("redis-cli", "-s", SOCKET, "exists", _PORTS_READY)
         end = time.monotonic() + _BRIDGE_S
         while time.monotonic() < end and self.programs["sonic"].poll() is None:
             with suppress(RuntimeError):
-                if tools.run(argv).strip() == "1":
+                if run(argv).strip() == "1":
                     return
             time.sleep(0.02)
         logs = (Path(f"/var/log/{name}.log") for name in ("redis", "sonic"))
@@ -198,24 +190,24 @@ class Device:
         while True:
             for fd, _ in poll.poll():
                 if fd == wake:
-                    os.read(wake, _READ_BYTES)
+                    os.read(wake, PIECE_BYTES)
                     _reap()
                 else:
                     for request in self._hear():
                         self.say(self._answer(request))
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, request: Message) -> Message:
         try:
             if request["op"] == "dump":
-                state = snapshot.dump(self.layout, self.name, self._differences)
+                state = console.dump(self.layout, self.name, self._differences)
                 return {"id": request["id"], "ok": state}
-            return {"id": request["id"], "ok": injections.inject(self, request)}
+            return {"id": request["id"], "ok": console.inject(self, request)}
         except Exception as error:
             return {"id": request["id"], "error": f"{self.name}: {error}"}
 
-    def _hear(self) -> list[dict[str, Any]]:
+    def _hear(self) -> list[Message]:
         while True:
-            piece = self._line.recv(_READ_BYTES)
+            piece = self._line.recv(PIECE_BYTES)
             if not piece:
                 os._exit(0)
             if messages := self._lines.feed(piece):

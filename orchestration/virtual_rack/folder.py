@@ -11,96 +11,61 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.virtual_rack.layout import Layout
 
+PROJECT = Path(__file__).resolve().parents[2]
+SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _FORMAT = 1
+# Programs that a rack's devices run, and Debian's packages of them.
+_PROGRAMS = {
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "lldpd": "lldpd",
+}
+_SONIC_PROGRAMS = {"redis-server": "redis-server", "redis-cli": "redis-tools", "sudo": "sudo"}
+_ROCE_PROGRAMS = {"rdma": "iproute2"}
 
 
-@dataclass(frozen=True)
 class RackFolder:
     """A rack's folder, which need not exist yet. What is secret in it only its owner can read."""
 
-    path: Path
-
-    @property
-    def name(self) -> str:
-        """The rack's name."""
-        return self.path.name
-
-    @property
-    def inventory(self) -> Path:
-        """The Ansible inventory of the rack."""
-        return self.path / "inventory.yml"
-
-    @property
-    def mark(self) -> Path:
-        """The file that tells a virtual rack's inventory from others."""
-        return self.path / "rack.json"
-
-    @property
-    def layout(self) -> Path:
-        """What the rack consists of (`layout.Layout`)."""
-        return self.path / "layout.json"
-
-    @property
-    def key(self) -> Path:
-        """The controller's private key."""
-        return self.path / "key"
-
-    @property
-    def public_key(self) -> Path:
-        """The key that every device's users can be logged in to with."""
-        return self.path / "key.pub"
-
-    @property
-    def password(self) -> Path:
-        """The password of the devices' users admin and operator."""
-        return self.path / "password"
-
-    @property
-    def known_hosts(self) -> Path:
-        """Every device's host key."""
-        return self.path / "known_hosts"
-
-    @property
-    def ssh_config(self) -> Path:
-        """Settings by which `ssh DEVICE` works in the rack."""
-        return self.path / "ssh_config"
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        # the Ansible inventory, and what tells it from others
+        self.inventory, self.mark = path / "inventory.yml", path / "rack.json"
+        # what the rack consists of (`layout.Layout`)
+        self.layout = path / "layout.json"
+        # the controller's key, which all users of devices can be logged in to with
+        self.key, self.public_key = path / "key", path / "key.pub"
+        # of the devices' users admin and operator
+        self.password = path / "password"
+        # every device's host key, and settings by which `ssh DEVICE` works in the rack
+        self.known_hosts, self.ssh_config = path / "known_hosts", path / "ssh_config"
+        # the script that the guest begins with, and where its kernel keeps files of its own
+        self.init, self.guest = path / "init", path / "guest"
+        # messages to the guest that it has not read yet
+        self.inbox = path / "inbox"
+        # what the guest's kernel and its processes print
+        self.console = path / "console.log"
+        # where the supervisor listens; there only while the rack is up
+        self.socket = path / "socket"
 
     def host_key(self, device: str) -> Path:
         """A device's own private key."""
         return self.path / "host_keys" / device
-
-    @property
-    def init(self) -> Path:
-        """The script that the guest begins with."""
-        return self.path / "init"
-
-    @property
-    def guest(self) -> Path:
-        """The guest's working folder, where its kernel keeps files of its own."""
-        return self.path / "guest"
-
-    @property
-    def inbox(self) -> Path:
-        """Messages to the guest that it has not read yet."""
-        return self.path / "inbox"
-
-    @property
-    def console(self) -> Path:
-        """What the guest's kernel and its processes print."""
-        return self.path / "console.log"
-
-    @property
-    def socket(self) -> Path:
-        """Where the supervisor listens; there only while the rack is up."""
-        return self.path / "socket"
 
     def make(self) -> None:
         """Make the folder. Raises InputError if something else is in it."""
@@ -162,3 +127,87 @@ def racks_folder() -> Path:
     """Return the folder of racks that were given no other."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "closloop" / "racks"
+
+
+def shortcomings() -> list[str]:
+    """Return what the rack's devices cannot do because of this machine, in words."""
+    lldpd = _which("lldpd")
+    lldpctl = Path(lldpd).with_name("lldpctl") if lldpd else None
+    if lldpctl and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
+        return [
+            f"{lldpctl} is not yours to execute, so the devices cannot say who their neighbours "
+            "are: become a member of its group (usermod -aG adm)"
+        ]
+    return []
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
+
+
+def require_programs(layout: Layout) -> None:
+    """Raise NotReadyError with what to install, if the devices would lack a program."""
+    sonic, roce = _SONIC_PROGRAMS if layout.sonic else {}, _ROCE_PROGRAMS if layout.roce else {}
+    wanted = {**_PROGRAMS, **sonic, **roce}
+    missing = [name for name in wanted if not _which(name)]
+    if missing:
+        packages = " ".join(dict.fromkeys(wanted[name] for name in missing))
+        raise NotReadyError(
+            f"a rack's devices need {', '.join(missing)}: not installed",
+            f"apt-get install {packages}",
+        )
+
+
+def write_folder(place: RackFolder, layout: Layout) -> None:
+    """Write everything that the guest and its users read, with new keys."""
+    from inventory.ansible import write_rack
+
+    place.clear()
+    place.sign()
+    place.layout.write_text(json.dumps(layout.to_json()))
+    _new_key(place.key, "controller")
+    place.password.touch(0o600)
+    place.password.write_text(secrets.token_urlsafe(12) + "\n")
+    known = []
+    for folder in (place.host_key(""), place.guest, place.inbox):
+        folder.mkdir(mode=0o700)
+    for device, address in layout.address.items():
+        key = place.host_key(device)
+        _new_key(key, device)
+        public = key.with_name(f"{key.name}.pub").read_text().split()
+        known.append(f"{address} {' '.join(public[:2])}\n")
+    place.known_hosts.write_text("".join(known))
+    place.ssh_config.write_text(_ssh_config(place, layout))
+    write_rack(layout.rack(place.key, place.known_hosts), place.inventory)
+    place.init.write_text(_init_script(place))
+    place.init.chmod(0o755)
+
+
+def python_path() -> str:
+    """Return a PYTHONPATH with this project first."""
+    return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+
+
+def _init_script(place: RackFolder) -> str:
+    return (
+        "#!/bin/sh\n"
+        f"export CLOSLOOP_RACK_FOLDER={shlex.quote(str(place.path))}\n"
+        f"export PYTHONPATH={shlex.quote(python_path())} PYTHONDONTWRITEBYTECODE=1\n"
+        "export PYTHONUNBUFFERED=1 LANG=C.UTF-8\n"
+        f"export PATH={SBIN}:/usr/local/bin:/usr/bin:/bin\n"
+        f"exec {shlex.quote(sys.executable)} -P -m orchestration.virtual_rack.guest\n"
+    )
+
+
+def _new_key(file: Path, comment: str) -> None:
+    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file)]
+    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
+
+
+def _ssh_config(place: RackFolder, layout: Layout) -> str:
+    rack = layout.rack(place.key, place.known_hosts)
+    return "".join(
+        f"Host {name}\n  HostName {access.address}\n  User {access.user}\n"
+        f'  IdentityFile "{place.key}"\n  UserKnownHostsFile "{place.known_hosts}"\n'
+        for name, access in rack.access.items()
+    )

@@ -26,19 +26,17 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.model.errors import ClosloopError
-from orchestration.virtual_rack import cabling, tools
+from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.frames import Lines, encode
-from orchestration.virtual_rack.inbox import Incoming
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
-from orchestration.virtual_rack.system import bind, mount, power_off, unmount
+from orchestration.virtual_rack.system import bind, mount, power_off, run, run_batch, unmount
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")
-_READ_BYTES = 1 << 16
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
 # Of virtual time, which costs nothing: until the devices know their neighbours.
@@ -62,7 +60,7 @@ class Guest:
         self._busy: set[int] = set()
         self._waits: dict[int, float] = {}
 
-    def say(self, message: dict[str, Any]) -> None:
+    def say(self, message: Message) -> None:
         """Send a message to the supervisor."""
         data = encode(message)
         while data:
@@ -70,12 +68,12 @@ class Guest:
 
     def boot(self) -> None:
         """Start all devices and connect them."""
-        tools.run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
+        run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
         allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
         allowed.write_text(_CONGESTION_CONTROLS)
         Path("/proc/sys/vm/overcommit_memory").write_text("1")  # what Redis asks for
         if self._layout.roce:
-            tools.run(["rdma", "system", "set", "netns", "exclusive"])
+            run(["rdma", "system", "set", "netns", "exclusive"])
         authorized = self._folder.public_key.read_text()
         password = self._folder.password.read_text().strip()
         pids = {}
@@ -84,7 +82,7 @@ class Guest:
             keys = Keys(authorized, host_key, password)
             pids[device], self._devices[device] = fork_device(self._layout, device, keys)
         self._await_all("built", "file trees")
-        tools.run_batch("ip", cabling.links(self._layout, pids))
+        run_batch("ip", cabling.links(self._layout, pids))
         for line in self._devices.values():
             line.sendall(encode({}))
         self._await_all("up", "devices")
@@ -98,7 +96,7 @@ class Guest:
         for number, (device, line) in enumerate(self._devices.items(), start=1):
             self.say({"stage": stage, "done": number, "of": len(self._devices)})
             lines = Lines()
-            while not (messages := lines.feed(line.recv(_READ_BYTES) or b"\n")):
+            while not (messages := lines.feed(line.recv(PIECE_BYTES) or b"\n")):
                 pass
             if word not in messages[0]:
                 raise RuntimeError(f"{device}: {messages[0].get('failed', messages[0])}")
@@ -125,7 +123,7 @@ class Guest:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._watch(self._line, self._hear)
-        self._watch(woken, lambda: os.read(woken, _READ_BYTES))
+        self._watch(woken, lambda: os.read(woken, PIECE_BYTES))
         for device, line in self._devices.items():
             self._watch(line, partial(self._hear_device, device, Lines()))
         self.say({"ready": True})
@@ -152,7 +150,7 @@ class Guest:
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
     def _hear(self) -> None:
-        for message in self._inbox.take(os.read(self._line, _READ_BYTES)):
+        for message in self._inbox.take(os.read(self._line, PIECE_BYTES)):
             self.say({"took": True})
             number = int(message["id"])
             try:
@@ -164,7 +162,7 @@ class Guest:
             except Exception as error:
                 self._end(number, error=f"{type(error).__name__}: {error}")
 
-    def _begin(self, number: int, message: dict[str, Any]) -> None:
+    def _begin(self, number: int, message: Message) -> None:
         match message["do"]:
             case "run":
                 _look_anew()
@@ -193,7 +191,7 @@ class Guest:
             self._forget(fd)
             command.drop(fd)
 
-    def _control(self, command: Command, message: dict[str, Any]) -> None:
+    def _control(self, command: Command, message: Message) -> None:
         """Pass on what belongs to a command; watch its input for as long as it is not taken."""
         self._forget(command.input)
         command.control(message)
@@ -231,7 +229,7 @@ class Guest:
         self._end(number, code=exit_code(status))
 
     def _hear_device(self, device: str, lines: Lines) -> None:
-        piece = self._devices[device].recv(_READ_BYTES)
+        piece = self._devices[device].recv(PIECE_BYTES)
         if not piece:
             self._selector.unregister(self._devices[device])
             self.say({"died": device})
@@ -247,7 +245,7 @@ def give_rdma_device(name: str, pid: int) -> None:
     place.parent.mkdir(exist_ok=True)
     place.touch()
     bind(f"/proc/{pid}/ns/net", str(place))
-    tools.run(["rdma", "dev", "set", name, "netns", name])
+    run(["rdma", "dev", "set", name, "netns", name])
     unmount(str(place))
     place.unlink()
 

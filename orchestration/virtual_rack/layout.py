@@ -126,19 +126,15 @@ def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str])
     from inventory.strictyaml import suggest
 
     roce = testbed.hosts if tuple(roce) == ("all",) else tuple(roce)
-    for option, names, known, kind in (
-        ("--sonic", sonic, testbed.switches, "switch"),
-        ("--roce", roce, testbed.hosts, "host"),
+    for option, names, known, kind, kinds in (
+        ("--sonic", sonic, testbed.switches, "switch", "switches"),
+        ("--roce", roce, testbed.hosts, "host", "hosts"),
     ):
         for name in names:
             if name not in known:
-                raise InputError.single(
-                    option,
-                    f"testbed {testbed.name} has no {kind} {name!r}",
-                    f"{suggest(name, known)}its {kind}es are {', '.join(known)}"
-                    if kind == "switch"
-                    else f"{suggest(name, known)}its hosts are {', '.join(known)}",
-                )
+                what = f"testbed {testbed.name} has no {kind} {name!r}"
+                remedy = f"{suggest(name, known)}its {kinds} are {', '.join(known)}"
+                raise InputError.single(option, what, remedy)
     return Layout(testbed, tuple(dict.fromkeys(sonic)), tuple(dict.fromkeys(roce)))
 
 

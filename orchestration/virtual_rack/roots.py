@@ -1,6 +1,10 @@
 """A device's file tree: the machine's, with a layer of the device's own that takes all it writes.
 
-Runs in the device's first process, in its new namespaces.
+It is made in the device's first process, in its new namespaces. A device's users:
+
+root        by key only
+admin       as on SONiC: by key or password, sudo for everything without one
+operator    by key or password, no sudo
 """
 
 from __future__ import annotations
@@ -11,11 +15,11 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.virtual_rack import accounts
+from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.system import MS_PRIVATE, MS_REC, bind, enter_root, mount
 
@@ -23,7 +27,6 @@ from orchestration.virtual_rack.system import MS_PRIVATE, MS_REC, bind, enter_ro
 DISK_BYTES = 64 << 20
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 LAYOUT_FILE = "/etc/closloop/layout.json"
-PROJECT = Path(__file__).resolve().parents[2]
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 _PLACE = Path("/run/device")
 
@@ -48,6 +51,24 @@ configure lldp portidsubtype ifname
 configure system interface pattern {ports}
 """
 
+ADMIN, OPERATOR = "admin", "operator"
+_FIRST_UID = 1000
+# Groups of SONiC's user.
+_ADMIN_GROUPS = ("sudo", "redis", "docker")
+_NOBODY = 65_534
+# The user's or group's number, in a line of either file.
+_ID_FIELD = 2
+
+PAM_SUDO = (
+    "auth required pam_unix.so\naccount required pam_permit.so\nsession required pam_permit.so\n"
+)
+SUDOERS = (
+    "Defaults env_reset\n"
+    'Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"\n'
+    "root ALL=(ALL:ALL) ALL\n"
+    "%sudo ALL=(ALL:ALL) NOPASSWD: ALL\n"
+)
+
 
 @dataclass(frozen=True)
 class Keys:
@@ -70,7 +91,11 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     for folder in (upper, work, root, run, tmp):
         folder.mkdir()
         folder.chmod(0o1777 if folder == tmp else 0o755)
-    _write(upper, _files(layout, device, keys))
+    for name, (text, mode) in _files(layout, device, keys).items():
+        file = upper / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
     _homes(upper, keys)
     options = f"lowerdir=/,upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
@@ -95,9 +120,8 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
 
 def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]]:
     """Text and mode of each file that a device has instead of the machine's."""
-    users = accounts.passwd(Path("/etc/passwd").read_text(errors="replace"))
-    groups = accounts.group(Path("/etc/group").read_text(errors="replace"))
-    secret = password_hash(keys.password)
+    users = passwd(Path("/etc/passwd").read_text(errors="replace"))
+    groups = group(Path("/etc/group").read_text(errors="replace"))
     number = list(layout.address).index(device)
     ports = "Ethernet*" if device in layout.sonic else "eth*"
     return {
@@ -105,11 +129,11 @@ def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]
         "/etc/hosts": (f"127.0.0.1 localhost\n{layout.address[device]} {device}\n", 0o644),
         "/etc/machine-id": (f"{number:032x}\n", 0o444),
         "/etc/passwd": (users, 0o644),
-        "/etc/shadow": (accounts.shadow(secret, users), 0o600),
+        "/etc/shadow": (shadow(password_hash(keys.password), users), 0o600),
         "/etc/group": (groups, 0o644),
         "/etc/gshadow": ("", 0o600),
-        "/etc/sudoers": (accounts.SUDOERS, 0o440),
-        "/etc/pam.d/sudo": (accounts.PAM_SUDO, 0o644),
+        "/etc/sudoers": (SUDOERS, 0o440),
+        "/etc/pam.d/sudo": (PAM_SUDO, 0o644),
         SSHD_CONFIG: (_SSHD.format(address=layout.address[device]), 0o644),
         HOST_KEY: (keys.host_key, 0o600),
         LAYOUT_FILE: (json.dumps(layout.to_json()), 0o644),
@@ -117,16 +141,8 @@ def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]
     }
 
 
-def _write(upper: Path, files: Mapping[str, tuple[str, int]]) -> None:
-    for path, (text, mode) in files.items():
-        file = upper / path.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        file.chmod(mode)
-
-
 def _homes(upper: Path, keys: Keys) -> None:
-    for home, uid in accounts.homes().values():
+    for home, uid in homes().values():
         folder = upper / home.lstrip("/")
         (folder / ".ssh").mkdir(parents=True)
         (folder / ".ssh" / "authorized_keys").write_text(keys.authorized)
@@ -144,3 +160,61 @@ def password_hash(password: str) -> str:
     crypt.restype = ctypes.c_char_p
     made: bytes | None = crypt(password.encode(), b"$5$rounds=1000$closloop$")
     return made.decode() if made else "*"
+
+
+def homes() -> dict[str, tuple[str, int]]:
+    """Home folder and uid (and gid) of each user that logs in."""
+    return {
+        "root": ("/home/root", 0),
+        ADMIN: (f"/home/{ADMIN}", _FIRST_UID),
+        OPERATOR: (f"/home/{OPERATOR}", _FIRST_UID + 1),
+    }
+
+
+def passwd(machine: str) -> str:
+    """Return a device's /etc/passwd from the machine's: its system users, and ours."""
+    lines = [f"root:x:0:0:root:{homes()['root'][0]}:/bin/bash"]
+    lines += _system_lines(machine, {*homes()})
+    lines += [
+        f"{name}:x:{uid}:{uid}::{home}:/bin/bash" for name, (home, uid) in homes().items() if uid
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def shadow(password_hash: str, passwd_text: str) -> str:
+    """Return a device's /etc/shadow: `password_hash` for admin and operator, none for the others.
+
+    `*` and not `!`, which sshd takes for a locked account.
+    """
+    names = (line.split(":", 1)[0] for line in passwd_text.splitlines())
+    secret = {ADMIN: password_hash, OPERATOR: password_hash}
+    return "".join(f"{name}:{secret.get(name, '*')}:20000:0:99999:7:::\n" for name in names)
+
+
+def group(machine: str) -> str:
+    """Return a device's /etc/group from the machine's: its system groups, and ours."""
+    own = {*_ADMIN_GROUPS, ADMIN, OPERATOR}
+    lines = _system_lines(machine, own)
+    known = {line.split(":")[0]: _number(line) for line in _lines(machine)}
+    free = (number for number in range(900, 1000) if number not in known.values())
+    for name in _ADMIN_GROUPS:
+        lines.append(f"{name}:x:{known.get(name) or next(free)}:{ADMIN}")
+    lines += [f"{name}:x:{uid}:" for name, (_, uid) in homes().items() if uid]
+    return "\n".join(lines) + "\n"
+
+
+def _system_lines(text: str, left_out: Collection[str]) -> list[str]:
+    def kept(name: str, number: int) -> bool:
+        return name not in left_out and (number < _FIRST_UID or number == _NOBODY)
+
+    return [line for line in _lines(text) if kept(line.split(":")[0], _number(line))]
+
+
+def _number(line: str) -> int:
+    return int(line.split(":")[_ID_FIELD])
+
+
+def _lines(text: str) -> list[str]:
+    """Lines of passwd or group that are whole: with a number where one belongs."""
+    lines = (line for line in text.splitlines() if line.count(":") > _ID_FIELD)
+    return [line for line in lines if line.split(":")[_ID_FIELD].isdigit()]

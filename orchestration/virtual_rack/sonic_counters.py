@@ -14,8 +14,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from orchestration.virtual_rack.sonic_kernel import Plane, PortCounts, QueueCounts
-from orchestration.virtual_rack.sonic_model import SwitchModel, port_oid, queue_oids
+from orchestration.virtual_rack.sonic_model import (
+    Plane,
+    PortCounts,
+    QueueCounts,
+    SwitchModel,
+    port_oid,
+    queue_oids,
+)
 
 FLOOR_MS = 100
 # Of the smoothed rates: the weight of the newest poll (port_rates.lua's alpha).

@@ -7,8 +7,9 @@ capabilities.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from inventory.rack import SONIC_QUEUE
 from orchestration.device import qdiscs
@@ -75,6 +76,53 @@ class SwitchModel:
         """Return a threshold as the ASIC takes it."""
         cell = self.traits.cell_bytes
         return -(-threshold_bytes // cell) * cell
+
+
+@dataclass(frozen=True)
+class Marking:
+    """RED of one queue as the ASIC has it; `None` in its place means that it never marks."""
+
+    kmin_bytes: int
+    kmax_bytes: int
+    percent: int
+
+
+@dataclass(frozen=True)
+class QueueCounts:
+    """One queue since the switch started. `depth_bytes` is what it holds now."""
+
+    depth_bytes: int = 0
+    tx_bytes: int = 0
+    tx_packets: int = 0
+    marked_packets: int = 0
+    dropped_packets: int = 0
+
+
+@dataclass(frozen=True)
+class PortCounts:
+    """One port since the switch started, as /proc/net/dev has it."""
+
+    rx_bytes: int = 0
+    rx_packets: int = 0
+    rx_errors: int = 0
+    rx_drops: int = 0
+    tx_bytes: int = 0
+    tx_packets: int = 0
+    tx_errors: int = 0
+    tx_drops: int = 0
+
+
+class Plane(Protocol):
+    """What orchagent and the counters need of a forwarding plane."""
+
+    def mark(self, port: str, queue: int, marking: Marking | None) -> None:
+        """Set RED of one queue."""
+
+    def queues(self) -> Mapping[tuple[str, int], QueueCounts]:
+        """Read every queue that packets go through, by port and number."""
+
+    def ports(self) -> Mapping[str, PortCounts]:
+        """Read every port."""
 
 
 def model_of(layout: Layout, device: str, traits: Traits | None = None) -> SwitchModel:

@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from orchestration.virtual_rack.sonic_model import QUEUES, SwitchModel, queue_oid, wred_oid
+from orchestration.virtual_rack.sonic_model import (
+    QUEUES,
+    Marking,
+    SwitchModel,
+    queue_oid,
+    wred_oid,
+)
 
 COLOURS = ("green", "yellow", "red")
 _MOST = 2**31 - 1
 _ECN = {
-    "ecn_none": "SAI_ECN_MARK_MODE_NONE",
-    "ecn_green": "SAI_ECN_MARK_MODE_GREEN",
-    "ecn_yellow": "SAI_ECN_MARK_MODE_YELLOW",
-    "ecn_red": "SAI_ECN_MARK_MODE_RED",
-    "ecn_green_yellow": "SAI_ECN_MARK_MODE_GREEN_YELLOW",
-    "ecn_green_red": "SAI_ECN_MARK_MODE_GREEN_RED",
-    "ecn_yellow_red": "SAI_ECN_MARK_MODE_YELLOW_RED",
-    "ecn_all": "SAI_ECN_MARK_MODE_ALL",
+    f"ecn_{name}": f"SAI_ECN_MARK_MODE_{name.upper()}"
+    for name in (*COLOURS, "none", "green_yellow", "green_red", "yellow_red", "all")
 }
 _NO_PROFILE = "oid:0x0"
 
@@ -37,15 +37,6 @@ class _Profile:
     oid: str
     attributes: dict[str, int | str] = field(default_factory=dict)
     thresholds: dict[tuple[str, str], int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Marking:
-    """RED of one queue as the ASIC has it; `None` in its place means that it never marks."""
-
-    kmin_bytes: int
-    kmax_bytes: int
-    percent: int
 
 
 class Orchagent:

@@ -19,14 +19,18 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.frames import Lines, encode
-from orchestration.virtual_rack.inbox import UNREAD, Outgoing
+from orchestration.virtual_rack.messages import (
+    PIECE_BYTES,
+    UNREAD,
+    Lines,
+    Message,
+    Outgoing,
+    encode,
+)
 
-_READ_BYTES = 1 << 16
 # A program whose caller has gone is asked to end; after this long it is killed.
 _GRACE_S = 30.0
 _BOOT_SILENCE_S = 180.0
@@ -42,7 +46,7 @@ class Client:
         self._writer = writer
         self.ended = asyncio.Event()
 
-    def tell(self, message: dict[str, Any]) -> None:
+    def tell(self, message: Message) -> None:
         """Send a message; one with `end` is the last."""
         if not self._writer.is_closing():
             self._writer.write(encode(message))
@@ -62,7 +66,7 @@ class Supervisor:
         self._inbox = Outgoing(folder.inbox)
         self._window = asyncio.Semaphore(UNREAD)
         self._ready = asyncio.Event()
-        self._failed: dict[str, Any] = {}
+        self._failed: Message = {}
         self._heard = asyncio.Event()
         self._guest: asyncio.subprocess.Process
 
@@ -103,7 +107,7 @@ class Supervisor:
             for task in tasks:
                 task.cancel()
 
-    def _death(self) -> dict[str, Any]:
+    def _death(self) -> Message:
         said = self._folder.console.read_bytes()[-_CONSOLE_TAIL_BYTES:].decode(errors="replace")
         return {
             "error": f"the rack's guest has ended; its console's last words:\n{said.strip()}",
@@ -133,12 +137,12 @@ class Supervisor:
         """Pass on what the guest says, until it ends."""
         assert self._guest.stdout is not None
         lines = Lines()
-        while piece := await self._guest.stdout.read(_READ_BYTES):
+        while piece := await self._guest.stdout.read(PIECE_BYTES):
             self._heard.set()
             for message in lines.feed(piece):
                 self._take(message)
 
-    def _take(self, message: dict[str, Any]) -> None:
+    def _take(self, message: Message) -> None:
         if "took" in message:
             self._window.release()
         elif "id" in message:
@@ -166,8 +170,8 @@ class Supervisor:
         if not self._busy:
             self._signal(signal.SIGSTOP)
 
-    async def _send(self, message: dict[str, Any]) -> None:
-        """Send the guest a message: as a file, whose number goes over the line (see `inbox`)."""
+    async def _send(self, message: Message) -> None:
+        """Send the guest a message: as a file, whose number goes over the line (see `messages`)."""
         await self._window.acquire()
         assert self._guest.stdin is not None
         self._guest.stdin.write(self._inbox.put(message))
@@ -208,14 +212,14 @@ class Supervisor:
         """Do what a client asks, until it goes."""
         lines = Lines()
         with suppress(ConnectionError):
-            while piece := await reader.read(_READ_BYTES):
+            while piece := await reader.read(PIECE_BYTES):
                 for message in lines.feed(piece):
                     if "do" in message:
                         await self._begin(client, message)
                     elif client.number in self._busy:
                         await self._send({**message, "id": client.number})
 
-    async def _begin(self, client: Client, message: dict[str, Any]) -> None:
+    async def _begin(self, client: Client, message: Message) -> None:
         match message["do"]:
             case "status":
                 state = "up" if self._ready.is_set() else "booting"

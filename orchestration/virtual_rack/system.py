@@ -1,17 +1,40 @@
-"""System calls that Python 3.11 has no words for: mounts and namespaces."""
+"""What a rack's devices are made with: programs, mounts and namespaces."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+from collections.abc import Iterable, Sequence
 
 MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
-CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
-CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
+# CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
+_OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 _SYS_PIVOT_ROOT = 155  # x86-64, the machine that user-mode Linux runs on
+_REBOOT_POWER_OFF = 0x4321FEDC
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+def run(argv: Sequence[str], text: str = "") -> str:
+    """Run a program to its end and return what it printed.
+
+    Raises RuntimeError with what it says if it fails.
+    """
+    done = subprocess.run(
+        argv, input=text, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()[-500:]
+        raise RuntimeError(f"{' '.join(argv)}: {said}")
+    return done.stdout
+
+
+def run_batch(program: str, lines: Iterable[str]) -> None:
+    """Run lines of iproute2's `ip` or `tc`, if there are any."""
+    if text := "".join(f"{line}\n" for line in lines):
+        run([program, "-batch", "-"], text)
 
 
 def _check(result: int, what: str) -> None:
@@ -22,20 +45,18 @@ def _check(result: int, what: str) -> None:
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
     """Mount a file system."""
-    result = _libc.mount(
-        source.encode(), target.encode(), kind.encode() or None, flags, options.encode() or None
-    )
-    _check(result, f"mount {source} on {target}")
+    words = (source.encode(), target.encode(), kind.encode() or None)
+    _check(_libc.mount(*words, flags, options.encode() or None), f"mount {source} on {target}")
 
 
-def bind(source: str, target: str, *, whole_tree: bool = False) -> None:
+def bind(source: str, target: str) -> None:
     """Make the file or folder `source` appear as `target`."""
-    mount(source, target, flags=MS_BIND | (MS_REC if whole_tree else 0))
+    mount(source, target, flags=MS_BIND)
 
 
-def unshare(flags: int) -> None:
-    """Leave the namespaces in `flags` for new ones."""
-    _check(_libc.unshare(flags), "unshare")
+def unshare() -> None:
+    """Leave mounts, host name, IPC and network for new ones; children get new process ids too."""
+    _check(_libc.unshare(_OWN), "unshare")
 
 
 def enter_root(root: str) -> None:
@@ -53,6 +74,5 @@ def unmount(target: str) -> None:
 
 def power_off() -> None:
     """End the guest."""
-    linux_reboot_cmd_power_off = 0x4321FEDC
     _libc.sync()
-    _libc.reboot(linux_reboot_cmd_power_off)
+    _libc.reboot(_REBOOT_POWER_OFF)

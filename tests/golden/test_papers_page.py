@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from orchestration.cli.papers import app
+from orchestration.cli.studies import papers as app
 from orchestration.model.errors import InputError
 
 FOLDER = Path(__file__).parent / "papers"

@@ -34,9 +34,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ROUTE = """
 import json, socket
 from inventory.addressing import attachments, nic_addresses, router_addresses
-from orchestration.virtual_rack import asic, tools
+from orchestration.virtual_rack.cabling import set_up_switch
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import LAYOUT_FILE
+from orchestration.virtual_rack.system import run_batch
 
 layout, name = Layout.from_json(json.load(open(LAYOUT_FILE))), socket.gethostname()
 testbed = layout.testbed
@@ -44,13 +45,12 @@ if name in testbed.hosts:
     port = testbed.ports_of[name][0]
     address = nic_addresses(testbed)[port.index]
     router = router_addresses(testbed)[testbed.peer_device(port).name]
-    tools.run_batch("ip", [f"address add {address}/32 dev eth0"] + [
+    run_batch("ip", [f"address add {address}/32 dev eth0"] + [
         f"route add 10.{number}.0.0/16 via {router} dev eth0 onlink src {address}"
         for number in attachments(testbed).values()
     ])
 elif name not in layout.sonic:
-    asic.set_up(layout, name)
-    tools.run_batch("ip", asic.routes(layout, name))
+    set_up_switch(layout, name)
 """
 
 # Prints the round trip times of pings in ns.

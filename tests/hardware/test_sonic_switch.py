@@ -30,9 +30,14 @@ from orchestration.device.agent.resp import (
 )
 from orchestration.model.records import MISSING
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.sonic_kernel import PortCounts, QueueCounts
-from orchestration.virtual_rack.sonic_model import Traits, model_of, version_file
-from orchestration.virtual_rack.sonic_orchagent import Marking
+from orchestration.virtual_rack.sonic_model import (
+    Marking,
+    PortCounts,
+    QueueCounts,
+    Traits,
+    model_of,
+    version_file,
+)
 from orchestration.virtual_rack.sonic_switch import READY, Bridge
 
 pytestmark = pytest.mark.redis

@@ -77,28 +77,28 @@ def test_online_learning_gives_each_switch_a_network_of_its_own(write):
     path = write("acc", AccLearner(1, testbed))
     tuner = Acc(path, online=True)
     tuner.reset(testbed, 1)
-    offline = checkpoint.load(path).arrays["q.0.weight"][0]
+    offline = tuner._net["q.0.weight"].whole[0]
     for number in range(1, 8):
         tuner.act(reading(testbed, number, 40_000 * (number % 3)))
-    own = tuner._parameters["q.0.weight"]
+    own = tuner._net["q.0.weight"].whole
     assert len(own) == len(testbed.switches)
     assert all(np.abs(copy - offline).max() > 0 for copy in own)
     assert np.abs(own[0] - own[-1]).max() > 0
     # a reset goes back to the checkpoint
     tuner.reset(testbed, 1)
-    np.testing.assert_array_equal(tuner._parameters["q.0.weight"][0], offline)
+    np.testing.assert_array_equal(tuner._net["q.0.weight"].whole[0], offline)
 
 
 def test_pet_learns_online_after_a_rollout(write):
     testbed = load_testbed("rlcc-7")
     tuner = Pet(write("pet", PetLearner(1, testbed)), online=True)
     tuner.reset(testbed, 1)
-    before = tuner._parameters["actor.0.weight"].copy()
+    before = tuner._net["actor.0.weight"].whole.copy()
     for number in range(1, 51):
         tuner.act(reading(testbed, number, 30_000 * (number % 5)))
-    np.testing.assert_array_equal(tuner._parameters["actor.0.weight"], before)
+    np.testing.assert_array_equal(tuner._net["actor.0.weight"].whole, before)
     tuner.act(reading(testbed, 51, 0))
-    assert np.abs(tuner._parameters["actor.0.weight"] - before).max() > 0
+    assert np.abs(tuner._net["actor.0.weight"].whole - before).max() > 0
 
 
 def test_queues_of_one_port_share_what_the_port_earns(write):
@@ -106,7 +106,7 @@ def test_queues_of_one_port_share_what_the_port_earns(write):
     assert len(testbed.queues) == 2 * 8
     tuner = Pet(write("pet", PetLearner(1, testbed)), collect=True)
     start = tuner.reset(testbed, 1)
-    assert len(start.queues) == 16  # a setting for each row of each port's matrix
+    assert len(start.action[0].targets) == 16  # a setting for each row of each port's matrix
     lengths = np.zeros(16, dtype=np.int64)
     lengths[0] = 400_000  # one class of the first port is congested
     tuner.act(reading(testbed, 1, lengths))
@@ -127,7 +127,9 @@ def test_history_is_newest_first_and_starts_empty():
 def test_a_reading_that_is_no_number_is_refused():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1)
-    bad = dataclasses.replace(reading(testbed, 1, 0), pmax=np.full(len(testbed.queues), np.nan))
+    good = reading(testbed, 1, 0)
+    ecn = {**good.settings[ECN.name], "pmax": np.full(len(testbed.queues), np.nan)}
+    bad = dataclasses.replace(good, settings={ECN.name: ecn})
     with pytest.raises(ValueError, match="no number for 'pmax' of queue 0"):
         window.push(bad)
 
@@ -135,7 +137,10 @@ def test_a_reading_that_is_no_number_is_refused():
 def test_flow_features_need_a_flow_table():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1, ("incast",))
-    blind = dataclasses.replace(reading(testbed, 1, 0), incast_degree=None)
+    seen = reading(testbed, 1, 0)
+    blind = dataclasses.replace(
+        seen, values={name: one for name, one in seen.values.items() if name != "incast_degree"}
+    )
     with pytest.raises(ValueError, match="needs the flow table"):
         window.push(blind)
 
@@ -148,10 +153,10 @@ def test_a_shipped_network_marks_early_at_a_congested_queue(name):
     testbed = load_testbed("graphcc")
     tuner = create(TunerSpec(name))
     setting = tuner.reset(testbed, 1)
-    kmax = setting.kmax_bytes.copy()
+    kmax = setting.action[0]["kmax_bytes"].copy()
     for number in range(1, 6):
         action = tuner.act(reading(testbed, number, 300_000, tx_share=0.95))
-        if not isinstance(action, NoAction):
-            kmax[action.queues] = action.kmax_bytes
+        for change in action:
+            kmax[change.targets] = change["kmax_bytes"]
     to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
     assert np.median(kmax[to_hosts]) <= 64_000

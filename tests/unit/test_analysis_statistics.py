@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special, stats
 
-from orchestration.analysis import statistics
+from orchestration.analysis import statistics, student_t
 from orchestration.analysis.statistics import (
     holm,
     paired_difference,
@@ -19,8 +20,6 @@ B = [11.5, 13.1, 10.2, 12.9, 14.0]
 
 
 def test_the_t_interval_is_scipys():
-    from scipy import stats
-
     found = t_interval(A)
     low, high = stats.t.interval(0.95, 4, np.mean(A), stats.sem(A))
     assert (found.mean, found.low, found.high, found.n) == pytest.approx((11, low, high, 5))
@@ -33,8 +32,6 @@ def test_one_repeat_has_a_mean_and_no_interval():
 
 
 def test_the_paired_difference_is_scipys_t_test():
-    from scipy import stats
-
     found, wanted = paired_difference(A, B), stats.ttest_rel(B, A)
     interval = wanted.confidence_interval(0.95)
     assert found.p_t == pytest.approx(wanted.pvalue)
@@ -140,3 +137,25 @@ def test_quantiles_of_sorted_values_are_numpys(values):
     wanted = np.quantile(ordered, (0.0, 0.5, 0.95, 0.99, 1.0))
     found = statistics._sorted_quantiles(ordered, (0.0, 0.5, 0.95, 0.99, 1.0))
     assert found == pytest.approx(wanted, rel=1e-9, abs=1e-6)
+
+
+@pytest.mark.parametrize("freedom", [0.5, 1, 2, 3, 4.7, 5, 11, 29.3, 100, 1000])
+def test_students_t_is_scipys(freedom):
+    for t in (-50, -9, -3, -1.1, -0.3, -1e-3, 0, 1e-6, 0.5, 2, 7.7, 200):
+        wanted = special.stdtr(freedom, t)
+        assert student_t.cdf(freedom, t) == pytest.approx(wanted, rel=1e-10), t
+    for probability in (0.001, 0.025, 0.5, 0.6, 0.95, 0.975, 0.9999):
+        wanted = special.stdtrit(freedom, probability)
+        found = student_t.quantile(freedom, probability)
+        assert found == pytest.approx(wanted, rel=1e-9, abs=1e-12), probability
+
+
+def test_students_t_at_its_ends():
+    assert student_t.cdf(1, 1) == pytest.approx(0.75, rel=1e-15)  # Cauchy's distribution
+    assert student_t.cdf(2, math.sqrt(2)) == pytest.approx(0.5 + math.sqrt(2) / 4, rel=1e-15)
+    assert [student_t.cdf(5, t) for t in (-math.inf, 0, math.inf)] == [0, 0.5, 1]
+    assert student_t.quantile(1, 0.9999) == pytest.approx(math.tan(0.4999 * math.pi), rel=1e-12)
+    assert student_t.quantile(10**6, 0.975) == pytest.approx(1.959966, abs=1e-6)
+    for nothing in (student_t.cdf(0, 1), student_t.cdf(3, math.nan), student_t.quantile(-1, 0.9)):
+        assert math.isnan(nothing)
+    assert math.isnan(student_t.quantile(4, 1))

@@ -10,11 +10,9 @@ from typer.testing import CliRunner
 from inventory.amend import amended
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.calibration.correct import correction
-from orchestration.calibration.file import read_calibration, to_json
-from orchestration.calibration.measure import marking
+from orchestration.calibration.measure import marking, read_calibration, to_json
 from orchestration.calibration.probes import path_kinds
-from orchestration.calibration.run import calibrate
+from orchestration.calibration.run import calibrate, correction
 from orchestration.cli.main import app
 from orchestration.model.errors import InputError
 from orchestration.model.records import PortRecords

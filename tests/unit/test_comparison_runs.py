@@ -1,8 +1,10 @@
 import dataclasses
 import json
+import re
 import shutil
 
 import numpy as np
+import plotly.graph_objects as go
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -142,7 +144,10 @@ def test_the_page_shows_every_picture_and_fetches_nothing(runs):
     margins = Margins()
     page = build_comparison(compare_runs([runs / "first", runs / "other"], margins))
     text = page[page.index("</head>") :]
-    assert text.count("<figure>") == 7
+    drawn = re.findall(r'<script type="application/json">(.*?)</script>', text, re.DOTALL)
+    assert text.count("<figure>") == len(drawn) == 7
+    for picture in drawn:
+        go.Figure(json.loads(picture))  # raises for an attribute that plotly does not know
     for said in ("Verdicts", "Where they part", "Likely causes", "Speed", "Made with"):
         assert said in text
     assert "src=" not in text

@@ -8,8 +8,7 @@ import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.fio import Direction, Fio, parse_json, parse_text
-from traffic.drivers.parsing import OutputError
-from traffic.drivers.programs import Flow, Output
+from traffic.drivers.programs import Flow, Output, OutputError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "fio"
 VERSIONS = ("3.33", "3.39", "3.41")
@@ -172,7 +171,7 @@ def test_a_flow_smaller_than_a_block_is_one():
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in problem for problem in Fio().check(options))
+    assert any(said in ": ".join(problem) for problem in Fio().check(options))
     assert Fio().check({"block": 4096, "rate": 10**9}) == []
 
 

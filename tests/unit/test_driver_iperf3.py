@@ -7,8 +7,7 @@ import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json, parse_text
-from traffic.drivers.parsing import OutputError
-from traffic.drivers.programs import Flow, Output
+from traffic.drivers.programs import Flow, Output, OutputError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "iperf3"
 VERSIONS = ("3.12", "3.18", "3.22")
@@ -206,10 +205,11 @@ def test_udp_takes_no_congestion_control():
         ({"protocol": "udp", "rate": 1, "congestion_control": "bbr"}, "leave it out"),
         ({"streams": 129}, "give at most 128"),
         ({"congestion_control": "a b"}, "letters"),
+        ({"protocol": "udp", "rate": 10**9, "block": 65_508}, "16 to 65507 bytes"),
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in problem for problem in Iperf3().check(options))
+    assert any(said in ": ".join(problem) for problem in Iperf3().check(options))
     assert Iperf3().check({"rate": 10**9, "streams": 4, "zerocopy": True}) == []
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from inventory.files import load_testbed
 from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers.parsing import OutputError
 from traffic.drivers.perftest import (
     Bandwidth,
     Latency,
@@ -16,7 +16,7 @@ from traffic.drivers.perftest import (
     parse_json,
     parse_text,
 )
-from traffic.drivers.programs import Flow, Output, driver
+from traffic.drivers.programs import Flow, Output, OutputError, driver
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "perftest"
 BOTH = pytest.mark.parametrize("version", ["4.5", "25.01"])
@@ -227,10 +227,20 @@ def test_small_flows_have_the_fewest_iterations_that_perftest_takes():
         ({"events": True}, "write tests only poll"),
         ({"test": "latency", "size": 2, "qps": 2}, "latency tests take neither"),
         ({"test": "latency"}, "latency tests want a size"),
+        ({"verb": "send", "events": True, "duration": 10**9}, "no duration with events"),
+        ({"rate_limit": 999}, "give at least 1000"),
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in problem for problem in Perftest().check(options))
+    assert any(said in ": ".join(problem) for problem in Perftest().check(options))
+
+
+def test_an_mtu_must_fit_the_testbeds():
+    testbed = load_testbed("graphcc")
+    (problem,) = Perftest().check({"mtu": 2048}, testbed)
+    assert (problem.option, problem.remedy) == ("mtu", "give at most 1024, or leave it out")
+    assert Perftest().check({"mtu": 1024}, testbed) == []
+    assert Perftest().check({"mtu": 2048}) == []
 
 
 def test_a_flow_is_placed_before_the_end_of_its_client():

@@ -8,10 +8,12 @@ import zlib
 
 import pytest
 
+from inventory.files import load_testbed
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from traffic.drivers import host_frames as incast
+from traffic.drivers.host_frames import MARK
 from traffic.drivers.programs import Flow, Output
-from traffic.drivers.scapy_incast import MARK, ScapyIncast, build, queue_pair
+from traffic.drivers.scapy_incast import ScapyIncast, build, queue_pair
 
 FLOW = Flow(9, 1_000, "h1", "h2", 2_500, "10.1.0.1", "10.2.0.1", 20_003, tos=104)
 
@@ -159,8 +161,19 @@ def test_receivers_count_the_frames_of_their_flow_only(shape):
     ],
 )
 def test_wrong_options_are_named(options, said):
-    assert any(said in problem for problem in ScapyIncast().check(options))
+    assert any(said in ": ".join(problem) for problem in ScapyIncast().check(options))
     assert ScapyIncast().check({"shape": "roce", "payload": 1024}) == []
+
+
+@pytest.mark.parametrize("shape", ["udp", "roce"])
+def test_the_largest_payload_that_is_taken_fills_the_testbeds_mtu(shape):
+    testbed, driver = load_testbed("graphcc"), ScapyIncast()
+    sizes = range(1400, testbed.mtu_bytes)
+    taken = [n for n in sizes if not driver.check({"shape": shape, "payload": n}, testbed)]
+    flow = dataclasses.replace(FLOW, size_bytes=100_000)
+    frame = build(flow, {"shape": shape, "payload": taken[-1]}).cycle[0]
+    assert len(frame) == 14 + testbed.mtu_bytes
+    assert driver.check({"shape": shape, "payload": taken[-1] + 1}) == []
 
 
 def test_a_flow_is_done_when_all_its_frames_came():

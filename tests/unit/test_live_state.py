@@ -14,9 +14,8 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, TrialError
 from orchestration.runner.run import run_campaign
-from orchestration.watch.export import state_to_json
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
-from orchestration.watch.ports import fullest, port_figures
+from orchestration.watch.ports import fullest, port_figures, state_to_json
 from orchestration.watch.state import RunReader, find_run
 
 CAMPAIGN = """\

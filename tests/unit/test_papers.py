@@ -14,12 +14,10 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
-from orchestration.studies.papers.catalogue import load_campaigns
+from orchestration.studies.catalogue import load_campaigns, put_aside
 from orchestration.studies.papers.claims import Claim, Section, load_claims
-from orchestration.studies.papers.results import Condition, SectionResult
-from orchestration.studies.papers.stale import put_aside
-from orchestration.studies.papers.verdicts import evaluate_claim
-from orchestration.studies.papers.words import against_yardsticks, amount
+from orchestration.studies.papers.results import Condition, SectionResult, evaluate_claim
+from orchestration.studies.papers.results_page import against_yardsticks, amount
 
 FOLDER = Path(__file__).parents[2] / "examples" / "papers"
 FILES = sorted(path.stem for path in FOLDER.glob("*.yml"))

@@ -12,13 +12,12 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.virtual_rack import attach, control, setup
+from orchestration.virtual_rack import attach, control, folder
 from orchestration.virtual_rack.commands import Command, exit_code
+from orchestration.virtual_rack.control import RackProcess, ask
 from orchestration.virtual_rack.folder import RackFolder
-from orchestration.virtual_rack.frames import Lines, encode
-from orchestration.virtual_rack.inbox import Incoming, Outgoing
 from orchestration.virtual_rack.layout import make_layout
-from orchestration.virtual_rack.process import RackProcess, ask
+from orchestration.virtual_rack.messages import Incoming, Lines, Outgoing, encode
 
 GRAPHCC = load_testbed("graphcc")
 
@@ -149,7 +148,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path):
 def test_what_a_rack_writes_is_its_owners_and_is_removed_again(tmp_path):
     place = RackFolder(tmp_path / "lab")
     place.make()
-    setup.write_folder(place, make_layout(GRAPHCC, ("spine1",), ()))
+    folder.write_folder(place, make_layout(GRAPHCC, ("spine1",), ()))
     assert place.is_rack()
     assert place.path.stat().st_mode & 0o777 == 0o700
     for secret in (place.key, place.password, place.host_key("h1")):
@@ -172,27 +171,27 @@ def test_one_start_at_a_time(tmp_path):
 
 def test_missing_programs_are_named_with_their_packages(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(setup, "SBIN", str(tmp_path))
+    monkeypatch.setattr(folder, "SBIN", str(tmp_path))
     for name in ("ip", "tc", "sshd", "ssh-keygen"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
     with pytest.raises(NotReadyError, match="lldpd, redis-server, redis-cli, sudo") as found:
-        setup.require_programs(make_layout(GRAPHCC, ("spine1",), ()))
+        folder.require_programs(make_layout(GRAPHCC, ("spine1",), ()))
     assert found.value.remedy == "apt-get install lldpd redis-server redis-tools sudo"
     with pytest.raises(NotReadyError, match="lldpd: not installed"):
-        setup.require_programs(make_layout(GRAPHCC, (), ()))
+        folder.require_programs(make_layout(GRAPHCC, (), ()))
 
 
 def test_lldp_that_only_others_may_ask(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(setup, "SBIN", str(tmp_path))
-    assert setup.shortcomings() == []
+    monkeypatch.setattr(folder, "SBIN", str(tmp_path))
+    assert folder.shortcomings() == []
     for name in ("lldpd", "lldpctl"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    assert setup.shortcomings() == []
+    assert folder.shortcomings() == []
     (tmp_path / "lldpctl").chmod(0o644)
-    assert "not yours to execute" in setup.shortcomings()[0]
+    assert "not yours to execute" in folder.shortcomings()[0]
 
 
 class FakeSupervisor:

@@ -10,7 +10,7 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.device import qdiscs
 from orchestration.model.errors import InputError
-from orchestration.virtual_rack import accounts, asic, cabling
+from orchestration.virtual_rack import cabling, roots
 from orchestration.virtual_rack.layout import Layout, highest_switch, make_layout
 from orchestration.virtual_rack.roots import password_hash
 
@@ -108,17 +108,17 @@ def test_cables_join_the_ports_under_their_names(layout):
 
 
 def test_the_asic_routes_and_queues_as_other_backends(layout):
-    routes = list(asic.routes(layout, "spine1"))
+    routes = list(cabling.routes(layout, "spine1"))
     assert routes[0] == "address replace 169.254.1.5/32 dev lo"
     assert routes[1] == "route replace 10.0.0.0/16 nexthop via 169.254.1.1 dev Ethernet0 onlink"
-    leaf = list(asic.routes(layout, "leaf1"))
+    leaf = list(cabling.routes(layout, "leaf1"))
     assert "route replace 10.0.0.1/32 dev eth0" in leaf
     assert (
         "route replace 10.1.0.0/16 nexthop via 169.254.1.5 dev eth6 onlink "
         "nexthop via 169.254.1.6 dev eth7 onlink"
     ) in leaf
     port = GRAPHCC.ports_of["spine1"][0]
-    shaper, red = asic.queues(layout, port, 7)
+    shaper, red = cabling.queues(layout, port, 7)
     assert shaper == qdiscs.tbf(7, qdiscs.TBF_HANDLE, qdiscs.TC_H_ROOT, 10**11, 1614, 24)
     limit = port.buffer_bytes
     above = qdiscs.TBF_HANDLE + 1
@@ -136,12 +136,12 @@ nobody:x:65534:65534:nobody:/:/usr/sbin/nologin
 
 
 def test_users_of_a_device():
-    text = accounts.passwd(MACHINE_USERS)
+    text = roots.passwd(MACHINE_USERS)
     users = {line.split(":")[0]: line.split(":") for line in text.splitlines()}
     assert list(users) == ["root", "daemon", "sshd", "nobody", "admin", "operator"]
     assert users["root"][5] == "/home/root"
     assert users["admin"][2] == "1000"
-    shadow = accounts.shadow("secret", text)
+    shadow = roots.shadow("secret", text)
     assert "root:*:" in shadow
     assert "admin:secret:" in shadow
     assert "operator:secret:" in shadow
@@ -149,7 +149,7 @@ def test_users_of_a_device():
 
 def test_groups_of_a_device():
     machine = "root:x:0:\nsudo:x:27:ada\nredis:x:900:\nada:x:1000:\nnogroup:x:65534:\n"
-    lines = accounts.group(machine).splitlines()
+    lines = roots.group(machine).splitlines()
     groups = {line.split(":")[0]: line.split(":")[2:] for line in lines}
     assert groups["sudo"] == ["27", "admin"]
     assert groups["redis"] == ["900", "admin"]
@@ -168,7 +168,7 @@ def test_passwords_are_hashed():
 
 def test_sudoers_is_valid(tmp_path):
     file = tmp_path / "sudoers"
-    file.write_text(accounts.SUDOERS)
+    file.write_text(roots.SUDOERS)
     try:
         checked = subprocess.run(["/usr/sbin/visudo", "-cf", file], capture_output=True)
     except FileNotFoundError:

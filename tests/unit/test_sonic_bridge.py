@@ -3,9 +3,18 @@
 import pytest
 
 from orchestration.virtual_rack.sonic_counters import FlexCounters
-from orchestration.virtual_rack.sonic_kernel import PortCounts, QueueCounts, read_ports
-from orchestration.virtual_rack.sonic_model import Leaf, PortModel, SwitchModel, Traits, config_rows
-from orchestration.virtual_rack.sonic_orchagent import Marking, Orchagent
+from orchestration.virtual_rack.sonic_model import (
+    Leaf,
+    Marking,
+    PortCounts,
+    PortModel,
+    QueueCounts,
+    SwitchModel,
+    Traits,
+    config_rows,
+)
+from orchestration.virtual_rack.sonic_orchagent import Orchagent
+from orchestration.virtual_rack.sonic_switch import read_ports
 
 MS = 1_000_000
 PROFILE = {

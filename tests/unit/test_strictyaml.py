@@ -1,6 +1,9 @@
 """The strict YAML loader: what is read, what is refused, and where it says that the fault is."""
 
 import json
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -8,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
+from inventory.ansible import load_rack
+from inventory.files import load_testbed
 from inventory.strictyaml import (
     Duration,
     Rate,
@@ -18,6 +23,10 @@ from inventory.strictyaml import (
     read,
     suggest,
 )
+from inventory.yamltree import MAX_CHARS, MAX_DEPTH, MAX_FAULTS
+from orchestration.campaign.expand import load_campaign
+from orchestration.exchange.mapping import CsvMapping, read_mapping
+from orchestration.exchange.replay_file import read_hosts
 from orchestration.model.errors import InputError, Problem
 
 
@@ -242,8 +251,108 @@ def test_what_is_not_plain_data_is_a_fault(text, said):
 
 
 def test_billion_laughs_stays_small():
-    text = "a: &a [x, x]\n" + "".join(f"b{i}: [*a, *a]\n" for i in range(100))
-    assert len(parse(text, "f").faults) == 201
+    text = "a: &a [x, x]\n" + "".join(f"b{i}: [*a, *a]\n" for i in range(40))
+    assert len(parse(text, "f").faults) == 81
+
+
+# Each is refused before it has been read to its end. Deep ones would take hours otherwise: the
+# parser's time grows with the square of the depth.
+HUGE = 300_000
+DEEP = f"nested more than {MAX_DEPTH} deep"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("a: " + "[" * HUGE, "f:1", DEEP),
+        ("a: " + "[" * HUGE + "]" * HUGE, "f:1", DEEP),
+        ("a:\n" + " [\n" * HUGE, "f:52", DEEP),
+        ("{a: " * HUGE, "f:1", DEEP),
+        ("a: " + "[{b: " * HUGE, "f:1", DEEP),
+        ("- " * HUGE, "f:1", DEEP),
+        ("? " * HUGE, "f:1", DEEP),
+        ("\n".join(" " * depth + "a:" for depth in range(2000)), "f:51", DEEP),
+        ("".join("  " * depth + "-\n" for depth in range(2000)), "f:52", DEEP),
+        ("a: 1\n" * HUGE, "f:101", "100 faults up to here; what follows was not read"),
+        ("a: [" + "*a," * HUGE, "f:1", "100 faults up to here"),
+        ("a: [" + "&a 1," * HUGE, "f:1", "100 faults up to here"),
+        ("a: [" + "!!set {}," * HUGE, "f:1", "100 faults up to here"),
+        ("---\na: 1\n" * HUGE, "f:3", "a second YAML document"),
+        ("a: 1\n" * (MAX_CHARS // 5 + 1), "f", "more than 8 million characters"),
+        ("a: '" + "x" * MAX_CHARS, "f", "more than 8 million characters"),
+        ("#" * (MAX_CHARS + 1), "f", "more than 8 million characters"),
+        ("a: 1\n" + "\n" * MAX_CHARS, "f", "more than 8 million characters"),
+    ],
+)
+def test_what_would_hang_is_refused_at_once(text, where, said):
+    with pytest.raises(InputError) as caught:
+        parse(text, "f")
+    problem = caught.value.problems[-1]
+    assert (problem.where, problem.what.startswith(said)) == (where, True), problem
+    assert problem.remedy
+
+
+def test_alias_bomb_is_not_expanded():
+    names = "abcdefghi"
+    lines = ["a: &a [lol, lol]"]
+    lines += [f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in pairwise(names)]
+    document = parse("\n".join(lines), "f")
+    assert document.data["i"] == [None] * 9
+    assert len(document.faults) == 9 + 8 * 9
+
+
+def test_the_most_that_is_accepted(monkeypatch):
+    deep = "a: " + "[" * (MAX_DEPTH - 1) + "1" + "]" * (MAX_DEPTH - 1)
+    assert parse(deep, "f").faults == ()
+    monkeypatch.setattr("inventory.yamltree.MAX_CHARS", 100_000)
+    assert len(parse("a: " + "x" * 99_997, "f").data["a"]) == 99_997
+
+
+@given(st.lists(st.sampled_from(["[", "{", "? ", "- ", "a: ", "\n", " ", ",", "]", "}"])))
+def test_any_nesting_is_read_or_refused(parts):
+    problems = ()
+    try:
+        parse("".join(parts) * 80, "f")
+    except InputError as error:
+        problems = error.problems
+    assert all(problem.where.startswith("f") and problem.remedy for problem in problems)
+
+
+def test_many_wrong_fields_are_refused_at_once():
+    document = parse("".join(f"x{i}: 1\n" for i in range(MAX_FAULTS + 1)), "f")
+    model, problems = document.check(Plan)
+    assert model is None
+    assert len(problems) == MAX_FAULTS + 1
+    assert str(in_order(problems)[0]) == (
+        "f: more than 100 problems, the first of them are here\n  -> correct these first"
+    )
+
+
+def test_huge_file_is_refused_unread(tmp_path):
+    path = tmp_path / "plan.yml"
+    with path.open("wb") as file:
+        file.write(b"a: 1\n")
+        file.truncate(2**40)
+    with pytest.raises(InputError, match=r"plan\.yml: more than 8 million characters"):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        load_campaign,
+        load_rack,
+        lambda path: load_testbed(str(path)),
+        partial(read_mapping, schema=CsvMapping),
+        partial(read_hosts, testbed=load_testbed("graphcc")),
+    ],
+    ids=["campaign", "inventory", "testbed", "mapping", "hosts"],
+)
+def test_every_kind_of_file_is_bounded(tmp_path: Path, load):
+    path = tmp_path / "deep.yml"
+    path.write_text("name: " + "[" * HUGE)
+    with pytest.raises(InputError, match=f"deep.yml:1: {DEEP}"):
+        load(path)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from orchestration.model.records import (
     TrialRecord,
 )
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from traffic.drivers.connections import services
 from traffic.drivers.flows import Service
-from traffic.drivers.services import services
 from traffic.patterns import check_pattern
 from traffic.schedule import make_schedule
 

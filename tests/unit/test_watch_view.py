@@ -20,8 +20,7 @@ from rich.console import Console
 
 from collectors.snapshot import Change, Snapshot
 from inventory.files import load_testbed
-from orchestration.cli.keys import meanings
-from orchestration.cli.watch_screen import choose
+from orchestration.cli.watch_screen import choose, meanings
 from orchestration.cli.watch_view import view
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.watch.state import RunState, TrialState

@@ -17,35 +17,34 @@ every 10 ms, so its flows start late, and their place in time is right to some 3
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traffic.drivers.parsing import OutputError, excerpt, foreign, json_documents, number
 from traffic.drivers.programs import (
+    BY_HAND,
     Flow,
+    FlowFailed,
     Launch,
     Option,
     Options,
     Outcome,
     Output,
-    failed,
+    OutputError,
+    ProgramDriver,
+    excerpt,
     failure,
     finished,
-    read_options,
-    unfinished,
-    unreadable,
+    foreign,
+    json_documents,
+    mapping,
+    number,
+    pair,
 )
 
 _NAME = "fio"
 # More than any flow has: the receiver reads until the sender closes.
 _ENDLESS_BYTES = 1 << 40
-
-_OPTIONS = (
-    Option("block", 131_072, "bytes of a block", 1, 1 << 26),
-    Option("rate", 0, "bits/s of a flow; 0 is without limit", 0),
-    Option("nodelay", True, "send each block at once (TCP_NODELAY)"),
-)
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def parse_json(text: str) -> list[Job]:
         document = json_documents(_NAME, text)[-1]
     except OutputError:
         if "{" not in text and (why := _words(text)):
-            raise OutputError(_NAME, why, "run its command by hand on the host") from None
+            raise OutputError(_NAME, why, BY_HAND) from None
         raise
     jobs = document.get("jobs", document.get("client_stats"))
     if not isinstance(jobs, list) or not jobs:
@@ -106,10 +105,8 @@ def _direction(job: Mapping[str, Any], name: str) -> Direction:
     values = job.get(name)
     if not isinstance(values, Mapping):
         raise OutputError(_NAME, f"its report of a job has no {name}")
-    times = values.get("clat_ns")
-    times = times if isinstance(times, Mapping) else {}
-    shares = times.get("percentile")
-    shares = shares if isinstance(shares, Mapping) else {}
+    times = mapping(values, "clat_ns")
+    shares = mapping(times, "percentile")
     return Direction(
         bytes=int(number(_NAME, values, "io_bytes")),
         bytes_per_s=number(_NAME, values, "bw_bytes"),
@@ -149,7 +146,7 @@ def parse_text(text: str) -> list[Job]:
             jobs.append(Job(last.name, "", last.error, read, write))
     if not jobs:
         if why := _words(text):
-            raise OutputError(_NAME, why, "run its command by hand on the host")
+            raise OutputError(_NAME, why, BY_HAND)
         raise foreign(_NAME, text)
     if not all(job.error or job.read.bytes or job.write.bytes for job in jobs):
         raise foreign(_NAME, text)
@@ -169,26 +166,25 @@ def _words(text: str) -> str:
     return excerpt(match[1] if match else said[-1].removeprefix("fio: "))
 
 
-class Fio:
-    """The driver. Its options are in `docs/traffic-programs.md`."""
+class Fio(ProgramDriver):
+    """The driver."""
 
     name = _NAME
-    options = _OPTIONS
+    options = (
+        Option("block", 131_072, "bytes of a block", 1, 1 << 26, unit="bytes"),
+        Option("rate", 0, "bits/s of a flow; 0 is without limit", 0, unit="bps"),
+        Option("nodelay", True, "send each block at once (TCP_NODELAY)"),
+    )
 
-    def needs(self, options: Options) -> tuple[str, ...]:
-        """Return fio."""
-        return ("fio",)
-
-    def check(self, options: Options) -> list[str]:
-        """Return what is wrong with the options."""
-        values, problems = read_options(_OPTIONS, options)
+    def _conflicts(
+        self, values: Mapping[str, Any], given: Options, testbed: object
+    ) -> Iterator[tuple[str, str]]:
         if 0 < values["rate"] < 8:
-            problems.append(f"rate is {values['rate']} bits/s: give at least 8")
-        return problems
+            yield "rate", f"rate is {values['rate']} bits/s: give at least 8"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the receiver's (server) and the sender's (client) start."""
-        values, _ = read_options(_OPTIONS, options)
+        values = self.values(options)
         block = min(values["block"], flow.size_bytes)
         size = -(-flow.size_bytes // block) * block
         # the engine's own options are known only after its name
@@ -206,33 +202,27 @@ class Fio:
             f"--port={flow.port}",
             f"--bs={block}",
         )
-        server = (*common, f"--size={max(_ENDLESS_BYTES, 2 * size)}", "--rw=read", "--listen")
+        server = [*common, f"--size={max(_ENDLESS_BYTES, 2 * size)}", "--rw=read", "--listen"]
         client = [*common, f"--size={size}", "--rw=write", f"--hostname={flow.dst_address}"]
         if values["nodelay"]:
             client.append("--nodelay=1")
         if values["rate"]:
             client.append(f"--rate={values['rate'] // 8}")
-        return (
-            Launch(flow.dst, server, "server", flow.number, listens=(("tcp", flow.port),)),
-            Launch(flow.src, tuple(client), "client", flow.number, at_ns=flow.start_ns),
-        )
+        return pair(flow, server, client)
 
-    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow: it is done when the receiver has seen its end."""
-        if client.stopped or (server.stopped and not client.exit_code):
-            return unfinished(client)
+    def _cut_off(self, server: Output, client: Output) -> bool:
+        return client.stopped or (server.stopped and not client.exit_code)
+
+    def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """The flow is done when the receiver has seen its end."""
         for output, role in ((client, "sender"), (server, "receiver")):
             if why := failure(_NAME, output, role):
-                if output.exit_code > 0 and (said := _words(output.stdout + output.stderr)):
-                    why = f"{_NAME} {role}: {said}"
-                return failed(client, why)
-        try:
-            sender, receiver = (_only(parse_json(output.stdout)) for output in (client, server))
-        except OutputError as error:
-            return unreadable(client, error)
-        if sender.error or receiver.error or sender.write.bytes < flow.size_bytes:
-            what = f"it sent {sender.write.bytes} of {flow.size_bytes} bytes"
-            return failed(client, f"{_NAME}: {what}")
+                said = _words(output.stdout + output.stderr) if output.exit_code > 0 else ""
+                raise FlowFailed(f"{_NAME} {role}: {said}" if said else why)
+        sender, receiver = (_only(parse_json(output.stdout)) for output in (client, server))
+        sent = sender.write.bytes
+        if sender.error or receiver.error or sent < flow.size_bytes:
+            raise FlowFailed(f"{_NAME}: it sent {sent} of {flow.size_bytes} bytes")
         # fio counts in ms: a shorter transfer is given the time of the processes
         duration_ns = receiver.read.runtime_ns or None
         return finished(client, duration_ns, end_ns=server.ended_ns)

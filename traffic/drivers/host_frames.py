@@ -28,12 +28,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from traffic.drivers.host_programs import (
-    Programs,
-    Work,
-    programs_of,
-    sleep_until,
-)
+from traffic.drivers.host_programs import Work, programs_of, sleep_until
 
 ROCE_PORT = 4791
 # A payload begins with these, then 1 in a flow's last frame and 0 in others.
@@ -135,14 +130,10 @@ def receive(flow: dict[str, Any]) -> Work:
             _, ancillary, _, _ = last.recvmsg(1, 64)
             last_ns = _arrival_ns(ancillary) - began_ns
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        result = {
-            "packets": _counted(all_of_it),
-            "ce_packets": _counted(marked),
-            "last_after_ns": last_ns,
-        }
+        came, ce = _counted(all_of_it), _counted(marked)
         for sink in sinks:
             sink.close()
-        _print(result)
+        _print({"packets": came, "ce_packets": ce, "last_after_ns": last_ns})
 
     return work
 
@@ -202,14 +193,8 @@ def send(flow: dict[str, Any]) -> Work:
                         raise
                     full += 1  # the queue below is full
                     time.sleep(_FULL_S)
-        _print(
-            {
-                "packets": packets,
-                "bytes": sent_bytes,
-                "took_ns": time.monotonic_ns() - first_ns,
-                "queue_full": full,
-            }
-        )
+        took_ns = time.monotonic_ns() - first_ns
+        _print({"packets": packets, "bytes": sent_bytes, "took_ns": took_ns, "queue_full": full})
 
     return work
 
@@ -269,20 +254,10 @@ def _print(result: dict[str, int]) -> NoReturn:
     os._exit(0)
 
 
-class _Service:
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
-
-    def send(self, request: dict[str, Any]) -> None:
-        """Send a flow's frames."""
-        self._programs.add_requested(request, send(request))
-
-    def receive(self, request: dict[str, Any]) -> None:
-        """Count a flow's frames."""
-        self._programs.add_requested(request, receive(request))
-
-
 def operations(agent: Agent) -> dict[str, Operation]:
     """Return the operations by name; programs are the agent's, with the service of that name."""
-    service = _Service(programs_of(agent))
-    return {"incast.send": service.send, "incast.receive": service.receive}
+    programs = programs_of(agent)
+    return {
+        "incast.send": lambda request: programs.add(request, send(request)),
+        "incast.receive": lambda request: programs.add(request, receive(request)),
+    }

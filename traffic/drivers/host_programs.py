@@ -31,7 +31,6 @@ from typing import Any, NoReturn
 from orchestration.device.agent.main import Agent, Operation, OperationError
 
 KEPT_BYTES = 4 << 20
-DEFAULT_LIMIT_S = 3600.0
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
 # A process is made so long before its start, and sleeps until then.
@@ -107,32 +106,18 @@ class Programs:
         agent.watch(self._woken, self._settle)
         agent.at_end(self.kill_all)
 
-    def add(
-        self, name: str, work: Work, after_ns: int | None, stdin: bytes, limit_s: float
-    ) -> None:
-        """Have a child do `work` at once, or `after_ns` after the time of `go`.
-
-        Raises OperationError.
-        """
+    def add(self, request: dict[str, Any], work: Work) -> None:
+        """Have a child do `work`, as `program.start` says. Raises OperationError."""
+        name, after_ns = str(request["program"]), request.get("after_ns")
         if name in self._children:
             raise OperationError(f"there is a program {name!r} already", "collect it first")
-        child = Child(name, work, stdin, int(limit_s * 1e9))
+        stdin = base64.b64decode(request.get("stdin", ""))
+        child = Child(name, work, stdin, int(float(request.get("limit_s", 3600)) * 1e9))
         self._children[name] = child
         if after_ns is None:
             self._fork(child, 0)
         else:
-            self._waiting.append((child, after_ns))
-
-    def add_requested(self, request: dict[str, Any], work: Work) -> None:
-        """Add what an operation like `program.start` asks for."""
-        after_ns = request.get("after_ns")
-        self.add(
-            str(request["program"]),
-            work,
-            None if after_ns is None else int(after_ns),
-            base64.b64decode(request.get("stdin", "")),
-            float(request.get("limit_s", DEFAULT_LIMIT_S)),
-        )
+            self._waiting.append((child, int(after_ns)))
 
     def go(self, t0_ns: int) -> None:
         """Start those that wait, each at its time after `t0_ns`."""
@@ -233,10 +218,9 @@ class Programs:
         child.signal(signal.SIGTERM)
         self._agent.at(time.monotonic_ns() + _GRACE_NS, lambda: child.signal(signal.SIGKILL))
 
-    def stop_all(self) -> None:
-        """End all programs."""
-        for name in list(self._children):
-            self.stop(name)
+    def names(self) -> list[str]:
+        """Return the names of all programs."""
+        return list(self._children)
 
     def collect(self, name: str) -> dict[str, Any]:
         """Return the report of a program that has ended, and forget it."""
@@ -315,49 +299,17 @@ def execute(argv: list[str]) -> Work:
 def listening(wanted: list[list[Any]]) -> list[list[Any]]:
     """Return which of the [protocol, port]s are listened at."""
     found = []
-    for protocol in {str(protocol) for protocol, _ in wanted}:
+    for protocol, state in _LISTENING.items():
         for suffix in ("", "6"):
             with suppress(FileNotFoundError), open(f"/proc/net/{protocol}{suffix}") as table:
                 next(table)
-                for line in table:
-                    words = line.split()
-                    if words[3] == _LISTENING[protocol]:
-                        found.append([protocol, int(words[1].rpartition(":")[2], 16)])
+                lines = [line.split() for line in table]
+            found += [
+                [protocol, int(words[1].rpartition(":")[2], 16)]
+                for words in lines
+                if words[3] == state
+            ]
     return [pair for pair in wanted if pair in found]
-
-
-class _Service:
-    """The operations, over one `Programs`."""
-
-    def __init__(self, programs: Programs) -> None:
-        self._programs = programs
-
-    def start(self, request: dict[str, Any]) -> None:
-        """Start a program."""
-        self._programs.add_requested(request, execute([str(word) for word in request["argv"]]))
-
-    def go(self, request: dict[str, Any]) -> None:
-        """Give the time from which starts are counted."""
-        self._programs.go(int(request["t0_ns"]))
-
-    def listening(self, request: dict[str, Any]) -> list[list[Any]]:
-        """Say which ports are listened at."""
-        return listening([[str(name), int(port)] for name, port in request["ports"]])
-
-    def missing(self, request: dict[str, Any]) -> list[str]:
-        """Say which programs are not here."""
-        return [name for name in map(str, request["names"]) if not shutil.which(name, path=_PATH)]
-
-    def stop(self, request: dict[str, Any]) -> None:
-        """Stop one or all."""
-        if "program" in request:
-            self._programs.stop(str(request["program"]))
-        else:
-            self._programs.stop_all()
-
-    def collect(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Report of one."""
-        return self._programs.collect(str(request["program"]))
 
 
 _shared: dict[int, Programs] = {}
@@ -372,12 +324,23 @@ def programs_of(agent: Agent) -> Programs:
 
 def operations(agent: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
-    service = _Service(programs_of(agent))
+    programs = programs_of(agent)
+
+    def start(request: dict[str, Any]) -> None:
+        programs.add(request, execute([str(word) for word in request["argv"]]))
+
+    def stop(request: dict[str, Any]) -> None:
+        for name in [str(request["program"])] if "program" in request else programs.names():
+            programs.stop(name)
+
+    def missing(request: dict[str, Any]) -> list[str]:
+        return [name for name in map(str, request["names"]) if not shutil.which(name, path=_PATH)]
+
     return {
-        "program.start": service.start,
-        "program.go": service.go,
-        "program.listening": service.listening,
-        "program.missing": service.missing,
-        "program.stop": service.stop,
-        "program.collect": service.collect,
+        "program.start": start,
+        "program.go": lambda request: programs.go(int(request["t0_ns"])),
+        "program.listening": lambda request: listening(request["ports"]),
+        "program.missing": missing,
+        "program.stop": stop,
+        "program.collect": lambda request: programs.collect(str(request["program"])),
     }

@@ -26,7 +26,7 @@ from typing import Any
 
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from traffic.drivers.flows import Flows
-from traffic.drivers.sockets import Board, SocketDriver
+from traffic.drivers.sockets import COLUMNS, Board, SocketDriver
 
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000
@@ -112,11 +112,7 @@ class Sender:
 
     def results(self) -> dict[str, list[int]]:
         """Return the board's columns."""
-        board = self.board
-        return {
-            name: list(getattr(board, name))
-            for name in ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
-        }
+        return {name: list(getattr(self.board, name)) for name in COLUMNS}
 
     def stop(self) -> None:
         """End the child. May be called twice."""
@@ -136,53 +132,33 @@ class Sender:
             self._watched = False
 
 
-class _Service:
-    """The operations, over at most one sender."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._sender: Sender | None = None
-        agent.at_end(lambda: self.stop({}))
-
-    def _current(self) -> Sender:
-        if self._sender is None:
-            raise OperationError("no flows are loaded", "send flows.load first")
-        return self._sender
-
-    def load(self, request: dict[str, Any]) -> int:
-        """Take the flows and start the child; return its process number."""
-        self.stop({})
-        flows = Flows.from_json(request["flows"])
-        self._sender = Sender(self._agent, int(request["host"]), flows, int(request["end_ns"]))
-        return self._sender.pid
-
-    def step(self, request: dict[str, Any]) -> None:
-        """Do the step that the operation's name says."""
-        name = str(request["op"]).rpartition(".")[2]
-        self._current().step(name)
-
-    def go(self, request: dict[str, Any]) -> None:
-        """Start the traffic."""
-        self._current().go(int(request["t0_ns"]))
-
-    def results(self, _: dict[str, Any]) -> dict[str, list[int]]:
-        """Return the results so far."""
-        return self._current().results()
-
-    def stop(self, _: dict[str, Any]) -> None:
-        """Stop sending."""
-        if self._sender is not None:
-            self._sender.stop()
-            self._sender = None
-
-
 def operations(agent: Agent) -> dict[str, Operation]:
-    """Return the operations by name."""
-    service = _Service(agent)
+    """Return the operations by name, over at most one sender."""
+    current: list[Sender] = []
+
+    def sender() -> Sender:
+        if not current:
+            raise OperationError("no flows are loaded", "send flows.load first")
+        return current[0]
+
+    def stop(_: object = None) -> None:
+        while current:
+            current.pop().stop()
+
+    def load(request: dict[str, Any]) -> int:
+        stop()
+        flows = Flows.from_json(request["flows"])
+        current.append(Sender(agent, int(request["host"]), flows, int(request["end_ns"])))
+        return sender().pid
+
+    def step(request: dict[str, Any]) -> None:
+        sender().step(str(request["op"]).rpartition(".")[2])
+
+    agent.at_end(stop)
     return {
-        "flows.load": service.load,
-        **{f"flows.{name}": service.step for name in _STEPS},
-        "flows.go": service.go,
-        "flows.results": service.results,
-        "flows.stop": service.stop,
+        "flows.load": load,
+        **{f"flows.{name}": step for name in _STEPS},
+        "flows.go": lambda request: sender().go(int(request["t0_ns"])),
+        "flows.results": lambda _: sender().results(),
+        "flows.stop": stop,
     }

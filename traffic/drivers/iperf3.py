@@ -12,32 +12,30 @@ What was seen of it, and why a flow's times need care:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from traffic.drivers.parsing import (
-    OutputError,
-    excerpt,
-    foreign,
-    json_documents,
-    number,
-    optional,
-)
 from traffic.drivers.programs import (
     UNKNOWN,
     Flow,
+    FlowFailed,
     Launch,
     Option,
     Options,
     Outcome,
     Output,
-    failed,
+    OutputError,
+    ProgramDriver,
+    excerpt,
     failure,
     finished,
-    read_options,
-    unfinished,
-    unreadable,
+    foreign,
+    json_documents,
+    mapping,
+    number,
+    optional,
+    pair,
 )
 
 _NAME = "iperf3"
@@ -46,14 +44,8 @@ _CONNECT_MS = 5000
 # The first version whose streams have threads of their own.
 _THREADED = (3, 16)
 
-_OPTIONS = (
-    Option("protocol", "tcp", "what carries the bytes", choices=("tcp", "udp")),
-    Option("rate", 0, "bits/s of each stream; 0 is without limit, which UDP must have", 0),
-    Option("streams", 1, "connections that share the flow's bytes", 1, 128),
-    Option("congestion_control", "", "TCP's; by default the traffic class's, or the host's"),
-    Option("block", 0, "bytes of a write or a datagram; 0 is iperf3's choice", 0, 1 << 20),
-    Option("zerocopy", False, "send without copying"),
-)
+# What it takes for a datagram's payload.
+_DATAGRAM_BYTES = range(16, 65_508)
 
 
 @dataclass(frozen=True)
@@ -104,28 +96,25 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
     end = document.get("end")
     if not isinstance(end, Mapping) or "sum_sent" not in end:
         raise OutputError(_NAME, "its report has no end", "see whether it was killed")
-    start = document.get("start")
-    start = start if isinstance(start, Mapping) else {}
-    about = start.get("test_start")
-    received = optional(_NAME, end, "sum_received", "bytes")
-    receiver_s = optional(_NAME, end, "sum_received", "seconds")
-    jitter_ms = optional(_NAME, end, "sum_received", "jitter_ms")
+    start = mapping(document, "start")
+    about = mapping(start, "test_start")
+
+    def told(part: str, name: str, scale: float = 1) -> int | None:
+        value = optional(_NAME, end, part, name)
+        return None if value is None else round(value * scale)
+
     return Transfer(
         version=str(start.get("version", "")).removeprefix("iperf "),
-        protocol=str(about.get("protocol", "")) if isinstance(about, Mapping) else "",
+        protocol=str(about.get("protocol", "")),
         sent_bytes=int(number(_NAME, end, "sum_sent", "bytes")),
         sender_ns=round(number(_NAME, end, "sum_sent", "seconds") * 1e9),
-        received_bytes=None if received is None else int(received),
-        receiver_ns=None if receiver_s is None else round(receiver_s * 1e9),
-        retransmits=_whole(optional(_NAME, end, "sum_sent", "retransmits")),
-        packets=_whole(optional(_NAME, end, "sum_received", "packets")),
-        lost_packets=_whole(optional(_NAME, end, "sum_received", "lost_packets")),
-        jitter_ns=None if jitter_ms is None else round(jitter_ms * 1e6),
+        received_bytes=told("sum_received", "bytes"),
+        receiver_ns=told("sum_received", "seconds", 1e9),
+        retransmits=told("sum_sent", "retransmits"),
+        packets=told("sum_received", "packets"),
+        lost_packets=told("sum_received", "lost_packets"),
+        jitter_ns=told("sum_received", "jitter_ms", 1e6),
     )
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 _UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -153,18 +142,21 @@ def parse_text(text: str) -> Transfer:
     if "sender" not in sides:
         raise foreign(_NAME, text)
     sender, receiver = sides["sender"], sides.get("receiver")
-    udp = sender["packets"] is not None
+
+    def told(match: re.Match[str] | None, name: str, scale: float = 1) -> int | None:
+        return None if match is None or match[name] is None else round(float(match[name]) * scale)
+
     return Transfer(
         version="",
-        protocol="UDP" if udp else "TCP",
+        protocol="TCP" if sender["packets"] is None else "UDP",
         sent_bytes=_size(sender),
         sender_ns=round(float(sender["end"]) * 1e9),
         received_bytes=None if receiver is None else _size(receiver),
-        receiver_ns=None if receiver is None else round(float(receiver["end"]) * 1e9),
-        retransmits=None if sender["retransmits"] is None else int(sender["retransmits"]),
-        packets=int(receiver["packets"]) if udp and receiver else None,
-        lost_packets=int(receiver["lost"]) if udp and receiver else None,
-        jitter_ns=round(float(receiver["jitter"]) * 1e6) if udp and receiver else None,
+        receiver_ns=told(receiver, "end", 1e9),
+        retransmits=told(sender, "retransmits"),
+        packets=told(receiver, "packets"),
+        lost_packets=told(receiver, "lost"),
+        jitter_ns=told(receiver, "jitter", 1e6),
     )
 
 
@@ -191,29 +183,35 @@ def explain(text: str) -> OutputError:
     return OutputError(_NAME, said or "it failed without a word", remedy)
 
 
-class Iperf3:
-    """The driver. Its options are in `docs/traffic-programs.md`."""
+class Iperf3(ProgramDriver):
+    """The driver."""
 
     name = _NAME
-    options = _OPTIONS
+    options = (
+        Option("protocol", "tcp", "what carries the bytes", choices=("tcp", "udp")),
+        Option("rate", 0, "bits/s of each stream; 0 is without limit", 0, unit="bps"),
+        Option("streams", 1, "connections that share the flow's bytes", 1, 128),
+        Option("congestion_control", "", "TCP's; by default the traffic class's, or the host's"),
+        Option("block", 0, "bytes of a write; 0 is its own choice", 0, 1 << 20, unit="bytes"),
+        Option("zerocopy", False, "send without copying"),
+    )
 
-    def needs(self, options: Options) -> tuple[str, ...]:
-        """Return iperf3."""
-        return ("iperf3",)
-
-    def check(self, options: Options) -> list[str]:
-        """Return what is wrong with the options."""
-        values, problems = read_options(_OPTIONS, options)
+    def _conflicts(
+        self, values: Mapping[str, Any], given: Options, testbed: object
+    ) -> Iterator[tuple[str, str]]:
         if values["protocol"] == "udp":
+            block = values["block"]
             if not values["rate"]:
-                problems.append("UDP needs a rate: give one, like rate: 1Gbps")
+                yield "protocol", "UDP needs a rate: give one, like rate: 1Gbps"
             if values["congestion_control"]:
-                problems.append("UDP has no congestion_control: leave it out")
-        return problems
+                yield "congestion_control", "UDP has no congestion_control: leave it out"
+            if block and block not in _DATAGRAM_BYTES:
+                first, last = _DATAGRAM_BYTES[0], _DATAGRAM_BYTES[-1]
+                yield "block", f"block is {block}: a datagram of UDP has {first} to {last} bytes"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the server's and the client's start."""
-        values, _ = read_options(_OPTIONS, options)
+        values = self.values(options)
         port = ("--port", str(flow.port))
         client = ["iperf3", "--client", flow.dst_address, "--bind", flow.src_address, *port]
         client += ["--bytes", str(flow.size_bytes), "--json", "--interval", str(_INTERVAL_S)]
@@ -233,29 +231,21 @@ class Iperf3:
             client += ["--length", str(values["block"])]
         if values["zerocopy"]:
             client.append("--zerocopy")
-        server = ("iperf3", "--server", "--one-off", "--bind", flow.dst_address, *port, "--json")
-        return (
-            Launch(flow.dst, server, "server", flow.number, listens=(("tcp", flow.port),)),
-            Launch(flow.src, tuple(client), "client", flow.number, at_ns=flow.start_ns),
-        )
+        server = ["iperf3", "--server", "--one-off", "--bind", flow.dst_address, *port, "--json"]
+        return pair(flow, server, client)
 
-    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow, by the client's report."""
-        if client.stopped:
-            return unfinished(client)
+    def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """The client's report says what became of the flow."""
+        why = failure(_NAME, client, "client")
         if client.error or client.timed_out or client.cut_bytes:
-            return failed(client, failure(_NAME, client, "client"))
-        try:
-            if client.exit_code and not client.stdout.strip():
-                raise explain(client.stderr)
-            moved = parse_json(client.stdout)
-        except OutputError as error:
-            return unreadable(client, error)
-        if client.exit_code:
-            return failed(client, failure(_NAME, client, "client"))
+            raise FlowFailed(why)
+        if client.exit_code and not client.stdout.strip():
+            raise explain(client.stderr)
+        moved = parse_json(client.stdout)
+        if why:
+            raise FlowFailed(why)
         if moved.sent_bytes < flow.size_bytes:
-            what = f"it sent {moved.sent_bytes} of {flow.size_bytes} bytes"
-            return failed(client, f"{_NAME}: {what}")
+            raise FlowFailed(f"{_NAME}: it sent {moved.sent_bytes} of {flow.size_bytes} bytes")
         retransmits = UNKNOWN if moved.retransmits is None else moved.retransmits
         return finished(client, moved.duration_ns, retransmits, "; ".join(_remarks(moved)))
 

@@ -16,46 +16,41 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from traffic.drivers.parsing import OutputError, excerpt, foreign
 from traffic.drivers.programs import (
+    BY_HAND,
     Flow,
+    FlowFailed,
     Launch,
     Option,
     Options,
     Outcome,
     Output,
-    failed,
+    OutputError,
+    ProgramDriver,
+    excerpt,
     failure,
     finished,
-    read_options,
-    unfinished,
-    unreadable,
+    foreign,
+    pair,
 )
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
 
 _NAME = "perftest"
 _MIB_BITS = 8 << 20
-_BY_HAND = "run its command by hand on the host"
 # perftest refuses fewer iterations.
 _MIN_ITERATIONS = 5
 
-_OPTIONS = (
-    Option("verb", "write", "what moves the bytes", choices=("write", "send", "read")),
-    Option("test", "bandwidth", "what is measured", choices=("bandwidth", "latency")),
-    Option("size", 65_536, "bytes of a message", 1, 1 << 30),
-    Option("qps", 1, "queue pairs of a flow (bandwidth)", 1, 16_384),
-    Option("tx_depth", 128, "messages under way on a queue pair (bandwidth)", 1, 16_384),
-    Option("gid_index", -1, "which of the NIC's addresses; -1 is perftest's choice", -1, 63),
-    Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is the traffic class's", -1, 255),
-    Option("mtu", 0, "bytes of a packet's payload; 0 is the port's", 0, 4096),
-    Option("device", "", "RDMA device of all hosts; by default the inventory's"),
-    Option("duration", 0, "send for this time (ns, whole seconds) whatever the flow's size", 0),
-    Option("rate_limit", 0, "bits/s of a flow; 0 is without (bandwidth)", 0),
-    Option("events", False, "wait for events and do not poll: needed in virtual time"),
-)
+# Rates are given in Gbit/s with six places.
+_LEAST_RATE_BPS = 1000
+_MTUS = (256, 512, 1024, 2048, 4096)
+# A packet's headers, at least (RXE_MAX_HDR_LENGTH of Linux' Soft-RoCE; other NICs reserve more).
+_HEADER_BYTES = 80
 
 
 class NoClockRate(OutputError):  # noqa: N818 (names what is so)
@@ -148,7 +143,7 @@ def parse_text(text: str) -> list[Row]:
             units = [name[name.index("[") + 1 : -1] for name in header if name.startswith("BW ")]
             bits = _BITS_OF.get(units[0], 0.0) if units else 0.0
             if units and not bits:
-                raise OutputError(_NAME, f"its bandwidth is in {excerpt(units[0])}", _BY_HAND)
+                raise OutputError(_NAME, f"its bandwidth is in {excerpt(units[0])}", BY_HAND)
         elif header and line[:2].strip().isdigit():
             words = line.split()
             if len(words) != len(header):
@@ -211,7 +206,7 @@ def _unquoted(text: str) -> dict[str, dict[str, str]]:
 def _row(values: Mapping[str, Any], bits: float) -> Row:
     size, iterations = (_count(values, name) for name in ("MsgSize", "n_iterations"))
     if not iterations:
-        raise OutputError(_NAME, "it ended before its first message was through", _BY_HAND)
+        raise OutputError(_NAME, "it ended before its first message was through", BY_HAND)
     if "BW_average" in values:
         peak, mean, rate = (
             _figure(values, name, iterations) for name in ("BW_peak", "BW_average", "MsgRate")
@@ -229,7 +224,7 @@ def _row(values: Mapping[str, Any], bits: float) -> Row:
 def _count(values: Mapping[str, Any], name: str) -> int:
     word = str(values.get(name, ""))
     if not word.isdigit():
-        raise OutputError(_NAME, f"its report has no {name} but {excerpt(word)!r}", _BY_HAND)
+        raise OutputError(_NAME, f"its report has no {name} but {excerpt(word)!r}", BY_HAND)
     return int(word)
 
 
@@ -239,7 +234,7 @@ def _figure(values: Mapping[str, Any], name: str, iterations: int) -> float:
         figure = float(str(word))
     except ValueError:
         raise OutputError(
-            _NAME, f"its report has no {name} but {excerpt(repr(word))}", _BY_HAND
+            _NAME, f"its report has no {name} but {excerpt(repr(word))}", BY_HAND
         ) from None
     if not math.isfinite(figure):
         raise NoClockRate(iterations)
@@ -269,70 +264,79 @@ def explain(text: str) -> OutputError:
         for line in text.splitlines():
             if sign in line:
                 return OutputError(_NAME, excerpt(line), remedy)
-    return OutputError(_NAME, excerpt(text) or "it failed without a word", _BY_HAND)
+    return OutputError(_NAME, excerpt(text) or "it failed without a word", BY_HAND)
 
 
-class Perftest:
-    """The driver. Its options are in `docs/traffic-programs.md`."""
+class Perftest(ProgramDriver):
+    """The driver."""
 
     name = _NAME
-    options = _OPTIONS
+    options = (
+        Option("verb", "write", "what moves the bytes", choices=("write", "send", "read")),
+        Option("test", "bandwidth", "what is measured", choices=("bandwidth", "latency")),
+        Option("size", 65_536, "bytes of a message", 1, 1 << 30, unit="bytes"),
+        Option("qps", 1, "queue pairs of a flow (bandwidth)", 1, 16_384),
+        Option("tx_depth", 128, "messages under way on a queue pair (bandwidth)", 1, 16_384),
+        Option("gid_index", -1, "which of the NIC's addresses; -1 is perftest's choice", -1, 63),
+        Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is the traffic class's", -1, 255),
+        Option("mtu", 0, "bytes of a packet's payload; 0 is the port's", 0, 4096, unit="bytes"),
+        Option("device", "", "RDMA device of all hosts; by default the inventory's"),
+        Option("duration", 0, "whole seconds to send, whatever the flow's size", 0, unit="ns"),
+        Option("rate_limit", 0, "bits/s of a flow; 0 is without (bandwidth)", 0, unit="bps"),
+        Option("events", False, "wait for events and do not poll: needed in virtual time"),
+    )
 
     def needs(self, options: Options) -> tuple[str, ...]:
         """Return the one program of the test."""
-        return (_program(read_options(_OPTIONS, options)[0]),)
+        return (_program(self.values(options)),)
 
-    def check(self, options: Options) -> list[str]:
-        """Return what is wrong with the options."""
-        values, problems = read_options(_OPTIONS, options)
+    def _conflicts(
+        self, values: Mapping[str, Any], given: Options, testbed: Testbed | None
+    ) -> Iterator[tuple[str, str]]:
+        mtu, rate = values["mtu"], values["rate_limit"]
         if values["duration"] % 10**9:
-            problems.append("duration is not whole seconds: perftest counts in seconds")
-        if values["mtu"] and values["mtu"] not in (256, 512, 1024, 2048, 4096):
-            problems.append(f"mtu is {values['mtu']}: give 256, 512, 1024, 2048 or 4096")
+            yield "duration", "duration is not whole seconds: perftest counts in seconds"
+        if mtu and mtu not in _MTUS:
+            yield "mtu", f"mtu is {mtu}: give 256, 512, 1024, 2048 or 4096"
+        elif mtu and testbed is not None and mtu + _HEADER_BYTES > testbed.mtu_bytes:
+            most = max((n for n in _MTUS if n + _HEADER_BYTES <= testbed.mtu_bytes), default=0)
+            yield (
+                "mtu",
+                f"mtu {mtu} and RDMA's headers do not fit testbed {testbed.name}'s MTU of "
+                f"{testbed.mtu_bytes}: give at most {most}, or leave it out",
+            )
         if values["events"] and values["verb"] == "write":
-            problems.append("perftest's write tests only poll: events go with send and read")
-        if values["test"] == "latency" and (values["rate_limit"] or values["qps"] > 1):
-            problems.append("latency tests take neither qps nor rate_limit: leave them out")
-        if values["test"] == "latency" and "size" not in options:
-            problems.append("latency tests want a size: give the bytes of a message, like 64")
-        return problems
+            yield "events", "perftest's write tests only poll: events go with send and read"
+        if values["events"] and values["duration"]:
+            yield "duration", "perftest takes no duration with events: leave one of them out"
+        if values["test"] == "latency":
+            if rate or values["qps"] > 1:
+                said = "latency tests take neither qps nor rate_limit: leave them out"
+                yield "qps" if values["qps"] > 1 else "rate_limit", said
+            if "size" not in given:
+                yield "test", "latency tests want a size: give the bytes of a message, like 64"
+        if 0 < rate < _LEAST_RATE_BPS:
+            yield "rate_limit", f"rate_limit is {rate} bits/s: give at least {_LEAST_RATE_BPS}"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the server's and the client's start."""
-        values, _ = read_options(_OPTIONS, options)
-        timeout_s = 3600.0 + values["duration"] / 1e9
-        server = Launch(
-            host=flow.dst,
-            argv=_argv(flow, values, values["device"] or flow.dst_rdma_device),
-            role="server",
-            flow=flow.number,
-            timeout_s=timeout_s,
-            listens=(("tcp", flow.port),),
+        values = self.values(options)
+        server = _argv(flow, values, values["device"] or flow.dst_rdma_device)
+        client = _argv(flow, values, values["device"] or flow.src_rdma_device)
+        return pair(
+            flow, server, [*client, flow.dst_address], timeout_s=3600.0 + values["duration"] / 1e9
         )
-        client = Launch(
-            host=flow.src,
-            argv=(*_argv(flow, values, values["device"] or flow.src_rdma_device), flow.dst_address),
-            role="client",
-            flow=flow.number,
-            at_ns=flow.start_ns,
-            timeout_s=timeout_s,
-        )
-        return server, client
 
-    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow. Retransmissions are the NIC's, and unknown."""
-        if client.stopped:
-            return unfinished(client)
+    def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Retransmissions are the NIC's, and unknown."""
         if why := failure(_NAME, client, "client"):
             if client.exit_code > 0 and not client.error:
-                return unreadable(client, explain(client.stderr + client.stdout))
-            return failed(client, why)
+                raise explain(client.stderr + client.stdout)
+            raise FlowFailed(why)
         try:
             row = parse_text(client.stdout)[-1]
         except NoClockRate as error:
             return finished(client, None, detail=f"{error.what}; times are its process's")
-        except OutputError as error:
-            return unreadable(client, error)
         if isinstance(row, Bandwidth):
             return finished(client, row.duration_ns)
         ways = 1 if "RDMA_Read" in client.stdout else 2
@@ -343,7 +347,7 @@ def _program(values: Mapping[str, Any]) -> str:
     return f"ib_{values['verb']}_{'bw' if values['test'] == 'bandwidth' else 'lat'}"
 
 
-def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> tuple[str, ...]:
+def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> list[str]:
     """Return the command of either end: most options must agree."""
     argv = [_program(values), "--port", str(flow.port), "--size", str(values["size"]), "-F"]
     if device:
@@ -369,4 +373,4 @@ def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> tuple[str, ...]
         if values["rate_limit"]:
             argv += ["--rate_limit", f"{values['rate_limit'] / 1e9:.6f}", "--rate_units", "g"]
             argv += ["--rate_limit_type", "SW"]
-    return tuple(argv)
+    return argv

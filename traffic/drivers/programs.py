@@ -1,7 +1,9 @@
-"""What drivers of programs have in common: a flow is a server on one host and a client on another.
+"""What drivers of programs share: options, what to start, and how output is read.
 
-A driver only says what to start and reads what came out; starting is the backend's work. Servers
-are started first; when all of them listen, each client is started at its flow's time.
+A flow is a server on one host and a client on another. A driver only says what to start and reads
+what came out; starting is the backend's work. Servers are started first; when all of them listen,
+each client is started at its flow's time. Output is read strictly: what cannot be read is an error,
+never a zero.
 
 How a flow's times are found: the program says how long the transfer took, the host when the
 client's process ended. So a transfer is taken to end with the client's process and to begin that
@@ -11,22 +13,33 @@ the schedule's start and `sent_ns`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers.parsing import OutputError, excerpt
+from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
 
-Scalar = str | int | float | bool
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
 Options = Mapping[str, Scalar]
 
 # A count that a program does not tell; the same as `records.MISSING`, without NumPy.
 UNKNOWN = -1
+BY_HAND = "run its command by hand on the host"
 
-_MODULES = {"perftest": "Perftest", "iperf3": "Iperf3", "fio": "Fio", "scapy": "ScapyIncast"}
-_FILES = {"scapy": "scapy_incast"}
+_DRIVERS = {
+    "perftest": ("perftest", "Perftest"),
+    "iperf3": ("iperf3", "Iperf3"),
+    "fio": ("fio", "Fio"),
+    "scapy": ("scapy_incast", "ScapyIncast"),
+}
+_SHOWN = 160
 
 
 @dataclass(frozen=True)
@@ -64,7 +77,6 @@ class Launch:
     role: Literal["server", "client"]
     flow: int
     at_ns: int | None = None
-    stdin: bytes = b""
     timeout_s: float = 3600.0
     listens: tuple[tuple[str, int], ...] = ()
     operation: str = "program.start"
@@ -101,36 +113,9 @@ class Outcome:
     detail: str = ""
 
 
-class ProgramDriver(Protocol):
-    """A program that sends flows."""
-
-    name: str
-
-    def needs(self, options: Options) -> tuple[str, ...]:
-        """Return the programs that hosts must have."""
-
-    def check(self, options: Options) -> list[str]:
-        """Return what is wrong with a campaign's options, as `what: remedy`."""
-
-    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the server's and the client's start."""
-
-    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow, by what both printed."""
-
-
-def driver(name: str) -> ProgramDriver:
-    """Return the driver of that name. Raises ValueError, naming those there are."""
-    if name not in _MODULES:
-        raise ValueError(f"unknown driver {name!r}: there are sockets, {', '.join(_MODULES)}")
-    module = import_module(f"traffic.drivers.{_FILES.get(name, name)}")
-    made: ProgramDriver = getattr(module, _MODULES[name])()
-    return made
-
-
 @dataclass(frozen=True)
 class Option:
-    """One option of a driver, as campaigns give it: in base units (bytes, bits/s, ns)."""
+    """One option of a driver. Campaigns may give a number with the unit that it is in."""
 
     name: str
     default: Scalar
@@ -138,33 +123,142 @@ class Option:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    unit: Literal["", "bytes", "bps", "ns"] = ""
 
 
-def read_options(declared: Sequence[Option], given: Options) -> tuple[dict[str, Any], list[str]]:
-    """Return every declared option's value, and what is wrong with those given."""
+class OptionProblem(NamedTuple):
+    """What is wrong with an option, and what to do. `option` is "" for the driver as a whole."""
+
+    option: str
+    what: str
+    remedy: str
+
+
+class OutputError(ValueError):
+    """A program's output that cannot be used: which program, what is wrong, what to do."""
+
+    def __init__(self, program: str, what: str, remedy: str = "") -> None:
+        super().__init__(f"{program}: {what}")
+        self.program = program
+        self.what = what
+        self.remedy = remedy
+
+
+class FlowFailed(Exception):  # noqa: N818 (names what is so)
+    """A program did not send its flow; the message says why."""
+
+
+class ProgramDriver(ABC):
+    """A program that sends flows. Its options are described in `docs/traffic-programs.md`."""
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]]
+
+    def needs(self, options: Options) -> tuple[str, ...]:
+        """Return the programs that hosts must have."""
+        return (self.name,)
+
+    def missing_here(self) -> str:
+        """Return what the controller lacks, as `what: remedy`, or ""."""
+        return ""
+
+    def check(self, options: Options, testbed: Testbed | None = None) -> list[OptionProblem]:
+        """Return what is wrong with a campaign's options, on a testbed if one is given."""
+        values, problems = _read(self.options, options)
+        said = (*problems, *self._conflicts(values, options, testbed))
+        return [OptionProblem(name, *_split(text)) for name, text in said]
+
+    def values(self, options: Options) -> dict[str, Any]:
+        """Return every option's value, the default where none is given."""
+        return _read(self.options, options)[0]
+
+    def _conflicts(
+        self, values: Mapping[str, Any], given: Options, testbed: Testbed | None
+    ) -> Iterable[tuple[str, str]]:
+        """Return what options get wrong together: an option's name and `what: remedy`."""
+        return ()
+
+    @abstractmethod
+    def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
+        """Return the server's and the client's start."""
+
+    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return what became of the flow, by what both printed."""
+        if self._cut_off(server, client):
+            return Outcome(client.started_ns, -1, UNKNOWN, UNFINISHED)
+        try:
+            return self._result(flow, server, client)
+        except OutputError as error:
+            why = f"{error}; {error.remedy}" if error.remedy else str(error)
+        except FlowFailed as error:
+            why = str(error)
+        return Outcome(client.started_ns, -1, UNKNOWN, FAILED, why)
+
+    def _cut_off(self, server: Output, client: Output) -> bool:
+        """Say whether the trial's end cut the flow off."""
+        return client.stopped
+
+    @abstractmethod
+    def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """Return the outcome of a flow that ran its course. Raises OutputError or FlowFailed."""
+
+
+def driver(name: str) -> ProgramDriver:
+    """Return the driver of that name. Raises ValueError, naming those there are."""
+    if name not in _DRIVERS:
+        raise ValueError(f"unknown driver {name!r}: there are sockets, {', '.join(_DRIVERS)}")
+    module, kind = _DRIVERS[name]
+    made: ProgramDriver = getattr(import_module(f"traffic.drivers.{module}"), kind)()
+    return made
+
+
+def check(spec: DriverSpec, testbed: Testbed | None = None) -> list[OptionProblem]:
+    """Return what is wrong with a driver's options, on a testbed if one is given. Pure."""
+    if spec.name == SOCKETS.name:
+        what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
+        return [OptionProblem(key, what.format(key), remedy) for key, _ in spec.options]
+    return driver(spec.name).check(dict(spec.options), testbed)
+
+
+def option_units(name: str) -> dict[str, str]:
+    """Return the unit of each option of a driver that has one."""
+    options = () if name == SOCKETS.name else driver(name).options
+    return {option.name: option.unit for option in options if option.unit}
+
+
+def pair(
+    flow: Flow, server: Sequence[str], client: Sequence[str], timeout_s: float = 3600.0
+) -> tuple[Launch, Launch]:
+    """Return the starts of a server that listens at the flow's TCP port, and of its client."""
+    listens = (("tcp", flow.port),)
+    return (
+        Launch(flow.dst, tuple(server), "server", flow.number, None, timeout_s, listens),
+        Launch(flow.src, tuple(client), "client", flow.number, flow.start_ns, timeout_s),
+    )
+
+
+def _read(
+    declared: Sequence[Option], given: Options
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     values: dict[str, Any] = {option.name: option.default for option in declared}
+    known = {option.name: option for option in declared}
     problems = []
     for name, value in given.items():
-        option = next((option for option in declared if option.name == name), None)
-        if option is None:
-            problems.append(f"unknown option {name!r}: there are {', '.join(sorted(values))}")
-        elif problem := _wrong(option, value):
-            problems.append(problem)
+        if name not in known:
+            there = ", ".join(sorted(known))
+            problems.append((name, f"unknown option {name!r}: there are {there}"))
+        elif problem := _wrong(known[name], value):
+            problems.append((name, problem))
         else:
             values[name] = value
     return values, problems
 
 
 def _wrong(option: Option, value: Scalar) -> str:
-    name, default = option.name, option.default
+    name, kind = option.name, type(option.default)
     whole = isinstance(value, int) and not isinstance(value, bool)
-    fits = (
-        whole
-        if isinstance(default, int) and not isinstance(default, bool)
-        else (isinstance(value, type(default)) or (isinstance(default, float) and whole))
-    )
-    if not fits:
-        return f"{name} is {value!r}: give a {_KINDS[type(default)]}"
+    if not (whole if kind is int else isinstance(value, kind)):
+        return f"{name} is {value!r}: give a {_KINDS[kind]}"
     if option.choices and value not in option.choices:
         return f"{name} is {value!r}: give one of {', '.join(option.choices)}"
     if isinstance(value, str) and not option.choices and not _is_word(value):
@@ -177,12 +271,17 @@ def _wrong(option: Option, value: Scalar) -> str:
     return ""
 
 
-_KINDS: dict[type, str] = {int: "whole number", float: "number", bool: "true or false", str: "word"}
+_KINDS: dict[type, str] = {int: "whole number", bool: "true or false", str: "word"}
 
 
 def _is_word(value: str) -> bool:
     # what stands on a command line must not be taken for an option there
     return not value or (value[0].isalnum() and all(c.isalnum() or c in "._-" for c in value))
+
+
+def _split(text: str) -> tuple[str, str]:
+    what, _, remedy = text.partition(": ")
+    return what, remedy
 
 
 def failure(program: str, output: Output, role: str) -> str:
@@ -199,22 +298,6 @@ def failure(program: str, output: Output, role: str) -> str:
         said = excerpt(output.stderr or output.stdout) or "it says nothing"
         return f"{program} {role} ended with {output.exit_code}: {said}"
     return ""
-
-
-def failed(client: Output, detail: str) -> Outcome:
-    """Return the outcome of a flow whose program failed."""
-    return Outcome(client.started_ns, -1, UNKNOWN, FAILED, detail)
-
-
-def unreadable(client: Output, error: OutputError) -> Outcome:
-    """Return the outcome of a flow whose program's output cannot be used."""
-    remedy = f"; {error.remedy}" if error.remedy else ""
-    return failed(client, f"{error}{remedy}")
-
-
-def unfinished(client: Output, detail: str = "") -> Outcome:
-    """Return the outcome of a flow that the trial's end cut off."""
-    return Outcome(client.started_ns, -1, UNKNOWN, UNFINISHED, detail)
 
 
 def finished(
@@ -234,3 +317,79 @@ def finished(
         sent_ns = max(sent_ns, end_ns - duration_ns)
     # ends on two hosts are as exact as their clocks
     return Outcome(sent_ns, max(sent_ns, end_ns), retransmits, DONE, detail)
+
+
+def excerpt(text: str) -> str:
+    """Return the start of a program's words as one line of printable characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+
+
+def foreign(program: str, text: str) -> OutputError:
+    """Return the error for an output that holds no result."""
+    if not text.strip():
+        return OutputError(program, "it printed nothing", "see whether it was killed")
+    what = f"its output is cut short or not its own: {excerpt(text)}"
+    return OutputError(program, what, BY_HAND)
+
+
+def json_documents(program: str, text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects in `text`, one after another, without the lines around them.
+
+    Raises OutputError for an object that does not end, or if there is none.
+    """
+    decoder = json.JSONDecoder(parse_constant=lambda name: _no_number(program, name))
+    documents: list[dict[str, Any]] = []
+    at = 0
+    while True:
+        # a document begins a line: braces within messages are not one
+        while at < len(text) and text[at] != "{":
+            line_end = text.find("\n", at)
+            at = len(text) if line_end < 0 else line_end + 1
+        if at >= len(text):
+            break
+        try:
+            document, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise OutputError(
+                program,
+                f"its JSON is cut short or broken at line {error.lineno}: {error.msg}",
+                f"see whether it was killed, and {BY_HAND}",
+            ) from error
+        documents.append(document)
+    if not documents:
+        raise foreign(program, text)
+    return documents
+
+
+def _no_number(program: str, name: str) -> float:
+    raise OutputError(program, f"it reports {name} where a number is due")
+
+
+def mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return the mapping of that name, an empty one where there is none."""
+    inner = values.get(name)
+    return inner if isinstance(inner, Mapping) else {}
+
+
+def number(program: str, values: Mapping[str, Any], *path: str) -> float:
+    """Return the finite number at a path of keys. Raises OutputError."""
+    value = _at(values, path)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        where = ".".join(path)
+        raise OutputError(program, f"its report has no number {where} but {excerpt(repr(value))}")
+    return value
+
+
+def optional(program: str, values: Mapping[str, Any], *path: str) -> float | None:
+    """Return the number at a path of keys, or None where the last key is not there."""
+    inner = _at(values, path[:-1])
+    if not isinstance(inner, Mapping) or path[-1] not in inner:
+        return None
+    return number(program, inner, path[-1])
+
+
+def _at(values: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    return values

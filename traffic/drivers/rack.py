@@ -1,14 +1,22 @@
-"""All of a trial's traffic on a rack: flows that sockets send, and flows that programs send."""
+"""A trial's traffic on a rack: flows that sockets send, and flows that programs send."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
 
 from inventory.rack import Rack
+from inventory.topology import Testbed
+from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet
-from orchestration.model.records import FlowRecords, Schedule
+from orchestration.model.errors import TrialError
+from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
-from traffic.drivers.rack_flows import RackFlows
+from traffic.drivers.connections import host_addresses, services
+from traffic.drivers.flows import Endpoints, Flows
 from traffic.drivers.rack_programs import (
     RackPrograms,
     check_programs,
@@ -16,6 +24,10 @@ from traffic.drivers.rack_programs import (
     remarks,
     with_outcomes,
 )
+from traffic.drivers.sockets import COLUMNS
+
+_STEPS = ("flows.listen", "flows.connect", "flows.accept")
+_ENDED = "flows.ended"
 
 
 def uses_programs(trial: TrialSpec) -> bool:
@@ -65,3 +77,101 @@ class RackTraffic:
         outcomes = self._programs.outcomes()
         self.remarks = remarks(outcomes)
         return with_outcomes(records, outcomes)
+
+
+class RackFlows:
+    """The flows that sockets send: each host runs the socket driver with its share of them."""
+
+    def __init__(
+        self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, fleet: Fleet
+    ) -> None:
+        self._fleet = fleet
+        self._end_ns = trial.duration_ns + trial.drain_ns
+        ends = Endpoints(host_addresses(testbed))
+        self._flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
+        by_sockets = [spec.driver == SOCKETS for spec in trial.traffic]
+        ours = {flow for flow, pattern in enumerate(schedule.klass.tolist()) if by_sockets[pattern]}
+        touching = {
+            host: [flow for flow in self._flows.touching(number) if flow in ours]
+            for number, host in enumerate(testbed.hosts)
+        }
+        self._share = {host: flows for host, flows in touching.items() if flows}
+        self._number = {host: number for number, host in enumerate(testbed.hosts)}
+        self._clocks: Mapping[str, Clock] = {}
+        self._running: set[str] = set()
+
+    def connect(self, clocks: Mapping[str, Clock]) -> None:
+        """Load every host's share and connect all flows. Raises DeviceError."""
+        self._clocks = clocks
+        loads = {
+            host: {
+                "host": self._number[host],
+                "flows": self._flows.to_json(flows),
+                "end_ns": self._end_ns,
+            }
+            for host, flows in self._share.items()
+        }
+        self._fleet.ask("flows.load", loads)
+        for step in _STEPS:
+            self._fleet.ask(step, {host: {} for host in self._share})
+
+    def start(self, t0_ns: int) -> None:
+        """Have all hosts begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        self._running = set(self._share)
+        orders = {host: {"t0_ns": t0_ns + self._clocks[host].offset_ns} for host in self._share}
+        self._fleet.ask("flows.go", orders)
+
+    def all_done(self) -> bool:
+        """Say whether every flow has ended. Raises TrialError if a driver died."""
+        for host in list(self._running):
+            agent = self._fleet.agents[host]
+            agent.poll()
+            for event in [event for event in agent.events if event.get("event") == _ENDED]:
+                agent.events.remove(event)
+                if "error" in event:
+                    raise TrialError(
+                        f"{host}: the traffic driver failed: {printable(str(event['error']))}",
+                        "the same command runs the trial again",
+                    )
+                self._running.discard(host)
+        return not self._running
+
+    def stop(self) -> None:
+        """Stop sending, wherever it can be reached."""
+        for host in self._share:
+            with suppress(DeviceError):  # its driver dies with its agent
+                self._fleet.ask("flows.stop", {host: {}})
+
+    def records(self) -> FlowRecords:
+        """Fetch what became of the flows.
+
+        The sender says when a flow ended, the receiver how much of it came.
+        """
+        answers = self._fleet.ask("flows.results", {host: {} for host in self._share})
+        count = len(self._flows)
+        columns = {name: np.full(count, -1, dtype=np.int64) for name in ("sent_ns", "end_ns")}
+        columns["retransmits"] = np.zeros(count, dtype=np.int64)
+        columns["status"] = np.full(count, UNFINISHED, dtype=np.int64)
+        received = np.zeros(count, dtype=np.int64)
+        for host, numbers in self._share.items():
+            own = np.array(numbers, dtype=np.int64)
+            said = {name: _column(host, answers[host], name, len(own)) for name in COLUMNS}
+            sent_here = np.array(self._flows.src)[own] == self._number[host]
+            for name, column in columns.items():
+                column[own[sent_here]] = said[name][sent_here]
+            came_here = np.array(self._flows.dst)[own] == self._number[host]
+            received[own[came_here]] = said["received_bytes"][came_here]
+        short = (columns["status"] == DONE) & (received != np.array(self._flows.size_bytes))
+        columns["status"][short] = FAILED
+        columns["end_ns"][short] = -1
+        return FlowRecords(**columns)
+
+
+def _column(host: str, answer: Any, name: str, count: int) -> np.ndarray:
+    try:
+        column = np.array(answer[name], dtype=np.int64)
+        if column.shape != (count,):
+            raise ValueError(f"{name} has {column.size} entries of {count}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeviceError(host, f"its results cannot be read: {error}") from error
+    return column

@@ -5,33 +5,31 @@ The agent's services are `programs` and, for prebuilt frames, `incast`.
 
 from __future__ import annotations
 
-import base64
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from inventory.addressing import nic_addresses
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
+from traffic.drivers.connections import host_addresses, services
+from traffic.drivers.flows import Service
 from traffic.drivers.programs import (
     Flow,
     Launch,
+    OptionProblem,
     Options,
     Outcome,
     Output,
     ProgramDriver,
+    check,
     driver,
 )
-from traffic.drivers.services import services
 
 SERVICES = ("programs", "incast")
 # Below the ephemeral ports of Linux, above those that services are known for.
@@ -45,6 +43,9 @@ _LOOK_EVERY_S = 0.02
 _ARRIVE_S = 0.5
 _SHOWN = 3
 
+# A program: its host, and its role with the flow's number.
+Key = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -56,13 +57,16 @@ class Job:
 
 
 def check_drivers(trial: TrialSpec) -> None:
-    """Raise InputError with all that is wrong with the options of the trial's drivers."""
+    """Raise InputError with what is wrong with the trial's drivers, or missing here.
+
+    Campaigns are checked before; a trial may come from elsewhere.
+    """
     problems = []
     for number, spec in enumerate(trial.traffic):
-        if spec.driver.name != SOCKETS.name:
-            for what in driver(spec.driver.name).check(dict(spec.driver.options)):
-                said, _, remedy = what.partition(": ")
-                problems.append(Problem(f"traffic[{number}].driver", said, remedy))
+        found = check(spec.driver)
+        if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
+            found.append(OptionProblem("", *lacks.split(": ", 1)))
+        problems += [Problem(f"traffic[{number}].driver", said, todo) for _, said, todo in found]
     if problems:
         raise InputError(problems)
 
@@ -88,10 +92,7 @@ def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None
 def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
     """Return the schedule's flows that programs send. Raises TrialError if a host has too many."""
     testbed = rack.testbed
-    addresses = nic_addresses(testbed)
-    of_host = {
-        host: [addresses[port.index] for port in testbed.ports_of[host]] for host in testbed.hosts
-    }
+    of_host = dict(zip(testbed.hosts, host_addresses(testbed), strict=True))
     drivers = {
         number: driver(spec.driver.name)
         for number, spec in enumerate(trial.traffic)
@@ -115,7 +116,7 @@ def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
         port = next_port[dst]
         next_port[dst] += 1
         near, far = of_host[src], of_host[dst]
-        service = classes[pattern] if classes else None
+        service = classes[pattern] if classes else Service()
         flow = Flow(
             number=number,
             start_ns=int(schedule.start_ns[number]),
@@ -125,8 +126,8 @@ def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
             src_address=near[number % len(near)],
             dst_address=far[number % len(far)],
             port=port,
-            tos=service.tos if service else 0,
-            congestion_control=service.congestion_control if service else "",
+            tos=service.tos,
+            congestion_control=service.congestion_control,
             src_rdma_device=rack.access[src].rdma_device,
             dst_rdma_device=rack.access[dst].rdma_device,
         )
@@ -140,15 +141,15 @@ class RackPrograms:
     def __init__(self, jobs: Iterable[Job], fleet: Fleet) -> None:
         self._fleet = fleet
         self._jobs = list(jobs)
-        self._launches: dict[tuple[str, str], Launch] = {}
+        self._launches: dict[Key, Launch] = {}
         for job in self._jobs:
             for launch in job.driver.launches(job.flow, job.options):
                 self._launches[(launch.host, f"{launch.role} {launch.flow}")] = launch
         self._hosts = sorted({host for host, _ in self._launches})
         self._clocks: Mapping[str, Clock] = {}
         self._t0_ns = 0
-        self._started: set[tuple[str, str]] = set()
-        self._ended: set[tuple[str, str]] = set()
+        self._started: set[Key] = set()
+        self._ended: set[Key] = set()
         self._quiet_since_s = 0.0
 
     def connect(self, clocks: Mapping[str, Clock]) -> None:
@@ -192,7 +193,11 @@ class RackPrograms:
     def outcomes(self) -> dict[int, Outcome]:
         """Stop what still runs; return what became of the flows, by number. Raises DeviceError."""
         self._stop()
-        self._until(lambda: self._started <= self._ended, _STOP_PATIENCE_S)
+        until_s = time.monotonic() + _STOP_PATIENCE_S
+        self._take_events()
+        while not self._started <= self._ended and time.monotonic() < until_s:
+            time.sleep(_LOOK_EVERY_S)
+            self._take_events()
         if left := sorted(self._started - self._ended):
             raise DeviceError(left[0][0], "a program cannot be ended", "log in and end it: ps aux")
         reports = self._each("program.collect", {key: {} for key in self._started})
@@ -210,39 +215,37 @@ class RackPrograms:
 
         Clients go first: one whose server is gone would say that its flow has failed.
         """
-        clients: dict[tuple[str, str], dict[str, Any]] = {
-            key: {} for key in self._started if self._launches[key].role == "client"
-        }
+        clients = [key for key in self._started if self._launches[key].role == "client"]
         try:
-            self._each("program.stop", clients)
+            self._each("program.stop", {key: {} for key in clients})
         finally:
             self._fleet.ask("program.stop", {host: {} for host in self._hosts})
 
     def _launch(self, role: str) -> None:
-        asked: dict[tuple[str, str], dict[str, Any]] = {}
-        for key, launch in self._launches.items():
-            if launch.role == role:
-                asked[key] = {
-                    "op": launch.operation,
-                    "argv": list(launch.argv),
-                    "stdin": base64.b64encode(launch.stdin).decode(),
-                    "limit_s": launch.timeout_s,
-                    "after_ns": launch.at_ns,
-                    **launch.extra,
-                }
+        asked = {
+            key: {
+                "op": launch.operation,
+                "argv": list(launch.argv),
+                "limit_s": launch.timeout_s,
+                "after_ns": launch.at_ns,
+                **launch.extra,
+            }
+            for key, launch in self._launches.items()
+            if launch.role == role
+        }
         self._each("", asked)
         self._started |= set(asked)
 
     def _ports(self) -> dict[str, list[list[Any]]]:
         ports: dict[str, list[list[Any]]] = {}
         for (host, _), launch in self._launches.items():
-            ports.setdefault(host, []).extend([name, port] for name, port in launch.listens)
-        return {host: some for host, some in ports.items() if some}
+            if launch.listens:
+                ports.setdefault(host, []).extend([name, port] for name, port in launch.listens)
+        return ports
 
     def _listening(self, ports: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
-        return self._fleet.ask(
-            "program.listening", {host: {"ports": some} for host, some in ports.items()}
-        )
+        asked = {host: {"ports": some} for host, some in ports.items()}
+        return self._fleet.ask("program.listening", asked)
 
     def _await_servers(self) -> None:
         missing = self._ports()
@@ -277,18 +280,15 @@ class RackPrograms:
             f"run it by hand there: {command}",
         )
 
-    def _each(
-        self, op: str, asked: Mapping[tuple[str, str], Mapping[str, Any]]
-    ) -> dict[tuple[str, str], Any]:
+    def _each(self, op: str, asked: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Any]:
         """Send a request a program, all at once; return the answers. Raises the first error."""
         posted = {}
-        answers: dict[tuple[str, str], Any] = {}
+        answers: dict[Key, Any] = {}
         failed: DeviceError | None = None
         for (host, name), arguments in asked.items():
-            rest = {key: value for key, value in arguments.items() if key != "op"}
-            agent = self._fleet.agents[host]
+            request = {"op": op, "program": name, **arguments}
             try:
-                posted[(host, name)] = agent.post(arguments.get("op", op), program=name, **rest)
+                posted[(host, name)] = self._fleet.agents[host].post(**request)
             except DeviceError as error:
                 failed = failed or error
         for key, number in posted.items():
@@ -305,23 +305,11 @@ class RackPrograms:
         for host in self._hosts:
             agent = self._fleet.agents[host]
             agent.poll()
-            others: deque[dict[str, Any]] = deque()
-            while agent.events:
-                event = agent.events.popleft()
-                if event.get("event") == "program.ended":
-                    self._ended.add((host, str(event.get("program"))))
-                else:
-                    others.append(event)
-            agent.events.extend(others)
+            for event in [e for e in agent.events if e.get("event") == "program.ended"]:
+                agent.events.remove(event)
+                self._ended.add((host, str(event.get("program"))))
 
-    def _until(self, reached: Callable[[], bool], patience_s: float) -> None:
-        until_s = time.monotonic() + patience_s
-        self._take_events()
-        while not reached() and time.monotonic() < until_s:
-            time.sleep(_LOOK_EVERY_S)
-            self._take_events()
-
-    def _output(self, key: tuple[str, str], report: Any) -> Output:
+    def _output(self, key: Key, report: Any) -> Output:
         host = key[0]
         try:
             return Output(
@@ -346,14 +334,12 @@ class RackPrograms:
 
 def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> FlowRecords:
     """Return `records` with the flows that programs sent, by number, put in."""
-    columns = {
-        name: getattr(records, name).copy()
-        for name in ("sent_ns", "end_ns", "retransmits", "status")
-    }
+    names = ("sent_ns", "end_ns", "retransmits", "status")
+    columns = {name: getattr(records, name).copy() for name in names}
     for number, outcome in outcomes.items():
         for name, column in columns.items():
             column[number] = getattr(outcome, name)
-    return FlowRecords(**{name: np.asarray(column) for name, column in columns.items()})
+    return FlowRecords(**columns)
 
 
 def remarks(outcomes: Mapping[int, Outcome]) -> list[str]:

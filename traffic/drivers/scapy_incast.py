@@ -13,45 +13,40 @@ a mark that tells the last frame from the others.
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from orchestration.model.status import UNFINISHED
-from traffic.drivers.parsing import OutputError, json_documents, number
+from traffic.drivers.host_frames import MARK, ROCE_PORT
 from traffic.drivers.programs import (
     Flow,
+    FlowFailed,
     Launch,
     Option,
     Options,
     Outcome,
     Output,
-    failed,
+    ProgramDriver,
     failure,
     finished,
-    read_options,
-    unfinished,
-    unreadable,
+    json_documents,
+    number,
+    pair,
 )
 
 if TYPE_CHECKING:
     from scapy.packet import Packet
 
+    from inventory.topology import Testbed
+
 _NAME = "scapy"
-ROCE_PORT = 4791
-MARK = b"clos"
 _LEAST_PAYLOAD = 8
 _ETHERNET_BYTES, _IPV4_BYTES, _UDP_BYTES, _BTH_BYTES, _ICRC_BYTES = 14, 20, 8, 12, 4
 _ECN = {"none": 0, "ect1": 1, "ect0": 2}
 _FIRST_SOURCE_PORT, _SOURCE_PORTS = 0xC000, 0x4000
 _PSNS = 1 << 24
-
-_OPTIONS = (
-    Option("shape", "udp", "what a frame looks like", choices=("udp", "roce")),
-    Option("payload", 1024, "bytes of a frame's payload", _LEAST_PAYLOAD, 9000),
-    Option("rate", 0, "bits/s of a flow, Ethernet headers included; 0 is back to back", 0),
-    Option("ecn", "ect0", "the ECN bits of frames", choices=tuple(_ECN)),
-    Option("distinct", 32, "distinct frames that a flow sends in turn", 1, 1024),
-)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class Frames:
 
 def build(flow: Flow, options: Options) -> Frames:
     """Return a flow's frames. Their Ethernet addresses are left to the sending host."""
-    values, _ = read_options(_OPTIONS, options)
+    values = ScapyIncast().values(options)
     payload: int = values["payload"]
     packets = -(-flow.size_bytes // payload)
     rest = flow.size_bytes - (packets - 1) * payload
@@ -108,28 +103,45 @@ def queue_pair(flow: Flow) -> int:
     return 0x800000 | (flow.number & 0x7FFFFF)
 
 
-class ScapyIncast:
-    """The driver. Its options are in `docs/traffic-programs.md`."""
+class ScapyIncast(ProgramDriver):
+    """The driver."""
 
     name = _NAME
-    options = _OPTIONS
+    options = (
+        Option("shape", "udp", "what a frame looks like", choices=("udp", "roce")),
+        Option("payload", 1024, "bytes of a frame's payload", _LEAST_PAYLOAD, 9000, unit="bytes"),
+        Option("rate", 0, "bits/s, Ethernet headers included; 0 is back to back", 0, unit="bps"),
+        Option("ecn", "ect0", "the ECN bits of frames", choices=tuple(_ECN)),
+        Option("distinct", 32, "distinct frames that a flow sends in turn", 1, 1024),
+    )
 
     def needs(self, options: Options) -> tuple[str, ...]:
         """Return what finds the way out of a host; Scapy is the controller's only."""
         return ("ip",)
 
-    def check(self, options: Options) -> list[str]:
-        """Return what is wrong with the options, or that Scapy is missing."""
-        _, problems = read_options(_OPTIONS, options)
-        try:
-            import scapy.contrib.roce  # noqa: F401
-        except ImportError:
-            problems.append("Scapy is not installed: pip install 'closloop[hardware]'")
-        return problems
+    def missing_here(self) -> str:
+        """Return that Scapy is missing, or ""."""
+        if find_spec("scapy") is None:
+            return "Scapy is not installed: pip install 'closloop[hardware]'"
+        return ""
+
+    def _conflicts(
+        self, values: Mapping[str, Any], given: Options, testbed: Testbed | None
+    ) -> Iterator[tuple[str, str]]:
+        payload, headers = values["payload"], _IPV4_BYTES + _UDP_BYTES
+        if values["shape"] == "roce":
+            # a RoCEv2 payload is filled up to words
+            headers += _BTH_BYTES + _ICRC_BYTES + -payload % 4
+        if testbed is not None and payload + headers > testbed.mtu_bytes:
+            yield (
+                "payload",
+                f"payload {payload} and its headers do not fit testbed {testbed.name}'s MTU of "
+                f"{testbed.mtu_bytes}: give at most {testbed.mtu_bytes - headers}",
+            )
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the receiver's (server) and the sender's (client) start."""
-        values, _ = read_options(_OPTIONS, options)
+        values = self.values(options)
         frames = build(flow, options)
         identity = {
             "src_address": flow.src_address,
@@ -137,54 +149,35 @@ class ScapyIncast:
             "port": flow.port,
             "queue_pair": queue_pair(flow) if values["shape"] == "roce" else None,
         }
-        server = Launch(
-            host=flow.dst,
-            argv=(),
-            role="server",
-            flow=flow.number,
-            listens=(("udp", flow.port),),
-            operation="incast.receive",
-            extra=identity,
+        to_send = {
+            "frames": [base64.b64encode(frame).decode() for frame in frames.cycle],
+            "last": base64.b64encode(frames.last).decode(),
+            "packets": frames.packets,
+            "rate": values["rate"],
+        }
+        server, client = pair(flow, (), ())
+        return (
+            replace(
+                server,
+                listens=(("udp", flow.port),),
+                operation="incast.receive",
+                extra=identity,
+            ),
+            replace(client, operation="incast.send", extra={**identity, **to_send}),
         )
-        client = Launch(
-            host=flow.src,
-            argv=(),
-            role="client",
-            flow=flow.number,
-            at_ns=flow.start_ns,
-            operation="incast.send",
-            extra={
-                **identity,
-                "frames": [base64.b64encode(frame).decode() for frame in frames.cycle],
-                "last": base64.b64encode(frames.last).decode(),
-                "packets": frames.packets,
-                "rate": values["rate"],
-            },
-        )
-        return server, client
 
-    def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow, by what arrived."""
-        if client.stopped:
-            return unfinished(client)
+    def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
+        """What arrived says what became of the flow."""
         if why := failure(_NAME, client, "sender") or failure(_NAME, server, "receiver"):
-            return failed(client, why)
-        try:
-            (sent,) = json_documents(_NAME, client.stdout)
-            (arrived,) = json_documents(_NAME, server.stdout)
-            packets, came, marked, last_ns = (
-                int(number(_NAME, where, name))
-                for where, name in (
-                    (sent, "packets"),
-                    (arrived, "packets"),
-                    (arrived, "ce_packets"),
-                    (arrived, "last_after_ns"),
-                )
-            )
-        except OutputError as error:
-            return unreadable(client, error)
-        except ValueError:
-            return failed(client, f"{_NAME}: an end reports more than once")
+            raise FlowFailed(why)
+        reports = [json_documents(_NAME, end.stdout) for end in (client, server)]
+        if any(len(report) != 1 for report in reports):
+            raise FlowFailed(f"{_NAME}: an end reports more than once")
+        (sent,), (arrived,) = reports
+        packets = int(number(_NAME, sent, "packets"))
+        came, marked, last_ns = (
+            int(number(_NAME, arrived, name)) for name in ("packets", "ce_packets", "last_after_ns")
+        )
         detail = f"{came} of {packets} frames came, {marked} marked CE"
         if came < packets or last_ns < 0:
             return Outcome(client.started_ns, -1, 0, UNFINISHED, detail)

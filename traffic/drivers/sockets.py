@@ -39,7 +39,8 @@ _SEND_BYTES = 1 << 19
 _UNTIL_SENT = select.EPOLLRDHUP | select.EPOLLOUT
 _TCP_INFO_BYTES = 104  # up to and with tcpi_total_retrans
 _BACKLOG = 65_535
-_COLUMNS = 5
+# What is told of each flow: times, -1 for never; how it ended; what its receiver has read.
+COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
 
 class Board:
@@ -53,7 +54,7 @@ class Board:
         words = buffer.cast("q")
         self._head = words[:2]
         self.sent_ns, self.end_ns, self.retransmits, self.status, self.received_bytes = (
-            words[2 + i * flows : 2 + (i + 1) * flows] for i in range(_COLUMNS)
+            words[2 + i * flows : 2 + (i + 1) * flows] for i in range(len(COLUMNS))
         )
         for flow in range(flows):
             self.sent_ns[flow] = self.end_ns[flow] = -1
@@ -62,7 +63,7 @@ class Board:
     @staticmethod
     def size_bytes(flows: int) -> int:
         """Size of the shared memory."""
-        return 8 * (2 + _COLUMNS * flows)
+        return 8 * (2 + len(COLUMNS) * flows)
 
     @property
     def done(self) -> int:

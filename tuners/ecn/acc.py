@@ -51,7 +51,7 @@ class AccSettings:
     exchange_every: int = 250
     exchange: int = 200  # transitions each way, of each switch
     explore_start: float = 1.0
-    explore_end: float = 0.05
+    explore_end: float = 0.2
     explore_decay: float = 8_000.0  # time constant
     updates_per_decision: float = 1.0
 
@@ -107,7 +107,9 @@ class Acc(LearnedTuner):
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             # an online start explores as much as offline training ended with
-            settings = AccSettings(explore_start=max(self.explore, 0.1), explore_decay=500.0)
+            settings = AccSettings(
+                explore_start=max(self.explore, 0.1), explore_end=0.05, explore_decay=500.0
+            )
             self._learner = AccLearner(seed, testbed, settings, own)
             self._net = ready(own)
         return Setup((self._templates.settings(self._all, self._choice),))

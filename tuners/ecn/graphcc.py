@@ -50,7 +50,7 @@ class GraphccSettings:
     target_every: int = 100
     capacity: int = 10_000
     explore_start: float = 1.0
-    explore_end: float = 0.05
+    explore_end: float = 0.2
     explore_decay: float = 8_000.0  # time constant, in decisions
     updates_per_decision: float = 1.0
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
+from orchestration.analysis import student_t
 from orchestration.analysis.statistics import fieller
 from orchestration.model.records import Floats
 
@@ -149,7 +149,7 @@ def _tail(distance: float, error: float, freedom: float) -> float:
         return math.nan
     if error == 0:
         return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
-    return float(stdtr(freedom, -distance / error))
+    return student_t.cdf(freedom, -distance / error)
 
 
 def verdict(difference: float, tests: PValues, zero_corrected: float) -> Verdict:
@@ -174,15 +174,15 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
     n, gap = np.arange(2, MOST_REPEATS + 1), abs(difference)
     error = max(spread, _ROUNDING * allowed) / np.sqrt(n)
     if gap < allowed:
-        critical = stdtrit(n - 1, 1 - SIGNIFICANCE)
-        sides = [stdtr(n - 1, (allowed + d) / error - critical) for d in (gap, -gap)]
+        critical = student_t.quantile(n - 1, 1 - SIGNIFICANCE)
+        sides = [student_t.cdf(n - 1, (allowed + d) / error - critical) for d in (gap, -gap)]
         power = sides[0] + sides[1] - 1
     else:
-        critical = stdtrit(n - 1, 1 - SIGNIFICANCE / 2 / max(1, family))
-        power = stdtr(n - 1, gap / error - critical)
+        critical = student_t.quantile(n - 1, 1 - SIGNIFICANCE / 2 / max(1, family))
+        power = student_t.cdf(n - 1, gap / error - critical)
     enough = np.flatnonzero(power >= POWER)
     return int(n[enough[0]]) if len(enough) else None
 
 
 def _quantile(share: float, freedom: float) -> float:
-    return float(stdtrit(freedom, share)) if freedom > 0 else math.nan
+    return student_t.quantile(freedom, share) if freedom > 0 else math.nan

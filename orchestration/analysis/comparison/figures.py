@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import plotly.graph_objects as go
 
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.catalogue import (
@@ -30,6 +29,7 @@ from orchestration.analysis.figure_style import (
     log_ticks,
     padded,
 )
+from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.words import quantity
 from orchestration.model.records import Floats
 
@@ -58,7 +58,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
     )
 
 
-def _margin(figure: go.Figure, row: int, item: Judged) -> list[float]:
+def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
     """Draw the margin of a row, and return its ends as ratios."""
     base = 1.0 if item.metric.distance == "cdf" else _base(item)
     share = item.allowed / base if base else math.inf
@@ -77,7 +77,7 @@ def _base(item: Judged) -> float:
     return item.interval.difference / relative if relative else item.allowed / item.margin
 
 
-def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[float]:
+def _estimate(figure: Figure, row: int, item: Judged, colour: str) -> list[float]:
     got = item.interval
     shade = FAINT if item.verdict not in (DIFFERENT, EQUIVALENT) else colour
     ratio = _within(1 + got.relative)
@@ -86,7 +86,7 @@ def _estimate(figure: go.Figure, row: int, item: Judged, colour: str) -> list[fl
         ends += [_within(1 + got.relative_low), _within(1 + got.relative_high)]
         figure.add_trace(line(ends[1:], [row, row], shade, 3))
     figure.add_trace(
-        go.Scatter(
+        scatter(
             x=[ratio],
             y=[row],
             mode="markers",
@@ -118,8 +118,8 @@ def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     for name, share in zip(colours, shares, strict=True):
         kept = _changes(share)
         trace = line(edges[kept], share[kept], colours[name])
-        trace.line.shape = "hv"
-        trace.hovertemplate = f"{name}: %{{y:.1%}} up to %{{x:.2f}}<extra></extra>"
+        trace["line"]["shape"] = "hv"
+        trace["hovertemplate"] = f"{name}: %{{y:.1%}} up to %{{x:.2f}}<extra></extra>"
         figure.add_trace(trace)
         top = max(top, float(edges[np.searchsorted(share, 0.9999)]))
     low = float(edges[min(np.searchsorted(share, 1e-6) for share in shares)])
@@ -172,7 +172,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
             continue
         floor, longest = min(floor, above[kept].min()), max(longest, float(edges[kept[-1]]))
         trace = line(edges[kept], above[kept], colours[name])
-        trace.hovertemplate = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
+        trace["hovertemplate"] = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
         figure.add_trace(trace)
     if not figure.data:  # queues that never held anything
         return None

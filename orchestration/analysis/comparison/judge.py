@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
 
+from orchestration.analysis import student_t
 from orchestration.analysis.comparison.catalogue import COMPARED, Compared, Margins
 from orchestration.analysis.comparison.equivalence import (
     SIGNIFICANCE,
@@ -124,7 +124,7 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
         math.nan, p.beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip
     # the spread of one repeat that would make such an interval
-    t = float(stdtrit(distance.freedom, 1 - SIGNIFICANCE)) if distance.freedom > 0 else math.nan
+    t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE) if distance.freedom > 0 else math.nan
     beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
     spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
     return _Draft(judged, p, spread, distance.beyond)
@@ -138,5 +138,5 @@ def _tail(noise: np.ndarray, value: float, freedom: float) -> float:
     if share > 0:
         return share
     half = float(np.quantile(noise, 1 - SIGNIFICANCE))
-    ratio = value / half * float(stdtrit(freedom, 1 - SIGNIFICANCE / 2))
-    return min(1 / len(noise), float(2 * stdtr(freedom, -ratio)))
+    ratio = value / half * student_t.quantile(freedom, 1 - SIGNIFICANCE / 2)
+    return min(1 / len(noise), float(2 * student_t.cdf(freedom, -ratio)))

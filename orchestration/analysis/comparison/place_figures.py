@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from orchestration.analysis.comparison.result import ComparedCell
 from orchestration.analysis.figure_parts import corner_name, named_rows, row_name
@@ -20,6 +18,7 @@ from orchestration.analysis.figure_style import (
     line,
     size_ticks,
 )
+from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.words import quantity
 from orchestration.model.units import format_duration, format_size
 
@@ -37,13 +36,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
     lines = cell.places.timelines
     if not lines:
         return None
-    figure = make_subplots(
-        rows=2 * len(lines),
-        cols=1,
-        shared_xaxes=True,
-        vertical_spacing=0.025,
-        row_heights=[0.6, 0.4] * len(lines),
-    )
+    figure = Figure(2 * len(lines), heights=[0.6, 0.4] * len(lines), gap=0.025)
     base_figure(height=90 + 210 * len(lines), right=16, figure=figure)
     for number, aligned in enumerate(lines):
         title, scale, unit = _ROWS[aligned.name]
@@ -51,21 +44,21 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
         row = 2 * number + 1
         for name, values in (("A", aligned.a), ("B", aligned.b)):
             trace = line(t_ms, scale * values, colours[name], 1.6)
-            trace.hovertemplate = f"{name}: %{{y:.4g}} {unit} at %{{x:.2f}} ms<extra></extra>"
-            figure.add_trace(trace, row=row, col=1)
+            trace["hovertemplate"] = f"{name}: %{{y:.4g}} {unit} at %{{x:.2f}} ms<extra></extra>"
+            figure.add_trace(trace, row=row)
         if np.isfinite(aligned.low).any():
             figure.add_trace(
-                band(t_ms, scale * aligned.low, scale * aligned.high, INK), row=row + 1, col=1
+                band(t_ms, scale * aligned.low, scale * aligned.high, INK), row=row + 1
             )
         trace = line(t_ms, scale * aligned.difference, INK, 1.4)
-        trace.hovertemplate = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
-        figure.add_trace(trace, row=row + 1, col=1)
+        trace["hovertemplate"] = f"B - A: %{{y:+.4g}} {unit}<extra></extra>"
+        figure.add_trace(trace, row=row + 1)
         corner_name(figure, row, f"<b>{title}, {unit}</b>")
         corner_name(figure, row + 1, "B − A")
     parted = cell.places.parted_ns
     if math.isfinite(parted):
         figure.add_vline(x=parted / 1e6, line={"color": FAINT, "width": 1, "dash": "dash"})
-    figure.update_xaxes(title="time since the start, ms", row=2 * len(lines), col=1)
+    figure.update_xaxes(title="time since the start, ms", row=2 * len(lines))
     when = "Links and marks over time"
     if math.isfinite(parted):
         when = f"The queues part at {format_duration(parted)}"
@@ -90,7 +83,7 @@ def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
         figure.add_trace(line(ends, [row, row], FAINT, 2))
         for name, value, marked in zip(colours, ends, (gap.marked_a, gap.marked_b), strict=True):
             figure.add_trace(
-                go.Scatter(
+                scatter(
                     x=[value],
                     y=[row],
                     mode="markers",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
+from orchestration.analysis import student_t
 from orchestration.analysis.comparison.ports import Timeline
 from orchestration.analysis.comparison.trials import PairFigures
 from orchestration.analysis.statistics import CONFIDENCE
@@ -70,7 +70,7 @@ def _aligned(
     mean = apart.mean(axis=0)
     half = np.full(len(mean), np.nan)
     if n > 1:
-        t = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+        t = student_t.quantile(n - 1, 0.5 + CONFIDENCE / 2)
         half = t * apart.std(axis=0, ddof=1) / np.sqrt(n)
     middle = (edges[1:] + edges[:-1]) / 2
     return AlignedTimeline(

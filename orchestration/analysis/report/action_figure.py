@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from orchestration.analysis.figure_style import (
     INK,
@@ -14,6 +12,7 @@ from orchestration.analysis.figure_style import (
     line,
     size_ticks,
 )
+from orchestration.analysis.plot import Figure, Trace, scatter
 from orchestration.analysis.report.actions import ActedQueue
 from orchestration.analysis.words import quantity
 from orchestration.model.records import Ints
@@ -22,20 +21,18 @@ from orchestration.model.units import format_size
 
 def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     """Draw a queue with the thresholds that its readings led to, and below it pmax."""
-    figure = make_subplots(
-        rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.06, row_heights=[0.76, 0.24]
-    )
+    figure = Figure(2, heights=[0.76, 0.24], gap=0.06)
     base_figure(height=390, right=16, figure=figure)
     length = line(queue.t_ns / 1e6, queue.qlen_bytes, colours[queue.tuner], 1.5)
     length.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
-    figure.add_trace(length, row=1, col=1)
+    figure.add_trace(length, row=1)
     end_ms = float(queue.t_ns[-1]) / 1e6
     at_ms = [*(np.maximum(queue.applied_ns, 0) / 1e6), end_ms]
     for name, values in (("kmin", queue.kmin_bytes), ("kmax", queue.kmax_bytes)):
         steps = line(at_ms, [*values, values[-1]], INK, 1.2)
-        steps.line.update(shape="hv", dash="dot" if name == "kmin" else "dash")
-        steps.hovertemplate = f"{name} %{{y:,}} B from %{{x:.2f}} ms<extra></extra>"
-        figure.add_trace(steps, row=1, col=1)
+        steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
+        steps["hovertemplate"] = f"{name} %{{y:,}} B from %{{x:.2f}} ms<extra></extra>"
+        figure.add_trace(steps, row=1)
     raised = np.diff(queue.kmax_bytes, prepend=queue.kmax_bytes[:1])
     for word, chosen, symbol in (
         ("raised", raised > 0, "triangle-up"),
@@ -44,20 +41,20 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     ):
         chosen = chosen & (queue.seen_bytes >= 0)
         if chosen.any():
-            figure.add_trace(_readings(queue, chosen, word, symbol), row=1, col=1)
+            figure.add_trace(_readings(queue, chosen, word, symbol), row=1)
     pmax = line(at_ms, [*queue.pmax, queue.pmax[-1]], INK, 1.5)
     pmax.line.shape = "hv"
     pmax.hovertemplate = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
-    figure.add_trace(pmax, row=2, col=1)
+    figure.add_trace(pmax, row=2)
     longest = float(queue.qlen_bytes.max(initial=1))
     # kmax where it can be shown beside the queue, which is what the picture is about
     top = max(1.2 * longest, min(1.1 * float(queue.kmax_bytes.max(initial=1)), 2.2 * longest))
     ticks = size_ticks(top)
     texts = [format_size(tick) for tick in ticks]
-    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1, col=1)
+    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1)
     highest = float(queue.pmax.max(initial=0.0)) or 1.0
-    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2, col=1)
-    figure.update_xaxes(title="time since the start, ms", row=2, col=1)
+    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2)
+    figure.update_xaxes(title="time since the start, ms", row=2)
     return Picture(
         f"{queue.tuner} changed the thresholds of {queue.label} towards {queue.towards} "
         f"{_times(queue.changes)}",
@@ -78,8 +75,8 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     )
 
 
-def _readings(queue: ActedQueue, chosen: np.ndarray, word: str, symbol: str) -> go.Scatter:
-    return go.Scatter(
+def _readings(queue: ActedQueue, chosen: np.ndarray, word: str, symbol: str) -> Trace:
+    return scatter(
         x=queue.seen_ns[chosen] / 1e6,
         y=queue.seen_bytes[chosen],
         mode="markers",

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import plotly.graph_objects as go
 
 from orchestration.analysis.compare import Comparison
 from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
@@ -25,6 +24,7 @@ from orchestration.analysis.figure_style import (
     short,
 )
 from orchestration.analysis.metrics import METRIC
+from orchestration.analysis.plot import scatter
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
@@ -49,7 +49,7 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
             figure.add_trace(line(ends, [row, row], colour, 3))
         marker = {"size": 11, "color": colour if item.real else "white"}
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=[ratio],
                 y=[row],
                 mode="markers",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
+from orchestration.analysis.plot import Figure, heatmap
 from orchestration.analysis.report.fabric_grid import FabricGrids
 from orchestration.analysis.words import quantity
 from orchestration.model.units import format_size
@@ -15,7 +14,13 @@ from orchestration.model.units import format_size
 _FLOOR_BYTES = 1e3
 _ROW_PIXELS, _PANEL_PIXELS = 14, 30
 # Brewer's Blues: one hue, told by lightness alone, dark is much, as ink on paper.
-_SCALE = ("#F1F4F8", "#C6DBEF", "#6BAED6", "#2171B5", "#08306B")
+_SCALE = [
+    (0, "#F1F4F8"),
+    (0.25, "#C6DBEF"),
+    (0.5, "#6BAED6"),
+    (0.75, "#2171B5"),
+    (1, "#08306B"),
+]
 
 
 def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
@@ -23,15 +28,15 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     tuners = list(grids.peak_bytes)
     height = len(tuners) * (_ROW_PIXELS * len(grids.ports) + _PANEL_PIXELS)
     gap = _PANEL_PIXELS / height if len(tuners) > 1 else 0
-    figure = make_subplots(rows=len(tuners), cols=1, shared_xaxes=True, vertical_spacing=gap)
+    figure = Figure(len(tuners), gap=gap)
     base_figure(height=height + 150, right=12, figure=figure)
-    figure.update_layout(margin_t=84)
+    figure.update_layout({"margin": {"t": 84}})
     top = max(10 * _FLOOR_BYTES, *(float(np.nanmax(grid)) for grid in grids.peak_bytes.values()))
     middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
     for row, tuner in enumerate(tuners, start=1):
         grid = grids.peak_bytes[tuner]
         figure.add_trace(
-            go.Heatmap(
+            heatmap(
                 x=np.round(middle_ms, 4),
                 y=list(grids.ports),
                 # whole steps of a hundredth of a decade: what an eye can tell, and few bytes
@@ -42,13 +47,11 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
                 ygap=1,
             ),
             row=row,
-            col=1,
         )
-        axis = figure.layout[f"yaxis{'' if row == 1 else row}"]
         figure.add_annotation(
             x=0,
             xref="paper",
-            y=axis.domain[1],
+            y=figure.top(row),
             yref="paper",
             text=f"<b>{short(tuner)}</b>",
             font={"color": readable(colours[tuner]), "size": 13},
@@ -58,29 +61,32 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
         )
     decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
     figure.update_layout(
-        coloraxis={
-            "colorscale": _SCALE,
-            "cmin": np.log10(_FLOOR_BYTES),
-            "cmax": np.log10(top),
-            "colorbar": {
-                "orientation": "h",
-                "thickness": 10,
-                "x": 0.5,
-                "y": 1,
-                "yref": "container",
-                "yanchor": "top",
-                "title": {"text": "longest queue in the span", "side": "top"},
-                "tickvals": decades,
-                "ticktext": [
-                    f"≤{format_size(10**at)}" if at == 3 else format_size(10**at) for at in decades
-                ],
-            },
+        {
+            "coloraxis": {
+                "colorscale": _SCALE,
+                "cmin": np.log10(_FLOOR_BYTES),
+                "cmax": np.log10(top),
+                "colorbar": {
+                    "orientation": "h",
+                    "thickness": 10,
+                    "x": 0.5,
+                    "y": 1,
+                    "yref": "container",
+                    "yanchor": "top",
+                    "title": {"text": "longest queue in the span", "side": "top"},
+                    "tickvals": decades,
+                    "ticktext": [
+                        f"≤{format_size(10**at)}" if at == 3 else format_size(10**at)
+                        for at in decades
+                    ],
+                },
+            }
         }
     )
     figure.update_yaxes(
         autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
     )
-    figure.update_xaxes(title="time since the start, ms", row=len(tuners), col=1)
+    figure.update_xaxes(title="time since the start, ms", row=len(tuners))
     return Picture(
         f"{_hottest(grids)}",
         f"{_busy(grids)} Each cell is the most that the port's queues held within "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from plotly.subplots import make_subplots
 
 from orchestration.analysis.figure_parts import corner_name, queue_share_axes
 from orchestration.analysis.figure_style import (
@@ -22,6 +21,7 @@ from orchestration.analysis.figure_style import (
     size_ticks,
 )
 from orchestration.analysis.metrics import QUEUE_GRID_BYTES
+from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.report.timeline import QueueTimelines, Timeline
 from orchestration.analysis.summary import Condition
@@ -61,7 +61,9 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         x, colour = grid[seen[tuner]], colours[tuner]
         figure.add_trace(band(x, np.maximum(low, floor), high, colour))
         trace = curve(x, mean, colour)
-        trace.hovertemplate = f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
+        trace["hovertemplate"] = (
+            f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
+        )
         figure.add_trace(trace)
         # where the curve falls through a level of its own, so that the names do not meet
         level = float(mean[0]) * 10 ** (-0.5 - 0.35 * len(names))
@@ -97,32 +99,30 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
 def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
     """Draw one queue over time, a row for each tuner, with the thresholds that held."""
     lines = queue.timelines
-    figure = make_subplots(
-        rows=len(lines), cols=1, shared_xaxes=True, shared_yaxes="all", vertical_spacing=0.05
-    )
+    figure = Figure(len(lines), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(lines), right=16, figure=figure)
     top = 1.2 * max(float(item.qlen_bytes.max(initial=1)) for item in lines)
     for row, item in enumerate(lines, start=1):
         colour = colours[item.tuner]
         trace = line(item.t_ns / 1e6, item.qlen_bytes, colour, 1.5)
         trace.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
-        figure.add_trace(trace, row=row, col=1)
+        figure.add_trace(trace, row=row)
         words = f"<b>{short(item.tuner)}</b>"
         if len(item.set_ns):
             end_ms = float(item.t_ns[-1]) / 1e6
             at_ms = [*(item.set_ns / 1e6), end_ms]
             for name, values in (("kmin", item.kmin_bytes), ("kmax", item.kmax_bytes)):
                 steps = line(at_ms, [*values, values[-1]], INK, 1.2)
-                steps.line.update(shape="hv", dash="dot" if name == "kmin" else "dash")
-                steps.hovertemplate = f"{name} %{{y:,}} B<extra></extra>"
-                figure.add_trace(steps, row=row, col=1)
+                steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
+                steps["hovertemplate"] = f"{name} %{{y:,}} B<extra></extra>"
+                figure.add_trace(steps, row=row)
                 words += f", {name} {_range(values)}"
         corner_name(figure, row, words, readable(colour))
     ticks = size_ticks(top)
     figure.update_yaxes(
         range=[0, top], tickvals=ticks, ticktext=[format_size(tick) for tick in ticks]
     )
-    figure.update_xaxes(title="time since the start, ms", row=len(lines), col=1)
+    figure.update_xaxes(title="time since the start, ms", row=len(lines))
     means = {item.tuner: item.mean_bytes for item in lines}
     known = any(len(item.set_ns) for item in lines)
     thresholds = " Dotted: kmin, dashed: kmax, as read back from the queue." if known else ""

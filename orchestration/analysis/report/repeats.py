@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import plotly.graph_objects as go
-
 from orchestration.analysis.figure_parts import value_row, value_rows
 from orchestration.analysis.figure_style import (
     FAINT,
@@ -16,6 +14,7 @@ from orchestration.analysis.figure_style import (
     short,
 )
 from orchestration.analysis.metrics import METRIC, Unit
+from orchestration.analysis.plot import Figure, scatter
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.summary import Arm, Condition
 from orchestration.analysis.words import extremes, quantity
@@ -40,7 +39,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
         same = [(trial, arm) for arm in arms for trial in arm.valid if trial.spec.seed == seed]
         joined = [scale * trial.metrics.scalars[key] for trial, _ in same]
         figure.add_trace(line(joined, [short(arm.tuner) for _, arm in same], "#c4c4c4", 1))
-        figure.data[-1].hoverinfo = "skip"
+        figure.data[-1]["hoverinfo"] = "skip"
     for arm in arms:
         _row(figure, arm, key, scale, suffix, colours[arm.tuner])
     figure.update_xaxes(range=padded([scale * value for value in drawn]))
@@ -65,7 +64,7 @@ def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Pic
     )
 
 
-def _row(figure: go.Figure, arm: Arm, key: str, scale: float, suffix: str, colour: str) -> None:
+def _row(figure: Figure, arm: Arm, key: str, scale: float, suffix: str, colour: str) -> None:
     name, estimate = short(arm.tuner), arm.estimates[key]
     value_row(
         figure,
@@ -81,7 +80,7 @@ def _row(figure: go.Figure, arm: Arm, key: str, scale: float, suffix: str, colou
     bad = [trial for trial in arm.trials if not trial.stamp.valid]
     if bad:
         figure.add_trace(
-            go.Scatter(
+            scatter(
                 x=[scale * trial.metrics.scalars[key] for trial in bad],
                 y=[name] * len(bad),
                 mode="markers",

@@ -59,8 +59,8 @@ class Driver:
     """The traffic driver in a process of its own, which ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
+        from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
-        from traffic.drivers.services import services
         from traffic.drivers.sockets import Board, SocketDriver
 
         self._flows = len(job.schedule)
@@ -117,7 +117,7 @@ class Driver:
 
     def outcome(self) -> Any:
         """Wait for the driver's end, and return what became of the flows."""
-        from traffic.drivers.results import flow_records
+        from traffic.drivers.connections import flow_records
 
         self._wait()
         return flow_records(self.board)

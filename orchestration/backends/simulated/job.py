@@ -14,8 +14,8 @@ from orchestration.backends.sysctls import TSQ_LIMIT_BYTES, switch_sysctls
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.trial import TrialSpec
+from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
-from traffic.drivers.services import services
 
 # As `ns3/traffic.h` numbers them.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from inventory.files import load_testbed
-from orchestration.studies.bench.outcome import Figure, Outcome
+from orchestration.studies.bench.outcome import Figure, Outcome, bench_folder
 from orchestration.studies.bench.physics import run_probe
 
 _WANTED_MS = 3.0
@@ -28,10 +27,10 @@ def decision_time() -> Outcome:
     data: dict[str, Any] = {}
     for testbed in ("graphcc", "acc"):
         clock = _BatchClock()
-        with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
+        with bench_folder() as folder:
             tuners: dict[str, Any] = {name: {"name": name} for name in _RULES}
             for name in learned:
-                path = _untrained(name, testbed, Path(folder))
+                path = _untrained(name, testbed, folder)
                 tuners[name] = {"name": name, "params": {"checkpoint": str(path)}}
             probe = {"kind": "decision", "tuners": tuners, "rounds": _ROUNDS, "batch": _BATCH}
             changed = run_probe(testbed, probe, clock.listen)["changed_queues"]

@@ -1,10 +1,16 @@
-"""What a benchmark found, and one trial run for it."""
+"""What a benchmark found, how that is shown, and what benchmarks share to find it."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import tempfile
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +18,18 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.trial import FaultSpec, PatternSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import (
+    BackendName,
+    FaultSpec,
+    PatternSpec,
+    PoissonSpec,
+    TrialSpec,
+    TunerSpec,
+)
 from traffic.schedule import make_schedule
+
+MILLISECOND = 1_000_000
+SECN1 = TunerSpec("secn1")
 
 
 @dataclass(frozen=True)
@@ -24,6 +40,16 @@ class Figure:
     measured: str
     wanted: str = ""
     holds: bool | None = None
+
+
+def at_most(what: str, value: float, limit: float, digits: int, unit: str = "") -> Figure:
+    """Return a figure that is shown with so many digits, and holds up to `limit`."""
+    return Figure(what, f"{value:.{digits}f}{unit}", f"{limit:g}{unit}", bool(value <= limit))
+
+
+def zero(what: str, count: int) -> Figure:
+    """Return the figure of a count that has to be 0."""
+    return Figure(what, str(count), "0", count == 0)
 
 
 @dataclass(frozen=True)
@@ -39,6 +65,81 @@ class Outcome:
     def holds(self) -> bool:
         """True unless a figure misses its target."""
         return all(figure.holds is not False for figure in self.figures)
+
+
+Outcomes = Sequence[tuple[str, Outcome]]
+
+
+def as_text(outcome: Outcome) -> str:
+    """Return one outcome for the terminal."""
+    lines = [outcome.title]
+    for figure in outcome.figures:
+        wanted = f"  (wanted: {figure.wanted})" if figure.wanted else ""
+        lines.append(f"  {_verdict(figure):4} {figure.what}: {figure.measured}{wanted}")
+    lines += [f"       {note}" for note in outcome.notes]
+    return "\n".join(lines)
+
+
+def as_markdown(outcomes: Outcomes) -> str:
+    """Return all outcomes as a page."""
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Written by `closloop bench run … --markdown` on {datetime.now(UTC):%Y-%m-%d}, on "
+        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}. "
+        "Wall times depend on the machine; everything else is virtual time.",
+    ]
+    for name, outcome in outcomes:
+        lines += ["", f"## {outcome.title}", "", f"`closloop bench run {name}`", ""]
+        lines += ["| | measured | wanted | |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {figure.what} | {figure.measured} | {figure.wanted} | {_verdict(figure)} |"
+            for figure in outcome.figures
+        ]
+        lines += [f"\n{note}" for note in outcome.notes]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(outcomes: Outcomes) -> str:
+    """Return all outcomes with their raw data."""
+    return json.dumps({name: asdict(outcome) for name, outcome in outcomes}, indent=1)
+
+
+def _verdict(figure: Figure) -> str:
+    return {True: "ok", False: "MISS", None: ""}[figure.holds]
+
+
+@contextmanager
+def bench_folder() -> Iterator[Path]:
+    """Yield a folder that is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
+        yield Path(name)
+
+
+def websearch(duration_ns: int) -> tuple[PoissonSpec]:
+    """Return the usual traffic: WebSearch at 60 % load."""
+    return (PoissonSpec("WebSearch", 0.6, 0, duration_ns),)
+
+
+def bench_trial(
+    traffic: tuple[PatternSpec, ...],
+    duration_ns: int,
+    *,
+    testbed: str = "graphcc",
+    backend: BackendName = "fluid",
+    tuner: TunerSpec = SECN1,
+    **more: Any,
+) -> TrialSpec:
+    """Return a trial; `more` are fields of TrialSpec."""
+    given = {"campaign": "bench", "seed": 1, "repeat": 1, "drain_ns": 1_000 * MILLISECOND, **more}
+    return TrialSpec(
+        testbed=testbed,
+        backend=backend,
+        tuner=tuner,
+        traffic=traffic,
+        duration_ns=duration_ns,
+        **given,
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +159,7 @@ def run_trial(
     tuner: TunerSpec,
     *,
     duration_ns: int,
-    drain_ns: int = 1_000_000_000,
+    drain_ns: int = 1_000 * MILLISECOND,
     sample_period_ns: int = 100_000,
     seed: int = 1,
     faults: tuple[FaultSpec, ...] = (),
@@ -69,15 +170,13 @@ def run_trial(
     Raises what the backend raises.
     """
     testbed = load_testbed(testbed_name)
-    trial = TrialSpec(
-        campaign="bench",
+    trial = bench_trial(
+        traffic,
+        duration_ns,
         testbed=testbed_name,
         backend="emulated",
         tuner=tuner,
-        traffic=traffic,
         seed=seed,
-        repeat=1,
-        duration_ns=duration_ns,
         drain_ns=drain_ns,
         sample_period_ns=sample_period_ns,
         action_period_ns=sample_period_ns,
@@ -85,8 +184,8 @@ def run_trial(
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
+    with bench_folder() as folder:
         record = EmulatedBackend(flow_table=flow_table).run(
-            trial, testbed, schedule, Path(folder), lambda t_ns, end_ns: None
+            trial, testbed, schedule, folder, lambda t_ns, end_ns: None
         )
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,18 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.model.records import Schedule
-from orchestration.model.trial import PoissonSpec, SingleFlowSpec, TrialSpec, TunerSpec
-from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
-
-_MILLISECOND = 1_000_000
+from orchestration.model.trial import SingleFlowSpec
+from orchestration.studies.bench.outcome import (
+    MILLISECOND,
+    SECN1,
+    Figure,
+    Outcome,
+    Run,
+    bench_folder,
+    bench_trial,
+    run_trial,
+    websearch,
+)
 
 
 def run_probe(
@@ -36,24 +42,14 @@ def run_probe(
     from orchestration.backends.emulated.launcher import run_guest
 
     testbed = load_testbed(testbed_name)
-    trial = TrialSpec(
-        campaign="bench",
-        testbed=testbed_name,
-        backend="emulated",
-        tuner=TunerSpec("secn1"),
-        traffic=(),
-        seed=1,
-        repeat=1,
-        duration_ns=_MILLISECOND,
-        drain_ns=0,
-    )
+    trial = bench_trial((), MILLISECOND, testbed=testbed_name, backend="emulated", drain_ns=0)
     empty = np.zeros(0, dtype=np.int64)
     schedule = Schedule(empty, empty, empty, empty, empty, ())
     plan = plan_fabric(testbed, trial.host, trial.seed)
-    with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
-        write_job(Path(folder), trial, testbed, plan, (), schedule, probe)
-        run_guest(require_kernel(), Path(folder), guest_memory_bytes(testbed), listener)
-        result: dict[str, Any] = json.loads((Path(folder) / "probe.json").read_text())
+    with bench_folder() as folder:
+        write_job(folder, trial, testbed, plan, (), schedule, probe)
+        run_guest(require_kernel(), folder, guest_memory_bytes(testbed), listener)
+        result: dict[str, Any] = json.loads((folder / "probe.json").read_text())
     return result
 
 
@@ -91,13 +87,8 @@ def lone_flow() -> Outcome:
         ("graphcc", "h1", "h24", 250_000_000),
         ("rlcc-7", "h1", "h2", 1_000_000_000),
     ):
-        run = run_trial(
-            name,
-            (SingleFlowSpec(src, dst, size_bytes, 0),),
-            TunerSpec("secn1"),
-            duration_ns=_MILLISECOND,
-            sample_period_ns=_MILLISECOND,
-        )
+        flow = SingleFlowSpec(src, dst, size_bytes, 0)
+        run = run_trial(name, (flow,), SECN1, duration_ns=MILLISECOND, sample_period_ns=MILLISECOND)
         took_ns = int(run.record.flows.end_ns[0] - run.schedule.start_ns[0])
         goodput_bps = size_bytes * 8 * 10**9 / took_ns
         line_bps = run.testbed.host_rate_bps(src)
@@ -117,12 +108,8 @@ def lone_flow() -> Outcome:
 
 def conservation() -> Outcome:
     """What the switch ports sent against the flows' bytes, headers and retransmits."""
-    run = run_trial(
-        "graphcc",
-        (PoissonSpec("WebSearch", 0.6, 0, 5 * _MILLISECOND),),
-        TunerSpec("secn1"),
-        duration_ns=5 * _MILLISECOND,
-    )
+    lasts_ns = 5 * MILLISECOND
+    run = run_trial("graphcc", websearch(lasts_ns), SECN1, duration_ns=lasts_ns)
     sent, expected = last_hop_bytes(run)
     gap = sent / expected - 1
     return Outcome(
@@ -147,11 +134,8 @@ def conservation() -> Outcome:
 
 def last_hop_bytes(run: Run) -> tuple[int, int]:
     """Return (payload that ports to hosts sent, payload of the flows and their retransmits)."""
-    to_hosts = [
-        i
-        for i, port in enumerate(run.testbed.queues)
-        if run.testbed.peer_device(port).kind == "host"
-    ]
+    queues = run.testbed.queues
+    to_hosts = [i for i, q in enumerate(queues) if run.testbed.peer_device(q).kind == "host"]
     ports = run.record.ports
     header = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
     payload = ports.tx_bytes[-1, to_hosts] - header * ports.tx_packets[-1, to_hosts]

@@ -10,10 +10,9 @@ from inventory.files import load_testbed
 from orchestration.model.knobs import ECN
 from orchestration.model.red_law import RedLaw
 from orchestration.model.trial import IncastSpec, TunerSpec
-from orchestration.studies.bench.outcome import Figure, Outcome, run_trial
+from orchestration.studies.bench.outcome import MILLISECOND, Figure, Outcome, Run, run_trial, zero
 from orchestration.studies.bench.physics import run_probe
 
-_MILLISECOND = 1_000_000
 _CONFIDENCE = 0.99
 _FRAME_BYTES = 1514
 # DCQCN's thresholds and probability, the same with a steep ramp, and HPCC's.
@@ -38,7 +37,7 @@ def marking_curve() -> Outcome:
             "kmax_bytes": kmax_bytes,
             "pmax": pmax,
             "levels_frames": levels_frames(law),
-            "hold_ns": 2 * _MILLISECOND,
+            "hold_ns": 2 * MILLISECOND,
         }
         readings = run_probe("graphcc", probe)["readings"]
         name = f"kmin {kmin_bytes // 1000} KB, kmax {kmax_bytes // 1000} KB, pmax {pmax:g}"
@@ -97,8 +96,8 @@ def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figur
             f"{name}: marks on the whole ramp against the law's",
             f"{marked:,} of {packets:,} packets, {marked / expected - 1:+.2%}",
         ),
-        Figure(f"{name}: marked below kmin", f"{below_marked}", "0", below_marked == 0),
-        Figure(f"{name}: not marked above kmax", f"{above_unmarked}", "0", above_unmarked == 0),
+        zero(f"{name}: marked below kmin", below_marked),
+        zero(f"{name}: not marked above kmax", above_unmarked),
         Figure(
             f"{name}: law's farthest from the straight line",
             f"{law.worst_departure():.2%} of pmax",
@@ -108,39 +107,19 @@ def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figur
 
 def threshold_change() -> Outcome:
     """Thresholds changed in the middle of an incast that keeps the queue full."""
-    at_ns = 2 * _MILLISECOND
-    run = run_trial(
-        "graphcc",
-        (IncastSpec(16, 2_000_000, 100 * _MILLISECOND, 0, _MILLISECOND, receiver="h1"),),
-        TunerSpec(
-            "step",
-            {
-                "at_ns": at_ns,
-                "kmin_bytes": 400_000,
-                "kmax_bytes": 400_000,
-                "pmax": 1.0,
-                "then_kmin_bytes": 50_000,
-                "then_kmax_bytes": 50_000,
-                "then_pmax": 1.0,
-            },
-        ),
-        duration_ns=_MILLISECOND,
-    )
-    queue = next(
-        i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
-    )
+    at_ns = 2 * MILLISECOND
+    before = {"kmin_bytes": 400_000, "kmax_bytes": 400_000, "pmax": 1.0}
+    then = {"then_kmin_bytes": 50_000, "then_kmax_bytes": 50_000, "then_pmax": 1.0}
+    run, queue = _incast_on_h1(TunerSpec("step", {"at_ns": at_ns, **before, **then}))
     ports, actions, hosts = run.record.ports, run.record.changes[ECN.name], run.record.hosts
     mine = actions.targets == queue
     applied_ns = int(actions.applied_ns[mine][1])
-    steady = (ports.t_ns > at_ns - _MILLISECOND) & (ports.t_ns <= at_ns)
-    after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * _MILLISECOND)
-    settled = after & (ports.t_ns > applied_ns + 2 * _MILLISECOND)
+    steady = (ports.t_ns > at_ns - MILLISECOND) & (ports.t_ns <= at_ns)
+    after = (ports.t_ns > applied_ns) & (ports.t_ns <= applied_ns + 10 * MILLISECOND)
+    settled = after & (ports.t_ns > applied_ns + 2 * MILLISECOND)
     first = int(np.flatnonzero(after)[0])
     marked_next = int(ports.marked_packets[first, queue] - ports.marked_packets[first - 1, queue])
     sent_next = int(ports.tx_packets[first, queue] - ports.tx_packets[first - 1, queue])
-    drops = int(ports.dropped_packets[-1].sum())
-    again = int(hosts.retransmits[-1].sum())
-    unordered = int(hosts.out_of_order[-1].sum())
     period_ns = run.trial.sample_period_ns
     return Outcome(
         "Thresholds changed in the middle of a 16-to-1 incast: K from 400 KB to 50 KB",
@@ -166,9 +145,9 @@ def threshold_change() -> Outcome:
                 "not purged",
                 bool(ports.qlen_bytes[first, queue] > ports.qlen_bytes[first - 1, queue] / 2),
             ),
-            Figure("packets dropped", f"{drops}", "0", drops == 0),
-            Figure("segments sent again", f"{again}", "0", again == 0),
-            Figure("segments out of order", f"{unordered}", "0", unordered == 0),
+            zero("packets dropped", int(ports.dropped_packets[-1].sum())),
+            zero("segments sent again", int(hosts.retransmits[-1].sum())),
+            zero("segments out of order", int(hosts.out_of_order[-1].sum())),
         ),
     )
 
@@ -178,24 +157,15 @@ def incast() -> Outcome:
     figures = []
     medians = {}
     for name in ("secn1", "secn2"):
-        run = run_trial(
-            "graphcc",
-            (IncastSpec(16, 2_000_000, 100 * _MILLISECOND, 0, _MILLISECOND, receiver="h1"),),
-            TunerSpec(name),
-            duration_ns=_MILLISECOND,
-        )
-        queue = next(
-            i for i, p in enumerate(run.testbed.queues) if run.testbed.peer_device(p).name == "h1"
-        )
+        run, queue = _incast_on_h1(TunerSpec(name))
         ports, actions = run.record.ports, run.record.changes[ECN.name]
-        busy = (ports.t_ns > _MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
+        busy = (ports.t_ns > MILLISECOND) & (ports.t_ns < run.record.flows.end_ns.min())
         lengths = ports.qlen_bytes[busy, queue]
         medians[name] = float(np.median(lengths))
         kmin, kmax = (
             int(values[actions.targets == queue][0])
             for values in (actions.kmin_bytes, actions.kmax_bytes)
         )
-        drops = int(ports.dropped_packets[-1].sum())
         near = 0.5 * kmin <= medians[name] <= 1.25 * kmax
         low, high = np.quantile(lengths, (0.05, 0.95)) / 1e3
         figures += [
@@ -205,12 +175,20 @@ def incast() -> Outcome:
                 f"near kmin {kmin // 1000} to kmax {kmax // 1000} KB",
                 near,
             ),
-            Figure(f"{name}: drops", f"{drops}", "0", drops == 0),
+            zero(f"{name}: drops", int(ports.dropped_packets[-1].sum())),
         ]
     higher = medians["secn2"] > medians["secn1"]
     ratio = medians["secn2"] / medians["secn1"]
     figures.append(Figure("secn2's queue over secn1's", f"{ratio:.2f}", "above 1", higher))
     return Outcome("16-to-1 incast of 2 MB each, one 25G port", tuple(figures))
+
+
+def _incast_on_h1(tuner: TunerSpec) -> tuple[Run, int]:
+    """Run an incast of 16 senders on `h1`; return it with the number of the queue before `h1`."""
+    incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")
+    run = run_trial("graphcc", (incast,), tuner, duration_ns=MILLISECOND)
+    towards = [run.testbed.peer_device(queue).name for queue in run.testbed.queues]
+    return run, towards.index("h1")
 
 
 def _kilobytes(values: np.ndarray) -> str:

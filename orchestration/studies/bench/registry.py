@@ -6,22 +6,16 @@ from collections.abc import Callable, Sequence
 
 from orchestration.model.errors import InputError
 from orchestration.studies.bench import (
-    compare_million,
     decision,
-    flow_table,
+    large_runs,
     learned,
+    observing,
     physics,
-    program,
-    queries,
     rack,
     red,
     repeatable,
-    report_large,
-    sampling,
     speed,
-    telemetry,
     training_seeds,
-    watching,
 )
 from orchestration.studies.bench.outcome import Outcome
 
@@ -35,22 +29,22 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "repeatable": repeatable.repeated_trial,
     "fabric": speed.fabric_speed,
     "build": speed.build_speed,
-    "sampling": sampling.sampling_cost,
-    "flow-table": flow_table.flow_table_cost,
+    "sampling": speed.sampling_cost,
+    "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
     "training": learned.training_cost,
     "training-seeds": training_seeds.training_seeds,
     "idle-rule": learned.idle_rule,
-    "program": program.start_up,
-    "compare-million": compare_million.compare_million,
-    "report-large": report_large.report_large,
+    "program": speed.start_up,
+    "compare-million": large_runs.compare_million,
+    "report-large": large_runs.report_large,
     "ssh-loop": rack.ssh_loop,
     "rack-provision": rack.provisioning,
     "rack-kills": rack.controller_killed,
     "rack-answer": rack.same_answer,
-    "influx-sink": telemetry.influx_sink,
-    "watching": watching.watching_cost,
-    "sql": queries.sql_speed,
+    "influx-sink": observing.influx_sink,
+    "watching": observing.watching_cost,
+    "sql": large_runs.sql_speed,
 }
 
 

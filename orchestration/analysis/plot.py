@@ -1,0 +1,164 @@
+"""Figures for plotly.js, as the JSON that it draws: panels one below the other, traces, notes.
+
+plotly.py makes the same JSON, but to import it and to have it check each attribute takes longer
+than all the rest of a report. Tests have it check what the reports draw.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+# One line, cloud of points or grid of cells, by plotly.js' names of its attributes.
+Trace = dict[str, Any]
+# numpy's name of a type of number -> plotly.js' name of it.
+_NUMBERS = {
+    "int8": "i1",
+    "uint8": "u1",
+    "int16": "i2",
+    "uint16": "u2",
+    "int32": "i4",
+    "uint32": "u4",
+    "float32": "f4",
+    "float64": "f8",
+}
+
+
+def scatter(**attributes: Any) -> Trace:
+    """Return points or a line through them."""
+    return {"type": "scatter", **attributes}
+
+
+def heatmap(**attributes: Any) -> Trace:
+    """Return a grid of cells."""
+    return {"type": "heatmap", **attributes}
+
+
+class Figure:
+    """A figure of one or more panels, one below the other, whose x axes move together.
+
+    `heights` are the panels' shares of the height, `gap` is the share between two of them.
+    `same_y` gives all the same y axis. Panels are called by their `row`, the upper one is 1; where
+    no row is given, a trace or an annotation has a place in the first panel, or of its own.
+    """
+
+    def __init__(
+        self, rows: int = 1, *, heights: Sequence[float] = (), gap: float = 0, same_y: bool = False
+    ) -> None:
+        self.data: list[Trace] = []
+        self.layout: dict[str, Any] = {}
+        self._rows = rows
+        shares = np.array(heights or [1.0] * rows, dtype=float)
+        sizes = (1 - gap * (rows - 1)) * shares / shares.sum()
+        for row in range(1, rows + 1):
+            bottom = max(0.0, float(sizes[row:].sum()) + gap * (rows - row))
+            top = min(1.0, bottom + float(sizes[row - 1]))
+            x: dict[str, Any] = {"anchor": _axis("y", row), "domain": [0.0, 1.0]}
+            y: dict[str, Any] = {"anchor": _axis("x", row), "domain": [bottom, top]}
+            if row < rows:
+                x |= {"matches": _axis("x", rows), "showticklabels": False}
+                y |= {"matches": _axis("y", rows)} if same_y else {}
+            self.layout |= {_axis("xaxis", row): x, _axis("yaxis", row): y}
+
+    def add_trace(self, trace: Trace, row: int | None = None) -> None:
+        """Draw a trace."""
+        panel = {} if row is None else {"xaxis": _axis("x", row), "yaxis": _axis("y", row)}
+        self.data.append({**trace, **panel})
+
+    def update_layout(self, changes: Mapping[str, Any]) -> None:
+        """Change the layout; what a mapping in it does not name stays."""
+        _merge(self.layout, changes)
+
+    def update_xaxes(self, row: int | None = None, **changes: Any) -> None:
+        """Change the x axis of a panel, or of all."""
+        self._update_axes("xaxis", row, changes)
+
+    def update_yaxes(self, row: int | None = None, **changes: Any) -> None:
+        """Change the y axis of a panel, or of all."""
+        self._update_axes("yaxis", row, changes)
+
+    def add_annotation(self, row: int | None = None, **attributes: Any) -> None:
+        """Write a text; with a row, its `xref` and `yref` are `x` and `y`, or `x domain`."""
+        if row is not None:
+            for ref in ("xref", "yref"):
+                name, *rest = attributes[ref].split()
+                attributes[ref] = " ".join([_axis(name, row), *rest])
+        self.layout.setdefault("annotations", []).append(attributes)
+
+    def add_shape(self, **attributes: Any) -> None:
+        """Draw a shape."""
+        self.layout.setdefault("shapes", []).append(attributes)
+
+    def add_vline(self, x: float, line: Mapping[str, Any]) -> None:
+        """Draw a line from the bottom to the top of each panel."""
+        for row in range(1, self._rows + 1):
+            ends = {"x0": x, "x1": x, "y0": 0, "y1": 1}
+            refs = {"xref": _axis("x", row), "yref": f"{_axis('y', row)} domain"}
+            self.add_shape(type="line", **ends, **refs, line=line)
+
+    def add_hline(self, y: float, line: Mapping[str, Any]) -> None:
+        """Draw a line from the left to the right of each panel."""
+        for row in range(1, self._rows + 1):
+            ends = {"x0": 0, "x1": 1, "y0": y, "y1": y}
+            refs = {"xref": f"{_axis('x', row)} domain", "yref": _axis("y", row)}
+            self.add_shape(type="line", **ends, **refs, line=line)
+
+    def top(self, row: int) -> float:
+        """Return where a panel ends, as a share of the height."""
+        return float(self.layout[_axis("yaxis", row)]["domain"][1])
+
+    def to_json(self) -> str:
+        """Return what plotly.js draws. Numbers that are none become null."""
+        shown = _plain({"data": self.data, "layout": self.layout})
+        text = json.dumps(shown, default=lambda value: value.tolist(), separators=(",", ":"))
+        if "NaN" in text or "Infinity" in text:  # which JSON does not have
+            read = json.loads(text, parse_constant=lambda _: None)
+            text = json.dumps(read, separators=(",", ":"))
+        return text
+
+    def _update_axes(self, name: str, row: int | None, changes: Mapping[str, Any]) -> None:
+        for place in range(1, self._rows + 1) if row is None else (row,):
+            _merge(self.layout[_axis(name, place)], changes)
+
+
+def _axis(name: str, row: int) -> str:
+    """Return what plotly.js calls the axis of a row: the first has no number."""
+    return name if row == 1 else f"{name}{row}"
+
+
+def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for name, value in changes.items():
+        if isinstance(value, Mapping):
+            _merge(into.setdefault(name, {}), value)
+        elif name == "title" and isinstance(value, str):
+            into[name] = {"text": value}
+        else:
+            into[name] = value
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with its arrays in base64, which is short and quick to read."""
+    if isinstance(value, Mapping):
+        return {
+            name: list(inner) if name == "range" else _plain(inner) for name, inner in value.items()
+        }
+    if isinstance(value, list) and value and isinstance(value[0], Mapping):
+        return [_plain(inner) for inner in value]
+    return _packed(value) if isinstance(value, np.ndarray) else value
+
+
+def _packed(values: np.ndarray) -> Any:
+    if values.dtype == np.int64 and values.size:  # JavaScript has no such numbers
+        ends = values.min(), values.max()
+        kinds = [np.dtype(kind) for kind in ("int8", "int16", "int32")]
+        fits = [k for k in kinds if np.iinfo(k).min <= ends[0] and ends[1] <= np.iinfo(k).max]
+        values = values.astype(fits[0]) if fits else values
+    kind = _NUMBERS.get(values.dtype.name)
+    if kind is None or values.ndim != 1 or not values.size:
+        return values.tolist()
+    data = base64.b64encode(np.ascontiguousarray(values)).decode("ascii")
+    return {"dtype": kind, "bdata": data}

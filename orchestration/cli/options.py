@@ -1,0 +1,151 @@
+"""Options that several verbs have, declared once; `verb` lets verbs take groups of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    from orchestration.device.ssh import Secrets
+    from orchestration.wiring import RackAccess
+
+INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
+On = Annotated[
+    str | None, typer.Option("--on", help="The backend: emulated, fluid, simulated or hardware.")
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
+    ),
+]
+Repeats = Annotated[int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")]
+Out = Annotated[Path, typer.Option("--out", help="Where run folders are, or are made.")]
+Runs = Annotated[Path, typer.Option("--runs", help="Where run folders are, or are made.")]
+Page = Annotated[Path, typer.Option("--output", "-o", help="The page to write.")]
+Campaigns = Annotated[Path, typer.Option("--campaigns", help="Where the campaign files are.")]
+InventoryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory",
+        "-i",
+        envvar=INVENTORY_VARIABLE,
+        help="The rack's Ansible inventory, for --on hardware.",
+    ),
+]
+InventoryArgument = Annotated[
+    Path, typer.Argument(envvar=INVENTORY_VARIABLE, help="The rack's Ansible inventory.")
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Passwords:
+    """Which passwords of a rack's devices are asked for."""
+
+    ask_pass: Annotated[bool, "Ask for the password of the devices' users."] = False
+    ask_become_pass: Annotated[bool, "Ask for the password that sudo wants there."] = False
+
+    def secrets(self) -> Secrets:
+        """Ask for them; else CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD say them."""
+        from orchestration.device.ssh import Secrets
+
+        login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
+        become = os.environ.get("CLOSLOOP_BECOME_PASSWORD", "")
+        if self.ask_pass:
+            login = typer.prompt("SSH password", hide_input=True)
+        if self.ask_become_pass:
+            become = typer.prompt("sudo password", hide_input=True)
+        return Secrets(login, become)
+
+    def access(self, inventory: Path) -> RackAccess:
+        """Return how to reach the rack of an inventory."""
+        from orchestration.wiring import RackAccess
+
+        return RackAccess(inventory, self.secrets())
+
+
+def enter_virtual_rack(inventory: Path | None) -> None:
+    """If the inventory is a virtual rack's, run this command inside it and exit with its code."""
+    if inventory is None:
+        return
+    from orchestration.virtual_rack.attach import run_inside
+
+    code = run_inside(inventory, sys.argv[1:])
+    if code is not None:
+        raise typer.Exit(code)
+
+
+Result = TypeVar("Result")
+
+
+def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Make a function a verb whose help ends with `epilog`.
+
+    `Annotated[Path, "What it is."]` is enough to declare an option, or an argument where the
+    parameter is positional and has no default; a bool is a flag. Of a parameter that is a
+    dataclass, each field becomes an option, and the function gets the object.
+    """
+
+    def wrap(function: Callable[..., Result]) -> Callable[..., Result]:
+        hints = get_type_hints(function, include_extras=True)
+        groups: dict[str, Any] = {
+            name: kind for name, kind in hints.items() if dataclasses.is_dataclass(kind)
+        }
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.name in groups:
+                parameters += _fields(groups[parameter.name])
+            else:
+                parameters.append(_declared(parameter, hints[parameter.name]))
+        signature = inspect.Signature(parameters)
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Result:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            given = dict(bound.arguments)
+            for name, kind in groups.items():
+                fields = [field.name for field in dataclasses.fields(kind)]
+                given[name] = kind(**{field: given.pop(field) for field in fields})
+            return function(**given)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {option.name: option.annotation for option in parameters}
+        called.epilog = epilog or None  # type: ignore[attr-defined]
+        return called
+
+    return wrap
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    parameters = []
+    for field in dataclasses.fields(group):
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        option = inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=default)
+        parameters.append(_declared(option, hints[field.name]))
+    return parameters
+
+
+def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
+    """Return a parameter with what typer has to know of it."""
+    kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if told and isinstance(told[0], str):
+        optional = parameter.default is not inspect.Parameter.empty
+        if optional or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            flag = [f"--{parameter.name.replace('_', '-')}"] if kind is bool else []
+            hint = Annotated[kind, typer.Option(*flag, help=told[0])]
+        else:
+            hint = Annotated[kind, typer.Argument(help=told[0])]
+    return parameter.replace(annotation=hint)

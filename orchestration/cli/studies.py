@@ -1,0 +1,212 @@
+"""`closloop bench`, `papers` and `fidelity`: studies that are made with the product."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestration.cli.options import Campaigns, Jobs, Page, Repeats, Runs, verb
+from orchestration.cli.run import backend_named, run_all
+from orchestration.cli.terminal import Phases, table, write_page
+
+if TYPE_CHECKING:
+    from orchestration.campaign.expand import Campaign
+    from orchestration.model.trial import BackendName
+
+_BENCH_EPILOG = (
+    "Examples:  closloop bench list  |  closloop bench run marking  |  "
+    "closloop bench run all --markdown docs/generated/benchmarks.md"
+)
+bench = typer.Typer(
+    no_args_is_help=True, help="Measure what the project claims.", epilog=_BENCH_EPILOG
+)
+
+
+@bench.command("list")
+def list_benchmarks() -> None:
+    """List the benchmarks."""
+    from orchestration.studies.bench.registry import BENCHMARKS, purpose
+
+    for name in BENCHMARKS:
+        typer.echo(f"{name:14} {purpose(name)}")
+
+
+@bench.command("run", epilog=_BENCH_EPILOG)
+@verb()
+def run_benchmarks(
+    names: Annotated[list[str], "Benchmarks, or `all`."],
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures and raw data here.")
+    ] = None,
+    markdown: Annotated[Path | None, "Write the figures as a page here."] = None,
+) -> None:
+    """Run benchmarks; exit with 1 if a figure misses its target."""
+    from orchestration.studies.bench.outcome import as_json, as_markdown, as_text
+    from orchestration.studies.bench.registry import chosen
+
+    outcomes = []
+    for name, measure in chosen(names).items():
+        typer.echo(f"{name} …", err=True)
+        outcome = measure()
+        outcomes.append((name, outcome))
+        typer.echo(as_text(outcome))
+    if json_file:
+        json_file.write_text(as_json(outcomes))
+    if markdown:
+        markdown.write_text(as_markdown(outcomes))
+    if not all(outcome.holds for _, outcome in outcomes):
+        raise typer.Exit(1)
+
+
+_PAPERS_EPILOG = (
+    "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
+    "closloop papers results -o docs/generated/results.md"
+)
+papers = typer.Typer(
+    no_args_is_help=True, help="Run the papers' campaigns and compare.", epilog=_PAPERS_EPILOG
+)
+
+_FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which campaigns of the papers are run, and how."""
+
+    names: Annotated[list[str] | None, typer.Argument(help="Campaigns, by default all.")] = None
+    campaigns: Campaigns = _FOLDER
+    runs: Runs = _RUNS
+    jobs: Jobs = 0
+    repeats: Repeats = None
+    backend: Annotated[
+        str | None, typer.Option("--on", help="Run on this backend: emulated or fluid.")
+    ] = None
+    replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
+
+    def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
+        """Run them; return them with the exit code."""
+        from orchestration.studies.catalogue import load_campaigns
+
+        names, backend, repeats = self.names or [], self.backend, self.repeats
+        chosen = load_campaigns(
+            self.campaigns, names, grids=grids, backend=backend, repeats=repeats
+        )
+        return chosen, run_all(chosen, self.runs, self.jobs, replace=self.replace)
+
+
+@papers.command("list")
+def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs = 0) -> None:
+    """List the campaigns: their trials, how many are finished, and how long all take."""
+    from rich.console import Console
+
+    from orchestration.campaign.plan import make_plan
+    from orchestration.studies.catalogue import load_campaigns
+
+    side_by_side = jobs or len(os.sched_getaffinity(0))
+    shown = table("campaign", figures=("trials", "finished", "wall time of all"))
+    total_s = 0.0
+    for grids in (True, False):
+        for name, campaign in load_campaigns(campaigns, [], grids=grids).items():
+            made = make_plan(campaign, side_by_side, runs)
+            done = sum((runs / campaign.name / trial.id).is_dir() for trial in campaign.trials)
+            total_s += made.wall_s
+            trials, minutes = str(len(campaign.trials)), f"{made.wall_s / 60:.1f} min"
+            shown.add_row(name, trials, str(done) if done else "", minutes)
+    Console().print(shown)
+    typer.echo(f"all, {side_by_side} trials side by side: about {total_s / 60:.0f} min")
+
+
+@papers.command("run", epilog=_PAPERS_EPILOG)
+@verb()
+def run_papers(asked: _Asked) -> None:
+    """Run campaigns, one after the other. Given again, it goes on where it was.
+
+    Exit code: 0 all valid, 1 some failed or invalid, 2 bad input, 3 not ready, 130 interrupted.
+    """
+    _, code = asked.run()
+    typer.echo(f"the results, any time: closloop papers results --runs {asked.runs}", err=True)
+    raise typer.Exit(code)
+
+
+@papers.command("grid", epilog=_PAPERS_EPILOG)
+@verb()
+def run_grid(asked: _Asked) -> None:
+    """Search for the static setting with the lowest mean slowdown, and print it."""
+    from orchestration.studies.papers.grid import rank_settings
+    from orchestration.studies.papers.results_page import difference_text, estimate_text
+
+    chosen, code = asked.run(grids=True)
+    for name, campaign in chosen.items():
+        best, *others = rank_settings(asked.runs / campaign.name)
+        typer.echo(f"{name}: mean slowdown {estimate_text(best.slowdown, 'ratio')}")
+        typer.echo(f"  {best.entry}")
+        if others:
+            runner_up = others[0]
+            behind = difference_text(runner_up.minus(best), "ratio")
+            typer.echo(
+                f"  runner-up of {len(others)}: {estimate_text(runner_up.slowdown, 'ratio')}, "
+                f"{behind} from the best\n  {runner_up.entry}"
+            )
+    raise typer.Exit(code)
+
+
+@papers.command("results", epilog=_PAPERS_EPILOG)
+@verb()
+def write_results(
+    runs: Runs = _RUNS,
+    output: Page = Path("docs/generated/results.md"),
+    claims: Annotated[Path | None, "Other claims than the package's."] = None,
+) -> None:
+    """Write the results page from run folders: the papers' figures beside the measured ones."""
+    from orchestration.studies.papers.claims import load_claims
+    from orchestration.studies.papers.results_page import results_page
+
+    file = load_claims(claims)
+    with Phases() as phases:
+        page = results_page(file, runs, phases.phase, phases.step)
+    write_page(page, output)
+
+
+@verb(
+    "Examples:  closloop fidelity  |  closloop fidelity websearch --repeats 2 -o /tmp/page.md  |  "
+    "closloop fidelity --against fluid"
+)
+def fidelity(
+    names: Annotated[list[str] | None, typer.Argument(help="Scenarios, by default all.")] = None,
+    reference: Annotated[str, "The backend A."] = "emulated",
+    against: Annotated[str, "The backend B."] = "simulated",
+    campaigns: Campaigns = Path("examples/fidelity"),
+    runs: Runs = Path("runs/fidelity"),
+    jobs: Jobs = 1,
+    repeats: Repeats = None,
+    output: Page = Path("docs/generated/fidelity.md"),
+) -> None:
+    """Run the scenarios on both backends, what is not finished, and write the page.
+
+    One trial runs at a time unless told otherwise, so that the speeds are of one core each.
+
+    Exit code: 0 done, 1 a trial failed or is invalid, 2 bad input, 3 not ready, 130 interrupted.
+    """
+    from orchestration.analysis.comparison.catalogue import Margins
+    from orchestration.analysis.comparison.result import compare_runs
+    from orchestration.studies.catalogue import load_scenarios
+    from orchestration.studies.fidelity import SLOWDOWN_SHARE, fidelity_page
+
+    sides: list[BackendName] = [backend_named(reference), backend_named(against)]
+    chosen = {side: load_scenarios(campaigns, names or [], side, repeats) for side in sides}
+    code = max(run_all(chosen[side], runs / side, jobs) for side in sides)
+    margins = Margins(of={"slowdown_mean": SLOWDOWN_SHARE})
+    found = {}
+    with Phases() as phases:
+        for name in chosen[sides[0]]:
+            phases.phase(f"Comparing {name}")
+            folders = [runs / side / name for side in sides]
+            (found[name],) = compare_runs(folders, margins, phases.step)
+    notes = campaigns / "causes.md"
+    text = fidelity_page(found, notes.read_text(encoding="utf-8") if notes.is_file() else "")
+    write_page(text, output)
+    raise typer.Exit(code)

@@ -1,0 +1,110 @@
+"""What verbs show: JSON, tables, pages that were written, and work that takes its time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+    from rich.table import Table
+
+
+def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
+    """Print data as JSON, for a program; `how` is what json.dumps takes."""
+    typer.echo(json.dumps(data, indent=indent, **how))
+
+
+def table(*words: str, figures: tuple[str, ...] = (), **style: Any) -> Table:
+    """Return a table with columns of words, then of figures, which stand to the right."""
+    from rich.table import Table
+
+    made = Table(**{"box": None, "pad_edge": False, **style})
+    for heading in words:
+        made.add_column(heading)
+    for heading in figures:
+        made.add_column(heading, justify="right")
+    return made
+
+
+def write_page(text: str, path: Path) -> None:
+    """Write a page and say where. Raises NotReadyError if it cannot be written."""
+    from orchestration.model.errors import NotReadyError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise NotReadyError(
+            f"{path} cannot be written: {reason}", "choose another with -o"
+        ) from error
+    typer.echo(f"page: {path}", err=True)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show `what` with a spinner on a terminal; yield a function that takes how far it has come."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} ...") as status:
+        yield lambda text: status.update(f"{what}: {text}")
+
+
+class Phases:
+    """Shows work in phases: a bar on a terminal, a line a phase elsewhere. A context manager."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self._live = sys.stderr.isatty()
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            disable=not self._live,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Phases:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._end()
+        self._progress.stop()
+
+    def phase(self, name: str) -> None:
+        """Begin a phase."""
+        self._end()
+        self._task = self._progress.add_task(name, total=None)
+        if not self._live:
+            print(f"{name} ...", file=sys.stderr, flush=True)
+
+    def step(self, done: int, total: int) -> None:
+        """Show how far the phase is."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=done, total=total)
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._progress.update(self._task, completed=1, total=1)
+            self._task = None

@@ -1,0 +1,102 @@
+"""The campaign files that studies are made of, and the trials that they no longer describe.
+
+The files are examples of the source tree (`examples/papers`, `examples/fidelity`), not part of the
+package. One of the papers whose name begins with `grid-` is a search for the best static setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from inventory.strictyaml import suggest
+from orchestration.artifacts.reader import finished_trials
+from orchestration.campaign.expand import Campaign, load_campaign
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.trial import BackendName
+
+_GRID_PREFIX = "grid-"
+# From the simplest to the one that campaigns are made of.
+SCENARIOS = ("idle-path", "one-flow", "incast", "websearch")
+_REMEDY = "run it in the source tree, or name the folder with --campaigns"
+
+
+def load_campaigns(
+    folder: Path,
+    names: Sequence[str],
+    *,
+    grids: bool = False,
+    backend: str | None = None,
+    repeats: int | None = None,
+) -> dict[str, Campaign]:
+    """Return the papers' campaigns of those names, all if there are none, or the grids of settings.
+
+    Raises InputError for a folder without files, unknown names, and the problems of all the files.
+    """
+    files = {
+        path.stem: path
+        for path in sorted(folder.glob("*.yml"))
+        if path.stem.startswith(_GRID_PREFIX) == grids
+    }
+    if not files:
+        raise InputError.single(str(folder), "holds no campaign files of the papers", _REMEDY)
+    return _load(files, names, f"campaign in {folder}", backend, repeats)
+
+
+def load_scenarios(
+    folder: Path, names: Sequence[str], backend: BackendName, repeats: int | None
+) -> dict[str, Campaign]:
+    """Return the scenarios of those names, all if there are none, on a backend, simplest first.
+
+    Raises InputError as `load_campaigns` does.
+    """
+    if not folder.is_dir():
+        raise InputError.single(str(folder), "has no campaign files of the scenarios", _REMEDY)
+    files = {name: folder / f"{name}.yml" for name in SCENARIOS}
+    found = _load(files, names, "scenario", backend, repeats)
+    return {name: found[name] for name in SCENARIOS if name in found}
+
+
+def _load(
+    files: Mapping[str, Path],
+    names: Sequence[str],
+    noun: str,
+    backend: str | None,
+    repeats: int | None,
+) -> dict[str, Campaign]:
+    known = f"there are {', '.join(files)}"
+    problems = [
+        Problem(name, f"no such {noun}", f"{suggest(name, files)}{known}")
+        for name in names
+        if name not in files
+    ]
+    campaigns = {}
+    for name in names or files:
+        try:
+            if name in files:
+                campaigns[name] = load_campaign(files[name], backend=backend, repeats=repeats)
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return campaigns
+
+
+def put_aside(campaign: Campaign, runs: Path) -> int:
+    """Put aside finished trials that the campaign no longer describes; return how many.
+
+    They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, where a second one of a name gets
+    a number. The others stay, and count as finished.
+    """
+    known = {trial.id for trial in campaign.trials}
+    folder = runs / campaign.name
+    stale = [path for path in finished_trials(folder) if path.name not in known]
+    target = folder.with_name(f"{folder.name}.stale")
+    for path in stale:
+        target.mkdir(exist_ok=True)
+        place, number = target / path.name, 0
+        while place.exists():
+            number += 1
+            place = target / f"{path.name}.{number}"
+        path.rename(place)
+    return len(stale)

@@ -1,1 +1,0 @@
-"""Do two backends agree? Four scenarios on both, and the page that says where and why not."""

@@ -1,0 +1,171 @@
+"""What is done at a device's console, without SSH: see its whole state, or let something happen.
+
+The state is text that two times are compared by: no counters, no times. What happens to a device
+is for tests of hostile surroundings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen
+from typing import Any, Protocol
+
+from orchestration.device.agent.resp import SOCKET
+from orchestration.virtual_rack import cabling
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.system import run, run_batch
+
+_COMMANDS = {
+    "qdiscs": ("tc", "-j", "-d", "qdisc", "show"),
+    "links": ("ip", "-j", "-d", "link", "show"),
+    "addresses": ("ip", "-j", "address", "show"),
+    "routes": ("ip", "-j", "-d", "route", "show", "table", "all"),
+    "rules": ("ip", "-j", "rule", "show"),
+    "neighbours": ("ip", "-j", "neigh", "show", "nud", "permanent"),
+    "rdma": ("rdma", "-j", "link"),
+}
+# Files that come and go without anyone's meaning to configure something.
+_PASSING = ("var/log/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
+_PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
+_CONFIG_DB = (
+    "local r={} for _,k in ipairs(redis.call('keys','*')) do "
+    "if redis.call('type',k).ok=='hash' then r[k]=redis.call('hgetall',k) end end "
+    "return cjson.encode(r)"
+)
+_FILLER = Path("/tmp/.filler")
+# What an agent's command line has in it.
+_AGENT = b"closloop-agent"
+
+
+def dump(layout: Layout, device: str, differences: int) -> str:
+    """Return the device's state as JSON with a line for each fact.
+
+    Queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA links, every
+    setting under /proc/sys/net, every file that differs from the machine's, and a SONiC switch's
+    CONFIG_DB. `differences` is the open folder of those files (`roots.enter_device_root`).
+    """
+    state: dict[str, Any] = {name: _listed(argv) for name, argv in _COMMANDS.items()}
+    state["sysctls"] = dict(_sysctls(Path("/proc/sys/net")))
+    state["files"] = dict(_files(differences))
+    if device in layout.sonic:
+        tables = json.loads(run(("redis-cli", "-s", SOCKET, "-n", "4", "eval", _CONFIG_DB, "0")))
+        state["CONFIG_DB"] = {
+            key: dict(zip(values[::2], values[1::2], strict=True)) for key, values in tables.items()
+        }
+    return json.dumps(state, indent=0, sort_keys=True)
+
+
+def _listed(argv: tuple[str, ...]) -> list[str]:
+    return sorted(json.dumps(item, sort_keys=True) for item in json.loads(run(argv) or "[]"))
+
+
+def _sysctls(root: Path) -> Iterator[tuple[str, str]]:
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            with suppress(OSError):
+                if path.stat().st_mode & stat.S_IRUSR:
+                    yield str(path.relative_to("/proc/sys")), path.read_text(errors="replace")
+
+
+def _files(differences: int) -> Iterator[tuple[str, str]]:
+    """Yield each file of the device's own layer: its kind, mode, owner and contents' hash."""
+    root = f"/proc/self/fd/{differences}"
+    for folder, folders, names in os.walk(root):
+        for name in (*names, *folders):
+            path = Path(folder, name)
+            shown = str(path.relative_to(root))
+            passing = shown.startswith(_PASSING) or any(p in shown for p in _PASSING_PARTS)
+            about = path.lstat()
+            if passing or stat.S_ISDIR(about.st_mode):
+                continue
+            what = f"{about.st_mode:o} {about.st_uid}:{about.st_gid}"
+            if stat.S_ISREG(about.st_mode):
+                what += f" {hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
+            elif stat.S_ISLNK(about.st_mode):
+                what += f" -> {os.readlink(path)}"
+            yield shown, what
+
+
+class Target(Protocol):
+    """The device that something happens to, from inside: `device.Device`."""
+
+    layout: Layout
+    name: str
+    programs: dict[str, Popen[bytes]]
+
+    def start_redis(self) -> None:
+        """Start Redis."""
+
+
+def inject(device: Target, request: dict[str, Any]) -> Any:
+    """Do `request["what"]` to the device; raise ValueError for what is not known."""
+    what = str(request["what"])
+    if what not in KINDS:
+        raise ValueError(f"no injection {what!r}: there are {', '.join(KINDS)}")
+    return KINDS[what](device, str(request["port"]))
+
+
+def _vanish(device: Target, _: str) -> None:
+    run(["ip", "link", "set", device.layout.management_interface(device.name), "down"])
+
+
+def _return(device: Target, _: str) -> None:
+    run_batch("ip", cabling.management(device.layout, device.name))
+
+
+def _port_down(_: Target, port: str) -> None:
+    run(["ip", "link", "set", port, "down"])
+
+
+def _port_up(_: Target, port: str) -> None:
+    run(["ip", "link", "set", port, "up"])
+
+
+def _disk_full(_: Target, __: str) -> None:
+    with _FILLER.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(1 << 16)):
+            pass
+
+
+def _disk_free(_: Target, __: str) -> None:
+    _FILLER.unlink(missing_ok=True)
+
+
+def _redis_restart(device: Target, _: str) -> None:
+    """Restart Redis as a new version would: everybody loses the connection, the data stay."""
+    run(["redis-cli", "-s", SOCKET, "save"])
+    device.programs["redis"].kill()
+    device.programs["redis"].wait()
+    device.start_redis()
+
+
+def _kill_agent(_: Target, __: str) -> int:
+    """Kill every agent of a controller; return how many there were."""
+    killed = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if words[0].endswith(b"python3") and any(_AGENT in word for word in words):
+                os.kill(int(folder.name), signal.SIGKILL)
+                killed += 1
+    return killed
+
+
+KINDS: dict[str, Callable[[Target, str], Any]] = {
+    "vanish": _vanish,
+    "return": _return,
+    "port down": _port_down,
+    "port up": _port_up,
+    "disk full": _disk_full,
+    "disk free": _disk_free,
+    "redis restart": _redis_restart,
+    "kill agent": _kill_agent,
+}

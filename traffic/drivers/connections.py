@@ -1,0 +1,43 @@
+"""A schedule's flows as a testbed's sockets send them: addresses, classes, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from inventory.addressing import nic_addresses
+from inventory.topology import Testbed
+from orchestration.device.qdiscs import CLASS_TOS
+from orchestration.model.records import FlowRecords
+from orchestration.model.trial import PatternSpec
+from traffic.drivers.flows import Service
+from traffic.drivers.sockets import Board
+
+
+def host_addresses(testbed: Testbed) -> list[tuple[str, ...]]:
+    """Return the addresses of each host's NICs, in the order of `Testbed.hosts`."""
+    addresses = nic_addresses(testbed)
+    return [
+        tuple(addresses[port.index] for port in testbed.ports_of[host]) for host in testbed.hosts
+    ]
+
+
+def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:
+    """Return how each pattern's flows are sent; nothing where the testbed has no classes.
+
+    Raises ValueError for a class that the testbed has not.
+    """
+    if not testbed.classes:
+        return []
+    numbers = [testbed.class_index(spec.queue_class) for spec in traffic]
+    return [
+        Service(number, CLASS_TOS[number], testbed.classes[number].congestion_control)
+        for number in numbers
+    ]
+
+
+def flow_records(board: Board) -> FlowRecords:
+    """Return a copy of what a driver has written on its board."""
+    names = ("sent_ns", "end_ns", "retransmits", "status")
+    return FlowRecords(**{name: np.array(getattr(board, name), dtype=np.int64) for name in names})
