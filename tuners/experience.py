@@ -1,4 +1,4 @@
-"""Experience replay: rings of transitions, drawn from uniformly or by priority."""
+"""Experience replay: rings of transitions, drawn from uniformly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Floats, Ints
+from orchestration.model.records import Ints
 
 Batch = dict[str, NDArray[np.generic]]
 
@@ -44,9 +44,9 @@ class Replay:
         """Return the transitions at `places`."""
         return {name: values[places] for name, values in self._fields.items()}
 
-    def sample(self, rng: np.random.Generator, count: int, weights: Floats | None = None) -> Batch:
-        """Draw with replacement, uniformly or in proportion to `weights` (len(self),)."""
-        return self.take(draw(rng, self._size, count, weights))
+    def sample(self, rng: np.random.Generator, count: int) -> Batch:
+        """Draw with replacement, each transition as likely as another."""
+        return self.take(rng.integers(0, self._size, count))
 
     def field(self, name: str) -> NDArray[np.generic]:
         """Return one field of all transitions held."""
@@ -64,52 +64,3 @@ class Replay:
         if rows:
             self.add(rows)
         self._next = int(state["_next"][0])
-
-
-class PrioritisedReplay(Replay):
-    """Draws in proportion to priority^alpha (Schaul et al., 2016, section 3.3)."""
-
-    def __init__(self, capacity: int, alpha: float = 0.6) -> None:
-        super().__init__(capacity)
-        self._alpha = alpha
-        self._priority = np.zeros(capacity)
-
-    def add(self, rows: Mapping[str, NDArray[np.generic]]) -> Ints:
-        """Add transitions with the highest priority so far: each is seen at least once or so."""
-        places = super().add(rows)
-        self._priority[places] = max(float(self._priority.max()), 1e-3)
-        return places
-
-    def draw(self, rng: np.random.Generator, count: int, beta: float) -> tuple[Ints, Floats]:
-        """Return places, and their importance weights (N * P)^-beta over the largest of them."""
-        scaled = self._priority[: len(self)] ** self._alpha
-        share = scaled / scaled.sum()
-        places = draw(rng, len(self), count, share)
-        weights = (len(self) * share[places]) ** -beta
-        return places, weights / weights.max()
-
-    def update(self, places: Ints, errors: Floats) -> None:
-        """Set priorities to |TD error|, never quite 0."""
-        self._priority[places] = np.abs(errors) + 1e-3
-
-    def state(self) -> Batch:
-        """Return everything held, priorities too."""
-        return {**super().state(), "_priority": self._priority[: len(self)].copy()}
-
-    def load(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Hold what `state` returned."""
-        rows = dict(state)
-        priority = rows.pop("_priority")
-        self._priority[:] = 0.0
-        super().load(rows)
-        self._priority[: len(priority)] = priority
-
-
-def draw(rng: np.random.Generator, size: int, count: int, weights: Floats | None) -> Ints:
-    """Draw `count` of 0 .. size - 1 with replacement, uniformly or in proportion to `weights`."""
-    if weights is None:
-        return rng.integers(0, size, count)
-    edges = np.cumsum(weights)
-    places = np.searchsorted(edges, rng.random(count) * edges[-1], side="right")
-    bounded: Ints = np.minimum(places, size - 1).astype(np.int64)
-    return bounded

@@ -2,18 +2,83 @@
 
 A tuner decides with NumPy, a learner differentiates with torch; both call the same functions on
 the same parameters, a mapping from names to arrays. Torch itself is imported by learners only.
+
+With NumPy an output has the same bits on every x86-64 machine: see `product`, and `tuners.exact`
+for exp and log.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tuners.exact import exp
+
 Arrays = dict[str, NDArray[np.float32]]
+
+_SUM_BITS = 53  # up to 2^53 every whole number is a double
+_WEIGHT_BITS = 23
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix (…, inputs, outputs) as whole numbers times `unit`, a power of two; see `product`.
+
+    An entry is off by half of a 2^23rd of the largest at most, as a float32 of that size is.
+    """
+
+    whole: NDArray[np.float64]
+    unit: float
+
+    @staticmethod
+    def of(values: NDArray[Any]) -> Weight:
+        """Round a matrix."""
+        exponent = int(np.frexp(np.abs(values).max())[1])
+        unit = math.ldexp(1.0, exponent - _WEIGHT_BITS)
+        return Weight(np.rint(values.astype(np.float64) / unit), unit)
+
+    def __getitem__(self, key: Any) -> Weight:
+        return Weight(self.whole[key], self.unit)
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+
+def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return parameters whose matrices are rounded once, and not again with each decision."""
+    return {
+        name: Weight.of(values) if name.endswith(".weight") else values.astype(np.float64)
+        for name, values in parameters.items()
+    }
+
+
+def product(x: Any, weight: Any) -> Any:
+    """Return x @ weight, (…, inputs) by (…, inputs, outputs); for arrays the same bits everywhere.
+
+    A BLAS adds in an order that depends on the CPU, with fused multiplications or without. So each
+    row of `x` and the matrix are rounded to whole numbers, few bits enough that no sum exceeds
+    2^53. Then every partial sum is exact, and no order changes anything. The rounding is about that
+    of float32.
+    """
+    if not isinstance(x, np.ndarray):
+        return x @ weight
+    if not isinstance(weight, Weight):
+        weight = Weight.of(weight)
+    bits = _SUM_BITS - _WEIGHT_BITS - math.ceil(math.log2(x.shape[-1]))
+    exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))[1]
+    rows = np.rint(x * np.ldexp(1.0, bits - exponent))
+    if weight.whole.ndim == 2:  # one product, and not one for each of the leading axes
+        sums = (rows.reshape(-1, x.shape[-1]) @ weight.whole).reshape(*x.shape[:-1], -1)
+    else:
+        sums = rows @ weight.whole
+    sums *= np.ldexp(weight.unit, exponent - bits)
+    return sums
 
 
 def init_mlp(
@@ -40,7 +105,7 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
     """Return the perceptron's output for inputs (…, n, inputs): rectified between the layers."""
     layer = 0
     while True:
-        x = x @ parameters[f"{name}.{layer}.weight"] + parameters[f"{name}.{layer}.bias"]
+        x = product(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
         layer += 1
         if f"{name}.{layer}.weight" not in parameters:
             return x
@@ -48,16 +113,21 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
 
 
 def mlp_by_group(
-    parameters: Mapping[str, NDArray[Any]], name: str, x: NDArray[Any], group: NDArray[Any]
+    parameters: Mapping[str, Any], name: str, x: NDArray[Any], group: NDArray[Any]
 ) -> NDArray[Any]:
     """Return outputs (n, outputs) for inputs (n, inputs), row i by copy `group[i]` of the net."""
-    copies = len(parameters[f"{name}.0.weight"])
-    if copies == 1:
+    if len(parameters[f"{name}.0.weight"]) == 1:
         shared: NDArray[Any] = mlp(parameters, name, x[None])[0]
         return shared
-    own = {key: values[group] for key, values in parameters.items() if key.startswith(name + ".")}
-    outputs: NDArray[Any] = mlp(own, name, x[:, None, :])
-    return outputs[:, 0]
+    mine = {key: values for key, values in parameters.items() if key.startswith(name + ".")}
+    order = np.argsort(group, kind="stable")
+    copies, first = np.unique(group[order], return_index=True)
+    parts = [
+        mlp({key: values[copy] for key, values in mine.items()}, name, x[rows])
+        for copy, rows in zip(copies, np.split(order, first[1:]), strict=True)
+    ]
+    outputs: NDArray[Any] = np.concatenate(parts)[np.argsort(order, kind="stable")]
+    return outputs
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
@@ -83,7 +153,7 @@ def softmax(logits: Any) -> Any:
     """Probabilities along the last axis."""
     if not isinstance(logits, np.ndarray):
         return logits.softmax(dim=-1)
-    shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    shifted = exp(logits - logits.max(axis=-1, keepdims=True))
     return shifted / shifted.sum(axis=-1, keepdims=True)
 
 

@@ -11,8 +11,11 @@ from numpy.typing import NDArray
 
 from orchestration.model.records import Ints
 from orchestration.model.trial import Scalar
+from tuners.exact import exp
 from tuners.learning import TrainedNet
 from tuners.nets import Arrays
+
+_SENDING = 0.1  # of the port's rate
 
 
 def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
@@ -26,15 +29,24 @@ def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float
 
 def exploration(start: float, end: float, decay: float, decisions: int) -> float:
     """Exponential decay from `start` to `end`, with a time constant of `decay` decisions."""
-    return end + (start - end) * float(np.exp(-decisions / decay))
+    return end + (start - end) * float(exp(-decisions / decay))
 
 
 def explore(
-    rng: np.random.Generator, choice: Ints, agents: Ints, share: float, actions: int
+    rng: np.random.Generator, choice: Ints, agents: Ints, share: float, values: NDArray[Any]
 ) -> None:
-    """Give some of `agents`, each with probability `share`, a random choice, in place."""
-    random = agents[rng.random(len(agents)) < share]
-    choice[random] = rng.integers(0, actions, len(random))
+    """Give some of `agents`, each with probability `share`, another choice, in place.
+
+    `values` has a row an agent. Its best action is drawn in proportion to 1, its second best to
+    1/2, the third to 1/3 and so on: "actions resulting large reward will be prioritised" (ACC,
+    section 4.3). Tried evenly, each of a hundred actions is tried so seldom that chance decides
+    which of them looks best; this way what looks best is tried again.
+    """
+    places = np.flatnonzero(rng.random(len(agents)) < share)
+    edges = np.cumsum(1.0 / np.arange(1, values.shape[1] + 1))
+    rank = np.searchsorted(edges, rng.random(len(places)) * edges[-1])
+    order = np.argsort(-values[places], axis=1, kind="stable")
+    choice[agents[places]] = order[np.arange(len(places)), rank]
 
 
 class Kept:
@@ -71,6 +83,18 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         "reward": trace["reward"][1:].astype(np.float32),
         "next_x": x[1:],
     }
+
+
+def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Say which transitions (see `transitions`) can teach anything.
+
+    A queue is idle that was empty at both readings while its port sent next to nothing: no setting
+    would have changed what it earned. Of such transitions there are many, and learning from them
+    gives each action that was tried there the value of an empty queue. (ACC's section 4.2 skips
+    idle queues too. Its rule, below kmin, would leave out what low thresholds earn.)
+    """
+    seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
+    return np.logical_or(*seen)
 
 
 class QSettings(Protocol):
@@ -111,8 +135,8 @@ class QLearner(ABC):
         """Draw a batch, move the network towards its target, and return the loss."""
 
     def parameters(self) -> Arrays:
-        """Return the evaluation network."""
-        return self._net.arrays()
+        """Return the mean of the evaluation network over its last updates."""
+        return self._net.mean()
 
     def acting(self) -> dict[str, Scalar]:
         """Exploration decays exponentially."""

@@ -112,9 +112,6 @@ class _Training:
         self._open()
 
     def _make(self) -> Learner:
-        import torch
-
-        torch.set_num_threads(1)  # nets this small are no faster on more, and never the same
         request, testbed = self._request, self._episodes.testbed
         parent = files.load(request.init) if request.init else None
         parameters = parent.arrays if parent else None

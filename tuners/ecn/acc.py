@@ -23,10 +23,10 @@ from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
-from tuners.experience import Replay, draw
+from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group
-from tuners.q_learning import Kept, QLearner, ddqn_target, explore
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
+from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -42,17 +42,18 @@ class AccSettings:
     hidden: tuple[int, ...] = (64, 64)
     # What a template does is over after a few round trips, long before the next decision.
     discount: float = 0.2
-    learning_rate: float = 2e-4
+    learning_rate: float = 1e-3
     batch: int = 48  # of each switch
+    least_batch: int = 256  # of all switches that share a network
     target_every: int = 200
     local_capacity: int = 60_000  # of each switch: some fifty episodes of 15 ms
     global_capacity: int = 200_000
     exchange_every: int = 250
     exchange: int = 200  # transitions each way, of each switch
     explore_start: float = 1.0
-    explore_end: float = 0.05
+    explore_end: float = 0.2
     explore_decay: float = 8_000.0  # time constant
-    updates_per_decision: float = 2.0
+    updates_per_decision: float = 1.0
 
 
 def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class Acc(LearnedTuner):
         self._rng = np.random.default_rng([seed, 1])
         self._window = FeatureWindow(testbed, HISTORY, ACC_FEATURES)
         self._switch = switch_of(testbed)
-        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._choice = np.full(len(queues), self._templates.nearest(*START_BYTES))
         self._idle = np.zeros(len(queues), dtype=bool)
@@ -106,9 +107,11 @@ class Acc(LearnedTuner):
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             # an online start explores as much as offline training ended with
-            settings = AccSettings(explore_start=max(self.explore, 0.1), explore_decay=500.0)
+            settings = AccSettings(
+                explore_start=max(self.explore, 0.1), explore_end=0.05, explore_decay=500.0
+            )
             self._learner = AccLearner(seed, testbed, settings, own)
-            self._parameters = own
+            self._net = ready(own)
         return Setup((self._templates.settings(self._all, self._choice),))
 
     def act(self, observation: Observation) -> Action:
@@ -124,9 +127,9 @@ class Acc(LearnedTuner):
         self._skipped += len(self._all) - len(busy)
         before = self._choice.copy()
         if len(busy):
-            values = mlp_by_group(self._parameters, "q", x[busy], self._switch[busy])
+            values = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
             self._choice[busy] = values.argmax(axis=1)
-            explore(self._rng, self._choice, busy, share, len(self._templates))
+            explore(self._rng, self._choice, busy, share, values)
         if self.collect or self.online:
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
@@ -155,7 +158,7 @@ class Acc(LearnedTuner):
         before = {"x": last[0], "action": last[1], "reward": reward, "next_x": x}
         learner.add({name: row[None] for name, row in before.items()})
         learner.update()
-        self._parameters = learner.parameters()
+        self._net = ready(learner.parameters())
 
     def facts(self) -> Mapping[str, Any]:
         """Say how many inferences were made, and how many the idle rule saved."""
@@ -205,14 +208,10 @@ class AccLearner(QLearner):
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
         self._decisions += len(rows["x"])
         kinds = {"x": np.float32, "action": np.int64, "reward": np.float32, "next_x": np.float32}
+        busy = at_work(rows)
         for switch, memory in enumerate(self._local):
-            own = self._switch == switch
-            memory.add(
-                {
-                    name: rows[name][:, own].reshape(-1, *rows[name].shape[2:]).astype(kind)
-                    for name, kind in kinds.items()
-                }
-            )
+            own = busy & (self._switch == switch)
+            memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
 
     def update(self) -> float:
         """One step of algorithm 1, lines 6 to 9; return the loss."""
@@ -220,7 +219,10 @@ class AccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        batches = [memory.sample(rng, settings.batch) for memory in self._local]
+        batch = settings.batch
+        if self._copies == 1:
+            batch = max(batch, settings.least_batch // len(self._local))
+        batches = [memory.sample(rng, batch) for memory in self._local]
         axis = np.concatenate if self._copies == 1 else np.stack
         rows: dict[str, Any] = {
             name: torch.from_numpy(axis([batch[name] for batch in batches]))
@@ -247,14 +249,14 @@ class AccLearner(QLearner):
     def _exchange(self, rng: np.random.Generator) -> None:
         """Each switch gives a sample to the global memory and takes one from it (section 3).
 
-        Transitions of large reward go first ("actions resulting large reward will be prioritised",
-        section 4.3): they are drawn in proportion to their reward above the memory's smallest.
+        Samples are uniform: a memory in which large rewards are the more frequent would teach that
+        every action earns more than it does, and that of a noisy one most.
         """
+        if len(self._local) == 1:
+            return  # it would take back what it gave
         count = self._settings.exchange
         for memory in self._local:
-            reward = memory.field("reward").astype(np.float64)
-            places = draw(rng, len(memory), count, reward - reward.min() + 1e-6)
-            self._global.add(memory.take(places))
+            self._global.add(memory.sample(rng, count))
         for memory in self._local:
             memory.add(self._global.sample(rng, count))
 

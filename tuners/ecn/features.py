@@ -17,6 +17,7 @@ from orchestration.model.knobs import ECN
 from orchestration.model.records import Floats, Observation
 from orchestration.model.signals import FLOW_TABLE
 from tuners.ecn.templates import KB
+from tuners.exact import log2
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -27,6 +28,7 @@ PORT_FEATURES = ("utilisation", "queue", "marked")
 ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
 # PET's six factors (equation 2).
 PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
+_SIZES = ("queue", "kmin", "kmax")
 
 _INCAST_FULL = 64.0
 
@@ -39,7 +41,7 @@ def observed_by(names: Collection[str]) -> tuple[str, ...]:
 
 def size_feature(size_bytes: Floats) -> Floats:
     """log2(1 + KB) / 10."""
-    value: Floats = np.log2(1.0 + size_bytes / KB) / 10.0
+    value: Floats = log2(1.0 + size_bytes / KB) / 10.0
     return value
 
 
@@ -89,6 +91,8 @@ class FeatureWindow:
             for name in self._names
         ]
         newest = np.stack(columns, axis=1)
+        sizes = [place for place, name in enumerate(self._names) if name in _SIZES]
+        newest[:, sizes] = size_feature(newest[:, sizes])
         if not np.isfinite(newest).all():
             queue, column = np.argwhere(~np.isfinite(newest))[0]
             raise ValueError(
@@ -110,14 +114,14 @@ class FeatureWindow:
             case "utilisation":
                 return self.utilisation
             case "queue":
-                return size_feature(self.queue_bytes)
+                return self.queue_bytes
             case "marked":
                 share: Floats = marked_packets * self._frame_bits / capacity
                 return share
             case "kmin":
-                return size_feature(thresholds["kmin_bytes"].astype(np.float64))
+                return thresholds["kmin_bytes"].astype(np.float64)
             case "kmax":
-                return size_feature(thresholds["kmax_bytes"].astype(np.float64))
+                return thresholds["kmax_bytes"].astype(np.float64)
             case "pmax":
                 return thresholds["pmax"]
             case "incast":

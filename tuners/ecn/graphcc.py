@@ -22,10 +22,10 @@ from tuners.ecn.graph import Graph, graph
 from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
-from tuners.experience import PrioritisedReplay
+from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp
-from tuners.q_learning import Kept, QLearner, ddqn_target, explore
+from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp, product, ready
+from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -44,16 +44,15 @@ class GraphccSettings:
     layer: int = 32  # width between the two layers of each module
     # What a setting does is over after a few round trips of 8 us, long before the next decision.
     discount: float = 0.2
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-3
     batch: int = 16
+    least_agents: int = 192  # in a batch: a small fabric gives more samples
     target_every: int = 100
     capacity: int = 10_000
-    priority_alpha: float = 0.6
-    priority_beta: float = 0.4
     explore_start: float = 1.0
-    explore_end: float = 0.05
+    explore_end: float = 0.2
     explore_decay: float = 8_000.0  # time constant, in decisions
-    updates_per_decision: float = 0.75
+    updates_per_decision: float = 1.0
 
 
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
@@ -110,10 +109,10 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     and not once a pair.
     """
     weight = parameters["message.0.weight"]
-    own = h @ weight[:HIDDEN] + parameters["message.0.bias"]
-    other = h @ weight[HIDDEN:]
+    own = product(h, weight[:HIDDEN]) + parameters["message.0.bias"]
+    other = product(h, weight[HIDDEN:])
     inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
-    return inner @ parameters["message.1.weight"] + parameters["message.1.bias"]
+    return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
 
 @dataclass(eq=False)
@@ -142,6 +141,7 @@ class Graphcc(LearnedTuner):
         self._rng = np.random.default_rng([seed, 1])
         self._window = FeatureWindow(testbed, HISTORY, PORT_FEATURES)
         self._graph = graph(testbed)
+        self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]
         self._all = np.arange(count, dtype=np.int64)
         self._choice = np.full(count, self._templates.nearest(*START))
@@ -152,10 +152,10 @@ class Graphcc(LearnedTuner):
         """Let the agents exchange messages, and choose each one's setting of highest value."""
         x = self._window.push(observation)
         before = self._choice
-        values = q_values(self._checkpoint.arrays, x, self._graph, self._present)
+        values = q_values(self._net, x, self._graph, self._present)
         self._choice = values.argmax(axis=1)
         if self.explore > 0:
-            explore(self._rng, self._choice, self._all, self.explore, len(self._templates))
+            explore(self._rng, self._choice, self._all, self.explore, values)
         if self.collect:
             reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
             self._kept.add(x, self._choice, reward)
@@ -174,7 +174,7 @@ class Graphcc(LearnedTuner):
 
 
 class GraphccLearner(QLearner):
-    """Double Q-learning with prioritised replay on samples of the whole fabric (section 3.3)."""
+    """Double Q-learning on samples of the whole fabric, drawn evenly (section 3.3)."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class GraphccLearner(QLearner):
         self._graph = graph(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
         super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
-        self._memory = PrioritisedReplay(settings.capacity, settings.priority_alpha)
+        self._memory = Replay(settings.capacity)
 
     def architecture(self) -> dict[str, Any]:
         """Return what a checkpoint of this learner is."""
@@ -197,7 +197,7 @@ class GraphccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store samples of the whole fabric, arrays of shape (steps, agents, …)."""
         self._decisions += len(rows["x"])
-        self._memory.add(rows)
+        self._memory.add({**rows, "busy": at_work(rows).astype(np.float32)})
 
     def update(self) -> float:
         """Draw a batch, move the network towards the double-Q target; return the loss."""
@@ -205,8 +205,9 @@ class GraphccLearner(QLearner):
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        places, importance = self._memory.draw(rng, settings.batch, settings.priority_beta)
-        batch = self._memory.take(places)
+        batch = self._memory.sample(
+            rng, max(settings.batch, settings.least_agents // len(self._graph.neighbours))
+        )
         rows: dict[str, Any] = {name: torch.from_numpy(values) for name, values in batch.items()}
         online = self._net.tensors
         target = {name: torch.from_numpy(values) for name, values in self._target.items()}
@@ -220,10 +221,8 @@ class GraphccLearner(QLearner):
             )
         values = q_values(online, rows["x"], fabric, present)
         error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
-        weights = torch.from_numpy(importance.astype(np.float32))
-        loss = self._net.step((weights * (error**2).mean(dim=-1)).mean(), max_norm=10.0)
-        # a sample's priority is the mean error of its agents
-        self._memory.update(places, error.detach().abs().mean(dim=-1).numpy())
+        busy = rows["busy"]
+        loss = self._net.step((busy * error**2).sum() / busy.sum().clip(min=1.0), max_norm=10.0)
         self._updated(settings.target_every)
         return loss
 

@@ -26,8 +26,10 @@ from tuners.ecn.learned import LearnedTuner
 from tuners.ecn.rewards import pet_reward
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
+from tuners.exact import exp, log
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, softmax
+from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
+from tuners.q_learning import at_work
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -107,7 +109,7 @@ class Pet(LearnedTuner):
         self._window = FeatureWindow(testbed, HISTORY, FEATURES[self._settings.states])
         self._switch = switch_of(testbed)
         self._port = port_of(testbed)
-        self._parameters: Arrays = own_parameters(self._checkpoint, testbed)
+        self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
         self._rows: dict[str, list[NDArray[Any]]] = {
@@ -117,7 +119,7 @@ class Pet(LearnedTuner):
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
             self._learner = PetLearner(seed, testbed, self._settings, own)
-            self._parameters = own
+            self._net = ready(own)
         return Setup((thresholds(self._all, self._heads),))
 
     def act(self, observation: Observation) -> Action:
@@ -131,10 +133,12 @@ class Pet(LearnedTuner):
         explore = self.explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
-        logits = mlp_by_group(self._parameters, "actor", x, self._switch)
+        logits = mlp_by_group(self._net, "actor", x, self._switch)
         before = thresholds(self._all, self._heads)
-        draws = self.collect or explore > 0
-        self._heads, log_probability = choose(logits, explore, self._rng if draws else None)
+        if self.collect or explore > 0:
+            self._heads, log_probability = choose(logits, explore, self._rng)
+        else:
+            self._heads, log_probability = likeliest(logits), np.zeros(len(logits))
         if self.collect or self.online:
             kept: tuple[NDArray[Any], ...] = (x, self._heads, log_probability, reward)
             for name, row in zip(self._rows, kept, strict=True):
@@ -151,7 +155,7 @@ class Pet(LearnedTuner):
         if self._learner is None or len(self._rows["x"]) <= self._settings.rollout:
             return
         self._learner.learn(self._stacked())
-        self._parameters = self._learner.parameters()
+        self._net = ready(self._learner.parameters())
         for rows in self._rows.values():
             del rows[:-1]  # the next rollout starts from the last state
 
@@ -201,24 +205,26 @@ def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> Change:
 
 
 def choose(
-    logits: NDArray[Any], explore: float, rng: np.random.Generator | None
+    logits: NDArray[Any], explore: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return heads (n, 3) and their log probabilities (n,): drawn, or the likeliest without `rng`.
+    """Draw heads (n, 3), and return them with their log probabilities (n,).
 
     A share `explore` of the policy is uniform, so that a random action has an exact probability.
     """
     heads, total = [], np.zeros(len(logits))
     for part_logits, size in zip(_split(logits), HEADS, strict=True):
         share = (1 - explore) * softmax(part_logits) + explore / size
-        if rng is None:
-            head = share.argmax(axis=1)
-        else:
-            edges = share.cumsum(axis=1)
-            head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
+        edges = share.cumsum(axis=1)
+        head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
         head = np.minimum(head, size - 1)
         heads.append(head)
-        total += np.log(share[np.arange(len(share)), head])
+        total += log(share[np.arange(len(share)), head])
     return np.stack(heads, axis=1), total
+
+
+def likeliest(logits: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the heads (n, 3) of highest probability."""
+    return np.stack([part_logits.argmax(axis=1) for part_logits in _split(logits)], axis=1)
 
 
 def _split(logits: Any) -> list[Any]:
@@ -230,7 +236,8 @@ def exploration(settings: PetSettings, step: int) -> float:
     """Equation 13: decay_rate^(t/T) * epsilon once t > T, epsilon until then."""
     if step <= settings.decay_steps:
         return settings.clip
-    return float(settings.decay_rate ** (step / settings.decay_steps) * settings.clip)
+    decay = exp(step / settings.decay_steps * log(settings.decay_rate))
+    return float(decay * settings.clip)
 
 
 def advantages(
@@ -315,8 +322,10 @@ class PetLearner:
         value = np.stack([mlp_by_group(critic, "critic", row, self._switch)[:, 0] for row in x])
         reward = trace["reward"][1:]
         advantage = advantages(reward, value, settings.discount, settings.gae_lambda)
-        scale = advantage.std()
-        advantage = (advantage - advantage.mean()) / (scale + 1e-8)
+        busy = at_work({"x": x[:-1], "next_x": x[1:]})
+        if not busy.any():
+            return {}
+        advantage = (advantage - advantage[busy].mean()) / (advantage[busy].std() + 1e-8)
         arrays = {
             "x": x[:-1],
             "heads": trace["heads"][:-1].astype(np.int64),
@@ -325,7 +334,7 @@ class PetLearner:
             "target": rewards_to_go(reward, value[-1], settings.discount).astype(np.float32),
         }
         rows: dict[str, Any] = {
-            name: torch.from_numpy(self._by_agent(values)) for name, values in arrays.items()
+            name: torch.from_numpy(self._by_agent(values, busy)) for name, values in arrays.items()
         }
         losses: list[tuple[float, float]] = []
         count = rows["x"].shape[1]
@@ -344,17 +353,18 @@ class PetLearner:
             "explore": explore,
         }
 
-    def _by_agent(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return (steps, queues, …) as (copies, samples, …), each copy with its own switch's.
+    def _by_agent(self, values: NDArray[Any], busy: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return the busy of (steps, queues, …) as (copies, samples, …), a copy a switch or one.
 
-        A switch with fewer queues than another repeats some of its samples.
+        A switch with fewer samples than another repeats some of its own; one without any gets all
+        that its queues saw, so that it has something to repeat.
         """
         if self._copies == 1:
-            return values.reshape(1, -1, *values.shape[2:])
-        own = [
-            values[:, self._switch == switch].reshape(-1, *values.shape[2:])
-            for switch in range(self._copies)
-        ]
+            return values[busy][None]
+        own = []
+        for switch in range(self._copies):
+            mine = np.broadcast_to(self._switch == switch, busy.shape)
+            own.append(values[mine & busy] if (mine & busy).any() else values[mine])
         most = max(len(rows) for rows in own)
         return np.stack([rows[np.arange(most) % len(rows)] for rows in own])
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from orchestration.model.records import Floats
 from tuners.ecn.templates import KB, PET_ALPHA_KB
+from tuners.exact import ceil_log2
 
 REWARD_LEVELS = 10
 
@@ -17,7 +18,7 @@ def queue_score(qlen_bytes: Floats, alpha_kb: float = 1.0) -> Floats:
     one that `acc_templates` has, so that every threshold is an edge of a step.
     """
     length = np.maximum(qlen_bytes, 1.0) / (alpha_kb * KB)
-    steps = np.clip(np.ceil(np.log2(length)), 0, REWARD_LEVELS)
+    steps = np.clip(ceil_log2(length), 0, REWARD_LEVELS)
     score: Floats = 1.0 - steps / REWARD_LEVELS
     return score
 

@@ -31,6 +31,15 @@ SILENCE_S = 180.0
 _CONSOLE_LINES = 40
 _ROOT = Path(__file__).resolve().parents[3]
 
+# What stands in for another CPU (`closloop bench run repeatable`) does so in the guest too.
+OTHER_CPU = (
+    "OPENBLAS_CORETYPE",
+    "NPY_DISABLE_CPU_FEATURES",
+    "GLIBC_TUNABLES",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+)
+
 # The command line knows no quoting and holds 4 KB.
 _PLAIN = re.compile(r"[\w./+-]{1,1000}")
 
@@ -118,7 +127,12 @@ def init_script(job: Path) -> str:
         "export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"
         "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between two guests
-        f"exec {python} -P -m orchestration.backends.emulated.guest\n"
+        + "".join(
+            f"export {name}={shlex.quote(os.environ[name])}\n"
+            for name in OTHER_CPU
+            if name in os.environ
+        )
+        + f"exec {python} -P -m orchestration.backends.emulated.guest\n"
     )
 
 

@@ -15,6 +15,7 @@ from orchestration.studies.bench import (
     red,
     repeatable,
     speed,
+    training_seeds,
 )
 from orchestration.studies.bench.outcome import Outcome
 
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
     "training": learned.training_cost,
+    "training-seeds": training_seeds.training_seeds,
     "idle-rule": learned.idle_rule,
     "program": speed.start_up,
     "compare-million": large_runs.compare_million,

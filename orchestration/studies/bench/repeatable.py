@@ -1,41 +1,67 @@
-"""Whether a trial repeats itself to the bit, with real TCP and real RED, on a busy machine too."""
+"""Whether a trial repeats itself to the bit, with real TCP and real RED: on a busy machine, on
+another kind of CPU.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 
 import numpy as np
+from numpy.typing import NDArray
 
+from orchestration.model.records import TrialRecord
 from orchestration.model.trial import FaultSpec, IncastSpec, PoissonSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 
 _MILLISECOND = 1_000_000
-_TABLES = ("flows", "ports", "actions", "hosts")
+_NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
+# Environments in which OpenBLAS, NumPy and the C library take this machine for another kind of CPU.
+# GLIBC_TUNABLES works where the C library knows it, and does nothing elsewhere.
+OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
+    "2004, SSE3": {
+        "OPENBLAS_CORETYPE": "Prescott",
+        "NPY_DISABLE_CPU_FEATURES": f"{_NO_AVX512} AVX2 FMA3",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX2,-FMA,-AVX",
+    },
+    "2013, AVX2": {"OPENBLAS_CORETYPE": "Haswell", "NPY_DISABLE_CPU_FEATURES": _NO_AVX512},
+    "2017, AVX-512": {"OPENBLAS_CORETYPE": "SkylakeX"},
+}
 
 
 def repeated_trial() -> Outcome:
-    """WebSearch, incast, a cut cable on graphcc: each tuner twice, once on a busy machine."""
+    """WebSearch, incast, a cut cable on graphcc: each tuner again, busy and on other CPUs."""
     figures = []
-    for name in ("secn2", "acc", "graphcc"):
-        quiet = faulty_trial(name)
+    data: dict[str, dict[str, int]] = {}
+    for name in ("secn2", "acc", "graphcc", "pet"):
+        first = faulty_trial(name)
         with _busy_cpus():
-            busy = faulty_trial(name)
-        differ, values = differing_values(quiet, busy)
-        marks = int(quiet.record.ports.marked_packets[-1].sum())
-        figures += [
-            Figure(
-                f"{name}: numbers that differ, of {values:,} in the tables",
-                f"{differ:,}",
-                "none",
-                differ == 0,
-            ),
-            Figure(f"{name}: packets marked by chance and by threshold", f"{marks:,}"),
-        ]
-    return Outcome("The same trial twice, the second time beside a program a CPU", tuple(figures))
+            again = {"beside a program a CPU": faulty_trial(name)}
+        for cpu, variables in OTHER_CPUS.items():
+            with _environment(variables):
+                again[f"on a CPU of {cpu}"] = faulty_trial(name)
+        for how, run in again.items():
+            differ, values = differing_values(first, run)
+            figures.append(
+                Figure(
+                    f"{name}, {how}: numbers that differ, of {values:,} in the tables",
+                    f"{differ:,}",
+                    "none",
+                    differ == 0,
+                )
+            )
+            data.setdefault(name, {})[how] = differ
+        marks = int(first.record.ports.values["marked_packets"][-1].sum())
+        figures.append(Figure(f"{name}: packets marked by chance and by threshold", f"{marks:,}"))
+    notes = [
+        f"a CPU of {cpu}: " + " ".join(f"{name}={value!r}" for name, value in variables.items())
+        for cpu, variables in OTHER_CPUS.items()
+    ]
+    return Outcome("The same trial again, to the bit", tuple(figures), tuple(notes), data)
 
 
 def faulty_trial(tuner: str, seed: int = 1) -> Run:
@@ -56,13 +82,36 @@ def faulty_trial(tuner: str, seed: int = 1) -> Run:
 def differing_values(one: Run, other: Run) -> tuple[int, int]:
     """Return how many numbers of the tables differ, and how many there are."""
     differ = values = 0
-    for table in _TABLES:
-        left, right = getattr(one.record, table), getattr(other.record, table)
-        for column in (field.name for field in fields(left)):
-            a, b = np.asarray(getattr(left, column)), np.asarray(getattr(right, column))
-            values += a.size
-            differ += max(a.size, b.size) if a.shape != b.shape else int((a != b).sum())
+    left, right = _numbers(one.record), _numbers(other.record)
+    for name in sorted({*left, *right}):
+        a, b = (side.get(name, np.zeros(0)) for side in (left, right))
+        values += a.size
+        differ += max(a.size, b.size) if a.shape != b.shape else int((a != b).sum())
     return differ, values
+
+
+def _numbers(record: TrialRecord) -> dict[str, NDArray[np.generic]]:
+    """Return all arrays of a record's tables by name."""
+    result: dict[str, NDArray[np.generic]] = {}
+    for table in (record.flows, *record.samples.values(), *record.changes.values()):
+        prefix = f"{len(result)} "
+        for field in fields(table):
+            value = getattr(table, field.name)
+            columns = value if field.name == "values" else {field.name: value}
+            result |= {prefix + name: np.asarray(array) for name, array in columns.items()}
+    return result
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for guests that are started within."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 @contextmanager
