@@ -93,7 +93,7 @@ def actions_of(trial: TrialResult) -> tuple[Knob, Columns]:
     t_ns = table["t_ns"]
     _refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
     for wrong, what, _ in faults(knob, table):
-        _refuse(where, wrong, f"has {what}")
+        _refuse(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
     period_ns = trial.spec.sample_period_ns
     samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
     return knob, {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
