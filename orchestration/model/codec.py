@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Change, Observation, Program, Setup
+from orchestration.model.records import Action, Change, Observation, Program, Setup, TrialRecord
 
 _LENGTH = struct.Struct("<I")
 
@@ -85,6 +85,15 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
             raise KeyError(path)
         inner[name] = value
     return tree
+
+
+def record_tables(record: TrialRecord) -> dict[str, Any]:
+    """Return a record's arrays by table and name, mappings of mappings."""
+    return {
+        "flows": vars(record.flows),
+        "samples": {scope: vars(samples) for scope, samples in record.samples.items()},
+        "changes": {knob: vars(changes) for knob, changes in record.changes.items()},
+    }
 
 
 def pack_observation(observation: Observation) -> bytes:
