@@ -145,8 +145,7 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     assert "closloop_action_flowlet" in names.split()
 
     # a replay sets the same at the same times
-    closloop(copy, "replay", "runs/throw-away", "-o", "again")
-    closloop(copy, "run", "again/campaign.yml", "--out", "runs2", "--no-report")
+    closloop(copy, "replay", "runs/throw-away", "--name", "again", "--out", "runs2", "--no-report")
     tables = [
         closloop(copy, "sql", runs, "select t_ns, device, timeout_ns from actions_flowlet")
         for runs in ("runs", "runs2")
