@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from inventory.ansible_groups import ALL, Groups
+from inventory.ansible_groups import ALL, Groups, refusals
 from inventory.ansible_links import (
     Listed,
     agreement_problems,
@@ -18,8 +18,8 @@ from inventory.ansible_links import (
     reach_problems,
     testbed_problems,
 )
-from inventory.ansible_refused import refusals
 from inventory.ansible_schema import (
+    ACCESS,
     COLLECTOR,
     DEVICE_NAMES,
     FABRIC_NAMES,
@@ -274,17 +274,5 @@ def _queue_problems(
 
 
 def _access(name: str, variables: DeviceVariables, interfaces: tuple[str, ...]) -> Access:
-    return Access(
-        device=name,
-        address=variables.ansible_host or name,
-        port=variables.ansible_port,
-        user=variables.ansible_user,
-        key_file=variables.ansible_ssh_private_key_file,
-        become=variables.ansible_become,
-        platform=variables.closloop_platform,
-        nic=variables.closloop_nic,
-        rdma_device=variables.closloop_rdma_device,
-        shape=variables.closloop_shape,
-        interfaces=interfaces,
-        queues=variables.closloop_queues,
-    )
+    said = {field: getattr(variables, variable) for variable, field in ACCESS.items()}
+    return Access(name, variables.ansible_host or name, interfaces=interfaces, **said)

@@ -1,21 +1,27 @@
 """Ansible's view of an inventory file: its groups, its hosts, and each host's variables, merged.
 
 Merged as Ansible does: variables of `all`, then of groups from the outermost in (equally deep ones
-by `ansible_group_priority`, then by name), then the host's own; the last one counts, whole.
+by `ansible_group_priority`, then by name), then the host's own. The last one counts.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from inventory.ansible_schema import DEVICE_NAMES, PASSWORDS, PREFIX, RACK_NAMES, REFUSED
 from inventory.strictyaml import Document, Loc, suggest
 from orchestration.model.errors import Problem
 
 ALL = "all"
 _PARTS = ("vars", "hosts", "children")
+_KNOWN = (*DEVICE_NAMES, *RACK_NAMES)
+_OURS = frozenset((*_KNOWN, *REFUSED, "ansible_group_priority", "<<"))
+_REFERENCES = ("tag ", "alias ", "anchor ")
 # `where` of a variable: its path in the file.
 Variables = dict[str, Loc]
 
@@ -30,7 +36,7 @@ class _Group:
 
 
 class Groups:
-    """Groups and hosts of an inventory file. `problems` are what its structure is refused for."""
+    """Groups and hosts of an inventory file. `problems` are faults of its structure."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
@@ -101,9 +107,9 @@ class Groups:
         return here
 
     def view(self, variables: Variables, fallback: Loc) -> Document:
-        """Return variables as a document of their own, whose problems are told at their places.
+        """Return variables as a document of their own; problems name the variables' lines.
 
-        What concerns none of them is told at `fallback`.
+        A problem that is of no variable names `fallback`.
         """
         lines: dict[Loc, int] = {(): self.document.lines[fallback]}
         for name, loc in variables.items():
@@ -183,3 +189,75 @@ class Groups:
 
     def _depth(self, name: str) -> int:
         return max((self._depth(parent) + 1 for parent in self._groups[name].parents), default=0)
+
+
+def refusals(groups: Groups, path: Path) -> list[Problem]:
+    """Return every fault of the file, and of the folders beside it."""
+    return [
+        *groups.problems,
+        *_yaml_faults(groups),
+        *_variable_problems(groups),
+        *_folder_problems(path),
+    ]
+
+
+def _is_ours(variable: str) -> bool:
+    return variable in _OURS or variable.startswith(PREFIX)
+
+
+def _yaml_faults(groups: Groups) -> Iterator[Problem]:
+    """Yield what is no plain YAML, but for tags and references in foreign variables."""
+    document = groups.document
+    variables = {loc: name for name, loc in groups.every_variable()}
+    only_foreign: dict[int, bool] = {}
+    for path, line in document.lines.items():
+        prefixes = (path[:length] for length in range(1, len(path) + 1))
+        name = next((variables[prefix] for prefix in prefixes if prefix in variables), None)
+        foreign = name is not None and not _is_ours(name)
+        only_foreign[line] = foreign and only_foreign.get(line, True)
+    lines = sorted(only_foreign)
+    for fault in document.faults:
+        line = int(fault.where.rpartition(":")[2])
+        starts = lines[max(0, bisect_right(lines, line) - 1)]
+        if not (fault.what.startswith(_REFERENCES) and only_foreign[starts]):
+            yield fault
+
+
+def _variable_problems(groups: Groups) -> Iterator[Problem]:
+    """Yield variables that have no place in the file: unknown ones of ours, passwords, others."""
+    document = groups.document
+    ours = tuple(name for name in _KNOWN if name.startswith(PREFIX))
+    for name, loc in groups.every_variable():
+        if name in PASSWORDS:
+            remedy = (
+                "remove it, and change the password if others could read it; log in with a key, "
+                "or be asked with --ask-pass and --ask-become-pass (vaults are not read)"
+            )
+            yield document.problem(loc, f"{name} is a password in a file", remedy)
+        elif name in REFUSED:
+            yield document.problem(loc, f"closloop does not read {name}", REFUSED[name])
+        elif name == "<<":
+            yield document.problem(loc, "merge keys are not accepted", "write the variables out")
+        elif name.startswith(PREFIX) and name not in _KNOWN:
+            remedy = f"{suggest(name, ours)}use one of {', '.join(ours)}"
+            yield document.problem(loc, f"unknown variable {name!r}", remedy)
+        elif name in RACK_NAMES and loc[:-1] != (ALL, "vars"):
+            remedy = "move it to `vars` of group `all`"
+            yield document.problem(loc, f"{name} is of the whole rack", remedy)
+        elif name == "closloop_links" and loc[-2] == "vars":
+            remedy = "write each device's own below its name"
+            yield document.problem(loc, f"{name} is of one device, not of a group", remedy)
+
+
+def _folder_problems(path: Path) -> Iterator[Problem]:
+    """Yield files beside the inventory that Ansible would take variables of ours from."""
+    for folder in ("group_vars", "host_vars"):
+        for file in sorted((path.parent / folder).rglob("*")):
+            if not file.is_file():
+                continue
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            for number, line in enumerate(lines, 1):
+                name = line.partition(":")[0].strip(" '\"")
+                if _is_ours(name) or name in PASSWORDS:
+                    what = f"{name} is in a folder that closloop does not read"
+                    yield Problem(f"{file}:{number}", what, f"move it to {path.name}")

@@ -1,7 +1,6 @@
-"""The links that an inventory's devices state: both ends agree, and they are the testbed's.
+"""The links that an inventory lists: both ends must agree, with each other and with the testbed.
 
-Without a testbed file they are the testbed: `link_specs` puts them in an order in which every
-device's ports come as it lists them.
+Without a testbed file the links make the testbed; `link_specs` keeps each device's order of ports.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ class Listed:
 
 
 def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> Iterator[Problem]:
-    """Yield where the two ends of a link do not say the same.
+    """Yield where the two ends of a link differ.
 
-    With `need_figures`, every link must state rate and delay: no testbed does.
+    With `need_figures`, every link must state rate and delay, since no testbed file does.
     """
     by_port = {
         (item.device, link.interface): link for item in listed.values() for link in item.links

@@ -6,7 +6,7 @@ Those named `closloop_*` are its own; of Ansible's it reads the ones that say ho
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -60,38 +60,34 @@ def _plain(value: object) -> object:
     return value
 
 
-def _address(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", value):
-        raise ValueError(f"{value!r} is no address: write an IP address or a host name")
-    return value
+def _matching(pattern: str, problem: str) -> AfterValidator:
+    """Text that matches `pattern` whole; `problem` says what is wrong with any other."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} {problem}")
+        return value
+
+    return AfterValidator(check)
 
 
-def _user(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", value):
-        raise ValueError(f"{value!r} is no user name: write the name that logs in")
-    return value
-
-
-def _key_file(value: str) -> str:
-    if value and not value.startswith(("/", "~/")):
-        raise ValueError(
-            f"{value!r} is relative, to no fixed folder: write a path that begins with / or ~/"
-        )
-    return value
-
-
-def _interface(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}", value):
-        raise ValueError(
-            f"{value!r} is no interface: write the operating system's name of the port, like eth0"
-        )
-    return value
-
-
-def _rdma_device(value: str) -> str:
-    if value and not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}", value):
-        raise ValueError(f"{value!r} is no RDMA device: write its name in `rdma link`, like mlx5_0")
-    return value
+_ADDRESS = _matching(
+    r"[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", "is no address: write an IP address or a host name"
+)
+_USER = _matching(
+    r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "is no user name: write the name that logs in"
+)
+_KEY_FILE = _matching(
+    r"|(/|~/)(.|\n)*", "is relative, to no fixed folder: write a path that begins with / or ~/"
+)
+_INTERFACE = _matching(
+    r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}",
+    "is no interface: write the operating system's name of the port, like eth0",
+)
+_RDMA_DEVICE = _matching(
+    r"|[A-Za-z0-9_][A-Za-z0-9_.:-]{0,62}",
+    "is no RDMA device: write its name in `rdma link`, like mlx5_0",
+)
 
 
 def _positive(value: int) -> int:
@@ -108,7 +104,7 @@ def _share(value: float) -> float:
 
 Plain = BeforeValidator(_plain)
 Truth = Annotated[bool, BeforeValidator(_truth)]
-Interface = Annotated[str, AfterValidator(_interface)]
+Interface = Annotated[str, _INTERFACE]
 Positive = Annotated[Duration, AfterValidator(_positive)]
 Share = Annotated[float, AfterValidator(_share)]
 
@@ -128,12 +124,12 @@ class LinkVariable(StrictModel):
 class DeviceVariables(StrictModel):
     """What is read of one device."""
 
-    ansible_host: Annotated[str, AfterValidator(_address), Plain] | None = None
+    ansible_host: Annotated[str, _ADDRESS, Plain] | None = None
     ansible_port: Annotated[int, Field(ge=1, le=65535), BeforeValidator(_number), Plain] = 22
-    ansible_user: Annotated[str, AfterValidator(_user), Plain] = Field(
+    ansible_user: Annotated[str, _USER, Plain] = Field(
         description="who logs in, like root or admin"
     )
-    ansible_ssh_private_key_file: Annotated[str, AfterValidator(_key_file), Plain] = ""
+    ansible_ssh_private_key_file: Annotated[str, _KEY_FILE, Plain] = ""
     ansible_become: Annotated[Truth, Plain] = False
     ansible_become_method: Annotated[Literal["sudo"], Plain] = "sudo"
     ansible_become_user: Annotated[Literal["root"], Plain] = "root"
@@ -142,12 +138,26 @@ class DeviceVariables(StrictModel):
     )
     closloop_platform: Platform = "linux"
     closloop_nic: NicKind = "plain"
-    closloop_rdma_device: Annotated[str, AfterValidator(_rdma_device)] = ""
+    closloop_rdma_device: Annotated[str, _RDMA_DEVICE] = ""
     closloop_shape: Truth = False
     closloop_queues: Annotated[
         tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(min_length=1)
     ] = (SONIC_QUEUE,)
     closloop_links: tuple[LinkVariable, ...] = ()
+
+
+# Fields of `rack.Access` by the variables that say them.
+ACCESS = {
+    "ansible_user": "user",
+    "ansible_port": "port",
+    "ansible_ssh_private_key_file": "key_file",
+    "ansible_become": "become",
+    "closloop_platform": "platform",
+    "closloop_nic": "nic",
+    "closloop_rdma_device": "rdma_device",
+    "closloop_shape": "shape",
+    "closloop_queues": "queues",
+}
 
 
 class CorridorVariable(StrictModel):
@@ -169,17 +179,12 @@ class SafetyVariable(StrictModel):
 
     def safety(self) -> Safety:
         """Return it in the rack's units."""
-        corridor = self.corridor
+        corridor = self.corridor.model_dump()
         return Safety(
             deadman_s=self.deadman / 1e9,
             lease_s=self.lease / 1e9,
             min_change_interval_ns=self.min_change_interval,
-            corridor=Corridor(
-                window_s=corridor.window / 1e9,
-                max_drop_share=corridor.max_drop_share,
-                max_pause_share=corridor.max_pause_share,
-                min_throughput_share=corridor.min_throughput_share,
-            ),
+            corridor=Corridor(window_s=corridor.pop("window") / 1e9, **corridor),
         )
 
 
@@ -200,9 +205,9 @@ class FabricVariables(AnyFile):
 
 def names_of(*models: type[StrictModel]) -> tuple[str, ...]:
     """Return the variables that models read."""
-    fields: dict[str, Any] = {}
-    for model in models:
-        fields |= {field.alias or name: None for name, field in model.model_fields.items()}
+    fields = {
+        field.alias or name: None for model in models for name, field in model.model_fields.items()
+    }
     return tuple(fields)
 
 

@@ -1,4 +1,4 @@
-"""A rack as the text of an Ansible YAML inventory, which `inventory.ansible` reads back."""
+"""A rack, or a skeleton to be edited, as an Ansible YAML inventory for `inventory.ansible`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import dataclasses
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
 from inventory.ansible_links import Listed, link_specs
-from inventory.ansible_schema import COLLECTOR, GROUPS, LinkVariable
+from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Rack, Safety
 from inventory.strictyaml import Document
@@ -32,6 +33,40 @@ _SHARED = (
 )
 
 
+# Networks that no device has, for documentation (RFC 5737).
+_EXAMPLES = tuple(map(ip_network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")))
+_PER_NETWORK = 254
+
+_HEAD = """\
+An Ansible inventory of a rack wired as testbed {name}. Before you use it:
+  1. Replace every ansible_host: 192.0.2.x, 198.51.100.x and 203.0.113.x are placeholders.
+  2. Replace the names of interfaces, eth0 and so on, by those of the devices' operating systems,
+     at both ends of each link. Keep the order of each device's links: it is the testbed's.
+  3. Say who logs in (ansible_user) and with which key. No passwords here: --ask-pass and
+     --ask-become-pass ask for them. Host keys must be known: ssh to each device once.
+  4. closloop inventory check FILE
+All variables: docs/inventory.md. Any other variable is left to your own playbooks."""
+
+_COMMENTS = {
+    "closloop_testbed": "A testbed of `closloop inventory list`, or the path of a testbed file.",
+    "ansible_user": """\
+For all devices; a device or group may have its own. With sudo instead of root:
+  ansible_user: admin
+  ansible_become: true
+  ansible_ssh_private_key_file: ~/.ssh/rack""",
+    "hosts": """\
+Hosts with RoCE NICs, which must have an RDMA device (`rdma link`), also say:
+  closloop_nic: roce
+  closloop_rdma_device: mlx5_0""",
+    "leaves": """\
+Switches. One that runs SONiC also says:
+  closloop_platform: sonic
+  closloop_queues: [3]     # the queue of each traffic class
+One whose links have no rate of their own (virtual ones) is shaped with closloop_shape: true.""",
+    COLLECTOR: "The machine for InfluxDB and Grafana. Remove the group if there is none.",
+}
+
+
 def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
     """Write a rack's inventory. `load_rack` gives the same rack.
 
@@ -45,8 +80,7 @@ def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
 def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | None = None) -> str:
     """Return a rack's inventory; see `write_rack`.
 
-    `comments` are written above the variables and groups that they are for, and first of all the
-    one for "".
+    `comments` are written above the variable or group of that name; the one for "" goes first.
     """
     about = _Comments(comments or {})
     named = testbed or _packaged(rack.testbed)
@@ -115,17 +149,12 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
 
 
 def _safety(safety: Safety) -> dict[str, Any]:
-    corridor = safety.corridor
+    corridor = dataclasses.asdict(safety.corridor)
     return {
         "deadman": _seconds(safety.deadman_s),
         "lease": _seconds(safety.lease_s),
         "min_change_interval": format_duration(safety.min_change_interval_ns, _DIGITS),
-        "corridor": {
-            "window": _seconds(corridor.window_s),
-            "max_drop_share": corridor.max_drop_share,
-            "max_pause_share": corridor.max_pause_share,
-            "min_throughput_share": corridor.min_throughput_share,
-        },
+        "corridor": {"window": _seconds(corridor.pop("window_s")), **corridor},
     }
 
 
@@ -135,17 +164,8 @@ def _seconds(value: float) -> str:
 
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables but for its address and links."""
-    return {
-        "ansible_user": access.user,
-        "ansible_port": access.port,
-        "ansible_ssh_private_key_file": access.key_file,
-        "ansible_become": access.become,
-        "closloop_platform": access.platform,
-        "closloop_nic": access.nic,
-        "closloop_rdma_device": access.rdma_device,
-        "closloop_shape": access.shape,
-        "closloop_queues": list(access.queues),
-    }
+    said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
+    return {**said, "closloop_queues": list(access.queues)}
 
 
 # What need not be written; `ansible_user` always is.
@@ -163,19 +183,14 @@ def _shared(accesses: Collection[Access]) -> dict[str, Any]:
 
 
 def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
-    result = []
-    for port in rack.testbed.ports_of[name]:
-        far = rack.testbed.ports[port.peer]
-        result.append(
-            {
-                "interface": rack.interface(port),
-                "peer": far.device,
-                "peer_interface": rack.interface(far),
-                "rate": format_rate(port.rate_bps, _DIGITS),
-                "delay": format_duration(port.delay_ns, _DIGITS),
-            }
-        )
-    return result
+    return [
+        {
+            **link.model_dump(),
+            "rate": format_rate(link.rate or 0, _DIGITS),
+            "delay": format_duration(link.delay or 0, _DIGITS),
+        }
+        for link in _listed_links(rack, name)
+    ]
 
 
 def _device_lines(
@@ -249,3 +264,32 @@ def _listed_links(rack: Rack, name: str) -> Iterable[LinkVariable]:
             rate=port.rate_bps,
             delay=port.delay_ns,
         )
+
+
+def skeleton(testbed: Testbed, named: str = "") -> str:
+    """Return the text of an inventory for `testbed`, which closloop_testbed calls `named`."""
+    access = {}
+    for number, device in enumerate(testbed.devices):
+        ports = testbed.ports_of[device.name]
+        access[device.name] = Access(
+            device.name, _example(number), interfaces=tuple(port.name for port in ports)
+        )
+    collector = Access("collector1", _example(len(access)))
+    comments = {**_COMMENTS, "": _HEAD.format(name=testbed.name)}
+    lowest = next((GROUPS[d.tier] for d in testbed.devices if d.kind == "switch"), "leaves")
+    comments[lowest] = _COMMENTS["leaves"]
+    return inventory_text(Rack(testbed.name, testbed, access, collector), named, comments)
+
+
+def is_example(address: str) -> bool:
+    """Tell whether an address is one of those that a skeleton has in place of the real ones."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return False
+    return any(parsed in network for network in _EXAMPLES)
+
+
+def _example(number: int) -> str:
+    network = _EXAMPLES[number // _PER_NETWORK % len(_EXAMPLES)]
+    return str(network[number % _PER_NETWORK + 1])

@@ -1,4 +1,4 @@
-"""Judging a rack by its devices' surveys: cables, rates, MTU, tools and rights. Pure.
+"""What devices said of themselves, and how a rack is judged by it. Pure.
 
 A cable is proven by LLDP at both of its ends: each device must hear, at the right interface, the
 right interface of the right device.
@@ -7,12 +7,16 @@ right interface of the right device.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from inventory.rack import Access, Rack
-from inventory.survey import Finding, Neighbour, Severity, Survey
 from inventory.topology import Port
 from orchestration.model.units import format_rate
+
+Severity = Literal["wrong", "unproven"]
+# In the order in which they are shown; each needs the ones before it only where one says so.
+CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights")
 
 # Programs that a device needs, and the package that has them on Debian.
 _PACKAGES = {
@@ -25,6 +29,65 @@ _NO_MAC = "00:00:00:00:00:00"
 # A veth has no rate of its own: what its driver says means nothing.
 _RATELESS = frozenset(("veth",))
 _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow LLDP on the port"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A neighbour at an interface, as it announces itself over LLDP.
+
+    `port` is its port as `port_type` (ifname, mac, local, ifalias, …); `description` is the port's.
+    """
+
+    interface: str
+    system: str = ""
+    chassis: str = ""
+    port_type: str = ""
+    port: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class InterfaceState:
+    """One interface. `speed_bps` is -1 where the device does not tell, `offloads` then None."""
+
+    exists: bool
+    operstate: str = ""
+    speed_bps: int = -1
+    mtu_bytes: int = -1
+    mac: str = ""
+    driver: str = ""
+    offloads: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One device. `neighbours` is None where LLDP cannot be read, for `lldp_problem`.
+
+    `system` is shown and kept, not judged. `programs` are versions by name, "" if not told.
+    """
+
+    device: str
+    hostname: str
+    interfaces: Mapping[str, InterfaceState]
+    macs: Mapping[str, str] = field(default_factory=dict)
+    neighbours: tuple[Neighbour, ...] | None = None
+    lldp_problem: str = ""
+    programs: Mapping[str, str] = field(default_factory=dict)
+    rdma_devices: tuple[str, ...] = ()
+    is_root: bool = False
+    may_change_qdiscs: bool = False
+    system: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong with a device, or that its survey leaves unproven, and what to do."""
+
+    device: str
+    check: str
+    severity: Severity
+    what: str
+    remedy: str = ""
 
 
 def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:

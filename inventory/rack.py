@@ -1,7 +1,7 @@
 """Rack: a testbed's devices as they are reached and wired, from an Ansible inventory.
 
-A testbed says what there is; a rack says where it is: addresses and users of the devices, the names
-that their operating systems give to the ports, and how far a run may go on them.
+A testbed says what there is; a rack says where it is: the devices' addresses and users, the names
+of their ports in the operating system, and how far a run may go.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ SONIC_QUEUE = 3
 class Access:
     """One device: how to log in, and what is special about it.
 
-    `interfaces` are the operating system's names of its ports, in the order of the testbed's ports
-    of this device. With `shape`, its ports are shaped to their rates, for links that have none of
-    their own. `queues` are a SONiC switch's queue numbers, one for each of the testbed's traffic
-    classes.
+    `interfaces` are its ports' names in the operating system, in the testbed's order. With `shape`,
+    its ports are shaped to their rates, for links without a rate of their own. `queues` are a SONiC
+    switch's queue numbers, one for each traffic class.
     """
 
     device: str
@@ -47,9 +46,9 @@ class Access:
 class Corridor:
     """Bounds that a trial must keep to; the circuit breaker trips outside them.
 
-    Shares are of one `window_s`: packets dropped of packets sent, time that PFC may have paused a
-    port for (every pause frame counts as the longest there is), and bytes sent of what the busiest
-    window so far sent. 1 (or 0 for throughput) never trips.
+    Shares are of one `window_s`: packets dropped, time that PFC may have paused a port (each pause
+    frame counts as the longest one), and bytes sent compared with the busiest window so far. 1 (0
+    for throughput) never trips.
     """
 
     window_s: float = 1.0

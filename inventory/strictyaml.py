@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
@@ -26,6 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, RootModel, Validati
 
 from inventory import yamltree
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.errors import suggest as suggest
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 Rate = Annotated[int, BeforeValidator(parse_rate_bps)]
@@ -62,12 +62,6 @@ def parse(text: str, name: str) -> Document:
     """Read YAML text; `name` stands for the file in errors. Raises InputError if it is not YAML."""
     tree = yamltree.parse(text, name)
     return Document(name, tree.data, tree.lines, tuple(tree.faults))
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'x'? ` for the known word nearest to `word`, "" if none is near."""
-    near = get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def field_names(model: type[BaseModel]) -> list[str]:

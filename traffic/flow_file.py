@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv
+from orchestration.model.csv_columns import CsvColumns, Kind, NameColumn, read_csv, unreadable
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 
@@ -50,9 +50,7 @@ def read_flows(path: str) -> RecordedFlows:
     try:
         about = os.stat(path)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        remedy = f"give a CSV file of {HEADER}"
-        raise InputError.single(path, f"cannot be read: {reason}", remedy) from error
+        raise unreadable(path, error, f"give a CSV file of {HEADER}") from error
     return _read(path, about.st_mtime_ns, about.st_size, about.st_ino)
 
 
@@ -61,18 +59,17 @@ def _read(path: str, *_version: int) -> RecordedFlows:
     columns = read_csv(path, COLUMNS)
     start_ns, size_bytes = columns.integers["start_ns"], columns.integers["bytes"]
     src, dst, klass = (columns.names[name] for name in ("src", "dst", "class"))
-    falls = np.flatnonzero(np.diff(start_ns) < 0) + 1
-    _refuse(columns, falls, "the flow starts before the one above it", "sort the file by start_ns")
-    early = np.flatnonzero(start_ns < 0)
-    _refuse(columns, early, "the flow starts before 0", "count start_ns from the trial's start")
-    empty = np.flatnonzero(size_bytes < 1)
-    _refuse(
-        columns, empty, "a flow of no bytes", "a flow has at least 1 byte: correct or remove it"
-    )
+    falls = np.diff(start_ns) < 0
+    columns.refuse(falls, "the flow starts before the one above it", "sort the file by start_ns")
+    early = "the flow starts before 0"
+    columns.refuse(start_ns < 0, early, "count start_ns from the trial's start")
+    remedy = "a flow has at least 1 byte: correct or remove it"
+    columns.refuse(size_bytes < 1, "a flow of no bytes", remedy)
     code_of = {name: code for code, name in enumerate(src.names)}
     same = np.array([code_of.get(name, -1) for name in dst.names], dtype=np.int64)
-    itself = np.flatnonzero(same[dst.codes] == src.codes) if len(dst.names) else empty
-    _refuse(columns, itself, "a flow from a host to itself", "name two hosts, or remove it")
+    if len(same):
+        remedy = "name two hosts, or remove it"
+        columns.refuse(same[dst.codes] == src.codes, "a flow from a host to itself", remedy)
     return RecordedFlows(columns, start_ns, size_bytes, src, dst, klass)
 
 
@@ -97,8 +94,3 @@ def host_numbers(flows: RecordedFlows, testbed: Testbed) -> tuple[Ints, Ints]:
             f"its hosts are {first} to {last}: rename the file's hosts, or name their testbed",
         )
     return ends[0], ends[1]
-
-
-def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
-    if len(rows):
-        raise InputError.single(columns.where(int(rows[0])), what, remedy)

@@ -151,69 +151,48 @@ def parse_table(name: str, text: str, where: str) -> Workload:
     problems: list[Problem] = []
     last = len(rows) - 1
     for index, (n, row) in enumerate(rows[1:], 1):
-        parsed = _parse_point(row)
-        if isinstance(parsed, tuple):
-            found = _check_point(parsed, points[-1] if points else None, index == last)
-            points.append(parsed)
-        else:
-            found = [parsed]
-        problems += [Problem(f"{where}:{n}", fault.what, fault.remedy) for fault in found]
+        place = f"{where}:{n}"
+        point = _parse_point(row, place)
+        if isinstance(point, Problem):
+            problems.append(point)
+            continue
+        before = points[-1] if points else None
+        problems += [
+            Problem(place, what, remedy) for what, remedy in _faults(point, before, index == last)
+        ]
+        points.append(point)
     if problems:
         raise InputError(problems)
     return Workload(name, tuple(points), " ".join(comments))
 
 
-@dataclass(frozen=True)
-class _Fault:
-    what: str
-    remedy: str
-
-
-def _parse_point(row: str) -> Point | _Fault:
+def _parse_point(row: str, at: str) -> Point | Problem:
     cells = [cell.strip() for cell in row.split(",")]
     if len(cells) != 2:
-        return _Fault(f"{len(cells)} columns instead of 2", _REMEDY_NUMBER)
+        return Problem(at, f"{len(cells)} columns instead of 2", _REMEDY_NUMBER)
     try:
         size, probability = (float(cell) for cell in cells)
     except ValueError:
-        return _Fault(f"{row!r} is not two numbers", _REMEDY_NUMBER)
+        return Problem(at, f"{row!r} is not two numbers", _REMEDY_NUMBER)
     if not size.is_integer() or size > _LARGEST_BYTES:
-        return _Fault(f"{cells[0]} is not a whole number of bytes", "round the size")
+        return Problem(at, f"{cells[0]} is not a whole number of bytes", "round the size")
     return int(size), probability
 
 
-def _check_point(point: Point, before: Point | None, is_last: bool) -> list[_Fault]:
-    """Return the faults of one point by itself and after the one before it."""
+def _faults(point: Point, before: Point | None, is_last: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a point by itself and after the one before it, and what to do."""
     size, probability = point
-    faults = []
     if size < 0 or (size == 0 and probability > 0):
-        faults.append(
-            _Fault(
-                f"flows of {size} bytes at probability {probability:g}",
-                "a flow has at least 1 byte: only a first point 0,0 may say 0",
-            )
-        )
+        what = f"flows of {size} bytes at probability {probability:g}"
+        yield what, "a flow has at least 1 byte: only a first point 0,0 may say 0"
     if not 0 <= probability <= 1:
-        faults.append(
-            _Fault(
-                f"probability {probability:g} is not within 0 to 1",
-                "divide percentages by 100" if probability > 1 else "correct the probability",
-            )
-        )
+        remedy = "divide percentages by 100" if probability > 1 else "correct the probability"
+        yield f"probability {probability:g} is not within 0 to 1", remedy
     elif is_last and probability != 1:
-        faults.append(
-            _Fault(
-                f"the last probability is {probability:g}, not 1",
-                "add the largest size, with the probability 1",
-            )
-        )
+        what = f"the last probability is {probability:g}, not 1"
+        yield what, "add the largest size, with the probability 1"
     if before is not None and size < before[0]:
-        faults.append(_Fault(f"{size} bytes come after {before[0]}", "sort the sizes upwards"))
+        yield f"{size} bytes come after {before[0]}", "sort the sizes upwards"
     if before is not None and probability < before[1]:
-        faults.append(
-            _Fault(
-                f"probability {probability:g} is below the {before[1]:g} before it",
-                "give the probability of a size up to this one, which never falls",
-            )
-        )
-    return faults
+        what = f"probability {probability:g} is below the {before[1]:g} before it"
+        yield what, "give the probability of a size up to this one, which never falls"

@@ -70,10 +70,9 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
         one.name: (columns.integers if one.dtype == "int64" else columns.numbers)[one.name]
         for one in knob.columns
     }
-    backwards = np.flatnonzero(np.diff(t_ns) < 0) + 1
-    _refuse(columns, backwards, "t_ns goes back in time", "sort the file by t_ns")
+    columns.refuse(np.diff(t_ns) < 0, "t_ns goes back in time", "sort the file by t_ns")
     for wrong, what, remedy in faults(knob, values):
-        _refuse(columns, np.flatnonzero(wrong), what, remedy)
+        columns.refuse(wrong, what, remedy)
     if testbed is None:
         index = np.zeros(len(t_ns), np.int64)
     elif knob.scope == "queue":
@@ -166,11 +165,6 @@ def _no_such_queue(testbed: Testbed, device: str, port: str, klass: int) -> tupl
         f"{device}:{port} of testbed {testbed.name} has no queue {klass}",
         f"its queues are 0 to {testbed.queues_per_port - 1}",
     )
-
-
-def _refuse(columns: CsvColumns, rows: Ints, what: str, remedy: str) -> None:
-    if len(rows):
-        raise InputError.single(columns.where(int(rows[0])), what, remedy)
 
 
 @dataclass(eq=False)

@@ -7,24 +7,22 @@
     nic.counters      {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
                       -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
 
-Parameters and their names: `agent.dcqcn`. A write that fails half-way is undone. `previous` also
-has what the NIC changes by itself with it: writing `previous` back is a complete undo.
+`agent.dcqcn` has the parameters. A write that fails half-way is undone. `previous` includes what
+the NIC changes by itself along with a write, so writing `previous` back undoes all of it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
-import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from orchestration.device.agent.dcqcn import PARAMETERS, refusal
+from orchestration.device.agent.dcqcn import places as places_of
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.survey import driver, find_program, run
+from orchestration.device.agent.survey import find_program, run
+from orchestration.device.ethtool import driver, statistics
 
 SOURCES = ("hw", "port", "ethtool", "rdma")
 
@@ -32,12 +30,6 @@ _MLXCONFIG = ("mlxconfig", "mstconfig")
 _MLXCONFIG_TIMEOUT_S = 20.0
 # In hw_counters beside the counters: how long the driver keeps values, in ms.
 _NO_COUNTERS = ("lifespan",)
-
-_SIOCETHTOOL = 0x8946
-_GET_STRINGS, _GET_STATS, _GET_SET_INFO = 0x1B, 0x1D, 0x37
-_SET_STATS = 1
-_NAME_BYTES = 32
-_MANY = 100_000
 
 
 class Places(NamedTuple):
@@ -120,7 +112,7 @@ def write_dcqcn(request: dict[str, Any], places: Places = HERE) -> dict[str, Any
 def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
     """Return the counters of the sources asked for, each with its time.
 
-    A source that is not there has `problem` instead.
+    A missing source has `problem` instead.
     """
     readers: dict[str, Callable[[], dict[str, Any]]] = {
         "hw": lambda: _folder(_port_folder(request, places), "hw_counters"),
@@ -148,15 +140,7 @@ def parameter_files(interface: str, places: Places = HERE) -> dict[str, tuple[st
     )
     found = {}
     for parameter in PARAMETERS:
-        candidates = [("debugfs", os.path.join(debugfs, parameter.debugfs))]
-        if parameter.sysfs:
-            side, name = parameter.sysfs.split("/")
-            # Releases differ in whether there is a level `params`.
-            candidates += [
-                ("sysfs", os.path.join(ecn, side, name)),
-                ("sysfs", os.path.join(ecn, side, "params", name)),
-            ]
-        for surface, path in candidates:
+        for surface, path in places_of(parameter, debugfs, ecn):
             if os.path.isfile(path):
                 found[parameter.name] = (surface, path)
                 break
@@ -171,32 +155,15 @@ def pci_address(interface: str, places: Places = HERE) -> str:
 
 def ethtool_statistics(interface: str) -> dict[str, int]:
     """Return what `ethtool -S` prints. Raises OperationError if the driver has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        try:
-            info = _ethtool(control, interface, struct.pack("=IIQI", _GET_SET_INFO, 0, 2, 0))
-            (count,) = struct.unpack_from("=I", info, 16)
-            if not struct.unpack_from("=Q", info, 8)[0] or not 0 < count < _MANY:
-                raise OperationError(f"{interface} has no statistics of its own")
-            head = struct.pack("=III", _GET_STRINGS, _SET_STATS, count)
-            strings = _ethtool(control, interface, head + bytes(_NAME_BYTES * count))
-            head = struct.pack("=II", _GET_STATS, count)
-            stats = _ethtool(control, interface, head + bytes(8 * count))
-        except OSError as error:
-            raise OperationError(
-                f"the statistics of {interface} cannot be read: {os.strerror(error.errno or 0)}"
-            ) from error
-    names = (
-        strings[12 + _NAME_BYTES * i :][:_NAME_BYTES].partition(b"\0")[0].decode(errors="replace")
-        for i in range(count)
-    )
-    return dict(zip(names, struct.unpack_from(f"={count}Q", stats, 8)))
-
-
-def _ethtool(control: socket.socket, interface: str, request: bytes) -> bytes:
-    data = ctypes.create_string_buffer(request, len(request))
-    ask = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
-    fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
-    return data.raw
+    try:
+        found = statistics(interface)
+    except OSError as error:
+        raise OperationError(
+            f"the statistics of {interface} cannot be read: {os.strerror(error.errno or 0)}"
+        ) from error
+    if not found:
+        raise OperationError(f"{interface} has no statistics of its own")
+    return found
 
 
 def _interface(request: dict[str, Any], places: Places) -> str:

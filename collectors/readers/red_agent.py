@@ -11,21 +11,12 @@ wrap at 32 bits. A change keeps what is queued.
 
 from __future__ import annotations
 
-import struct
 import time
 from typing import Any
 
-from orchestration.device import qdiscs as requests
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.netlink import (
-    Qdisc,
-    RouteSocket,
-    attributes,
-    interface_index,
-    qdiscs,
-)
-
-_PARMS, _MAX_P = 1, 3
+from orchestration.device.netlink import RouteSocket, interface_index
+from orchestration.device.qdiscs import Qdisc, qdiscs, red_change, red_parameters
 
 
 class RedQueues:
@@ -71,9 +62,7 @@ class RedQueues:
                     "0 <= kmin <= kmax, and a probability above 0",
                 )
             parent = self._parents[index]
-            batch.append(
-                requests.red_change(ifindex, handle, parent, kmin_bytes, kmax_bytes, max_p)
-            )
+            batch.append(red_change(ifindex, handle, parent, kmin_bytes, kmax_bytes, max_p))
         self._socket.request(batch)
         return self.read(request)
 
@@ -88,13 +77,10 @@ class RedQueues:
 
 
 def _row(queue: Qdisc) -> list[int]:
-    options = attributes(queue.options, 0)
-    kmin_bytes, kmax_bytes = struct.unpack_from("=II", options[_PARMS], 4)
-    (max_p,) = struct.unpack_from("=I", options[_MAX_P])
-    (marked,) = struct.unpack_from("=I", queue.xstats, 12)
+    red = red_parameters(queue.options)
     return [
-        queue.backlog, queue.bytes_, queue.packets, marked, queue.drops,
-        kmin_bytes, kmax_bytes, max_p,
+        queue.backlog, queue.bytes_, queue.packets, queue.red_marked, queue.drops,
+        red.kmin_bytes, red.kmax_bytes, red.max_p,
     ]  # fmt: skip
 
 

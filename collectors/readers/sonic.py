@@ -347,9 +347,6 @@ def operations(
     opened: list[Queues] = []
     agent.at_end(redis.close)
 
-    def about(_: dict[str, Any]) -> dict[str, Any]:
-        return capabilities(redis, version_file)
-
     def open_queues(request: dict[str, Any]) -> dict[str, Any]:
         said = capabilities(redis, version_file)
         opened[:] = [Queues(redis, request["queues"])]
@@ -360,16 +357,13 @@ def operations(
             raise OperationError("no queues are open", "call sonic.open first")
         return opened[0]
 
-    def restore(request: dict[str, Any]) -> list[str]:
-        return bring(redis, request["tables"], exact=True)
-
     found: dict[str, Operation] = {
-        "sonic.capabilities": about,
+        "sonic.capabilities": lambda _: capabilities(redis, version_file),
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),
         "sonic.dump": lambda request: dump(redis, request["tables"]),
-        "sonic.restore": restore,
+        "sonic.restore": lambda request: bring(redis, request["tables"], exact=True),
     }
     return {name: _said_plainly(do) for name, do in found.items()}
 

@@ -89,9 +89,9 @@ def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
 
 
 def polls_ms(redis: Redis) -> dict[str, int]:
-    """Return how often each group of counters is polled, in ms; groups that are off are left out.
+    """Return the poll of each group of counters in ms, without groups that are off.
 
-    The PFC watchdog's group is on where a port is watched.
+    The PFC watchdog's group is on if a port is watched.
     """
     result = {}
     for group, (_, on, interval) in GROUPS.items():
@@ -110,7 +110,7 @@ def polls_ms(redis: Redis) -> dict[str, int]:
 
 
 def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
-    """Find queues, given as [port, number, WRED profile]; raise OperationError if one is not so."""
+    """Find queues, given as [port, number, WRED profile]. Raises OperationError if one differs."""
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
     bindings = _bindings(redis)
@@ -234,20 +234,11 @@ def _telemetry(redis: Redis) -> list[dict[str, Any]]:
     """High Frequency Telemetry's profiles that stream the queues' depth; it is not in Redis."""
     found = []
     for key, row in _rows(redis, CONFIG_DB, "HIGH_FREQUENCY_TELEMETRY_GROUP|*").items():
-        parts = key.split("|")
-        if (
-            len(parts) == 3
-            and parts[2] == "QUEUE"
-            and "OCCUPANCY" in row.get("object_counters", "")
-        ):
-            profile = redis.hash(CONFIG_DB, f"HIGH_FREQUENCY_TELEMETRY_PROFILE|{parts[1]}")
-            found.append(
-                {
-                    "profile": parts[1],
-                    "on": profile.get("stream_state") == "enabled",
-                    "poll_us": profile.get("poll_interval", ""),
-                }
-            )
+        _, name, group, *more = [*key.split("|"), "", ""]
+        if len(more) == 2 and group == "QUEUE" and "OCCUPANCY" in row.get("object_counters", ""):
+            profile = redis.hash(CONFIG_DB, f"HIGH_FREQUENCY_TELEMETRY_PROFILE|{name}")
+            on, poll_us = profile.get("stream_state") == "enabled", profile.get("poll_interval", "")
+            found.append({"profile": name, "on": on, "poll_us": poll_us})
     return found
 
 

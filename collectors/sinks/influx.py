@@ -85,10 +85,8 @@ class InfluxConnection:
                 content_type="text/plain; charset=utf-8",
                 _return_http_data_only=False,
             )
-        except ApiException as error:
-            return self._refusal(error)
-        except (HTTPError, OSError) as error:
-            return self._unreachable(error)
+        except (ApiException, HTTPError, OSError) as error:
+            return self._failure(error, "the records")
         except UnicodeDecodeError:
             return self._rubbish("an answer that is no text")
         if status != _NO_CONTENT:
@@ -106,15 +104,20 @@ class InfluxConnection:
         try:
             rows: Iterator[list[str]] = self._client.query_api().query_csv(flux)
             yield from rows
-        except ApiException as error:
-            answer = self._refusal(error, "the query")
-            raise TrialError(answer.text, answer.remedy) from error
-        except (HTTPError, OSError) as error:
-            answer = self._unreachable(error)
+        except (ApiException, HTTPError, OSError) as error:
+            answer = self._failure(error, "the query")
             raise TrialError(answer.text, answer.remedy) from error
 
-    def _refusal(self, error: Any, what: str = "the records") -> Answer:
-        status, where = error.status or 0, self.server.url
+    def _failure(self, error: Any, what: str) -> Answer:
+        """Return what an exception means: the server's refusal, or no server at all."""
+        where = self.server.url
+        if not hasattr(error, "status"):
+            return Answer(
+                "later",
+                f"{where} cannot be reached: {_short(_cause(error))}",
+                "start the server, or correct CLOSLOOP_INFLUX_URL",
+            )
+        status = error.status or 0
         said = _said(error)
         if status in (401, 403):
             return Answer(
@@ -148,13 +151,6 @@ class InfluxConnection:
                 "choose another bucket; queries need InfluxDB 2 with Flux",
             )
         return self._rubbish(f"status {status}{said}")
-
-    def _unreachable(self, error: Exception) -> Answer:
-        return Answer(
-            "later",
-            f"{self.server.url} cannot be reached: {_short(_cause(error))}",
-            "start the server, or correct CLOSLOOP_INFLUX_URL",
-        )
 
     def _rubbish(self, what: str) -> Answer:
         return Answer(

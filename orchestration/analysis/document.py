@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -17,6 +16,7 @@ import numpy as np
 
 from orchestration.analysis.figure_style import Data, Picture
 from orchestration.model.errors import NotReadyError
+from orchestration.model.files import write_whole
 
 # Nothing may be fetched: the page is the same on a plane.
 _POLICY = (
@@ -31,12 +31,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 def replace_file(path: Path, text: str) -> None:
     """Write `text` to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
+        write_whole(path, text)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise NotReadyError(
             f"{path} cannot be written: {error.strerror}",
             "make room there or make it writable; --no-html prints the tables only",

@@ -160,5 +160,5 @@ def _packed(values: np.ndarray) -> Any:
     kind = _NUMBERS.get(values.dtype.name)
     if kind is None or values.ndim != 1 or not values.size:
         return values.tolist()
-    data = base64.b64encode(np.ascontiguousarray(values)).decode("ascii")
+    data = base64.b64encode(values.tobytes()).decode("ascii")
     return {"dtype": kind, "bdata": data}

@@ -7,7 +7,7 @@ statistics. What a check cannot see, it does not claim: `Stamp.checked` lists th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import ideal_ns
-from orchestration.model.records import DONE, FAILED, UNFINISHED, Schedule, TrialRecord
+from orchestration.model.records import DONE, FAILED, UNFINISHED, Ints, Schedule, TrialRecord
 from orchestration.model.trial import SOCKETS, TrialSpec
 from orchestration.model.units import format_duration
 
@@ -45,12 +45,14 @@ def stamp(trial: TrialSpec, testbed: Testbed, schedule: Schedule, record: TrialR
     """Return the trial's verdict. One reason of severity `invalid` makes it invalid."""
     case = _Case(trial, testbed, schedule, record)
     found = {name: check(case) for name, check in _CHECKS.items()}
-    reasons = tuple(reason for reasons in found.values() for reason in reasons or ())
-    return Stamp(
-        valid=all(reason.severity != "invalid" for reason in reasons),
-        reasons=reasons,
-        checked=tuple(name for name, reasons in found.items() if reasons is not None),
-    )
+    reasons = [reason for reasons in found.values() for reason in reasons or ()]
+    return verdict(reasons, [name for name, reasons in found.items() if reasons is not None])
+
+
+def verdict(reasons: Sequence[Reason], checked: Sequence[str]) -> Stamp:
+    """Return the stamp of these findings: one of severity `invalid` makes it invalid."""
+    valid = all(reason.severity != "invalid" for reason in reasons)
+    return Stamp(valid=valid, reasons=tuple(reasons), checked=tuple(checked))
 
 
 def _generator(case: _Case) -> Iterable[Reason]:
@@ -82,7 +84,11 @@ def _generator(case: _Case) -> Iterable[Reason]:
 
 
 def _flows(case: _Case) -> Iterable[Reason]:
-    status = case.record.flows.status
+    return check_ends(case.record.flows.status)
+
+
+def check_ends(status: Ints) -> Iterator[Reason]:
+    """Yield what is wrong with how flows ended; `status` has shape (flows,)."""
     for code, word, value in (
         ("flows-unfinished", "had not ended", UNFINISHED),
         ("flows-failed", "failed", FAILED),
@@ -138,9 +144,14 @@ def _drops(case: _Case) -> Iterable[Reason]:
 
 
 def _ideal(case: _Case) -> Iterable[Reason]:
-    done = case.record.flows.status == DONE
-    fct = (case.record.flows.end_ns - case.schedule.start_ns)[done]
-    ideal = ideal_ns(case.testbed, case.schedule)[done]
+    flows, ideal = case.record.flows, ideal_ns(case.testbed, case.schedule)
+    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, ideal)
+
+
+def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:
+    """Compare flows that are done with their ideal completion times; all of shape (flows,)."""
+    done = status == DONE
+    fct, ideal = (end_ns - start_ns)[done], ideal[done]
     fast = int(np.count_nonzero(fct < _FASTER_THAN_IDEAL * ideal))
     if fast:
         yield Reason(

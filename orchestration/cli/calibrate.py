@@ -35,7 +35,7 @@ def calibrate(
     testbed: Annotated[str, "A testbed's name, or its file."],
     *,
     backend: Annotated[
-        str, typer.Option("--on", help="What to measure: emulated, simulated, hardware or fluid.")
+        str, "--on", "What to measure: emulated, simulated, hardware or fluid."
     ] = "emulated",
     like: Annotated[Path | None, "Compare with this calibration, another backend's --json."] = None,
     write: Annotated[Path | None, "Write the corrected testbed here, and measure it again."] = None,

@@ -21,7 +21,7 @@ def check_tuner(
     reference: Annotated[
         str,
         typer.Argument(
-            metavar="{tuner}",
+            metavar="tuner",
             help="file.py:Class, an entry point of closloop.tuners, or a name like acc.",
         ),
     ],

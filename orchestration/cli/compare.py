@@ -36,7 +36,7 @@ def compare(
     ] = None,
     as_json: Json = False,
     out: Annotated[Path, "Write the page here."] = Path("compare.html"),
-    html: Annotated[bool, typer.Option("--html/--no-html", help="Write the page.")] = True,
+    html: Annotated[bool, "--html/--no-html", "Write the page."] = True,
 ) -> None:
     """Compare runs: is each metric equivalent, different, or is there not enough data?
 

@@ -6,15 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from orchestration.cli.terminal import table
 from orchestration.watch.tally import RunningTrial, Tally, clock_text, status_line
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Group
-    from rich.live import Live
     from rich.table import Table
 
     from orchestration.model.trial import TrialSpec
@@ -95,7 +95,11 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
     On a terminal, `watched` is the run folder whose fabric is shown on the whole screen.
     """
     if not sys.stderr.isatty():
-        yield Display(title, _say_plainly, _Heartbeat(time.monotonic))
+
+        def beat(tally: Tally, now_s: float) -> None:
+            _say_plainly(status_line(tally, now_s))
+
+        yield Display(title, _say_plainly, _Every(_HEARTBEAT_S, beat, at_once=False))
         return
     if watched is not None:
         from orchestration.cli.watch_screen import open_run_screen
@@ -113,81 +117,68 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
         def say(text: str) -> None:
             console.print(text, highlight=False, markup=False)
 
-        yield Display(title, say, _LiveTable(title, live))
+        def draw(tally: Tally, now_s: float) -> None:
+            live.update(live_view(title, tally, now_s), refresh=True)
+
+        yield Display(title, say, _Every(_REFRESH_S, draw, at_once=True))
 
 
 def _say_plainly(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class _Heartbeat:
-    """A line now and then that says that the run goes on."""
+class _Every:
+    """Shows how things stand, at most once in so many seconds."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._said_s = clock()
-
-    def __call__(self, tally: Tally) -> None:
-        now_s = self._clock()
-        if now_s - self._said_s >= _HEARTBEAT_S:
-            self._said_s = now_s
-            _say_plainly(status_line(tally, now_s))
-
-
-class _LiveTable:
-    """The live picture of a run."""
-
-    def __init__(self, title: str, live: Live) -> None:
-        self._title = title
-        self._live = live
-        self._shown_s = 0.0
+    def __init__(
+        self, seconds: float, show: Callable[[Tally, float], None], *, at_once: bool
+    ) -> None:
+        self._seconds, self._show = seconds, show
+        self._shown_s = float("-inf") if at_once else time.monotonic()
 
     def __call__(self, tally: Tally) -> None:
         now_s = time.monotonic()
-        if now_s - self._shown_s >= _REFRESH_S:
+        if now_s - self._shown_s >= self._seconds:
             self._shown_s = now_s
-            self._live.update(live_view(self._title, tally, now_s), refresh=True)
+            self._show(tally, now_s)
 
 
 def live_view(title: str, tally: Tally, now_s: float) -> Group:
     """Return the live picture: a line for the run, a row for each running trial."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
     from orchestration.model.units import format_duration
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("trial", "", "virtual time", "speed", "wall"):
-        side: Literal["left", "right"] = "right" if heading in ("speed", "wall") else "left"
-        table.add_column(heading, justify=side, no_wrap=True)
+    shown = table("trial", "", "virtual time", figures=("speed", "wall"))
+    for column in shown.columns:
+        column.no_wrap = True
     for name, trial in tally.running.items():
         rate = trial.virtual_ns / 1e6 / trial.wall_s if trial.wall_s else 0.0
         left_over = " draining" if trial.virtual_ns >= trial.end_ns else ""
-        table.add_row(
+        shown.add_row(
             name,
             ProgressBar(total=max(1, trial.end_ns), completed=trial.virtual_ns, width=12),
             f"{format_duration(trial.virtual_ns, 1)} of {format_duration(trial.end_ns)}{left_over}",
             f"{rate:.3g} ms/s" if rate else "",
             f"{now_s - trial.began_s:.0f} s",
         )
-    return Group(Text(f"{title}: {status_line(tally, now_s)}", style="bold"), table)
+    return Group(Text(f"{title}: {status_line(tally, now_s)}", style="bold"), shown)
 
 
 def summary_table(summary: Summary) -> Table:
     """Return how a run went: the counts, then each trial that is not as it should be."""
     from rich.markup import escape
-    from rich.table import Table
 
     good = summary.finished + summary.skipped - len(summary.invalid)
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_row("valid", f"{good} of {summary.trials} trials")
+    shown = table(show_header=False)
+    shown.add_row("valid", f"{good} of {summary.trials} trials")
     if summary.skipped:
-        table.add_row("finished earlier", str(summary.skipped))
+        shown.add_row("finished earlier", str(summary.skipped))
     for trial, reasons in summary.invalid.items():
-        table.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
+        shown.add_row("[yellow]invalid[/yellow]", f"{trial}: {escape('; '.join(reasons))}")
     for trial, failure in summary.failed.items():
-        table.add_row("[red]failed[/red]", f"{trial}: {escape(failure.message)}")
-    table.add_row("wall time", clock_text(summary.wall_s))
-    return table
+        shown.add_row("[red]failed[/red]", f"{trial}: {escape(failure.message)}")
+    shown.add_row("wall time", clock_text(summary.wall_s))
+    return shown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json, waiting
 
 if TYPE_CHECKING:
@@ -17,13 +17,10 @@ if TYPE_CHECKING:
     from orchestration.exchange.replay_file import ReplayFile
     from orchestration.exchange.source import Exported
 
-importer = typer.Typer(
-    no_args_is_help=True,
-    help="Take over others' results as run folders, or flows out of captures and flow records.",
+importer = Group(
+    "Take over others' results as run folders, or flows out of captures and flow records."
 )
-exporter = typer.Typer(
-    no_args_is_help=True, help="Write a run's or campaign's flows in others' formats."
-)
+exporter = Group("Write a run's or campaign's flows in others' formats.")
 
 
 @dataclass(frozen=True)
@@ -66,14 +63,11 @@ class _Trial:
 
 
 Label = Annotated[str, typer.Option(help="What reports call it, in the tuner's place.")]
-Out = Annotated[
-    Path, typer.Option("--out", "-o", help="The campaign's folder that the trial joins.")
-]
+Out = Annotated[Path, "--out", "-o", "The campaign's folder that the trial joins."]
 Mapping = Annotated[Path, typer.Option(help="The mapping file: what is what, in which unit.")]
 
 
 @importer.command("hpcc")
-@verb()
 def import_hpcc(
     *,
     out: Out,
@@ -107,7 +101,6 @@ def import_hpcc(
 
 
 @importer.command("csv")
-@verb()
 def import_csv(
     file: Annotated[Path, "A delimited text file with a header."],
     mapping: Mapping,
@@ -120,7 +113,7 @@ def import_csv(
 
     Example: closloop import csv results.csv --mapping mapping.yml -o runs/mine
     """
-    from orchestration.exchange.csv_import import import_csv as read
+    from orchestration.exchange.csv_flows import import_csv as read
 
     with waiting("reading"):
         imported = read(file, mapping)
@@ -128,15 +121,14 @@ def import_csv(
 
 
 @importer.command("omnetpp")
-@verb()
 def import_omnetpp(
     files: Annotated[list[Path], "The .sca and .vec files of one run."],
     *,
     mapping: Annotated[Path | None, "The mapping file: which results are flows and queues."] = None,
     listing: Annotated[
-        bool, typer.Option("--list", help="Show what the files have, for writing a mapping file.")
+        bool, "--list", "Show what the files have, for writing a mapping file."
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The campaign's folder.")] = None,
+    out: Annotated[Path | None, "--out", "-o", "The campaign's folder."] = None,
     label: Label = "omnetpp",
     trial: _Trial,
 ) -> None:
@@ -182,15 +174,12 @@ def _say_results(found: dict[str, list[Listed]], *, as_json: bool) -> None:
 
 
 @importer.command("flows")
-@verb()
 def import_flows(
     file: Annotated[Path, "A capture, nfdump's CSV, sflowtool's lines, or a CSV."],
     *,
     testbed: Annotated[str, "The testbed whose hosts the addresses become."],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to make.")],
-    kind: Annotated[
-        str, typer.Option("--from", help="capture, nfdump, sflowtool or csv (default: by content).")
-    ] = "",
+    out: Annotated[Path, "--out", "-o", "The CSV file to make."],
+    kind: Annotated[str, "--from", "capture, nfdump, sflowtool or csv (default: by content)."] = "",
     hosts: Annotated[Path | None, "YAML: `10.0.0.1: h1` for each address."] = None,
     idle: Annotated[str, "A longer silence ends a flow (capture 100ms, records 15s)."] = "",
     mapping: Annotated[Path | None, "The mapping file of a CSV of your own."] = None,
@@ -262,16 +251,15 @@ def _duration(flag: str, text: str) -> int:
 Run = Annotated[
     Path, typer.Argument(help="runs/<campaign>, runs/<campaign>/<trial>, or a campaign file.")
 ]
-NewFolder = Annotated[Path, typer.Option("--out", "-o", help="The folder to make.")]
+NewFolder = Annotated[Path, "--out", "-o", "The folder to make."]
 
 
 @exporter.command("hpcc")
-@verb()
 def export_hpcc(
     run: Run,
     out: NewFolder,
     control: Annotated[
-        str, typer.Option("--cc", help="dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)")
+        str, "--cc", "dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)"
     ] = "",
     prefix: Annotated[
         str, "The folder's path as the simulator sees it (default: where it is)."
@@ -327,7 +315,7 @@ def export_csv(run: Run, out: NewFolder, as_json: Json = False) -> None:
 
     Example: closloop export csv runs/quickstart -o exported
     """
-    from orchestration.exchange.csv_export import export_csv as write
+    from orchestration.exchange.csv_flows import export_csv as write
 
     with waiting("exporting"):
         written = [write(item, place) for item, place, _ in _places(run, out)]

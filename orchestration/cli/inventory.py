@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_virtual_rack, verb
+from orchestration.cli.options import Group, InventoryArgument, Json, Passwords, enter_virtual_rack
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-app = typer.Typer(no_args_is_help=True, help="Testbeds, and inventories of racks.")
+app = Group("Testbeds, and inventories of racks.")
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -77,15 +77,13 @@ def show_testbed(testbed: _TestbedName, as_json: Json = False) -> None:
 @app.command("write")
 def write_inventory(
     testbed: _TestbedName,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write to this file, which must be new.")
-    ] = None,
+    out: Annotated[Path | None, "--out", "-o", "Write to this file, which must be new."] = None,
 ) -> None:
     """Write an Ansible inventory for a rack wired as a testbed, to be edited.
 
     Example: closloop inventory write graphcc -o rack.yml
     """
-    from inventory.ansible_skeleton import skeleton
+    from inventory.ansible_text import skeleton
     from inventory.files import load_testbed
     from orchestration.model.errors import InputError
 
@@ -113,7 +111,6 @@ def write_inventory(
 
 
 @app.command("check")
-@verb()
 def check_inventory(
     inventory: InventoryArgument, *, as_json: Json = False, passwords: Passwords
 ) -> None:

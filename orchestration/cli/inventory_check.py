@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inventory.survey import CHECKS, Finding, Survey
+from inventory.cabling import CHECKS, Finding, Survey
 from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
 
@@ -48,7 +48,7 @@ class Checked:
 def check_rack(inventory: Path, access: RackAccess) -> Checked:
     """Survey the rack and judge it. Raises InputError for the inventory, NotReadyError."""
     from inventory.ansible import load_rack
-    from inventory.ansible_skeleton import is_example
+    from inventory.ansible_text import is_example
 
     rack = load_rack(inventory)
     examples = [name for name, item in rack.access.items() if is_example(item.address)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -18,15 +18,10 @@ _EPILOG = (
     "Examples:  closloop kernel build  |  closloop kernel build --source linux-7.3.tar.xz  |  "
     "closloop kernel check"
 )
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Build, show and check the virtual-time kernel.",
-    epilog=_EPILOG,
-)
+app = Group("Build, show and check the virtual-time kernel.", _EPILOG)
 
 
 @app.command(epilog=_EPILOG)
-@verb()
 def build(
     source: Annotated[
         Path | None, "A Linux source, tree or tarball; else the newest in Debian's archive."

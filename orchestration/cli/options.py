@@ -19,21 +19,19 @@ if TYPE_CHECKING:
 
 INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for a program.")]
-On = Annotated[
-    str | None, typer.Option("--on", help="The backend: emulated, fluid, simulated or hardware.")
-]
+Json = Annotated[bool, "--json", "Print JSON, for a program."]
+On = Annotated[str | None, "--on", "The backend: emulated, fluid, simulated or hardware."]
 Jobs = Annotated[
     int,
     typer.Option(
         "--jobs", "-j", min=0, help="Trials side by side; 0: one a core, as memory allows."
     ),
 ]
-Repeats = Annotated[int | None, typer.Option("--repeats", help="Repeats, instead of the file's.")]
-Out = Annotated[Path, typer.Option("--out", help="Where run folders are, or are made.")]
-Runs = Annotated[Path, typer.Option("--runs", help="Where run folders are, or are made.")]
-Page = Annotated[Path, typer.Option("--output", "-o", help="The page to write.")]
-Campaigns = Annotated[Path, typer.Option("--campaigns", help="Where the campaign files are.")]
+Repeats = Annotated[int | None, "--repeats", "Repeats, instead of the file's."]
+Out = Annotated[Path, "--out", "Where run folders are, or are made."]
+Runs = Annotated[Path, "--runs", "Where run folders are, or are made."]
+Page = Annotated[Path, "--output", "-o", "The page to write."]
+Campaigns = Annotated[Path, "--campaigns", "Where the campaign files are."]
 InventoryOption = Annotated[
     Path | None,
     typer.Option(
@@ -92,8 +90,9 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
     """Make a function a verb whose help ends with `epilog`.
 
     `Annotated[Path, "What it is."]` is enough to declare an option, or an argument where the
-    parameter is positional and has no default; a bool is a flag. Of a parameter that is a
-    dataclass, each field becomes an option, and the function gets the object.
+    parameter is positional and has no default; a bool is a flag. Names that differ from the
+    parameter's come first: `Annotated[Path, "--out", "-o", "What it is."]`. Of a parameter that is
+    a dataclass, each field becomes an option, and the function gets the object.
     """
 
     def wrap(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -127,6 +126,18 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
     return wrap
 
 
+class Group(typer.Typer):
+    """A verb that is a group of verbs: what `command` is given becomes one."""
+
+    def __init__(self, text: str, epilog: str | None = None) -> None:
+        super().__init__(no_args_is_help=True, help=text, epilog=epilog)
+
+    def command(self, name: str | None = None, **how: Any) -> Callable[[Any], Any]:
+        """Return what adds a function to the group; `how` is what typer takes."""
+        add = super().command(name, **how)
+        return lambda function: add(verb()(function))
+
+
 def _fields(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     parameters = []
@@ -141,11 +152,13 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
     """Return a parameter with what typer has to know of it."""
     kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if told and isinstance(told[0], str):
+    if told and all(isinstance(text, str) for text in told):
+        *names, text = told
         optional = parameter.default is not inspect.Parameter.empty
-        if optional or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            flag = [f"--{parameter.name.replace('_', '-')}"] if kind is bool else []
-            hint = Annotated[kind, typer.Option(*flag, help=told[0])]
+        if optional or names or parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            if kind is bool and not names:
+                names = [f"--{parameter.name.replace('_', '-')}"]
+            hint = Annotated[kind, typer.Option(*names, help=text)]
         else:
-            hint = Annotated[kind, typer.Argument(help=told[0])]
+            hint = Annotated[kind, typer.Argument(help=text)]
     return parameter.replace(annotation=hint)

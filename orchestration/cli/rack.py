@@ -7,26 +7,22 @@ from typing import Annotated
 
 import typer
 
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
     "closloop rack exec -- ssh leaf1 tc qdisc  |  closloop rack down"
 )
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Start and use a virtual rack: devices in virtual time, reachable only by SSH.",
-    epilog=_EPILOG,
+app = Group(
+    "Start and use a virtual rack: devices in virtual time, reachable only by SSH.", _EPILOG
 )
 WhichRack = Annotated[
-    str | None,
-    typer.Option("--rack", help="The rack's name or folder. Default: the one that is up."),
+    str | None, "--rack", "The rack's name or folder. Default: the one that is up."
 ]
 
 
 @app.command(epilog=_EPILOG)
-@verb()
 def up(
     testbed: Annotated[
         str, typer.Argument(help="What there is: a testbed's name, or its file.")
@@ -80,7 +76,6 @@ def up(
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@verb()
 def exec(
     command: Annotated[list[str], "A program and its arguments, after `--`."],
     rack: WhichRack = None,

@@ -12,16 +12,14 @@ from orchestration.cli.options import InventoryOption, Passwords, verb
 from orchestration.cli.run import Running, rack_of, spare_threads
 
 if TYPE_CHECKING:
-    from orchestration.replay.request import ReplayRequest
+    from orchestration.replay.drafts import ReplayRequest
 
 
 @dataclass(frozen=True)
 class _Changes:
     """What is replayed of a run, and what is changed of it."""
 
-    backend: Annotated[
-        str, typer.Option("--on", help="Replay on this backend; default: the recorded one.")
-    ] = ""
+    backend: Annotated[str, "--on", "Replay on this backend; default: the recorded one."] = ""
     tuner: Annotated[
         list[str],
         "Who decides: a tuner, or {name: ..., parameters}. Again for more. "
@@ -38,12 +36,10 @@ class _Changes:
         int | None,
         typer.Option("--repeats", min=1, help="The first repeats only; of one trial, as many."),
     ] = None
-    name: Annotated[
-        str, typer.Option("--name", "-o", help="What the replay is called; default: made up.")
-    ] = ""
+    name: Annotated[str, "--name", "-o", "What the replay is called; default: made up."] = ""
 
     def request(self, run: Path) -> ReplayRequest:
-        from orchestration.replay.request import ReplayRequest
+        from orchestration.replay.drafts import ReplayRequest
         from orchestration.replay.testbed_file import parse_rate
 
         return ReplayRequest(

@@ -18,9 +18,7 @@ def report(
     run_folder: Annotated[Path, "A campaign's folder: runs/<campaign>."],
     baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
     as_json: Json = False,
-    html: Annotated[
-        bool, typer.Option("--html/--no-html", help=f"Write {REPORT_FILE} into the folder.")
-    ] = True,
+    html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
     pdf: Annotated[bool, f"Write {PDF_FILE} as well. Needs Chromium."] = False,
     csv: Annotated[Path | None, "Write every figure's numbers into this folder."] = None,
 ) -> None:

@@ -10,7 +10,7 @@ from orchestration.cli.options import InventoryArgument, Json, Passwords, enter_
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
-    from orchestration.backends.hardware.safety.outcome import Outcome
+    from orchestration.backends.hardware.safety.recovery import Outcome
 
 
 @verb(
@@ -32,7 +32,7 @@ def restore(
     Exit code: 0 everything is as it was, 1 a device is not, 3 a run still goes on.
     """
     from inventory.ansible import load_rack
-    from orchestration.backends.hardware.restore import restore_runs
+    from orchestration.backends.hardware.safety.recovery import restore_runs
     from orchestration.cli.provision import show_provisioning
 
     enter_virtual_rack(inventory)

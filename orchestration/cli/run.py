@@ -37,9 +37,7 @@ class Running:
     out: Out = Path("runs")
     jobs: Jobs = 0
     fresh: Annotated[bool, "Put earlier results aside and start anew."] = False
-    report: Annotated[
-        bool, typer.Option("--report/--no-report", help="Report the results at the end.")
-    ] = True
+    report: Annotated[bool, "--report/--no-report", "Report the results at the end."] = True
     as_json: Json = False
 
     def run(

@@ -35,13 +35,10 @@ def sql(
     ],
     query: Annotated[str, "One SQL statement that reads; - takes it from stdin."],
     kind: Annotated[
-        str | None,
-        typer.Option("--format", help="table, csv, json or parquet; else what -o's name says."),
+        str | None, "--format", "table, csv, json or parquet; else what -o's name says."
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write all rows to this file.")
-    ] = None,
+    as_json: Annotated[bool, "--json", "The same as --format json."] = False,
+    output: Annotated[Path | None, "--output", "-o", "Write all rows to this file."] = None,
 ) -> None:
     """Ask run folders in SQL (DuckDB's): what no report answers.
 
@@ -51,7 +48,7 @@ def sql(
     """
     from orchestration.model.errors import InputError
     from orchestration.query import Runs
-    from orchestration.query.interrupt import interruptible
+    from orchestration.query.database import interruptible
     from orchestration.query.output import FORMATS, first_rows, write_result
 
     kind = "json" if as_json else kind or _of_name(output, FORMATS)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import Campaigns, Jobs, Page, Repeats, Runs, verb
+from orchestration.cli.options import Campaigns, Group, Jobs, Page, Repeats, Runs, verb
 from orchestration.cli.run import backend_named, run_all
 from orchestration.cli.terminal import Phases, table, write_page
 
@@ -21,9 +21,7 @@ _BENCH_EPILOG = (
     "Examples:  closloop bench list  |  closloop bench run marking  |  "
     "closloop bench run all --markdown docs/generated/benchmarks.md"
 )
-bench = typer.Typer(
-    no_args_is_help=True, help="Measure what the project claims.", epilog=_BENCH_EPILOG
-)
+bench = Group("Measure what the project claims.", _BENCH_EPILOG)
 
 
 @bench.command("list")
@@ -36,12 +34,9 @@ def list_benchmarks() -> None:
 
 
 @bench.command("run", epilog=_BENCH_EPILOG)
-@verb()
 def run_benchmarks(
     names: Annotated[list[str], "Benchmarks, or `all`."],
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures and raw data here.")
-    ] = None,
+    json_file: Annotated[Path | None, "--json", "Write the figures and raw data here."] = None,
     markdown: Annotated[Path | None, "Write the figures as a page here."] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
@@ -66,9 +61,7 @@ _PAPERS_EPILOG = (
     "Examples:  closloop papers list  |  closloop papers run graphcc-table1 --jobs 2  |  "
     "closloop papers results -o docs/generated/results.md"
 )
-papers = typer.Typer(
-    no_args_is_help=True, help="Run the papers' campaigns and compare.", epilog=_PAPERS_EPILOG
-)
+papers = Group("Run the papers' campaigns and compare.", _PAPERS_EPILOG)
 
 _FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
 
@@ -82,9 +75,7 @@ class _Asked:
     runs: Runs = _RUNS
     jobs: Jobs = 0
     repeats: Repeats = None
-    backend: Annotated[
-        str | None, typer.Option("--on", help="Run on this backend: emulated or fluid.")
-    ] = None
+    backend: Annotated[str | None, "--on", "Run on this backend: emulated or fluid."] = None
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
     def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
@@ -121,7 +112,6 @@ def list_papers(campaigns: Campaigns = _FOLDER, runs: Runs = _RUNS, jobs: Jobs =
 
 
 @papers.command("run", epilog=_PAPERS_EPILOG)
-@verb()
 def run_papers(asked: _Asked) -> None:
     """Run campaigns, one after the other. Given again, it goes on where it was.
 
@@ -133,7 +123,6 @@ def run_papers(asked: _Asked) -> None:
 
 
 @papers.command("grid", epilog=_PAPERS_EPILOG)
-@verb()
 def run_grid(asked: _Asked) -> None:
     """Search for the static setting with the lowest mean slowdown, and print it."""
     from orchestration.studies.papers.grid import rank_settings
@@ -155,7 +144,6 @@ def run_grid(asked: _Asked) -> None:
 
 
 @papers.command("results", epilog=_PAPERS_EPILOG)
-@verb()
 def write_results(
     runs: Runs = _RUNS,
     output: Page = Path("docs/generated/results.md"),

@@ -14,7 +14,7 @@ from orchestration.cli.options import Json, verb
 from orchestration.cli.terminal import print_json, waiting
 
 if TYPE_CHECKING:
-    from orchestration.telemetry.follow import Following
+    from orchestration.telemetry.process import Following
 
 _INFLUX = "influx"
 _SERVER = (
@@ -28,7 +28,7 @@ def follow(sink: str, campaign_folder: Path) -> Following | None:
     if not sink:
         return None
     from orchestration.model.errors import InputError
-    from orchestration.telemetry.follow import Following
+    from orchestration.telemetry.process import Following
     from orchestration.telemetry.settings import load_settings
 
     if sink != _INFLUX:
@@ -48,7 +48,7 @@ def push(
 
     Example: closloop push runs/quickstart
     """
-    from orchestration.telemetry.push import push as send
+    from orchestration.telemetry.sender import push as send
     from orchestration.telemetry.settings import load_settings
 
     settings = load_settings()
@@ -67,11 +67,9 @@ def push(
 @verb(_SERVER)
 def pull(
     campaign: Annotated[str, "The campaign's name."],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where its folder is made.")] = Path(
-        "runs"
-    ),
+    out: Annotated[Path, "--out", "-o", "Where its folder is made."] = Path("runs"),
     trials: Annotated[
-        list[str] | None, typer.Option("--trial", help="Only this trial, by its id; repeatable.")
+        list[str] | None, "--trial", "Only this trial, by its id; repeatable."
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from orchestration.cli.options import Json, verb
+from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -15,7 +13,7 @@ if TYPE_CHECKING:
 
     from traffic.workloads import Workload
 
-app = typer.Typer(no_args_is_help=True, help="Show the flow-size distributions (workloads).")
+app = Group("Show the flow-size distributions (workloads).")
 
 # The papers' classes of flow sizes.
 _CLASSES = ("(0,100KB]", "(100KB,10MB)", "[10MB,inf)")
@@ -38,7 +36,6 @@ def list_workloads() -> None:
 
 
 @app.command("show")
-@verb()
 def show_workload(
     workload: Annotated[str, "A workload's name, or the path of a CSV file of bytes,cdf."],
     as_json: Json = False,

@@ -24,9 +24,7 @@ def train(
     scenario: Annotated[
         str, "A campaign file to train on, or a scenario's name; default: the tuner."
     ] = "",
-    backend: Annotated[
-        str, typer.Option("--on", help="Train on this backend: emulated or fluid.")
-    ] = "",
+    backend: Annotated[str, "--on", "Train on this backend: emulated or fluid."] = "",
     episodes: Annotated[int, typer.Option(min=1, help="Episodes to play in all.")] = 100,
     actors: Annotated[
         int, typer.Option(min=1, help="Episodes played with the same network. Part of the result.")
@@ -37,9 +35,7 @@ def train(
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw of the training.")] = 1,
     init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
     per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
-    setting: Annotated[
-        list[str], typer.Option("--set", help="A setting of the learner or tuner: NAME=VALUE.")
-    ] = [],  # noqa: B006
+    setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
     out: Annotated[Path | None, "The folder; default: runs/train/TUNER."] = None,
     fresh: Annotated[bool, "Throw an earlier training in the folder away."] = False,
 ) -> None:

@@ -28,9 +28,7 @@ def watch(
         typer.Argument(metavar="RUN", help="A campaign's folder, or one of several: the newest."),
     ] = Path("runs"),
     once: Annotated[bool, "Print one picture and end."] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one picture as JSON, for a program.")
-    ] = False,
+    as_json: Annotated[bool, "--json", "Print one picture as JSON, for a program."] = False,
 ) -> None:
     """Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, warnings.
 

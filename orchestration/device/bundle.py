@@ -19,7 +19,6 @@ _AGENT = "orchestration.device.agent"
 SERVICES = {
     **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "state", "survey")},
     "incast": "traffic.drivers.host_frames",
-    "links": "collectors.readers.links",
     "nic": "collectors.readers.rdma",
     "programs": "traffic.drivers.host_programs",
     "redq": "collectors.readers.red_agent",
@@ -84,19 +83,22 @@ def sources_of(modules: Iterable[str]) -> dict[str, str]:
         name = wanted.pop()
         if name not in sources:
             sources[name] = _source(name)
-            wanted += _imports(sources[name])
+            wanted += _imports(name, sources[name])
     return dict(sorted(sources.items()))
 
 
-def _imports(source: str) -> Iterator[str]:
+def _imports(name: str, source: str) -> Iterator[str]:
     # what stands at the top of a module, not what only type checkers or the controller import
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
-            if statement.module.partition(".")[0] not in _OURS:
+            module = statement.module
+            if statement.level:
+                module = f"{name.rsplit('.', statement.level)[0]}.{module}"
+            if module.partition(".")[0] not in _OURS:
                 continue
             for alias in statement.names:
-                inner = f"{statement.module}.{alias.name}"
-                yield inner if _is_module(inner) else statement.module
+                inner = f"{module}.{alias.name}"
+                yield inner if _is_module(inner) else module
 
 
 def _is_module(name: str) -> bool:

@@ -1,7 +1,6 @@
 """The controller's end of an agent: one connection a device, kept open, requests in a row.
 
-Requests to several devices are sent first and waited for afterwards: `post` to all, then `result`
-of each, so that a round takes as long as the slowest device.
+`fleet.gather` asks several devices at once.
 """
 
 from __future__ import annotations
@@ -11,23 +10,21 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
-from orchestration.device.agent.frames import Decoder, FrameError, encode
+from orchestration.device.agent.main import Decoder, FrameError, encode
 from orchestration.device.bundle import STARTER, modules_of, program
 from orchestration.device.errors import DeviceError, DeviceGone, printable
+from orchestration.device.fleet import ANSWER_TIMEOUT_S, side_by_side
 from orchestration.device.ssh import Secrets, connect
 
 if TYPE_CHECKING:
     from fabric import Connection
 
-ANSWER_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 60.0
 _READ_BYTES = 1 << 20
-_AT_ONCE = 16
 SUDO = "sudo"
 
 
@@ -183,20 +180,15 @@ def open_agents(
     secrets: Secrets | None = None,
 ) -> tuple[dict[str, AgentClient], list[DeviceError]]:
     """Start an agent on every device, side by side; return them by device, and what went wrong."""
-    wanted = list(accesses)
+
+    def start(access: Access) -> AgentClient:
+        return AgentClient(access, known_hosts_file, services[access.device], secrets)
+
     agents: dict[str, AgentClient] = {}
     problems: list[DeviceError] = []
-
-    def start(access: Access) -> AgentClient | DeviceError:
-        try:
-            return AgentClient(access, known_hosts_file, services[access.device], secrets)
-        except DeviceError as error:
-            return error
-
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted)))) as pool:
-        for access, made in zip(wanted, pool.map(start, wanted), strict=True):
-            if isinstance(made, DeviceError):
-                problems.append(made)
-            else:
-                agents[access.device] = made
+    for device, made in side_by_side(accesses, start).items():
+        if isinstance(made, DeviceError):
+            problems.append(made)
+        else:
+            agents[device] = made
     return agents, problems

@@ -32,3 +32,10 @@ def printable(text: str | bytes) -> str:
         text = text.decode(errors="replace")
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+
+
+def unreadable(device: str, what: str, error: Exception) -> DeviceError:
+    """Return the error for something that a device's agent sends and nobody can read."""
+    said = printable(f"{type(error).__name__}: {error}")
+    remedy = "see whether something changes what its agent sends"
+    return DeviceError(device, f"{what} cannot be read: {said}", remedy)

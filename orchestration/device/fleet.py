@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from inventory.rack import Access
 from orchestration.device.errors import DeviceError
 
+ANSWER_TIMEOUT_S = 30.0
 _CLOCK_ROUNDS = 9
+_AT_ONCE = 16
+
+Key = TypeVar("Key")
+T = TypeVar("T")
+# An operation and its arguments.
+Request = tuple[str, Mapping[str, Any]]
 
 
 class Agent(Protocol):
@@ -24,6 +32,9 @@ class Agent(Protocol):
     def result(self, number: int, timeout_s: float = ...) -> Any:
         """Wait for its answer."""
 
+    def poll(self) -> None:
+        """Take in answers that have arrived."""
+
     def close(self) -> None:
         """End the connection."""
 
@@ -36,6 +47,53 @@ class Clock:
     error_ns: int
 
 
+def gather(
+    requests: Mapping[Key, tuple[Agent, Request]], timeout_s: float = ANSWER_TIMEOUT_S
+) -> dict[Key, Any]:
+    """Post all requests, then wait for every answer: the answers, or DeviceErrors, in that order.
+
+    So a round takes as long as the slowest device.
+    """
+    posted: dict[Key, int] = {}
+    answers: dict[Key, Any] = dict.fromkeys(requests)
+    for key, (agent, (op, arguments)) in requests.items():
+        try:
+            posted[key] = agent.post(op, **arguments)
+        except DeviceError as error:
+            answers[key] = error
+    for key, number in posted.items():
+        try:
+            answers[key] = requests[key][0].result(number, timeout_s)
+        except DeviceError as error:
+            answers[key] = error
+    return answers
+
+
+def answered(answers: dict[Key, Any]) -> dict[Key, Any]:
+    """Return what `gather` has gathered. Raises the first DeviceError in it."""
+    for answer in answers.values():
+        if isinstance(answer, DeviceError):
+            raise answer
+    return answers
+
+
+def side_by_side(
+    accesses: Iterable[Access], work: Callable[[Access], T]
+) -> dict[str, T | DeviceError]:
+    """Do `work` for devices at the same time: what it returns, or its DeviceError, by device."""
+
+    def attempt(access: Access) -> T | DeviceError:
+        try:
+            return work(access)
+        except DeviceError as error:
+            return error
+
+    wanted = list(accesses)
+    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(wanted)))) as pool:
+        found = pool.map(attempt, wanted)
+        return {access.device: made for access, made in zip(wanted, found)}
+
+
 class Fleet:
     """Agents by device. Close it, or use it as a context manager: agents end with it."""
 
@@ -45,12 +103,7 @@ class Fleet:
     def __enter__(self) -> Fleet:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -64,22 +117,13 @@ class Fleet:
         Every device is asked, and every answer waited for. Raises DeviceError for the first device
         that failed.
         """
-        posted: dict[str, int] = {}
-        answers: dict[str, Any] = {}
-        failed: DeviceError | None = None
-        for device, arguments in requests.items():
-            try:
-                posted[device] = self.agents[device].post(op, **arguments)
-            except DeviceError as error:
-                failed = failed or error
-        for device, number in posted.items():
-            try:
-                answers[device] = self.agents[device].result(number)
-            except DeviceError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return answers
+        return self.exchange({device: (op, arguments) for device, arguments in requests.items()})
+
+    def exchange(self, requests: Mapping[str, Request]) -> dict[str, Any]:
+        """Send each device its own request; otherwise like `ask`."""
+        return answered(
+            gather({device: (self.agents[device], said) for device, said in requests.items()})
+        )
 
     def clocks(self) -> dict[str, Clock]:
         """Measure every device's clock against this one: the best of some exchanges."""

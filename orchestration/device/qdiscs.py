@@ -1,19 +1,30 @@
-"""Netlink requests for queueing disciplines, as bytes.
+"""Queueing disciplines over netlink: requests that set them, and what the kernel says of them.
 
-pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so the qdisc requests are built here
-(struct layouts: linux/pkt_sched.h). Guests build their threshold changes with the same functions,
-and so do agents on a rack's switches and Ansible's modules: standard library only, and nothing else
-of this project.
+Standard library only, Python 3.9: guests, agents on a rack's switches and Ansible's modules use the
+same encoding. pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests are built
+here (struct layouts: linux/pkt_sched.h).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-RTM_NEWQDISC, RTM_NEWTFILTER, RTM_DELTFILTER = 36, 44, 45
-NLM_F_REQUEST = 0x1
-NLM_F_CREATE_EXCL = 0x600
+from .netlink import (
+    NESTED,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REQUEST,
+    RouteSocket,
+    attribute,
+    attributes,
+    message,
+)
+
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
+ADD = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
 
 TC_H_ROOT = 0xFFFFFFFF
 TC_H_INGRESS = 0xFFFFFFF1
@@ -29,39 +40,40 @@ CLASS_TOS = (0x00, 0x08, 0x10, 0x18)
 CLASS_PRIORITIES = (0, 2, 6, 4)
 _PRIORITIES = 16
 
-_TCA_KIND, _TCA_OPTIONS = 1, 2
-_NLA_F_NESTED = 0x8000
+_TCMSG = struct.Struct("=BxxxiIII")
+_TCA_KIND, _TCA_OPTIONS, _TCA_XSTATS, _TCA_STATS2, _TCA_DUMP_INVISIBLE = 1, 2, 4, 7, 10
+_STATS_BASIC, _STATS_QUEUE = 1, 3
+_TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
+_RED_PARMS, _RED_STAB, _RED_MAX_P, _RED_FLAGS = 1, 2, 3, 4
+_RED_QOPT = struct.Struct("=IIIBBBB")
 # RED's largest probability: 2^32 would overflow.
 ALWAYS = 2**32 - 1
 _RED_ECN, _RED_NODROP = 1, 8
-
-# The idle table: 31 shifts any old average down to 0, so that a queue found idle counts as empty.
-_RED_STAB = bytes([31]) * 256
-
-
-def _nla(kind: int, payload: bytes) -> bytes:
-    length = 4 + len(payload)
-    return struct.pack("=HH", length, kind) + payload + b"\0" * (-length % 4)
+# Priority 1 in the upper half, protocol ETH_P_ALL in network order in the lower.
+_FILTER_INFO = (1 << 16) | struct.unpack("=H", struct.pack("!H", 3))[0]
 
 
-def _request(
-    message: int, flags: int, ifindex: int, handle: int, parent: int, info: int, attributes: bytes
-) -> bytes:
-    body = struct.pack("=BxxxiIII", 0, ifindex, handle, parent, info) + attributes
-    return struct.pack("=IHHII", 16 + len(body), message, flags, 0, 0) + body
-
-
-def _qdisc(
+def tc_message(
+    kind: int,
     ifindex: int,
-    handle: int,
-    parent: int,
-    kind: str,
-    options: bytes,
-    attribute: int = _TCA_OPTIONS,
+    handle: int = 0,
+    parent: int = 0,
+    attrs: bytes = b"",
+    flags: int = 0,
+    info: int = 0,
 ) -> bytes:
-    attributes = _nla(_TCA_KIND, kind.encode() + b"\0") + _nla(attribute, options)
-    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
-    return _request(RTM_NEWQDISC, flags, ifindex, handle, parent, 0, attributes)
+    """Return a traffic control message."""
+    return message(kind, _TCMSG.pack(0, ifindex, handle, parent, info) + attrs, flags)
+
+
+def qdisc(
+    ifindex: int, handle: int, parent: int, kind: str, options: bytes, *, nested: bool = False
+) -> bytes:
+    """Add a qdisc with its options as the kernel has them."""
+    attrs = attribute(_TCA_KIND, kind.encode() + b"\0")
+    if options:
+        attrs += attribute(_TCA_OPTIONS | (NESTED if nested else 0), options)
+    return tc_message(RTM_NEWQDISC, ifindex, handle, parent, attrs, ADD)
 
 
 def leaf_handle(klass: int) -> int:
@@ -78,8 +90,8 @@ def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
     """Add a pure delay. Its packet limit is out of the way: the queue that counts comes after."""
     limit = 10_000_000
     qopt = struct.pack("=IIIIII", 0, limit, 0, 0, 0, 0)
-    latency64 = _nla(10, struct.pack("=q", delay_ns))
-    return _qdisc(ifindex, handle, parent, "netem", qopt + latency64)
+    latency64 = attribute(10, struct.pack("=q", delay_ns))
+    return qdisc(ifindex, handle, parent, "netem", qopt + latency64)
 
 
 def tbf(
@@ -94,10 +106,17 @@ def tbf(
     ratespec = struct.pack("=BBHhHI", 0, 1, framing_bytes, 0, 0, min(rate, 0xFFFFFFFF))
     # limit: only the default child's, which a leaf replaces at once
     qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * bucket_bytes, 0, 0)
-    options = _nla(1, qopt) + _nla(6, struct.pack("=I", bucket_bytes))
+    options = attribute(_TBF_PARMS, qopt) + attribute(_TBF_BURST, struct.pack("=I", bucket_bytes))
     if rate > 0xFFFFFFFF:
-        options += _nla(4, struct.pack("=Q", rate))
-    return _qdisc(ifindex, handle, parent, "tbf", options)
+        options += attribute(_TBF_RATE64, struct.pack("=Q", rate))
+    return qdisc(ifindex, handle, parent, "tbf", options)
+
+
+def tbf_rate(options: dict[int, bytes]) -> int:
+    """Return a shaper's rate in bytes/s from its options' attributes."""
+    if _TBF_RATE64 in options:
+        return int(struct.unpack("=Q", options[_TBF_RATE64])[0])
+    return int(struct.unpack_from("=I", options[_TBF_PARMS], 8)[0])
 
 
 def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
@@ -110,12 +129,12 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
     """
     bands = 3
     options = (
-        _nla(1, struct.pack("=I", 1_000_000))  # TCA_FQ_PLIMIT
-        + _nla(2, struct.pack("=I", 100_000))  # TCA_FQ_FLOW_PLIMIT
-        + _nla(5, struct.pack("=I", 0))  # TCA_FQ_RATE_ENABLE
-        + _nla(16, struct.pack("=i", bands) + bytes(_PRIORITIES))  # TCA_FQ_PRIOMAP
+        attribute(1, struct.pack("=I", 1_000_000))  # TCA_FQ_PLIMIT
+        + attribute(2, struct.pack("=I", 100_000))  # TCA_FQ_FLOW_PLIMIT
+        + attribute(5, struct.pack("=I", 0))  # TCA_FQ_RATE_ENABLE
+        + attribute(16, struct.pack("=i", bands) + bytes(_PRIORITIES))  # TCA_FQ_PRIOMAP
     )
-    return _qdisc(ifindex, handle, parent, "fq", options)
+    return qdisc(ifindex, handle, parent, "fq", options)
 
 
 def ets(ifindex: int, handle: int, parent: int, weights: Sequence[int], frame_bytes: int) -> bytes:
@@ -129,14 +148,14 @@ def ets(ifindex: int, handle: int, parent: int, weights: Sequence[int], frame_by
     bands = [0] * _PRIORITIES
     for band, priority in enumerate(CLASS_PRIORITIES[: len(weights)]):
         bands[priority] = band
-    quanta = b"".join(_nla(4, struct.pack("=I", scale * weight)) for weight in weights)
-    priomap = b"".join(_nla(6, bytes([band])) for band in bands)
+    quanta = b"".join(attribute(4, struct.pack("=I", scale * weight)) for weight in weights)
+    priomap = b"".join(attribute(6, bytes([band])) for band in bands)
     options = (
-        _nla(1, bytes([len(weights)]))  # TCA_ETS_NBANDS
-        + _nla(3 | _NLA_F_NESTED, quanta)
-        + _nla(5 | _NLA_F_NESTED, priomap)
+        attribute(1, bytes([len(weights)]))  # TCA_ETS_NBANDS
+        + attribute(3 | NESTED, quanta)
+        + attribute(5 | NESTED, priomap)
     )
-    return _qdisc(ifindex, handle, parent, "ets", options, _TCA_OPTIONS | _NLA_F_NESTED)
+    return qdisc(ifindex, handle, parent, "ets", options, nested=True)
 
 
 def red(
@@ -155,8 +174,8 @@ def red(
     `nodrop`: a packet that cannot carry a mark is queued, whatever the thresholds say (red_enqueue,
     net/sched/sch_red.c), and neither marked nor dropped below the limit.
     """
-    options = _red_options(kmin_bytes, kmax_bytes, max_p, limit_bytes)
-    return _qdisc(ifindex, handle, parent, "red", options)
+    wanted = _marking(kmin_bytes, kmax_bytes, max_p, limit_bytes)
+    return red_request(ifindex, handle, parent, wanted, ADD)
 
 
 # Where `red_change` has kmin, kmax and the probability, in 32-bit words.
@@ -166,47 +185,166 @@ RED_CHANGE_WORDS = (14, 15, 83)
 def red_change(
     ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, max_p: int
 ) -> bytes:
-    """Change thresholds and keep everything queued.
+    """Change thresholds and keep everything queued. The byte limit stays the inner queue's."""
+    return red_request(ifindex, handle, parent, _marking(kmin_bytes, kmax_bytes, max_p, 0))
 
-    A limit of 0 tells the kernel to leave the inner queue alone; any other value makes it purge
-    what is queued (__red_change, net/sched/sch_red.c). The byte limit stays the inner queue's.
+
+class Red(NamedTuple):
+    """RED's parameters as the kernel has them (struct tc_red_qopt).
+
+    `max_p` is the 32-bit probability. `flags` are ECN 1, harddrop 2, adaptive 4, nodrop 8; `known`
+    are those that this kernel knows. `limit_bytes` reads 0 after a change that left the inner queue
+    alone; the inner queue's own bound is then the earlier one.
     """
-    options = _red_options(kmin_bytes, kmax_bytes, max_p, 0)
-    attributes = _nla(_TCA_KIND, b"red\0") + _nla(_TCA_OPTIONS, options)
-    return _request(RTM_NEWQDISC, NLM_F_REQUEST, ifindex, handle, parent, 0, attributes)
+
+    limit_bytes: int
+    kmin_bytes: int
+    kmax_bytes: int
+    wlog: int
+    plog: int
+    scell_log: int
+    max_p: int
+    flags: int
+    known: int
 
 
-def _red_options(kmin_bytes: int, kmax_bytes: int, max_p: int, limit_bytes: int) -> bytes:
-    wlog = 0  # weight 2^-0: the average is the backlog itself
-    qopt = struct.pack("=IIIBBBB", limit_bytes, kmin_bytes, kmax_bytes, wlog, 0, 0, 0)
-    flags = struct.pack("=II", _RED_ECN | _RED_NODROP, _RED_ECN | _RED_NODROP)
-    return _nla(1, qopt) + _nla(2, _RED_STAB) + _nla(3, struct.pack("=I", max_p)) + _nla(4, flags)
+def _marking(kmin_bytes: int, kmax_bytes: int, max_p: int, limit_bytes: int) -> Red:
+    # with a weight of 2^-0 the average is the backlog itself
+    flags = _RED_ECN | _RED_NODROP
+    return Red(limit_bytes, kmin_bytes, kmax_bytes, 0, 0, 0, max_p, flags, flags)
+
+
+def red_request(
+    ifindex: int, handle: int, parent: int, red: Red, flags: int = NLM_F_REQUEST
+) -> bytes:
+    """Change a RED to all the given parameters.
+
+    With `limit_bytes` 0 everything queued and the inner queue stay; any other value purges it and
+    makes a new inner queue of that bound (__red_change, net/sched/sch_red.c).
+    """
+    # kernels before 5.7 have the flags among the parameters
+    parameters = _RED_QOPT.pack(*red[:6], 0 if red.known else red.flags)
+    options = (
+        attribute(_RED_PARMS, parameters)
+        + attribute(_RED_STAB, _idle_table(red.wlog, red.scell_log))
+        + attribute(_RED_MAX_P, struct.pack("=I", red.max_p))
+    )
+    if red.known:
+        options += attribute(_RED_FLAGS, struct.pack("=II", red.flags, red.known))
+    attrs = attribute(_TCA_KIND, b"red\0") + attribute(_TCA_OPTIONS, options)
+    return tc_message(RTM_NEWQDISC, ifindex, handle, parent, attrs, flags)
+
+
+def red_parameters(options: bytes) -> Red:
+    """Decode a RED qdisc's options."""
+    found = attributes(options)
+    limit, kmin, kmax, wlog, plog, scell_log, flags = _RED_QOPT.unpack_from(found[_RED_PARMS])
+    (max_p,) = struct.unpack_from("=I", found.get(_RED_MAX_P, bytes(4)))
+    known = 0
+    if _RED_FLAGS in found:
+        flags, known = struct.unpack_from("=II", found[_RED_FLAGS])
+    return Red(limit, kmin, kmax, wlog, plog, scell_log, max_p, flags, known)
+
+
+def _idle_table(wlog: int, scell_log: int) -> bytes:
+    """Return how far the average decays in idle time, as shifts for 256 cells of time.
+
+    The kernel does not tell the table it has. With weight 1 an idle queue counts as empty at once.
+    Otherwise tc (tc_red_eval_idle_damping) makes the shift grow linearly with time, to reach 31
+    between the 256th and the 512th cell: the middle is taken.
+    """
+    if wlog == 0 and scell_log == 0:
+        return bytes([31]) * 256
+    return bytes(min(31, cell * 31 // 384) for cell in range(255)) + bytes([31])
+
+
+def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
+    """Return the requests that build a port's qdiscs, from `parent` down.
+
+    `wanted` may have a `shaper` (the words of `tbf`), below it `fair` queueing or `reds` (the words
+    of `red`), and for several of these `weights` and `frame_bytes` (the words of `ets`).
+    """
+    requests = []
+    if wanted.get("shaper"):
+        requests.append(tbf(ifindex, TBF_HANDLE, parent, **wanted["shaper"]))
+        parent = TBF_HANDLE + 1
+    if wanted.get("fair"):
+        requests.append(fair_queue(ifindex, LEAF_HANDLE, parent))
+    reds = wanted.get("reds", [])
+    if len(reds) > 1:
+        weights, frame_bytes = wanted["weights"], wanted["frame_bytes"]
+        requests.append(ets(ifindex, ETS_HANDLE, parent, weights, frame_bytes))
+    for klass, words in enumerate(reds):
+        above = parent if len(reds) == 1 else leaf_parent(klass, len(reds))
+        requests.append(red(ifindex, leaf_handle(klass), above, **words))
+    return requests
 
 
 def clsact(ifindex: int) -> bytes:
     """Add the hook that filters attach to."""
-    attributes = _nla(_TCA_KIND, b"clsact\0")
-    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
-    return _request(RTM_NEWQDISC, flags, ifindex, INGRESS_HANDLE, TC_H_INGRESS, 0, attributes)
+    attrs = attribute(_TCA_KIND, b"clsact\0")
+    return tc_message(RTM_NEWQDISC, ifindex, INGRESS_HANDLE, TC_H_INGRESS, attrs, ADD)
 
 
 def drop_arrivals(ifindex: int) -> bytes:
     """Drop every packet that arrives: the far end of a cut cable."""
     gact = struct.pack("=IIiii", 0, 0, 2, 0, 0)  # TC_ACT_SHOT
-    action = _nla(1, b"gact\0") + _nla(2, _nla(2, gact))
-    options = _nla(2, _nla(1, action))  # TCA_MATCHALL_ACT
-    attributes = _nla(_TCA_KIND, b"matchall\0") + _nla(_TCA_OPTIONS, options)
-    flags = NLM_F_REQUEST | NLM_F_CREATE_EXCL
-    return _request(RTM_NEWTFILTER, flags, ifindex, 1, INGRESS_BLOCK, _FILTER_INFO, attributes)
+    action = attribute(1, b"gact\0") + attribute(2, attribute(2, gact))
+    options = attribute(2, attribute(1, action))  # TCA_MATCHALL_ACT
+    attrs = attribute(_TCA_KIND, b"matchall\0") + attribute(_TCA_OPTIONS, options)
+    return tc_message(RTM_NEWTFILTER, ifindex, 1, INGRESS_BLOCK, attrs, ADD, _FILTER_INFO)
 
 
 def accept_arrivals(ifindex: int) -> bytes:
     """Undo `drop_arrivals`."""
-    attributes = _nla(_TCA_KIND, b"matchall\0")
-    return _request(
-        RTM_DELTFILTER, NLM_F_REQUEST, ifindex, 1, INGRESS_BLOCK, _FILTER_INFO, attributes
+    kind = attribute(_TCA_KIND, b"matchall\0")
+    return tc_message(RTM_DELTFILTER, ifindex, 1, INGRESS_BLOCK, kind, NLM_F_REQUEST, _FILTER_INFO)
+
+
+class Qdisc(NamedTuple):
+    """One queueing discipline with its counters. `backlog` is in bytes, `qlen` in packets."""
+
+    ifindex: int
+    handle: int
+    parent: int
+    kind: str
+    options: bytes
+    bytes_: int = 0
+    packets: int = 0
+    drops: int = 0
+    overlimits: int = 0
+    backlog: int = 0
+    qlen: int = 0
+    xstats: bytes = b""
+
+    @property
+    def red_marked(self) -> int:
+        """How many packets a RED has marked (struct tc_red_xstats)."""
+        return int(struct.unpack_from("=I", self.xstats, 12)[0])
+
+
+def qdiscs(route: RouteSocket, *, invisible: bool = False) -> list[Qdisc]:
+    """Return all qdiscs of the namespace, interface by interface.
+
+    With `invisible` also those that the kernel hides, like RED's inner queue.
+    """
+    asked = attribute(_TCA_DUMP_INVISIBLE, b"") if invisible else b""
+    found = route.dump(tc_message(RTM_GETQDISC, 0, attrs=asked))
+    return [qdisc_of(payload) for kind, payload in found if kind == RTM_NEWQDISC]
+
+
+def qdisc_of(payload: bytes) -> Qdisc:
+    """Decode a message that tells of a qdisc, or asks for one, without the message's header."""
+    _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
+    found = attributes(payload, _TCMSG.size)
+    stats = attributes(found.get(_TCA_STATS2, b""))
+    sent_bytes, packets = struct.unpack_from("=QI", stats.get(_STATS_BASIC, bytes(12)))
+    qlen, backlog, drops, _, overlimits = struct.unpack_from(
+        "=5I", stats.get(_STATS_QUEUE, bytes(20))
     )
-
-
-# priority 1 in the upper half, protocol ETH_P_ALL in network order in the lower
-_FILTER_INFO = (1 << 16) | struct.unpack("=H", struct.pack("!H", 3))[0]
+    kind = found[_TCA_KIND].rstrip(b"\0").decode(errors="replace")
+    options, xstats = found.get(_TCA_OPTIONS, b""), found.get(_TCA_XSTATS, b"")
+    return Qdisc(
+        ifindex, handle, parent, kind, options,
+        sent_bytes, packets, drops, overlimits, backlog, qlen, xstats,
+    )  # fmt: skip

@@ -12,8 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestration.exchange.packets import LINK_TYPES, Packet, ends_of, parse
-from orchestration.exchange.records import FlowRecord, Recorded, counted
+from orchestration.exchange.records import (
+    LINK_TYPES,
+    FlowRecord,
+    Packet,
+    Recorded,
+    counted,
+    ends_of,
+    parse,
+)
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.units import format_duration
 

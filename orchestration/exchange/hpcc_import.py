@@ -14,14 +14,12 @@ import numpy as np
 from inventory.parts import Device, LinkSpec
 from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.artifacts.stamp import Reason
-from orchestration.exchange.fabric import tiers
 from orchestration.exchange.hpcc_inputs import (
     BASE_NS,
     HEADER_BYTES,
     HpccConfig,
     HpccFlows,
     HpccTopology,
-    missing_rates,
     read_config,
     read_flows,
     read_topology,
@@ -38,6 +36,7 @@ from orchestration.exchange.hpcc_results import (
     read_queue_lengths,
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
+from orchestration.exchange.mapping import tiers
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
@@ -247,8 +246,8 @@ def _missing(
         found.append("config (thresholds, buffer and packet size are the simulator's defaults)")
     elif config.thresholds is None:
         found.append("thresholds (no KMIN_MAP, KMAX_MAP and PMAX_MAP)")
-    elif lost := missing_rates(config.thresholds, (port.rate_bps for port in testbed.switch_ports)):
-        rates = ", ".join(str(rate) for rate in lost)
+    elif lost := {port.rate_bps for port in testbed.switch_ports} - set(config.thresholds):
+        rates = ", ".join(str(rate) for rate in sorted(lost))
         found.append(f"thresholds of ports of {rates} bit/s")
     if any(link.error_rate for link in topology.links):
         found.append("random loss of links, which a testbed has not")

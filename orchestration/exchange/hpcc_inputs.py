@@ -8,13 +8,13 @@ has thresholds in units of 1,000 B by rate, and one buffer in MiB for each switc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, nanoseconds, refuse, rows
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
+from orchestration.model.csv_columns import opened, refuse, refuse_where, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_bps
@@ -26,7 +26,9 @@ DEFAULT_BUFFER_MIB = 16
 BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
+_SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})0*)?")
 CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
+Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)
@@ -88,18 +90,28 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
         ported = len(block.columns) == 6
         dport = block.integers(3, "the port") if ported else np.zeros_like(src)
         size = block.integers(4 if ported else 3, "the size", least=1)
-        start_ns = nanoseconds(block.columns[-1], block, "the start")
+        start_ns = _starts(block)
         check_hosts(block, topology, src, dst)
         falls = np.diff(start_ns, prepend=before_ns) < 0
-        if falls.any():
-            row = int(np.argmax(falls))
-            block.refuse(row, "starts before the flow above it", "sort the flows by their start")
+        what = "starts before the flow above it"
+        refuse_where(falls, path, block.lines, what, "sort the flows by their start")
         before_ns = int(start_ns[-1])
         parts.append((src, dst, group, dport, size, start_ns))
     if not parts:
         raise InputError.single(str(path), "has no flows", "give a file with one flow or more")
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return HpccFlows(path, *columns)
+    return HpccFlows(path, *joined(parts))
+
+
+def _starts(block: Rows) -> Ints:
+    """Return the last column, seconds as decimals, as exact ns: nine decimals at most."""
+    found = []
+    for row, cell in enumerate(block.columns[-1]):
+        match = _SECONDS.fullmatch(cell)
+        if match is None:
+            what = f"the start is {shown(cell)}, not seconds with up to nine decimals"
+            block.refuse(row, what, "write it like 2.000013457")
+        found.append(int(match[1]) * 10**9 + int((match[2] or b"").ljust(9, b"0")))
+    return np.array(found, dtype=np.int64)
 
 
 def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:
@@ -108,15 +120,11 @@ def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> No
     is_host[list(topology.switches)] = False
     is_host[-1] = False
     for ends in (src, dst):
-        bad = ~is_host[np.minimum(ends, topology.nodes)]
-        if bad.any():
-            row = int(np.argmax(bad))
+        for row in np.flatnonzero(~is_host[np.minimum(ends, topology.nodes)])[:1]:
             known = "is a switch" if ends[row] < topology.nodes else "is not there"
             what = f"node {ends[row]} {known} in {topology.path}"
             block.refuse(row, what, "give the topology file of the same run")
-    same = src == dst
-    if same.any():
-        row = int(np.argmax(same))
+    for row in np.flatnonzero(src == dst)[:1]:
         block.refuse(row, f"the flow goes from {src[row]} to itself", CHECK_FORMAT)
 
 
@@ -148,7 +156,7 @@ def _link(block: Rows, row: int, nodes: int) -> HpccLink:
     try:
         ends = int(a), int(b)
         error_rate = float(loss)
-        link = HpccLink(*ends, rate_of(rate), delay_of(delay), error_rate)
+        link = HpccLink(*ends, _rate(rate), parse_duration_ns(delay), error_rate)
     except UnitError as error:
         block.refuse(row, str(error), "write rates like 25Gbps and delays like 1000ns")
     except ValueError:
@@ -160,21 +168,13 @@ def _link(block: Rows, row: int, nodes: int) -> HpccLink:
     return link
 
 
-def rate_of(text: str) -> int:
+def _rate(text: str) -> int:
     """Return the bit/s of ns-3's `100Gbps`, `25Gb/s`, `40000Mbps`. Raises UnitError."""
     match = re.fullmatch(r"([0-9.]+)([kKMGT]?)(bps|b/s)", text)
     if not match:
         raise UnitError(f"{text!r} is not a rate in bits per second")
     number, prefix, _ = match.groups()
     return parse_rate_bps(f"{number}{prefix.replace('k', 'K')}bps")
-
-
-def delay_of(text: str) -> int:
-    """Return the ns of ns-3's `1000ns`, `0.001ms`. Raises UnitError for parts of a nanosecond."""
-    return parse_duration_ns(text)
-
-
-Thresholds = dict[int, tuple[int, int, float]]
 
 
 @dataclass(frozen=True)
@@ -199,10 +199,7 @@ def read_config(path: Path) -> HpccConfig:
     As in the simulator's own reader a later line wins. Raises InputError, with the line, for a
     value that is not what its key has.
     """
-    values: dict[str, tuple[int, list[str]]] = {}
-    lines = head_of_config(path)
-    for number, cells in lines:
-        values[cells[0]] = (number, cells[1:])
+    values = _config_values(path)
 
     def numbers(key: str, count: int) -> list[float] | None:
         if key not in values:
@@ -220,37 +217,31 @@ def read_config(path: Path) -> HpccConfig:
         found = numbers(key, 1)
         return found[0] if found else 0
 
-    down = numbers("LINK_DOWN", 3)
-    mode = numbers("CC_MODE", 1)
+    down = numbers("LINK_DOWN", 3) or [0]
+    mode = int(one("CC_MODE"))
+    known = CONGESTION_CONTROL.get(mode, f"cc-mode-{one('CC_MODE'):g}")
     return HpccConfig(
         payload_bytes=int(one("PACKET_PAYLOAD_SIZE")) or DEFAULT_PAYLOAD_BYTES,
         buffer_bytes=(int(one("BUFFER_SIZE")) or DEFAULT_BUFFER_MIB) << 20,
-        congestion_control=CONGESTION_CONTROL.get(int(mode[0]), f"cc-mode-{mode[0]:g}")
-        if mode
-        else "",
+        congestion_control=known if "CC_MODE" in values else "",
         thresholds=_thresholds(path, values),
-        link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2]))
-        if down and down[0]
-        else None,
+        link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2])) if down[0] else None,
         stop_ns=round(one("SIMULATOR_STOP_TIME") * 10**9),
     )
 
 
-def head_of_config(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, words) of a config file's lines that have words; `#` begins a note."""
-    found = []
+def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
+    """Return key -> (line number, words) of a config file; `#` begins a note."""
+    found = {}
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise InputError.single(str(path), "no such file", "check the path") from None
+        text = opened(path).read().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError.single(str(path), f"cannot be read: {error}", CHECK_FORMAT) from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        words = line.split("#")[0].split()
-        if words:
-            if not re.fullmatch(r"[A-Z][A-Z0-9_]*", words[0]):
-                refuse(path, number, f"{words[0]!r} is not a key of a config file", CHECK_FORMAT)
-            found.append((number, words))
+    for number, line in enumerate(text.splitlines(), start=1):
+        key, *words = line.split("#")[0].split() or [""]
+        if key and not re.fullmatch(r"[A-Z][A-Z0-9_]*", key):
+            refuse(path, number, f"{key!r} is not a key of a config file", CHECK_FORMAT)
+        found[key] = (number, words)
     return found
 
 
@@ -276,8 +267,3 @@ def _thresholds(path: Path, values: dict[str, tuple[int, list[str]]]) -> Thresho
             what = f"the thresholds of rate {rate} are not kmin <= kmax with pmax in 0..1"
             refuse(path, maps["KMIN_MAP"][0], what, "correct the maps")
     return {rate: (round(kmin[rate] * 1000), round(kmax[rate] * 1000), pmax[rate]) for rate in kmin}
-
-
-def missing_rates(thresholds: Thresholds, rates: Iterable[int]) -> list[int]:
-    """Return the rates that no threshold is given for, ascending."""
-    return sorted(set(rates) - set(thresholds))

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, opened, refuse, rows, shown
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
+from orchestration.model.csv_columns import opened, refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 
@@ -22,6 +23,15 @@ from orchestration.model.records import Ints
 _ROUNDING_NS = (0, -1, 1)
 _FIRST_PORT = 10000
 QUEUE_BIN_BYTES = 1000
+# Behind the two hosts: what a column is called, and its least value.
+_FCT_COLUMNS = (
+    ("the port", 0),
+    ("the port", 0),
+    ("the size", 1),
+    ("the start", 0),
+    ("the completion time", 1),
+    ("the standalone time", 1),
+)
 # 2 and 3 come from a fork, at the switch, a link's delay earlier.
 PFC_KINDS = {0: "pfc-resume", 1: "pfc-pause", 2: "pfc-pause-sent", 3: "pfc-resume-sent"}
 
@@ -60,19 +70,16 @@ def read_fct(path: Path, topology: HpccTopology) -> HpccFct:
         shift = len(block.columns) - 8
         src, dst = (_nodes(block, shift + column) for column in (0, 1))
         check_hosts(block, topology, src, dst)
-        sport, dport = (block.integers(shift + column, "the port") for column in (2, 3))
-        size = block.integers(shift + 4, "the size", least=1)
-        start_ns = block.integers(shift + 5, "the start")
-        fct_ns = block.integers(shift + 6, "the completion time", least=1)
-        alone_ns = block.integers(shift + 7, "the standalone time", least=1)
-        line = np.array(block.lines, dtype=np.int64)
-        parts.append((line, src, dst, sport, dport, size, start_ns, fct_ns, alone_ns))
+        rest = (
+            block.integers(shift + column, name, least=least)
+            for column, (name, least) in enumerate(_FCT_COLUMNS, start=2)
+        )
+        parts.append((np.array(block.lines, dtype=np.int64), src, dst, *rest))
     if not parts:
         raise InputError.single(
             str(path), "has no finished flows", "give the file of a run that came to its end"
         )
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return HpccFct(path, *columns)
+    return HpccFct(path, *joined(parts))
 
 
 def _nodes(block: Rows, column: int) -> Ints:
@@ -227,7 +234,7 @@ def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return HpccPauses(none, none, none, none)
-    return HpccPauses(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return HpccPauses(*joined(parts))
 
 
 def _port_counts(topology: HpccTopology) -> Ints:

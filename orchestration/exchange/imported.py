@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ import numpy as np
 
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
+from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import ideal_ns, write_trial
+from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
-    FAILED,
     MISSING,
-    UNFINISHED,
     ChangeRecords,
     Event,
     FlowRecords,
@@ -37,8 +37,6 @@ from orchestration.model.records import (
 from orchestration.model.signals import Scope, targets
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 
-_FASTER_THAN_IDEAL = 0.95
-_DIGEST_BLOCK = 1 << 20
 # As a campaign's default.
 _DRAIN_NS = 200_000_000
 # What the spec says in place of the hosts' congestion control; the facts have it.
@@ -80,22 +78,23 @@ class ImportedFlows:
         order = by_start
         if not self.in_order:
             order = np.lexsort((self.dst, self.src, klass, self.start_ns))
+        classes = tuple(self.classes[number] for number in seen)
+        return replace(self, klass=klass, classes=classes).rows(order)
 
-        def taken(column: Ints | None) -> Any:
-            return None if column is None else np.asarray(column, dtype=np.int64)[order]
+    def rows(self, order: Ints) -> ImportedFlows:
+        """Return the flows in this order."""
+        columns: dict[str, Any] = {}
+        for item in fields(self):
+            column = getattr(self, item.name)
+            if isinstance(column, np.ndarray):
+                columns[item.name] = np.asarray(column, dtype=np.int64)[order]
+        return replace(self, **columns)
 
-        return ImportedFlows(
-            start_ns=taken(self.start_ns),
-            src=taken(self.src),
-            dst=taken(self.dst),
-            size_bytes=taken(self.size_bytes),
-            klass=taken(klass),
-            classes=tuple(self.classes[number] for number in seen),
-            end_ns=taken(self.end_ns),
-            status=taken(self.status),
-            retransmits=taken(self.retransmits),
-            ideal=taken(self.ideal),
-        )
+
+def numbered(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Return each name's number, and the names in order of appearance."""
+    code = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return np.fromiter(map(code.__getitem__, names), np.int64, len(names)), tuple(code)
 
 
 @dataclass(frozen=True)
@@ -264,22 +263,13 @@ def _facts(imported: Imported) -> dict[str, Any]:
         "imported": {
             "format": imported.format,
             "files": {
-                role: {"name": path.name, "sha256": digest(path)} for role, path in files.items()
+                role: {"name": path.name, "sha256": sha256_of(path)} for role, path in files.items()
             },
             "missing": list(imported.missing),
         },
         "congestion_control": imported.congestion_control or "unknown",
         **imported.facts,
     }
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(_DIGEST_BLOCK):
-            found.update(block)
-    return found.hexdigest()
 
 
 def _stamp(imported: Imported, flows: ImportedFlows, ideal: Ints) -> Stamp:
@@ -289,42 +279,9 @@ def _stamp(imported: Imported, flows: ImportedFlows, ideal: Ints) -> Stamp:
         Reason("imported", "warning", f"imported ({imported.format}) from {names}{lacks}"),
         *imported.findings,
     ]
-    checked = []
     if not imported.measured:
-        reasons.append(
-            Reason(
-                "no-results", "invalid", "no file says what became of the flows: nothing to show"
-            )
-        )
-    else:
-        if imported.complete:
-            checked.append("flows")
-        for code, word, value in (
-            ("flows-unfinished", "had not ended", UNFINISHED),
-            ("flows-failed", "failed", FAILED),
-        ):
-            number = int(np.count_nonzero(flows.status == value))
-            if number:
-                text = f"{number} of {len(flows.status)} flows {word}"
-                reasons.append(Reason(code, "invalid", text))
-        checked.append("ideal times")
-        reasons += _too_fast(flows, ideal)
-    return Stamp(
-        valid=all(reason.severity != "invalid" for reason in reasons),
-        reasons=tuple(reasons),
-        checked=tuple(checked),
-    )
-
-
-def _too_fast(flows: ImportedFlows, ideal: Ints) -> list[Reason]:
-    done = flows.status == DONE
-    fct = (flows.end_ns - flows.start_ns)[done]
-    fast = fct < _FASTER_THAN_IDEAL * ideal[done]
-    if not fast.any():
-        return []
-    text = (
-        f"{np.count_nonzero(fast)} of {len(fct)} flows ended more than 5% sooner than an idle path "
-        f"allows, one in {np.min(fct / ideal[done]):.2f} of the ideal time: compare the links' "
-        "rates and delays with the testbed's"
-    )
-    return [Reason("faster-than-ideal", "warning", text)]
+        what = "no file says what became of the flows: nothing to show"
+        return verdict([*reasons, Reason("no-results", "invalid", what)], ())
+    reasons += check_ends(flows.status)
+    reasons += check_ideal(flows.start_ns, flows.end_ns, flows.status, ideal)
+    return verdict(reasons, [*(["flows"] if imported.complete else []), "ideal times"])

@@ -1,4 +1,4 @@
-"""Mapping files: which column or vector of a foreign file is what, and in which unit.
+"""Mapping files: which column or vector of a foreign file is what, in which unit, on which hosts.
 
 A unit is always said, never guessed. The YAML is as strict as a campaign file's.
 """
@@ -6,16 +6,32 @@ A unit is always said, never guessed. The YAML is as strict as a campaign file's
 from __future__ import annotations
 
 import json
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import numpy as np
 from pydantic import AfterValidator, Field
 
 from inventory.files import load_testbed
-from inventory.strictyaml import Document, Duration, Rate, Size, StrictModel, in_order, read
+from inventory.parts import Device, LinkSpec
+from inventory.strictyaml import (
+    Document,
+    Duration,
+    Rate,
+    Size,
+    StrictModel,
+    in_order,
+    read,
+    suggest,
+)
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.model.errors import InputError
+from orchestration.model.records import Ints
 
 TIME_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 SIZE_UNITS = {
@@ -28,6 +44,8 @@ SIZE_UNITS = {
     "GiB": 2**30,
 }
 DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " "}
+_BUFFER_BYTES = 16_000_000
+_DEVICE_NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
 
 def _one_of(units: dict[str, int], noun: str) -> AfterValidator:
@@ -181,3 +199,98 @@ def testbed_of(name: str, beside: Path) -> Testbed:
     if "/" in name or name.endswith((".yml", ".yaml")):
         return load_testbed(f"{path.parent}/{path.name}")
     return load_testbed(name)
+
+
+def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:
+    """Return each node's tier: 0 for hosts, for a switch its links to the nearest host.
+
+    Of two linked switches that are as near, the later one goes up, since links join tiers. A switch
+    that no host reaches begins in tier 1.
+    """
+    near: list[list[int]] = [[] for _ in range(nodes)]
+    for a, b in links:
+        near[a].append(b)
+        near[b].append(a)
+    distance = dict.fromkeys(hosts, 0)
+    todo = deque(hosts)
+    while todo:
+        node = todo.popleft()
+        for other in near[node]:
+            if other not in distance:
+                distance[other] = distance[node] + 1
+                todo.append(other)
+    tier = dict.fromkeys(hosts, 0)
+    switches = (node for node in range(nodes) if node not in tier)
+    for node in sorted(switches, key=lambda node: (distance.get(node, 1), node)):
+        taken = {tier[other] for other in near[node] if other in tier}
+        tier[node] = next(n for n in count(distance.get(node, 1)) if n not in taken)
+    return [tier[node] for node in range(nodes)]
+
+
+class Hosts:
+    """Which hosts the cells of a file mean, on the testbed that its mapping names."""
+
+    def __init__(
+        self, mapping: CsvMapping | OmnetppMapping, mapping_path: Path, cells: Sequence[str]
+    ) -> None:
+        seen = list(dict.fromkeys(cells))
+        self.renamed: dict[str, str] = {}
+        self.notes: list[str] = []
+        known = dict(mapping.hosts)
+        if mapping.one_big_switch is not None:
+            called = [known.get(cell, cell) for cell in seen]
+            self.testbed = self._one_switch(mapping.one_big_switch, mapping_path, called)
+        else:
+            assert mapping.testbed is not None  # `read_mapping` wants one of the two
+            self.testbed = testbed_of(mapping.testbed, mapping_path)
+        numbers = {name: number for number, name in enumerate(self.testbed.hosts)}
+        for cell, name in known.items():
+            if name not in numbers:
+                what = f"hosts: {cell} is to be {name!r}, which testbed {self.testbed.name} has not"
+                ends = f"{self.testbed.hosts[0]} to {self.testbed.hosts[-1]}"
+                remedy = f"{suggest(name, numbers)}use {ends}"
+                raise InputError.single(str(mapping_path), what, remedy)
+        self._number = {
+            cell: numbers[name]
+            for cell in seen
+            if (name := self.renamed.get(known.get(cell, cell), known.get(cell, cell))) in numbers
+        }
+
+    def _one_switch(self, found: OneBigSwitch, path: Path, seen: list[str]) -> Testbed:
+        """Return a testbed of all hosts on one switch."""
+        names = sorted(dict.fromkeys(seen), key=_natural)
+        if not all(_DEVICE_NAME.fullmatch(name) for name in names):
+            self.renamed = {name: f"h{number}" for number, name in enumerate(names, start=1)}
+            first = names[0]
+            self.notes.append(f"hosts' own names: {first} is {self.renamed[first]}, and so on")
+        self.notes.append("the fabric: its hosts are on one big switch")
+        hosts = [self.renamed.get(name, name) for name in names]
+        switch = "switch"
+        while switch in hosts:
+            switch += "_"
+        return Testbed.build(
+            path.stem.lower(),
+            [*(Device(host, "host", 0) for host in hosts), Device(switch, "switch", 1)],
+            [LinkSpec(host, switch, found.rate, found.delay) for host in hosts],
+            mtu_bytes=found.mtu,
+            buffer_bytes=_BUFFER_BYTES,
+            source="one big switch of the hosts seen",
+        )
+
+    def numbers(self, cells: Sequence[str], where: Callable[[int], str]) -> Ints:
+        """Return the hosts' numbers; `where(row)` is the place of a row in errors."""
+        try:
+            return np.array([self._number[cell] for cell in cells], dtype=np.int64)
+        except KeyError:
+            row = next(n for n, cell in enumerate(cells) if cell not in self._number)
+        raise InputError.single(
+            where(row),
+            f"testbed {self.testbed.name} has no host {cells[row]!r}",
+            "name it under `hosts:` of the mapping file",
+        )
+
+
+def _natural(name: str) -> list[tuple[int, int | str]]:
+    """Return a key by which h2 comes before h10."""
+    parts = re.split(r"(\d+)", name)
+    return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]

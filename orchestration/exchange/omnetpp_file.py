@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from orchestration.exchange.delimited import scaled_integers
-from orchestration.exchange.textrows import fault, opened, refuse, shown
+from orchestration.model.csv_columns import opened, refuse, scaled_integers, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints
 
@@ -270,7 +269,7 @@ class _Reader:
         except (ValueError, ArithmeticError):
             bad = next(n for n, text in enumerate(cells) if not _is_float(text))
         what = f"{shown(cells[bad])} is not a number"
-        raise fault(self._path, rows.lines[bad], what, _CHECK)
+        raise InputError.single(f"{self._path}:{rows.lines[bad]}", what, _CHECK)
 
 
 def _unescaped(match: re.Match[str]) -> str:

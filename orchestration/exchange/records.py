@@ -1,10 +1,24 @@
-"""Flow records out of captures and exporters: who sent how much to whom, from when to when."""
+"""Flow records, who sent how much to whom and when, and the packet headers that they are made of.
+
+Of a packet, the IP header says the payload: captures are cut short, and segments may be larger than
+an MTU.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import NamedTuple
+
+TCP, UDP = 6, 17
+_ETHERNET, _NULL, _RAW, _SLL, _RAW_IP4, _RAW_IP6, _SLL2 = 1, 0, 101, 113, 228, 229, 276
+LINK_TYPES = frozenset((_ETHERNET, _NULL, _RAW, 12, _SLL, _RAW_IP4, _RAW_IP6, _SLL2))
+_IP4, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100)
+# IPv6 headers that stand before the transport's: hop by hop, routing, destination options.
+_IP6_EXTENSIONS = (0, 43, 60)
+_SIX = struct.Struct("!HHII")
 
 
 class FlowRecord(NamedTuple):
@@ -52,3 +66,94 @@ def merged(records: Iterable[FlowRecord], idle_ns: int) -> list[FlowRecord]:
 def counted(notes: Sequence[tuple[int, str]]) -> list[str]:
     """Return `N words` for each count above 0."""
     return [f"{count} {words}" for count, words in notes if count]
+
+
+class Packet(NamedTuple):
+    """What a packet's headers say. `key` is the five-tuple as bytes; `sequence` is TCP's, or -1."""
+
+    key: bytes
+    payload_bytes: int
+    sequence: int
+
+
+def parse(data: bytes, link_type: int) -> Packet | None:
+    """Return a TCP or UDP packet's headers; None for what is neither, or cut within them."""
+    start = _network_start(data, link_type)
+    if start < 0 or len(data) <= start:
+        return None
+    version = data[start] >> 4
+    if version == 4:
+        return _ip4(data, start)
+    if version == 6:
+        return _ip6(data, start)
+    return None
+
+
+def _network_start(data: bytes, link_type: int) -> int:
+    """Return where the IP header begins, -1 for another protocol."""
+    if link_type == _ETHERNET:
+        place = 12
+    elif link_type == _SLL:
+        place = 14
+    elif link_type == _SLL2:
+        return 20 if data[:2] in (b"\x08\x00", b"\x86\xdd") else -1
+    elif link_type == _NULL:
+        return 4
+    else:
+        return 0
+    kind = int.from_bytes(data[place : place + 2], "big")
+    while kind in _VLANS:
+        place += 4
+        kind = int.from_bytes(data[place : place + 2], "big")
+    return place + 2 if kind in (_IP4, _IP6) else -1
+
+
+def _ip4(data: bytes, start: int) -> Packet | None:
+    transport = start + (data[start] & 15) * 4
+    if len(data) < transport + 8 or transport < start + 20:
+        return None
+    # Of a fragment, only the first has ports.
+    if int.from_bytes(data[start + 6 : start + 8], "big") & 0x1FFF:
+        return None
+    total = int.from_bytes(data[start + 2 : start + 4], "big")
+    return _transport(
+        data, transport, data[start + 9], data[start + 12 : start + 20], start + total
+    )
+
+
+def _ip6(data: bytes, start: int) -> Packet | None:
+    if len(data) < start + 40:
+        return None
+    end = start + 40 + int.from_bytes(data[start + 4 : start + 6], "big")
+    kind, transport = data[start + 6], start + 40
+    while kind in _IP6_EXTENSIONS and len(data) >= transport + 8:
+        kind, transport = data[transport], transport + 8 * (data[transport + 1] + 1)
+    return _transport(data, transport, kind, data[start + 8 : start + 40], end)
+
+
+def _transport(data: bytes, at: int, kind: int, addresses: bytes, end: int) -> Packet | None:
+    key = bytes((kind,)) + addresses + data[at : at + 4]
+    if kind == TCP and len(data) >= at + 13:
+        _, _, sequence, _ = _SIX.unpack_from(data, at)
+        flags = data[at + 13] if len(data) > at + 13 else 0
+        payload = end - at - (data[at + 12] >> 4) * 4
+        # SYN takes a number of its own; payload begins behind it.
+        return Packet(key, max(0, payload), sequence + 1 if flags & 2 else sequence)
+    if kind == UDP and len(data) >= at + 8:
+        return Packet(key, max(0, int.from_bytes(data[at + 4 : at + 6], "big") - 8), -1)
+    return None
+
+
+class Ends(NamedTuple):
+    """A five-tuple in words."""
+
+    src: str
+    dst: str
+    protocol: str
+
+
+def ends_of(key: bytes) -> Ends:
+    """Return the addresses and the protocol of a packet's key."""
+    width = (len(key) - 5) // 2
+    src, dst = key[1 : 1 + width], key[1 + width : 1 + 2 * width]
+    return Ends(str(ip_address(src)), str(ip_address(dst)), "tcp" if key[0] == TCP else "udp")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,13 +10,13 @@ from pathlib import Path
 from inventory.strictyaml import in_order, read, suggest
 from inventory.topology import Testbed
 from orchestration.exchange.capture import read_capture
-from orchestration.exchange.csv_records import read_csv_records
-from orchestration.exchange.netflow import read_nfdump
+from orchestration.exchange.csv_flows import read_csv_records
+from orchestration.exchange.exporters import read_nfdump, read_sflowtool
 from orchestration.exchange.records import FlowRecord, Recorded
-from orchestration.exchange.sflow import read_sflowtool
-from orchestration.exchange.textrows import opened
-from orchestration.model.csv_columns import write_csv
-from orchestration.model.errors import InputError, NotReadyError
+from orchestration.exchange.source import new_place
+from orchestration.model.csv_columns import opened, write_csv
+from orchestration.model.errors import InputError
+from orchestration.model.files import whole_file
 from orchestration.model.units import parse_duration_ns
 
 # What a file is -> how long a five-tuple is silent between two flows, unless the user says.
@@ -111,8 +109,13 @@ def write_replay(
     of the testbed. Flows with an end that has no host are dropped. Raises InputError if none is
     left, or `out` is there already.
     """
-    if out.exists():
-        raise InputError.single(str(out), "is there already", "choose another place with -o")
+    with new_place(out):
+        return _write(out, recorded, testbed, hosts)
+
+
+def _write(
+    out: Path, recorded: Recorded, testbed: Testbed, hosts: dict[str, str] | None
+) -> ReplayFile:
     assigned = hosts is None
     known = _in_order_of_appearance(recorded.records, testbed) if hosts is None else hosts
     kept, lost, itself = _placed(recorded.records, known)
@@ -136,7 +139,9 @@ def write_replay(
         "bytes": [record.size_bytes for record in kept],
         "class": [record.klass for record in kept],
     }
-    _write_whole(out, columns)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(out) as partial:
+        write_csv(partial, columns)
     notes = list(recorded.notes)
     if itself:
         notes.append(f"{itself} flows go from a host to itself and are dropped")
@@ -174,18 +179,3 @@ def _placed(
         else:
             kept.append(record)
     return kept, lost, itself
-
-
-def _write_whole(out: Path, columns: dict[str, list[object]]) -> None:
-    partial = out.with_name(f".{out.name}.partial")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_csv(partial, columns)
-        os.replace(partial, out)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise NotReadyError(
-            f"{out} cannot be written: {error.strerror or error}",
-            "make room there or make it writable, or choose another place with -o",
-        ) from error

@@ -7,7 +7,8 @@ alone are one then, and thresholds are not known.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
-from orchestration.model.errors import InputError
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.files import whole_folder
 from orchestration.model.records import Floats, Ints, Schedule
 from orchestration.model.trial import TrialSpec
 
@@ -138,3 +140,27 @@ def _of_campaign(path: Path) -> list[Exported]:
             name = f"{stem}.{taken + 1}" if taken else stem
             found[key] = Exported(name, trial, testbed, make_schedule(trial, testbed))
     return list(found.values())
+
+
+@contextmanager
+def new_place(place: Path) -> Iterator[Path]:
+    """Give the place to write to. Raises InputError if something is there already.
+
+    An OSError becomes a NotReadyError.
+    """
+    if place.exists():
+        raise InputError.single(str(place), "is there already", "choose another place with -o")
+    try:
+        yield place
+    except OSError as error:
+        raise NotReadyError(
+            f"{place} cannot be written: {error.strerror or error}",
+            "make room there or make it writable, or choose another place with -o",
+        ) from error
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a hidden folder that becomes `folder` if nothing is raised. Raises as `new_place`."""
+    with new_place(folder), whole_folder(folder) as partial:
+        yield partial

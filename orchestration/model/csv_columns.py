@@ -1,26 +1,95 @@
-"""CSV files of numbers and names, read strictly into columns: a fault has its file and line."""
+"""CSV files, read strictly into columns: a fault has its file and line.
+
+`read_csv` reads a file of exactly the columns asked for, `blocks` chosen columns of any delimited
+file with a header.
+"""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.errors import InputError
-from orchestration.model.records import Ints
+from orchestration.model.errors import InputError, suggest
+from orchestration.model.records import MISSING, Ints
 
 Kind = Literal["integer", "number", "name"]
 
 # Rows that are text at one time. More of them, and the garbage collector looks through them all
 # again and again: a million rows take 1 s in thousands, 3 s in hundreds of thousands.
 _CHUNK_ROWS = 1_000
+_BLOCK_ROWS = 100_000
 _WANTED = {"integer": "a whole number", "number": "a finite number", "name": "a name"}
+# Up to here a double's rounding of a product is far below 1.
+_EXACT = 2.0**50
+_MOST = 2**62
+_INT64 = np.iinfo(np.int64)
+COPY = "copy the file again; if it is whole, end its last line with a line break"
+
+
+def refuse(path: str | Path, line: int, what: str, remedy: str) -> NoReturn:
+    """Raise InputError about a line of a file."""
+    raise InputError.single(f"{path}:{line}", what, remedy)
+
+
+def shown(cell: bytes | str) -> str:
+    """Return a cell as text for a message, short."""
+    text = cell.decode("ascii", "backslashreplace") if isinstance(cell, bytes) else cell
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def opened(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes. Raises InputError if that is impossible."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        raise InputError.single(str(path), "no such file", "check the path") from None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: str | Path, error: OSError, remedy: str = "check the path") -> InputError:
+    """Return the error for a file that cannot be read."""
+    reason = (error.strerror or str(error)).lower()
+    return InputError.single(str(path), f"cannot be read: {reason}", remedy)
+
+
+def refuse_where(
+    wrong: NDArray[np.bool_], path: str | Path, lines: Sequence[int], what: str, remedy: str
+) -> None:
+    """Raise InputError about the first line that is `wrong`, shape (lines,); if none is, return."""
+    if wrong.any():
+        refuse(path, lines[int(np.argmax(wrong))], what, remedy)
+
+
+@contextmanager
+def opened_csv(
+    path: str | Path, remedy: str, *, delimiter: str = ",", kind: str = "CSV"
+) -> Iterator[tuple[IO[str], Iterator[list[str]]]]:
+    """Open a delimited UTF-8 file: give it, and the reader of its rows.
+
+    What goes wrong while it is read becomes an InputError with this remedy. The delimiter " "
+    stands for any blanks.
+    """
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            blank = delimiter == " "
+            yield (
+                file,
+                (line.split() for line in file) if blank else csv.reader(file, delimiter=delimiter),
+            )
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError.single(str(path), f"is not {kind}: {error}", remedy) from error
 
 
 @dataclass(frozen=True)
@@ -44,6 +113,16 @@ class CsvColumns:
         """Return `file:line` of a row, counted from 0."""
         return f"{self.path}:{row + 2}"
 
+    def refuse(self, wrong: NDArray[np.bool_], what: str, remedy: str) -> None:
+        """Raise InputError for the first row that is wrong.
+
+        `wrong` may be shorter than the columns: it is then of the last rows.
+        """
+        if wrong.any():
+            columns = (*self.integers.values(), *self.numbers.values())
+            row = int(np.argmax(wrong)) + len(columns[0]) - len(wrong)
+            raise InputError.single(self.where(row), what, remedy)
+
 
 def read_csv(path: str, columns: Mapping[str, Kind]) -> CsvColumns:
     """Return the columns of a CSV file whose header is the names of `columns`, in their order.
@@ -52,47 +131,49 @@ def read_csv(path: str, columns: Mapping[str, Kind]) -> CsvColumns:
     the middle of a line, or has a row of too few cells or with what is no number.
     """
     header = ",".join(columns)
+    remedy = f"write one line a row: {header}"
     found: dict[str, list[NDArray[Any]]] = {name: [] for name in columns}
     codes: dict[str, dict[str, int]] = {
         name: {} for name, kind in columns.items() if kind == "name"
     }
-    try:
-        _refuse_torn(path)
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            first = file.readline().rstrip("\r\n")
-            if "".join(first.split()) != header:
-                what = "the file is empty" if not first else f"its first line is {first[:80]!r}"
-                raise InputError.single(f"{path}:1", what, f"begin the file with {header}")
-            line = 2
-            for rows in _chunks(csv.reader(file)):
-                cells = _transposed(rows, len(columns), path, line, header)
-                for (name, kind), texts in zip(columns.items(), cells, strict=True):
-                    if kind == "name":
-                        found[name].append(_coded(texts, codes[name], name, path, line))
-                    else:
-                        found[name].append(_parsed(texts, kind, name, path, line))
-                line += len(rows)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise InputError.single(path, f"cannot be read: {reason}", "check the path") from error
-    except UnicodeDecodeError as error:
-        raise InputError.single(path, "is not UTF-8 text", "save the file as UTF-8") from error
-    except csv.Error as error:
-        remedy = f"write one line a row: {header}"
-        raise InputError.single(path, f"is not CSV: {error}", remedy) from error
+    with opened_csv(path, remedy) as (file, reader), _as_utf8(path):
+        _refuse_torn(path, "write or " + COPY)
+        first = file.readline().rstrip("\r\n")
+        if "".join(first.split()) != header:
+            what = "the file is empty" if not first else f"its first line is {first[:80]!r}"
+            refuse(path, 1, what, f"begin the file with {header}")
+        line = 2
+        while chunk := list(islice(reader, _CHUNK_ROWS)):
+            for place, row in enumerate(chunk):
+                if len(row) != len(columns):
+                    few = f"{len(row)} cells instead of {len(columns)}"
+                    refuse(path, line + place, few if row else "the line is empty", remedy)
+            for (name, kind), texts in zip(columns.items(), zip(*chunk, strict=True), strict=True):
+                if kind == "name":
+                    found[name].append(_coded(texts, codes[name], name, path, line))
+                else:
+                    found[name].append(_parsed(texts, kind, name, path, line))
+            line += len(chunk)
 
-    def joined(name: str, dtype: type) -> NDArray[Any]:
-        return np.concatenate([np.zeros(0, dtype), *found[name]])
+    def joined(kind: Kind, dtype: type) -> dict[str, NDArray[Any]]:
+        names = (name for name, of in columns.items() if of == kind)
+        return {name: np.concatenate([np.zeros(0, dtype), *found[name]]) for name in names}
 
-    of_kind = {kind: [n for n, k in columns.items() if k == kind] for kind in _WANTED}
+    names = joined("name", np.int64)
     return CsvColumns(
         path=path,
-        integers={name: joined(name, np.int64) for name in of_kind["integer"]},
-        numbers={name: joined(name, np.float64) for name in of_kind["number"]},
-        names={
-            name: NameColumn(joined(name, np.int64), tuple(codes[name])) for name in of_kind["name"]
-        },
+        integers=joined("integer", np.int64),
+        numbers=joined("number", np.float64),
+        names={name: NameColumn(column, tuple(codes[name])) for name, column in names.items()},
     )
+
+
+@contextmanager
+def _as_utf8(path: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise InputError.single(path, "is not UTF-8 text", "save the file as UTF-8") from error
 
 
 def write_csv(path: Path, columns: Mapping[str, Sequence[object] | NDArray[Any]]) -> None:
@@ -104,7 +185,7 @@ def write_csv(path: Path, columns: Mapping[str, Sequence[object] | NDArray[Any]]
         writer.writerows(zip(*lists, strict=True))
 
 
-def _refuse_torn(path: str) -> None:
+def _refuse_torn(path: str | Path, remedy: str) -> None:
     """Raise InputError for a file that does not end with the end of a line."""
     with open(path, "rb") as file:
         if not file.seek(0, 2):
@@ -114,28 +195,7 @@ def _refuse_torn(path: str) -> None:
             return
         file.seek(0)
         lines = sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-    raise InputError.single(
-        f"{path}:{lines + 1}",
-        "the last line has no end: the file may be cut off",
-        "write or copy the file again; if it is whole, end its last line with a line break",
-    )
-
-
-def _chunks(reader: Iterator[list[str]]) -> Iterator[list[list[str]]]:
-    while rows := list(islice(reader, _CHUNK_ROWS)):
-        yield rows
-
-
-def _transposed(
-    rows: list[list[str]], width: int, path: str, line: int, header: str
-) -> list[tuple[str, ...]]:
-    for place, row in enumerate(rows):
-        if len(row) != width:
-            what = f"{len(row)} cells instead of {width}" if row else "the line is empty"
-            raise InputError.single(
-                f"{path}:{line + place}", what, f"write one line a row: {header}"
-            )
-    return list(zip(*rows, strict=True))
+    refuse(path, lines + 1, "the last line has no end: the file may be cut off", remedy)
 
 
 def _coded(
@@ -144,7 +204,7 @@ def _coded(
     """Return the texts' numbers; `codes` takes the new ones."""
     for text in dict.fromkeys(texts):
         if not text.strip():
-            raise _fault(path, line + texts.index(text), name, text, "name")
+            raise _wrong_cell(path, line + texts.index(text), name, text, "name")
         codes.setdefault(text, len(codes))
     return np.fromiter(map(codes.__getitem__, texts), np.int64, len(texts))
 
@@ -159,17 +219,122 @@ def _parsed(
             return values
     except (ValueError, OverflowError):
         pass
-    wrong = next(place for place, text in enumerate(texts) if not _reads(text, kind))
-    raise _fault(path, line + wrong, name, texts[wrong], kind)
+    reads = is_integer if kind == "integer" else is_finite
+    wrong = next(place for place, text in enumerate(texts) if not reads(text))
+    raise _wrong_cell(path, line + wrong, name, texts[wrong], kind)
 
 
-def _reads(text: str, kind: Literal["integer", "number"]) -> bool:
+def _wrong_cell(path: str, line: int, name: str, text: str, kind: Kind) -> InputError:
+    what = f"{name} is {text!r}, not {_WANTED[kind]}"
+    return InputError.single(f"{path}:{line}", what, f"write {_WANTED[kind]}")
+
+
+def is_integer(text: Any, base: int = 10) -> bool:
+    """Return whether a text is a whole number of 64 bits."""
     try:
-        return bool(np.isfinite(float(text)) if kind == "number" else abs(int(text)) < 2**63)
+        return bool(_INT64.min <= int(text, base) <= _INT64.max)
     except ValueError:
         return False
 
 
-def _fault(path: str, line: int, name: str, text: str, kind: Kind) -> InputError:
-    what = f"{name} is {text!r}, not {_WANTED[kind]}"
-    return InputError.single(f"{path}:{line}", what, f"write {_WANTED[kind]}")
+def is_finite(text: str) -> bool:
+    """Return whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows of a file as columns of text by their names; `lines` has each row's line number."""
+
+    path: Path
+    lines: Sequence[int]
+    cells: Mapping[str, Sequence[str]]
+
+    def refuse(self, row: int, what: str, remedy: str) -> NoReturn:
+        """Raise InputError about a row of the block."""
+        refuse(self.path, self.lines[row], what, remedy)
+
+    def scaled(self, column: str, factor: int, *, least: int = 0, empty: bool = False) -> Ints:
+        """Return a column of decimals times `factor`, rounded to whole numbers.
+
+        With `empty`, an empty cell is `MISSING`. Raises InputError, with the line, for what is no
+        number or less than `least`.
+        """
+        cells = self.cells[column]
+        blank = np.array([empty and not cell.strip() for cell in cells])
+        filled = [cell if cell.strip() else "0" for cell in cells] if empty else cells
+        try:
+            values = scaled_integers(filled, factor)
+        except (ValueError, ArithmeticError):
+            row = next(n for n, cell in enumerate(filled) if not _is_scalable(cell, factor))
+            remedy = f"write the plain number; its unit belongs into the mapping file ({column})"
+            self.refuse(row, f"{column} is {shown(cells[row])}, not a number", remedy)
+        low = (values < least) & ~blank
+        if low.any():
+            row = int(np.argmax(low))
+            what = f"{column} is {shown(cells[row])}, less than {least} after scaling"
+            self.refuse(row, what, "correct or remove the row; check the column's unit")
+        return np.where(blank, MISSING, values)
+
+
+def blocks(path: Path, wanted: Mapping[str, str], delimiter: str) -> Iterator[Block]:
+    """Yield the rows of a file in blocks; `wanted` is what columns are called -> in the header.
+
+    Raises InputError, with the line, for a file that cannot be read or is cut off, a header without
+    a wanted column, and rows of another number of cells.
+    """
+    with opened_csv(path, "give a CSV file", delimiter=delimiter, kind="delimited UTF-8 text") as (
+        _,
+        reader,
+    ):
+        if not path.stat().st_size:
+            raise InputError.single(str(path), "is empty", "give the file whole")
+        _refuse_torn(path, COPY)
+        header = [name.strip() for name in next(reader, [])]
+        places = {name: _place(path, header, column) for name, column in wanted.items()}
+        line = 2
+        while chunk := list(islice(reader, _BLOCK_ROWS)):
+            lines = [line + n for n, row in enumerate(chunk) if row]
+            kept = [row for row in chunk if row]
+            bad = next((n for n, row in enumerate(kept) if len(row) != len(header)), None)
+            if bad is not None:
+                what = f"has {len(kept[bad])} cells, the header {len(header)}"
+                refuse(path, lines[bad], what, "correct the row, or the delimiter's name")
+            line += len(chunk)
+            if kept:
+                columns = list(zip(*kept, strict=True))
+                yield Block(path, lines, {name: columns[place] for name, place in places.items()})
+
+
+def _place(path: Path, header: list[str], column: str) -> int:
+    if header.count(column) != 1:
+        many = "two columns" if column in header else "no column"
+        remedy = f"{suggest(column, header)}it has {', '.join(header)[:200] or 'nothing'}"
+        refuse(path, 1, f"has {many} {column!r}", remedy)
+    return header.index(column)
+
+
+def scaled_integers(cells: Sequence[str], factor: int) -> Ints:
+    """Return decimals times `factor`, rounded. Raises ValueError or ArithmeticError for others."""
+    try:
+        whole = [int(cell) * factor for cell in cells]
+        return np.array(whole, dtype=np.int64)
+    except (ValueError, OverflowError):
+        pass
+    values = np.array([float(cell) for cell in cells]) * factor
+    if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _MOST:
+        raise ValueError
+    if np.abs(values).max(initial=0) < _EXACT:
+        return np.asarray(np.rint(values), dtype=np.int64)
+    return np.array([round(Decimal(cell) * factor) for cell in cells], dtype=np.int64)
+
+
+def _is_scalable(cell: str, factor: int) -> bool:
+    try:
+        value = Decimal(cell.strip())
+    except InvalidOperation:
+        return False
+    return value.is_finite() and abs(value * factor) <= _MOST

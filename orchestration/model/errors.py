@@ -11,8 +11,9 @@ The number is the exit code that the command line maps it to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 
 class ClosloopError(Exception):
@@ -77,3 +78,9 @@ class Interrupted(ClosloopError):  # noqa: N818 (an interruption is not an error
     """The user pressed Ctrl-C; finished trials are kept."""
 
     exit_code = 130
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'? ` for the known word nearest to `word`, "" if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

@@ -1,4 +1,4 @@
-"""The state that each device of a rack is to be in: pure, from `Rack` to Ansible's variables.
+"""What Ansible is given: each device's desired state, and the inventory. Pure, from a rack.
 
 The same fabric as the emulated backend's (`emulated/fabric.py`), on real links: addresses are those
 of `inventory.addressing`; delay is the links' own.
@@ -14,29 +14,37 @@ switch's ports and routes are its own affair; what is set there are the tables o
 from __future__ import annotations
 
 import ipaddress
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from inventory.addressing import attachments, nic_addresses, router_addresses
 from inventory.rack import SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.backends.sysctls import host_sysctls, switch_sysctls
-from orchestration.device import qdiscs
+from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
 # Salts the ECMP hashes as a trial of seed 1 does, the first of a campaign.
 _ECMP_SEED = 1
-_BUCKET_SPARE_BYTES = 100
 # Rules and tables of hosts with several NICs: what has a NIC's address leaves through it.
 FIRST_NIC_TABLE = 4101
 
+# Groups, and the playbook of each.
+LINUX_SWITCHES, SONIC_SWITCHES = "linux_switches", "sonic_switches"
+ROCE_HOSTS, PLAIN_HOSTS, COLLECTOR = "roce_hosts", "plain_hosts", "collector"
+PLAYBOOKS = {
+    LINUX_SWITCHES: "linux_switch",
+    SONIC_SWITCHES: "sonic_switch",
+    ROCE_HOSTS: "roce_host",
+    PLAIN_HOSTS: "plain_host",
+    COLLECTOR: "collector",
+}
+
 ROCE_DSCP = 26
-# DSCP in the upper six bits, ECT(0) below.
-ROCE_TYPE_OF_SERVICE = ROCE_DSCP << 2 | 0b10
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,7 @@ def desired_state(
 def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
     """Return a Linux switch's interfaces, routes and sysctls; `number` is its place in the testbed.
 
-    With offloads off, a packet is one mark decision: a merged one would be a single one.
+    Offloads are off, so that every packet gets its own marking decision.
     """
     testbed, access = rack.testbed, rack.access[name]
     names = [rack.interface(port) for port in testbed.ports_of[name]]
@@ -107,26 +115,6 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
     }
 
 
-def switch_queues(testbed: Testbed, port: Port, *, shape: bool) -> dict[str, Any]:
-    """Return a Linux switch port's queues: RED that never marks until a tuner sets thresholds."""
-    reds = [
-        {
-            "kmin_bytes": queue.buffer_bytes,
-            "kmax_bytes": queue.buffer_bytes,
-            "max_p": qdiscs.ALWAYS,
-            "limit_bytes": queue.buffer_bytes,
-        }
-        for queue in testbed.queues_at(port)
-    ]
-    result: dict[str, Any] = {"reds": reds}
-    if shape:
-        result["shaper"] = _shaper(testbed, port)
-    if testbed.classes:
-        result["weights"] = [klass.weight for klass in testbed.classes]
-        result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-    return result
-
-
 def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
     """Return a host's interfaces, addresses, routes, rules and sysctls."""
     testbed, access = rack.testbed, rack.access[name]
@@ -145,7 +133,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         }
         if access.shape:
             interface["offloads_off"] = True
-            interface["queues"] = {"shaper": _shaper(testbed, port), "fair": True}
+            interface["queues"] = host_queues(testbed, port)
         interfaces.append(interface)
         leaf = testbed.peer_device(port).name
         via = [[routers[leaf], rack.interface(port), 1]]
@@ -174,6 +162,7 @@ def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
         "rdma_device": access.rdma_device,
         "trust": "dscp",
         "dscp": settings.dscp,
+        # DSCP in the upper six bits, ECT(0) below
         "type_of_service": settings.dscp << 2 | 0b10,
         "priority": settings.priority,
         "dcqcn": dict(settings.dcqcn),
@@ -201,15 +190,6 @@ def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
             via = [["", rack.interface(port), 1]]
             result.append({"to": f"{addresses[port.peer]}/32", "via": via})
     return result
-
-
-def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
-    """A bucket of one frame and a little more, so that a shaper that wakes up late catches up."""
-    return {
-        "rate_bps": port.rate_bps,
-        "bucket_bytes": testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES,
-        "framing_bytes": testbed.framing_bytes,
-    }
 
 
 def _unfiltered(interfaces: list[str]) -> dict[str, str]:
@@ -249,3 +229,52 @@ def _check(rack: Rack) -> None:
                     "fabric would cut off the controller",
                     f"manage devices outside 10.0.0.0 to 10.{max(numbers.values())}.255.255",
                 )
+
+
+def playbook_inventory(rack: Rack, desired: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an Ansible inventory with each device in its playbook's group.
+
+    A device's `closloop_kind` names its playbook; `closloop_desired` is its desired state. There
+    are no secrets in it.
+    """
+    groups: dict[str, dict[str, Any]] = {name: {"hosts": {}} for name in PLAYBOOKS}
+    for device in rack.testbed.devices:
+        access = rack.access[device.name]
+        variables = login(access, rack.known_hosts_file)
+        variables["closloop_desired"] = dict(desired[device.name])
+        variables["closloop_kind"] = PLAYBOOKS[group_of(rack, device.name)]
+        groups[group_of(rack, device.name)]["hosts"][device.name] = variables
+    if rack.collector is not None:
+        variables = login(rack.collector, rack.known_hosts_file)
+        variables["closloop_kind"] = PLAYBOOKS[COLLECTOR]
+        groups[COLLECTOR]["hosts"][rack.collector.device] = variables
+    return {"all": {"children": groups}}
+
+
+def group_of(rack: Rack, device: str) -> str:
+    """Return the group of a device of the testbed."""
+    access = rack.access[device]
+    if rack.testbed.device[device].kind == "switch":
+        return SONIC_SWITCHES if access.platform == "sonic" else LINUX_SWITCHES
+    return ROCE_HOSTS if access.nic == "roce" else PLAIN_HOSTS
+
+
+def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
+    """Return a device's variables for logging in. Host keys are verified, never accepted unseen."""
+    files = [str(Path("~/.ssh/known_hosts").expanduser())]
+    if known_hosts_file:
+        files.append(str(Path(known_hosts_file).expanduser().absolute()))
+    known = " ".join(f'"{file}"' for file in files)
+    options = ["-o", "StrictHostKeyChecking=yes", "-o", "UpdateHostKeys=no"]
+    options += ["-o", f"UserKnownHostsFile={known}"]
+    variables: dict[str, Any] = {
+        "ansible_host": access.address,
+        "ansible_port": access.port,
+        "ansible_user": access.user,
+        "ansible_become": access.become,
+        "ansible_ssh_common_args": " ".join(shlex.quote(option) for option in options),
+    }
+    if access.key_file:
+        key_file = Path(access.key_file).expanduser().absolute()
+        variables["ansible_ssh_private_key_file"] = str(key_file)
+    return variables

@@ -26,10 +26,8 @@ from orchestration.device.errors import printable
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
 from orchestration.model.trial import HostSpec
-from orchestration.provision.desired import RoceSettings, desired_state
-from orchestration.provision.explain import explain
-from orchestration.provision.inventory import login, playbook_inventory
-from orchestration.provision.outcome import ProvisionResult, Step, Tally
+from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
+from orchestration.provision.outcome import ProvisionResult, Step, Tally, explain
 
 What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}

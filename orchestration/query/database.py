@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 import tempfile
+import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
-from orchestration.query.found import find_trials
-from orchestration.query.trials import create_trials
-from orchestration.query.views import INTERNAL, create_view
+from orchestration.query.trials import INTERNAL, create_trials, create_view, find_trials
 
 if TYPE_CHECKING:
     import duckdb
@@ -31,6 +31,10 @@ _READING = re.compile(
 _KINDS = ("SELECT", "EXPLAIN", "MULTI")
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?", re.IGNORECASE)
 _COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
+_Result = TypeVar("_Result")
+# DuckDB looks at an interrupt between pieces of work. A join of all with all has long pieces: its
+# thread is left behind, and ends with the program.
+_PATIENCE_S = 2.0
 
 
 class Runs:
@@ -186,3 +190,27 @@ def _tables_there_are() -> str:
 
 def _runs(paths: str | Path | Iterable[str | Path]) -> Runs:
     return Runs(*([paths] if isinstance(paths, str | Path) else paths))
+
+
+def interruptible(runs: Runs, work: Callable[[], _Result]) -> _Result:
+    """Return what `work` does with `runs`; a KeyboardInterrupt stops its query first.
+
+    In a program that has loaded pandas it comes when the query is over: DuckDB then keeps Python's
+    lock. `closloop sql` loads none.
+    """
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    except KeyboardInterrupt:
+        runs.interrupt()
+        thread.join(_PATIENCE_S)
+        raise

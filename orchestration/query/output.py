@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from orchestration.artifacts.arrow import write_csv, write_parquet
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError
+from orchestration.model.files import whole_file
 from orchestration.query.database import query_error
 
 if TYPE_CHECKING:
@@ -30,21 +31,16 @@ def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> in
         raise InputError.single(
             str(path), "is in a trial's folder, which holds what was recorded", "choose another -o"
         )
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        if kind == "parquet":
-            rows = _fetched(relation, lambda batches: write_parquet(partial, batches))
-        else:
+        with whole_file(path) as partial:
+            if kind == "parquet":
+                return _fetched(relation, lambda batches: write_parquet(partial, batches))
             with partial.open("wb") as file:
-                rows = stream_result(relation, file, kind)
-        partial.replace(path)
+                return stream_result(relation, file, kind)
     except OSError as error:
         raise InputError.single(
             str(path), f"cannot be written: {error.strerror or error}", "choose another -o"
         ) from error
-    finally:
-        partial.unlink(missing_ok=True)
-    return rows
 
 
 def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) -> int:

@@ -1,18 +1,28 @@
-"""The tables `trials` and `reasons`: what `trial.json` says, a row a trial, a row a reason."""
+"""The finished trials below some paths, as tables of a database.
+
+`trials` and `reasons` are what `trial.json` says, a row a trial, a row a reason. A view over the
+trials' Parquet files has all trials' rows with whose they are; it is made when a query first names
+it, so that files that no query asks for are not touched.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestration.query.found import Found
+from orchestration.artifacts.arrow import is_current, read_arrow
+from orchestration.artifacts.reader import TrialResult, read_trial
+from orchestration.artifacts.tables import TABLES
+from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.errors import InputError
 
 if TYPE_CHECKING:
     import duckdb
-
 IDENTITY = ("run", "campaign", "trial")
-
 _TEXT, _LIST = "VARCHAR", ["VARCHAR"]
 _TRIALS: Mapping[str, Any] = {
     **dict.fromkeys(IDENTITY, _TEXT),
@@ -41,6 +51,62 @@ _TRIALS: Mapping[str, Any] = {
     "versions": "JSON",
 }
 _REASONS = {**dict.fromkeys(IDENTITY, _TEXT), "code": _TEXT, "severity": _TEXT, "text": _TEXT}
+# The schema of what only the views use. It must exist.
+INTERNAL = "closloop"
+# Where -1 in a file, or null, means that there is no such number. SQL's word for that is NULL.
+_UNKNOWN = {
+    "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
+    "ports": ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
+    "hosts": ("retransmits", "timeouts", "out_of_order", "tx_bytes"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished trial: `run` is its campaign's folder as the path that was given leads to it."""
+
+    run: str
+    result: TrialResult
+
+    @property
+    def trial(self) -> str:
+        """The trial's id, the name of its folder."""
+        return self.result.folder.name
+
+
+def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
+    """Return the trials of the run folders at and below `paths`, each once, by their folders.
+
+    A path is a trial's folder, a campaign's, or one with campaigns somewhere in it. Hidden folders
+    are passed over. Raises InputError for a path that is not there, a damaged `trial.json`, or if
+    no trial is found.
+    """
+    folders: dict[Path, Path] = {}
+    paths = list(paths)
+    for path in paths:
+        if not path.is_dir():
+            raise InputError.single(
+                str(path), "is no folder", "name run folders, or a folder that has some: runs"
+            )
+        for folder in _trial_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
+        raise InputError.single(
+            ", ".join(str(path) for path in paths),
+            "no finished trial is there",
+            "name run folders, or a folder that has some; `closloop run` makes them",
+        )
+    return tuple(
+        Found(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
+    )
+
+
+def _trial_folders(path: Path) -> Iterator[Path]:
+    for place, inside, files in os.walk(path):
+        if TRIAL_FILE in files:
+            inside.clear()
+            yield Path(place)
+        inside[:] = [name for name in inside if not name.startswith(".")]
 
 
 def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[Found]) -> None:
@@ -82,28 +148,13 @@ def _trial(trial: Found) -> dict[str, Any]:
     result, spec = trial.result, trial.result.spec
     said = spec.to_json()
     return {
+        **{name: getattr(spec, name) for name in (*_TRIALS, "cell") if hasattr(spec, name)},
         **identity(trial),
         "folder": str(result.folder),
         "tuner": spec.tuner.name,
         "valid": result.stamp.valid,
         "reasons": [reason.code for reason in result.stamp.reasons],
         "checked": list(result.stamp.checked),
-        **{
-            name: getattr(spec, name)
-            for name in (
-                "backend",
-                "testbed",
-                "seed",
-                "repeat",
-                "duration_ns",
-                "drain_ns",
-                "sample_period_ns",
-                "action_period_ns",
-                "decision_latency_ns",
-                "cell",
-                "parent",
-            )
-        },
         "congestion_control": spec.host.congestion_control,
         "min_rto_ns": spec.host.min_rto_ns,
         "wall_s": result.facts.get("wall_s"),
@@ -127,3 +178,61 @@ def _create(
         "(select unnest(from_json(?::JSON, ?)) as item)",
         [json.dumps(list(rows)), json.dumps([shape])],
     )
+
+
+def create_view(
+    connection: duckdb.DuckDBPyConnection, name: str, found: Sequence[Found]
+) -> list[str]:
+    """Create the view of table `name` over all trials; return the files that it reads.
+
+    DuckDB reads files of the current version itself, older ones are upgraded into memory first.
+    Raises InputError, naming the file, for one that is missing, damaged or of a newer closloop.
+    """
+    file = TABLES[name].file
+    current, parts = [], []
+    for number, trial in enumerate(found):
+        path = trial.result.folder / file
+        if is_current(path, name):
+            current.append((str(path), trial))
+        else:
+            older = f"{INTERNAL}.{name}_{number}"
+            connection.register("upgraded", read_arrow(path, name))
+            connection.execute(f"create table {older} as from upgraded")
+            connection.unregister("upgraded")
+            parts.append(f"select {_quoted(identity(trial))}, {_columns(name)} from {older}")
+    if current:
+        _map_files(connection, name, current)
+        files = ", ".join(_text(path) for path, _ in current)
+        parts.append(
+            f"select {', '.join(IDENTITY)}, {_columns(name)} "
+            f"from read_parquet([{files}], filename = '_file') join {INTERNAL}.{name} using (_file)"
+        )
+    connection.execute(f"create view {name} as {' union all by name '.join(parts)}")
+    return [path for path, _ in current]
+
+
+def _map_files(
+    connection: duckdb.DuckDBPyConnection, name: str, current: Sequence[tuple[str, Found]]
+) -> None:
+    """Create the table that says whose rows a file has."""
+    keys = [identity(trial) for _, trial in current]
+    columns = {"_file": [path for path, _ in current]}
+    columns |= {key: [of[key] for of in keys] for key in IDENTITY}
+    lists = ", ".join(f"unnest(?::VARCHAR[]) as {key}" for key in columns)
+    connection.execute(f"create table {INTERNAL}.{name} as select {lists}", list(columns.values()))
+
+
+def _columns(name: str) -> str:
+    unknown = _UNKNOWN.get(name, ())
+    return ", ".join(
+        f'nullif("{key}", -1) as "{key}"' if key in unknown else f'"{key}"'
+        for key in TABLES[name].columns
+    )
+
+
+def _quoted(values: dict[str, str]) -> str:
+    return ", ".join(f"{_text(value)} as {key}" for key, value in values.items())
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -14,14 +13,13 @@ from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
-from orchestration.replay import from_flows, from_runs
+from orchestration.model.files import partial_folder
 from orchestration.replay.campaign_file import campaign_text
-from orchestration.replay.draft import Draft
-from orchestration.replay.request import ReplayRequest
+from orchestration.replay.drafts import Draft, ReplayRequest, drafts
 from orchestration.replay.testbed_file import with_rates, write_testbed
 
 CAMPAIGN_FILE, TESTBED_FILE = "campaign.yml", "testbed.yml"
-INPUTS_SUFFIX, _PARTIAL_SUFFIX = ".inputs", ".partial"
+INPUTS_SUFFIX = ".inputs"
 _NAME_LENGTH = 64
 
 
@@ -40,19 +38,13 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
     no finished trial was made from it, or with `fresh`. Raises InputError for what cannot be
     replayed, before anything is replaced.
     """
-    drafts = _drafts(request)
-    names = [_name(request, draft) for draft in drafts]
+    found = drafts(request)
+    names = [_name(request, draft) for draft in found]
     if len(set(names)) < len(names):
         names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
     return tuple(
-        _write(request, draft, name, out, fresh) for draft, name in zip(drafts, names, strict=True)
+        _write(request, draft, name, out, fresh) for draft, name in zip(found, names, strict=True)
     )
-
-
-def _drafts(request: ReplayRequest) -> tuple[Draft, ...]:
-    if request.run.is_file():
-        return (from_flows.draft(request),)
-    return from_runs.drafts(request)
 
 
 def _name(request: ReplayRequest, draft: Draft) -> str:
@@ -72,24 +64,20 @@ def _name(request: ReplayRequest, draft: Draft) -> str:
 
 def _write(request: ReplayRequest, draft: Draft, name: str, out: Path, fresh: bool) -> Replay:
     target = out / f"{name}{INPUTS_SUFFIX}"
-    partial = out / f".{target.name}{_PARTIAL_SUFFIX}"
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a call that was killed here
-        partial.mkdir(parents=True)
-        testbed = _testbed(request, draft)
-        write_testbed(partial / TESTBED_FILE, testbed)
-        campaign = draft.write(partial, testbed, name)
-        text = campaign_text(campaign, TESTBED_FILE)
-        (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
-        _put(partial, target, out / name, fresh)
+        with partial_folder(target) as partial:
+            testbed = _testbed(request, draft)
+            write_testbed(partial / TESTBED_FILE, testbed)
+            campaign = draft.write(partial, testbed, name)
+            text = campaign_text(campaign, TESTBED_FILE)
+            (partial / CAMPAIGN_FILE).write_text(text, encoding="utf-8")
+            _put(partial, target, out / name, fresh)
     except OSError as error:
         raise InputError.single(
             str(error.filename or target),
             f"cannot be written: {error.strerror}",
             "make room there, make it writable, or choose another place with --out",
         ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Replay(target / CAMPAIGN_FILE, (*draft.notes, *_changed(draft.testbed, testbed)))
 
 
@@ -121,7 +109,7 @@ def _put(partial: Path, target: Path, results: Path, fresh: bool) -> None:
                 "give this one another --name, or put the old results aside with --fresh",
             )
         shutil.rmtree(target)
-    os.rename(partial, target)
+    partial.rename(target)
 
 
 def _digests(folder: Path) -> dict[str, str]:

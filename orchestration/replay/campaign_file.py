@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from inventory.strictyaml import parse
+from orchestration.model.errors import InputError
 from orchestration.model.trial import FaultSpec, HostSpec
-from orchestration.replay.text import duration, mapping, quoted
-from orchestration.replay.tuner_entries import TunerEntry
+from tuners.registry import RECORDED
+
+_OPTION = "--tuner"
+_DURATIONS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class ReplayedTrial:
 
 @dataclass(frozen=True)
 class ReplayCampaign:
-    """What the campaign file says. Settings that are None are left to their defaults."""
+    """What the campaign file says; `times_ns` are settings such as `drain`. Others are defaults."""
 
     name: str
     backend: str
@@ -45,10 +53,7 @@ class ReplayCampaign:
     parent_run: str
     parent_sha256: str = ""
     parent_trials: tuple[ReplayedTrial, ...] = ()
-    drain_ns: int | None = None
-    sample_period_ns: int | None = None
-    action_period_ns: int | None = None
-    decision_latency_ns: int | None = None
+    times_ns: Mapping[str, int] = field(default_factory=dict)
     host: HostSpec | None = None
     faults: Sequence[FaultSpec] = ()
 
@@ -80,10 +85,8 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"  - {mapping(fields)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {duration(campaign.duration_ns)}"
-    for key in ("drain", "sample_period", "action_period", "decision_latency"):
-        value = getattr(campaign, f"{key}_ns")
-        if value is not None:
-            yield f"{key}: {duration(value)}"
+    for key, value in campaign.times_ns.items():
+        yield f"{key}: {duration(value)}"
     if campaign.host is not None:
         settings = {"min_rto": duration(campaign.host.min_rto_ns)}
         # the default goes unsaid: where traffic classes have their own, it would be refused
@@ -113,3 +116,95 @@ def _fault(fault: FaultSpec) -> dict[str, Any]:
         **up,
         "convergence": duration(fault.convergence_ns),
     }
+
+
+@dataclass(frozen=True)
+class TunerEntry:
+    """A tuner as a campaign file has it: its fields, and what reports call it."""
+
+    fields: dict[str, Any]
+    label: str
+
+    @property
+    def text(self) -> str:
+        """The entry on one line."""
+        return mapping(self.fields)
+
+
+def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
+    """Return the entries of all that is wanted but the recording: names, or mappings like
+    `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
+
+    Raises InputError for text that is neither.
+    """
+    entries = []
+    for text in wanted:
+        if text == RECORDED:
+            continue
+        fields: dict[str, Any] = {"name": text}
+        if text.lstrip().startswith("{"):
+            fields = parse(text, _OPTION).data
+        name = fields.get("name")
+        if not isinstance(name, str) or not name or name == RECORDED:
+            raise InputError.single(
+                _OPTION,
+                f"{text!r} names no tuner",
+                "like amt, or '{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}'; "
+                f"{RECORDED} alone repeats the recorded actions",
+            )
+        entries.append(TunerEntry(fields, str(fields.get("label") or name)))
+    return tuple(entries)
+
+
+def recorded_tuner(label: str, actions: str, taken: Sequence[str]) -> TunerEntry:
+    """Return the entry that repeats a tuner's actions under its label, if that is not `taken`."""
+    called = f"{RECORDED}-{label}" if label in taken else label
+    return TunerEntry({"name": RECORDED, "label": called, "actions": actions}, called)
+
+
+def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
+    """Return the entry with its checkpoint copied into `folder`, if it names a file of the user's.
+
+    Raises InputError if that cannot be read.
+    """
+    name = entry.fields.get("checkpoint")
+    if not isinstance(name, str) or not name.endswith(".safetensors"):
+        return entry
+    source = Path(name)
+    try:
+        shutil.copyfile(source, folder / source.name)
+        card = source.with_suffix(".json")
+        if card.is_file():
+            shutil.copyfile(card, folder / card.name)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError.single(name, f"cannot be read: {reason}", "check the path") from error
+    return TunerEntry({**entry.fields, "checkpoint": source.name}, entry.label)
+
+
+def duration(ns: int) -> str:
+    """Return `10ms` for 10,000,000: the largest unit that has no remainder."""
+    return _exact(ns, _DURATIONS, "ns")
+
+
+def rate(bps: int) -> str:
+    """Return `25Gbps` for 25,000,000,000: the largest unit that has no remainder."""
+    return _exact(bps, _RATES, "bps")
+
+
+def quoted(text: str) -> str:
+    """Return text as a double-quoted YAML scalar."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def mapping(values: Mapping[str, object]) -> str:
+    """Return a mapping of texts, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
+    pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _exact(value: int, units: Mapping[str, int], smallest: str) -> str:
+    for unit, size in units.items():
+        if value and value % size == 0:
+            return f"{value // size}{unit}"
+    return f"{value}{smallest}"

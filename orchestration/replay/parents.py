@@ -1,34 +1,71 @@
-"""What is replayed: the trial of a folder, or the valid trials of a campaign's run folder."""
+"""What is replayed: the trial of a folder, or the valid trials of a campaign's run folder.
+
+Trials that differ in tuner, seed and repeat alone are a group, which one campaign can replay.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from inventory.testbed_json import testbed_to_json
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.trial import TrialSpec
 
 _GLOB = "*?["
+# What differs between the trials of a campaign that are compared with each other.
+_OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testbed")
 
 
 @dataclass(frozen=True)
-class Parent:
-    """A trial that is replayed, and the SHA-256 of its trial.json."""
+class Recording:
+    """A trial that is replayed, the SHA-256 of its trial.json, and as what it is replayed."""
 
     trial: TrialResult
     sha256: str
+    label: str
+    repeat: int
 
     @property
     def id(self) -> str:
         """The name of its folder."""
         return self.trial.folder.resolve().name
 
+    @property
+    def spec(self) -> TrialSpec:
+        """What it was made from."""
+        return self.trial.spec
 
-def find_parents(run: Path, pattern: str = "") -> tuple[Parent, ...]:
+
+@dataclass(frozen=True)
+class Group:
+    """The recordings of one campaign, by label and repeat. `factors` tells it from the others."""
+
+    factors: str
+    recordings: tuple[Recording, ...]
+
+    @property
+    def repeats(self) -> tuple[int, ...]:
+        """The repeats that were recorded."""
+        return tuple(sorted({item.repeat for item in self.recordings}))
+
+    @property
+    def first(self) -> Recording:
+        """The recording whose settings stand for all."""
+        return self.recordings[0]
+
+    def of_repeat(self, repeat: int) -> tuple[Recording, ...]:
+        """Return the recordings of a repeat, which have the same flows."""
+        return tuple(item for item in self.recordings if item.repeat == repeat)
+
+
+def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
     """Return the trials to replay: the one of a trial's folder, or a run's valid ones.
 
     `pattern` chooses among a run's trials by their names, with `*`, `?` and `[...]`. An invalid
@@ -43,7 +80,7 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Parent, ...]:
                 f"{run} is the folder of one trial",
                 f"leave --trials out, or give the run's folder: {run.parent}",
             )
-        return (_parent(run),)
+        return _read([run])
     folders = finished_trials(run)
     if not folders:
         raise InputError([_nothing(run)])
@@ -55,8 +92,8 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Parent, ...]:
             f"its first is {folders[0].name}; * stands for anything",
         )
     by_name = bool(pattern) and not any(sign in pattern for sign in _GLOB)
-    found = _all(chosen)
-    valid = tuple(parent for parent in found if by_name or parent.trial.stamp.valid)
+    found = _read(chosen)
+    valid = tuple(item for item in found if by_name or item.trial.stamp.valid)
     if not valid:
         raise InputError.single(
             str(run),
@@ -66,21 +103,20 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Parent, ...]:
     return valid
 
 
-def _all(folders: Sequence[Path]) -> list[Parent]:
-    found: list[Parent] = []
+def _read(folders: Sequence[Path]) -> tuple[Recording, ...]:
+    """Read all of these trials. Raises InputError with every problem found."""
+    found: list[Recording] = []
     problems: list[Problem] = []
     for folder in folders:
         try:
-            found.append(_parent(folder))
+            trial = read_trial(folder)
+            digest = sha256_of(folder / TRIAL_FILE)
+            found.append(Recording(trial, digest, label_of(trial.spec), trial.spec.repeat))
         except InputError as error:
             problems += error.problems
     if problems:
         raise InputError(problems)
-    return found
-
-
-def _parent(folder: Path) -> Parent:
-    return Parent(read_trial(folder), sha256_of(folder / TRIAL_FILE))
+    return tuple(found)
 
 
 def _nothing(run: Path) -> Problem:
@@ -93,3 +129,59 @@ def _nothing(run: Path) -> Problem:
         return Problem(where, f"holds {len(runs)} runs", f"give one of them: {run / runs[0]}")
     remedy = "give a run folder with finished trials, runs/<campaign>, or the folder of one trial"
     return Problem(where, f"is not a run folder: no {TRIAL_FILE} is in it", remedy)
+
+
+def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
+    """Return the parents in groups, a campaign each; repeats keep their numbers, so they pair."""
+    found: dict[str, list[Recording]] = {}
+    for parent in parents:
+        found.setdefault(_key(parent), []).append(parent)
+    several = len(found) > 1
+    return tuple(
+        Group(_factors(group[0].spec) if several else "", tuple(_apart(group)))
+        for group in found.values()
+    )
+
+
+def _key(parent: Recording) -> str:
+    spec = parent.spec
+    shared = {key: value for key, value in spec.to_json().items() if key not in _OWN}
+    # imported flows have no patterns that would tell them apart
+    imported = "" if spec.traffic else parent.label
+    return json.dumps([shared, imported, testbed_to_json(parent.trial.testbed)], sort_keys=True)
+
+
+def _apart(group: Sequence[Recording]) -> list[Recording]:
+    """Return the recordings with labels and repeats that tell them apart, sorted by both."""
+    labels = [item.label for item in group]
+    repeats = [item.repeat for item in group]
+    if len(set(zip(labels, repeats, strict=True))) < len(group):
+        # a factor that varies the tuner's own parameters is part of what it is called
+        cells = [item.spec.cell.values() for item in group]
+        labels = [
+            "-".join(map(str, cell)) or item.spec.id
+            for cell, item in zip(cells, group, strict=True)
+        ]
+    if len(set(labels)) == 1 and (min(repeats) < 1 or len(set(repeats)) < len(repeats)):
+        repeats = list(range(1, len(group) + 1))
+    seen: dict[tuple[str, int], Recording] = {}
+    for item, label, repeat in zip(group, labels, repeats, strict=True):
+        other = seen.setdefault((label, repeat), replace(item, label=label, repeat=repeat))
+        if other.trial is not item.trial:
+            raise InputError.single(
+                str(item.trial.folder),
+                f"is repeat {repeat} of {label!r}, as {other.trial.folder.name} is",
+                "replay them one by one, or choose with --trials",
+            )
+    return [seen[key] for key in sorted(seen)]
+
+
+def label_of(spec: TrialSpec) -> str:
+    """Return what reports call a trial's tuner."""
+    return str(spec.cell.get("tuner", spec.tuner.name))
+
+
+def _factors(spec: TrialSpec) -> str:
+    """Return `load-0.3-size-1MB`, as far as factors tell conditions apart."""
+    named = [f"{key}-{value}" for key, value in spec.cell.items() if not key.startswith("tuner")]
+    return "-".join(named) or label_of(spec)

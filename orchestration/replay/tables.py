@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,9 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES, Columns, read_table
-from orchestration.model.csv_columns import write_csv
 from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN
 from orchestration.model.records import Ints
-from traffic import flow_file
 from traffic.schedule import class_names
-from tuners import recorded
 
 _AGAIN = "run the trial again, or restore the file from a copy"
 # A reading begins when its time has come, or later. One that began this much early is of its time.
@@ -34,11 +29,6 @@ def schedule_of(trial: TrialResult) -> Columns:
     if not len(table["start_ns"]):
         raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
     return table
-
-
-def write_flows(path: Path, schedule: Columns) -> None:
-    """Write a schedule's flows, in their order."""
-    write_csv(path, {name: schedule[name] for name in flow_file.COLUMNS})
 
 
 def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
@@ -124,11 +114,6 @@ def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
         for name in ("kmin_bytes", "kmax_bytes")
     }
     return {**actions, **new}
-
-
-def write_actions(path: Path, actions: Columns) -> None:
-    """Write changes of thresholds, in their order."""
-    write_csv(path, {name: actions[name] for name in recorded.columns_of(ECN)})
 
 
 def _refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:

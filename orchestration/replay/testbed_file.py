@@ -15,7 +15,7 @@ from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.units import UnitError, parse_rate_bps
-from orchestration.replay.text import duration, mapping, quoted, rate
+from orchestration.replay.campaign_file import duration, mapping, quoted, rate
 
 _REMEDY = "name a testbed file of your own with --testbed"
 

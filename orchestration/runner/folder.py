@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 
 from orchestration.artifacts.reader import finished_trials
-from orchestration.artifacts.writer import PARTIAL_SUFFIX
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.files import PARTIAL_SUFFIX, write_whole
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.journal import TRIAL_STARTED, Journal, read_journal
 
@@ -49,10 +49,7 @@ class RunFolder:
         self._refuse_other_trials(campaign)
         self._remove_leftovers()
         self.journal = Journal(self.path / JOURNAL_FILE)
-        copy = self.path / CAMPAIGN_FILE
-        partial = copy.with_suffix(PARTIAL_SUFFIX)
-        partial.write_text(campaign.source, encoding="utf-8")
-        partial.replace(copy)
+        write_whole(self.path / CAMPAIGN_FILE, campaign.source)
 
     def __enter__(self) -> RunFolder:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,15 +10,14 @@ import numpy as np
 from orchestration.analysis.comparison import sentences
 from orchestration.analysis.comparison.equivalence import EQUIVALENT
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
-from orchestration.artifacts.reader import TrialResult
 
 # How far a simulated fabric may be from the emulated one before a cause has to be named.
 RTT_SHARE, GOODPUT_SHARE, SLOWDOWN_SHARE = 0.02, 0.02, 0.15
-SPEED_RATIO = 5.0
+_SPEED_RATIO = 5.0
 
 
 @dataclass(frozen=True)
-class Figure:
+class _Figure:
     """One figure of both backends. `holds` is None where nothing was measured."""
 
     what: str
@@ -29,67 +28,48 @@ class Figure:
     holds: bool | None
 
 
-def figures(found: Mapping[str, RunComparison]) -> list[Figure]:
+def _within(what: str, a: float, b: float, unit: str, share: float) -> _Figure:
+    """Return a figure that both backends have, and whether B's is within a share of A's."""
+    away = b / a - 1
+    values = f"{a:.3f} {unit}", f"{b:.3f} {unit}"
+    return _Figure(what, *values, f"{away:+.2%}", f"within {share:.0%}", abs(away) <= share)
+
+
+def _figures(found: Mapping[str, RunComparison]) -> list[_Figure]:
     """Return the figures of the scenarios that were run, by their names."""
-    result: list[Figure] = []
+    result: list[_Figure] = []
     if "idle-path" in found:
-        result += _base_rtts(found["idle-path"])
+        schedule, times = _lone_flows(found["idle-path"])
+        for src, dst, size, a, b in zip(
+            schedule["src"], schedule["dst"], schedule["bytes"], *times, strict=True
+        ):
+            what = f"idle path {src} to {dst}, {size} B there and back"
+            result.append(_within(what, a / 1e3, b / 1e3, "us", RTT_SHARE))
     if "one-flow" in found:
-        result.append(_goodput(found["one-flow"]))
+        schedule, times = _lone_flows(found["one-flow"])
+        size = int(schedule["bytes"][0])
+        a, b = (size * 8 / float(fct_ns[0]) for fct_ns in times)
+        what = f"one flow of {size // 10**6} MB, goodput"
+        result.append(_within(what, a, b, "Gbit/s", GOODPUT_SHARE))
     if "websearch" in found:
         result += [_slowdown(found["websearch"]), _speed(found["websearch"])]
     return result
 
 
-def _trials(comparison: RunComparison) -> tuple[list[TrialResult], list[TrialResult]]:
+def _lone_flows(comparison: RunComparison) -> tuple[Mapping[str, np.ndarray], list[np.ndarray]]:
+    """Return a scenario's schedule, and both backends' median completion times of its flows."""
     pairs = [pair for cell in comparison.cells for pair in cell.pairs]
-    return [pair.a.trial for pair in pairs], [pair.b.trial for pair in pairs]
+    sides = [[pair.a.trial for pair in pairs], [pair.b.trial for pair in pairs]]
+    times = [
+        np.median([trial.table("flows")["fct_ns"] for trial in trials], axis=0) for trials in sides
+    ]
+    return sides[0][0].table("schedule"), times
 
 
-def _base_rtts(comparison: RunComparison) -> list[Figure]:
-    """Return the completion times of lone flows that are one packet."""
-    sides = _trials(comparison)
-    times = [_median_fct_ns(trials) for trials in sides]
-    schedule = sides[0][0].table("schedule")
-    found = []
-    for flow in range(len(times[0])):
-        src, dst, size = (schedule[name][flow] for name in ("src", "dst", "bytes"))
-        a, b = float(times[0][flow]), float(times[1][flow])
-        found.append(
-            Figure(
-                f"idle path {src} to {dst}, {size} B there and back",
-                f"{a / 1e3:.3f} us",
-                f"{b / 1e3:.3f} us",
-                f"{b / a - 1:+.2%}",
-                f"within {RTT_SHARE:.0%}",
-                abs(b / a - 1) <= RTT_SHARE,
-            )
-        )
-    return found
-
-
-def _median_fct_ns(trials: Sequence[TrialResult]) -> np.ndarray:
-    return np.median([trial.table("flows")["fct_ns"] for trial in trials], axis=0)
-
-
-def _goodput(comparison: RunComparison) -> Figure:
-    sides = _trials(comparison)
-    size_bytes = int(sides[0][0].table("schedule")["bytes"][0])
-    a, b = (size_bytes * 8 / float(_median_fct_ns(trials)[0]) for trials in sides)
-    return Figure(
-        f"one flow of {size_bytes // 10**6} MB, goodput",
-        f"{a:.3f} Gbit/s",
-        f"{b:.3f} Gbit/s",
-        f"{b / a - 1:+.2%}",
-        f"within {GOODPUT_SHARE:.0%}",
-        abs(b / a - 1) <= GOODPUT_SHARE,
-    )
-
-
-def _slowdown(comparison: RunComparison) -> Figure:
+def _slowdown(comparison: RunComparison) -> _Figure:
     item = next(item for item in comparison.judged if item.metric.key == "slowdown_mean_all")
     relative = item.interval.relative
-    return Figure(
+    return _Figure(
         "WebSearch at 60 %, mean slowdown",
         f"{item.a:.3f}",
         f"{item.b:.3f}",
@@ -99,16 +79,16 @@ def _slowdown(comparison: RunComparison) -> Figure:
     )
 
 
-def _speed(comparison: RunComparison) -> Figure:
+def _speed(comparison: RunComparison) -> _Figure:
     a, b = comparison.speed_a.per_wall_s, comparison.speed_b.per_wall_s
     known = a is not None and b is not None
-    return Figure(
+    return _Figure(
         "WebSearch at 60 %, packet-hops a wall second, start included",
         f"{a:,.0f}" if a else "",
         f"{b:,.0f}" if b else "",
         f"{a / b:.1f} times as fast" if a and b else "",
-        f"{SPEED_RATIO:.0f} times",
-        (a or 0.0) / (b or 1.0) >= SPEED_RATIO if known else None,
+        f"{_SPEED_RATIO:.0f} times",
+        (a or 0.0) / (b or 1.0) >= _SPEED_RATIO if known else None,
     )
 
 
@@ -132,7 +112,7 @@ def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
     first = next(iter(found.values()))
     pairs = max(len(cell.pairs) for comparison in found.values() for cell in comparison.cells)
     lines = [_HEAD.format(a=first.a.backend, b=first.b.backend, repeats=pairs)]
-    lines += _figures(figures(found), first.a.backend, first.b.backend)
+    lines += _table(_figures(found), first.a.backend, first.b.backend)
     if notes:
         lines += ["", notes.strip()]
     for name, comparison in found.items():
@@ -151,7 +131,7 @@ def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _figures(rows: list[Figure], a: str, b: str) -> list[str]:
+def _table(rows: list[_Figure], a: str, b: str) -> list[str]:
     words = {True: "holds", False: "**does not hold**", None: ""}
     table = [f"| | {a} | {b} | B against A | wanted | |", "| --- | --- | --- | --- | --- | --- |"]
     table += [

@@ -1,5 +1,7 @@
 """The sender as a process of its own beside a run: it costs the run nothing, and ends with it.
 
+`Following` starts it with the run, and shows what it says.
+
 It is told to finish by a line on its standard input, with the seconds that it may take, and says
 what there is to say in lines of JSON on its standard output. The token comes by the environment or
 the file, as everywhere.
@@ -16,12 +18,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from collectors.sinks.spooling import SpoolNote
 from orchestration.model.errors import ClosloopError
+
+if TYPE_CHECKING:  # the process itself needs none of these
+    from orchestration.model.trial import TrialSpec
+    from orchestration.runner.run import Listener
+    from orchestration.runner.worker import Failed, Finished, Progressed
+    from orchestration.telemetry.settings import Settings
 
 _PR_SET_PDEATHSIG = 1
 _NICE = 10
@@ -30,6 +40,8 @@ _IDLE_S = 0.2
 _TROUBLE_S = 3.0
 # A request without an answer ends after its timeout; the process is ended sooner.
 _SLACK_S = 5.0
+# A server that answers is given so long for what is left at the end of a run.
+PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +122,98 @@ class SenderProcess:
                     pipe.close()
 
 
+class Following:
+    """A listener before another: it runs the sender, and shows what the sender says.
+
+    Use it as a context manager around the run, and `spool` for the run's trials.
+    """
+
+    def __init__(
+        self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Take the campaign's folder, and how long its end may wait for what is left to be sent."""
+        self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
+        self._sender: SenderProcess | None = None
+        self._listener: Listener
+
+    def before(self, listener: Listener) -> Listener:
+        """Pass all that is told from now on to `listener`; return what is to be told instead."""
+        self._listener = listener
+        return self
+
+    def spool(self, trial: TrialSpec) -> SpoolNote:
+        """Return where a trial's records go."""
+        settings = self._settings
+        home = settings.home(self._folder.absolute())
+        return SpoolNote(str(home), settings.spool_bytes, trial.campaign, trial.id)
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        sender = self._sender
+        if sender is None:
+            return
+        try:
+            for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
+                _show(said)
+            self._sum_up(sender)
+        except KeyboardInterrupt:  # the trials are done: only the wait for the server is over
+            sender.close()
+            self._sum_up(sender)
+        finally:
+            sender.close()
+
+    def planned(self, trials: int, finished: int, jobs: int) -> None:
+        """Pass on the size of the run, and start the sender: the campaign's folder is there."""
+        self._listener.planned(trials, finished, jobs)
+        self._sender = SenderProcess(self._folder)
+
+    def started(self, trial: TrialSpec) -> None:
+        """Pass on a trial's start."""
+        self._listener.started(trial)
+
+    def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
+        """Pass on how far a trial has come."""
+        self._listener.progressed(trial, progress)
+
+    def finished(self, trial: TrialSpec, result: Finished) -> None:
+        """Pass on a trial's good end."""
+        self._listener.finished(trial, result)
+
+    def failed(self, trial: TrialSpec, failure: Failed) -> None:
+        """Pass on a trial's bad end."""
+        self._listener.failed(trial, failure)
+
+    def tick(self) -> None:
+        """Pass on that time passes, and show what the sender says."""
+        self._listener.tick()
+        if self._sender is not None:
+            for said in self._sender.messages():
+                _show(said)
+
+    def _sum_up(self, sender: SenderProcess) -> None:
+        found, where = sender.outcome, self._settings.server
+        if found is None:
+            what = "InfluxDB: not everything is sent yet"
+        elif not found.trials and not found.spooled:
+            print(f"InfluxDB: {found.points} points sent to {where}", file=sys.stderr)
+            return
+        else:
+            what = f"InfluxDB: {found.trials} trials are not sent yet, or not as a whole"
+        print(f"{what}\n  -> closloop push {self._folder}, any time", file=sys.stderr)
+
+
+def _show(said: Said) -> None:
+    remedy = f"\n  -> {said.remedy}" if said.remedy else ""
+    print(f"InfluxDB: {said.text}{remedy}", file=sys.stderr, flush=True)
+
+
 class _Patience:
     """How long to go on: for ever until told to finish, then as long as that takes at most."""
 
@@ -159,7 +263,8 @@ def send(campaign_folder: Path) -> None:
     _stand_back()
     delivery = Delivery(connection, patience, say)
     refused = False
-    with Sender(campaign_folder, settings.home(campaign_folder), delivery, say) as sender:
+    home = settings.home(campaign_folder)
+    with closing(Sender(campaign_folder, home, delivery, say)) as sender:
         while True:
             finishing = patience.finishing()
             try:

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from collectors.sinks.influx import InfluxConnection, Server
-from collectors.sinks.names import TRIAL
-from orchestration.artifacts.reader import finished_trials
+from collectors.sinks.lines import Column
+from collectors.sinks.names import COMMON_TAGS, FILE, FLOW, OF_TABLES, ROW, TRIAL, Kind, Measurement
+from inventory.testbed_json import testbed_from_json
+from inventory.topology import Testbed
+from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.artifacts.tables import TABLES, write_table
+from orchestration.artifacts.writer import TESTBED_FILE
 from orchestration.model.errors import InputError, TrialError
+from orchestration.model.files import whole_folder
+from orchestration.model.signals import TABLE_OF, target_names
 from orchestration.runner.folder import JOURNAL_FILE
 from orchestration.runner.journal import Journal
-from orchestration.telemetry.flux import StoredTrial, query, rows_of
-from orchestration.telemetry.rebuild import Incomplete, rebuild
+from orchestration.telemetry.points import CAMPAIGN_FILE
 
 Say = Callable[[str, str], None]
 _PULLED = "pulled"
+_MISSING = -1
+_TIME = "_time"
+_SCHEDULE, _FLOWS = "schedule", "flows"
+_NULLABLE = ("sent_ns", "end_ns", "fct_ns")
+Columns = dict[str, Column]
+# InfluxDB keeps an error of a query that had begun to answer in a table of its own.
+_ERROR = "error"
+_HEADER = ["result", "table"]
 
 
 @dataclass
@@ -43,8 +63,7 @@ def pull(
     Of a trial that was run several times, the last whole run is taken. Raises InputError if the
     server knows no such campaign or trial, TrialError if it does not answer.
     """
-    connection = InfluxConnection(server)
-    try:
+    with closing(InfluxConnection(server)) as connection:
         stored = stored_trials(connection, campaign)
         wanted = {name: one for name, one in stored.items() if not only or name in only}
         unknown = [name for name in only if name not in stored]
@@ -69,11 +88,10 @@ def pull(
             except Incomplete as error:
                 pulled.broken.append(name)
                 say(f"{name}: {error}", "closloop push --again, where its archive is")
-        if pulled.rebuilt:
-            _note(pulled, server)
-        return pulled
-    finally:
-        connection.close()
+    if pulled.rebuilt:  # with a journal, the folder can be run on
+        with closing(Journal(pulled.folder / JOURNAL_FILE)) as journal:
+            journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
+    return pulled
 
 
 def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, StoredTrial]:
@@ -107,10 +125,179 @@ def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, Stor
     return found
 
 
-def _note(pulled: Pulled, server: Server) -> None:
-    """Begin the campaign's journal, so that the folder can be run on."""
-    journal = Journal(pulled.folder / JOURNAL_FILE)
+class Incomplete(Exception):  # noqa: N818 (a finding)
+    """The database has not all of a trial, or something else under its name."""
+
+
+def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: Path) -> None:
+    """Write `campaign_folder/<trial>/`. Raises Incomplete, leaving nothing, if rows are missing.
+
+    Raises TrialError if the server does not answer or the disk does not take it.
+    """
+    folder = campaign_folder / trial.trial
     try:
-        journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
-    finally:
-        journal.close()
+        with whole_folder(folder, sync=True) as partial:
+            _write(connection, trial, partial)
+            found = read_trial(partial)
+            if found.spec.id != trial.trial or Path(trial.trial).name != trial.trial:
+                raise Incomplete(f"its trial.json is that of {found.spec.id}")
+            campaign_file = partial / CAMPAIGN_FILE
+            if campaign_file.exists():
+                campaign_file.replace(campaign_folder / CAMPAIGN_FILE)
+    except (InputError, KeyError, ValueError) as error:
+        raise Incomplete(str(error)) from error
+    except OSError as error:
+        raise TrialError(
+            f"{campaign_folder} cannot be written: {error.strerror or error}",
+            "make room there, or choose another place with --out",
+        ) from error
+
+
+def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> None:
+    files = _files(connection, trial)
+    for name, text in files.items():
+        if Path(name).name != name or name.startswith("."):
+            raise Incomplete(f"a file of it would be called {name!r}")
+        (folder / name).write_bytes(text.encode())
+    if TESTBED_FILE not in files:
+        raise Incomplete(f"there is no {TESTBED_FILE}")
+    testbed = testbed_from_json(json.loads(files[TESTBED_FILE]))
+    for measurement in OF_TABLES:
+        columns = _columns(connection, trial, measurement)
+        rows = len(columns[_TIME])
+        wanted = trial.rows.get(measurement.table, 0)  # a knob that joined since has none
+        if rows != wanted:
+            raise Incomplete(f"{rows} of {wanted} rows of the table {measurement.table} are there")
+        order = _order(measurement, columns, testbed)
+        columns = {name: values[order] for name, values in columns.items()}
+        if measurement is FLOW:
+            _write_table(folder, _SCHEDULE, columns)
+        _write_table(folder, measurement.table, columns)
+
+
+def _write_table(folder: Path, table: str, columns: Mapping[str, Column]) -> None:
+    chosen: dict[str, Any] = {name: columns[name] for name in TABLES[table].columns}
+    for name, values in chosen.items():
+        if table == _FLOWS and name in _NULLABLE:
+            chosen[name] = np.ma.masked_array(values, values == _MISSING)
+        elif values.dtype == object:
+            chosen[name] = values.tolist()
+    write_table(folder / TABLES[table].file, table, chosen)
+
+
+def _records(
+    connection: InfluxConnection, trial: StoredTrial, measurement: Measurement
+) -> Iterator[dict[str, str]]:
+    tags = {"campaign": trial.campaign, "trial": trial.trial, "run": trial.run}
+    return rows_of(connection.query(query(connection.server.bucket, measurement, tags)))
+
+
+def _columns(connection: InfluxConnection, trial: StoredTrial, measurement: Measurement) -> Columns:
+    """Return the points of a measurement as columns of the table's types, in the answer's order."""
+    kinds: dict[str, Kind] = {
+        _TIME: "text",
+        **dict.fromkeys(measurement.tags, "text"),
+        **measurement.fields,
+    }
+    texts: dict[str, list[str]] = {name: [] for name in kinds}
+    for record in _records(connection, trial, measurement):
+        for name, values in texts.items():
+            values.append(record.get(name, ""))
+    columns = {name: _typed(texts[name], kind) for name, kind in kinds.items()}
+    # A time is UTC, with as many digits after the second as it takes.
+    columns[_TIME] = np.array([time.removesuffix("Z") for time in texts[_TIME]], "datetime64[ns]")
+    if "queue" in columns:
+        columns["queue"] = columns["queue"].astype(np.int64)
+    return columns
+
+
+def _typed(texts: list[str], kind: Kind) -> Column:
+    if kind == "text":
+        return np.array([text.replace("\r\n", "\n") for text in texts], dtype=object)
+    if kind == "float":
+        return np.array([float(text) if text else float("nan") for text in texts], dtype=float)
+    return np.array([int(text) if text else _MISSING for text in texts], dtype=np.int64)
+
+
+def _order(measurement: Measurement, columns: Columns, testbed: Testbed) -> Column:
+    """Return the rows in the order of the archive's table."""
+    if measurement is FLOW:
+        return np.argsort(columns["flow_id"], kind="stable")
+    if ROW in columns:
+        return np.argsort(columns[ROW], kind="stable")
+    scope = next(scope for scope, table in TABLE_OF.items() if table == measurement.table)
+    places = {names: number for number, names in enumerate(target_names(testbed, scope))}
+    keys = zip(*(columns[tag].tolist() for tag in measurement.tags), strict=True)
+    number = np.array([places[key] for key in keys], dtype=np.int64)
+    return np.lexsort((columns[_TIME], number))
+
+
+def _files(connection: InfluxConnection, trial: StoredTrial) -> dict[str, str]:
+    parts: dict[str, dict[int, dict[str, str]]] = {}
+    for record in _records(connection, trial, FILE):
+        parts.setdefault(record["file"], {})[int(record["part"])] = record
+    there = sum(len(of_file) for of_file in parts.values())
+    if there != trial.parts:
+        raise Incomplete(f"{there} of {trial.parts} parts of its files are there")
+    texts: dict[str, str] = {}
+    for name, of_file in parts.items():
+        text = "".join(json.loads(of_file[number]["text"]) for number in sorted(of_file))
+        if hashlib.sha256(text.encode()).hexdigest() != of_file[0]["sha256"]:
+            raise Incomplete(f"its {name} is not what was sent")
+        texts[name] = text
+    return texts
+
+
+@dataclass(frozen=True)
+class StoredTrial:
+    """A run of a trial as the database has it: how many rows of each table, parts of files."""
+
+    campaign: str
+    trial: str
+    run: str
+    started_ns: int
+    rows: Mapping[str, int]
+    parts: int
+
+
+def query(bucket: str, measurement: Measurement, tags: Mapping[str, str]) -> str:
+    """Return the Flux that asks for all points of a measurement with these tags, a row a point."""
+    wanted = " and ".join(
+        f"r.{name} == {_text(value)}"
+        for name, value in {"_measurement": measurement.name, **tags}.items()
+    )
+    shown = ["_time", *COMMON_TAGS, *measurement.tags, *measurement.fields]
+    columns = ", ".join(_text(name) for name in shown)
+    return (
+        f"from(bucket: {_text(bucket)})\n"
+        "  |> range(start: 1970-01-01T00:00:00Z, stop: 2200-01-01T00:00:00Z)\n"
+        f"  |> filter(fn: (r) => {wanted})\n"
+        '  |> pivot(rowKey: ["_time"], columnKey: ["_field"], valueColumn: "_value")\n'
+        f"  |> keep(columns: [{columns}])\n"
+    )
+
+
+def rows_of(csv: Iterable[list[str]]) -> Iterator[dict[str, str]]:
+    """Yield the records of annotated CSV by column name. Raises TrialError if it tells of an error.
+
+    A table begins with annotations, or with an empty row, and then its header.
+    """
+    header: list[str] = []
+    named = False
+    for row in csv:
+        if not any(row) or row[0].startswith("#"):
+            named = False
+        elif not named or row[1:3] == _HEADER:
+            header, named = row, True
+        else:
+            values = dict(zip(header, row, strict=False))
+            if header[1:2] == [_ERROR]:
+                raise TrialError(
+                    f"the database ended its answer with an error: {values[_ERROR]}",
+                    "give the command again; if it persists, see the server's log",
+                )
+            yield values
+
+
+def _text(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("${", "\\${") + '"'

@@ -9,22 +9,24 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
+from collectors.sinks.influx import InfluxConnection
 from collectors.sinks.names import ACTIONS
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.model.errors import InputError, NotReadyError
-from orchestration.telemetry.delivery import Delivery
-from orchestration.telemetry.ledger import Ledger, Sent
-from orchestration.telemetry.points import ArchivedPoints
-from orchestration.telemetry.source import spool_batches, started_ns
+from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.errors import InputError, NotReadyError, TrialError
+from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
+from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
+from orchestration.telemetry.settings import Settings
 
 Say = Callable[[str, str], None]
+# How long a server in trouble is waited for before giving up: what was sent is noted.
+TROUBLE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,6 @@ class Sender:
         self._damaged: set[str] = set()
         self._done: set[str] = set()
         self._clock_said = False
-
-    def __enter__(self) -> Sender:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Let go of the ledger."""
@@ -213,3 +204,88 @@ class Sender:
                 "started after now",
                 "set the clock; points keep the times that were right when they were made",
             )
+
+
+@dataclass
+class Pushed:
+    """What came of it. `failed` names the trials whose folders could not be read."""
+
+    trials: int = 0
+    points: int = 0
+    requests: int = 0
+    failed: list[str] = field(default_factory=list)
+
+
+def push(
+    runs: Sequence[Path],
+    settings: Settings,
+    *,
+    again: bool = False,
+    say: Say,
+    progress: Callable[[str], None] = lambda text: None,
+    trouble_s: float = TROUBLE_S,
+) -> Pushed:
+    """Send what the server lacks of the trials in `runs`.
+
+    Raises InputError for what is no run, NotReadyError if the server does not take the token or
+    knows no such bucket, TrialError if it was in trouble for `trouble_s`; what was confirmed
+    before is noted and not sent again.
+    """
+    wanted = _trials(runs)
+    connection = InfluxConnection(settings.server)
+    well_s = time.monotonic()
+
+    def patient() -> bool:
+        nonlocal well_s
+        now_s = time.monotonic()
+        if not delivery.trouble:
+            well_s = now_s
+        return now_s - well_s < trouble_s
+
+    delivery = Delivery(connection, patient, say)
+    pushed = Pushed()
+    try:
+        for campaign, folders in wanted.items():
+            home = settings.home(campaign)
+            with closing(Sender(campaign, home, delivery, say)) as sender:
+                sender.send_spooled()
+                for folder in folders:
+                    progress(f"{folder.name}, {delivery.points} points sent")
+                    sender.send_archive(folder, again=again)
+                    pushed.trials += 1
+                pushed.failed += sorted(sender.damaged)
+    except Refused as refused:
+        answer = refused.answer
+        raise NotReadyError(answer.text, answer.remedy) from refused
+    except GaveUp as error:
+        raise TrialError(
+            f"{delivery.trouble}; gave up after {trouble_s:.0f} s",
+            "the same command goes on from here",
+        ) from error
+    finally:
+        connection.close()
+    pushed.points, pushed.requests = delivery.points, delivery.requests
+    return pushed
+
+
+def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the trials' folders by their campaign's folder."""
+    wanted: dict[Path, list[Path]] = {}
+    for run in runs:
+        place = run.absolute()
+        if (place / TRIAL_FILE).is_file():
+            wanted.setdefault(place.parent, []).append(place)
+            continue
+        found = finished_trials(place)
+        if not found and not _spool_only(place):
+            raise InputError.single(
+                str(run),
+                "is no run folder: it has no finished trials",
+                "name a folder such as runs/quickstart, or one of a trial in it",
+            )
+        wanted.setdefault(place, []).extend(found)
+    return wanted
+
+
+def _spool_only(place: Path) -> bool:
+    return (place / ".telemetry").is_dir()

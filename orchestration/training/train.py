@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import platform
 import shutil
 import time
@@ -26,6 +25,7 @@ import numpy as np
 
 from orchestration.artifacts.provenance import versions
 from orchestration.model.errors import InputError, Interrupted, TrialError
+from orchestration.model.files import whole_file
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from orchestration.runner.signals import noted_signals
@@ -228,10 +228,8 @@ class _Training:
         rows = [[float(getattr(item, name)) for name in _ROUND] for item in self._rounds]
         state = dict(self._learner.state())
         state["rounds"] = np.array(rows, dtype=np.float64).reshape(len(rows), len(_ROUND))
-        path = self._folder / "state.safetensors"
-        part = path.with_suffix(".part")
-        save_file({name: np.ascontiguousarray(values) for name, values in state.items()}, part)
-        os.replace(part, path)
+        with whole_file(self._folder / "state.safetensors") as part:
+            save_file({name: np.ascontiguousarray(values) for name, values in state.items()}, part)
         self._saved_s = time.monotonic()
 
     def _card(self) -> dict[str, Any]:

@@ -13,15 +13,14 @@ from pathlib import Path
 
 from inventory.addressing import attachments, nic_addresses, router_addresses
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port
-from orchestration.backends.sysctls import switch_sysctls
+from inventory.topology import Port
+from orchestration.backends.emulated.system import run_batch
+from orchestration.backends.linux import switch_queues, switch_sysctls
 from orchestration.device import qdiscs
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
-from orchestration.virtual_rack.system import run_batch
 
 # What a management port is called at the controller's end: by the device's number.
 _CONTROLLER_END = "rack{}"
-_BUCKET_SPARE_BYTES = 100
 
 
 def mac(port: Port) -> str:
@@ -117,18 +116,7 @@ def routes(layout: Layout, device: str) -> Iterator[str]:
 
 def queues(layout: Layout, port: Port, ifindex: int) -> Iterator[bytes]:
     """Yield the netlink requests that make a port's shaper and queues."""
-    testbed = layout.testbed
-    frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-    root, handle, bucket = qdiscs.TC_H_ROOT, qdiscs.TBF_HANDLE, frame + _BUCKET_SPARE_BYTES
-    yield qdiscs.tbf(ifindex, handle, root, port.rate_bps, bucket, testbed.framing_bytes)
-    if testbed.classes:
-        weights = [klass.weight for klass in testbed.classes]
-        yield qdiscs.ets(ifindex, qdiscs.ETS_HANDLE, qdiscs.TBF_HANDLE + 1, weights, frame)
-    for queue in testbed.queues_at(port):
-        above = qdiscs.leaf_parent(queue.klass, testbed.queues_per_port)
-        never = limit = queue.buffer_bytes
-        handle = qdiscs.leaf_handle(queue.klass)
-        yield qdiscs.red(ifindex, handle, above, never, never, qdiscs.ALWAYS, limit)
+    yield from qdiscs.stack(ifindex, switch_queues(layout.testbed, port))
 
 
 def set_up_switch(layout: Layout, device: str) -> None:

@@ -17,10 +17,10 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, Protocol
 
+from orchestration.backends.emulated.system import run, run_batch
 from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.system import run, run_batch
 
 _COMMANDS = {
     "qdiscs": ("tc", "-j", "-d", "qdisc", "show"),

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestration.backends.emulated.namespaces import offloads_off, route_socket, send_requests
+from orchestration.backends.emulated.system import run, run_batch, unshare
 from orchestration.device import qdiscs
 from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling, console
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
-from orchestration.virtual_rack.system import run, run_batch, unshare
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -25,6 +25,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestration.backends.emulated.system import (
+    bind,
+    mount,
+    mount_kernel_files,
+    power_off,
+    run,
+    run_batch,
+    unmount,
+)
 from orchestration.model.errors import ClosloopError
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.commands import Command, exit_code
@@ -33,7 +42,6 @@ from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
-from orchestration.virtual_rack.system import bind, mount, power_off, run, run_batch, unmount
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")
@@ -252,8 +260,7 @@ def give_rdma_device(name: str, pid: int) -> None:
 
 def prepare(folder: RackFolder) -> None:
     """Mount what the controller needs: kernel file systems, a home, the users that ssh looks up."""
-    mount("proc", "/proc", "proc")
-    mount("sysfs", "/sys", "sysfs")
+    mount_kernel_files()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     for point in ("/dev/pts", "/dev/shm"):
         os.makedirs(point, exist_ok=True)

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestration.model.files import write_whole
+
 Message = dict[str, Any]
 
 MARK = b"@rack "
@@ -61,9 +63,7 @@ class Outgoing:
     def put(self, message: Message) -> bytes:
         """Write a message; return what to send over the line."""
         self._number += 1
-        staged = self._folder / "new"
-        staged.write_text(json.dumps(message))
-        staged.rename(self._folder / str(self._number))
+        write_whole(self._folder / str(self._number), json.dumps(message))
         return b"%d\n" % self._number
 
 

@@ -19,9 +19,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestration.backends.emulated.system import (
+    MS_PRIVATE,
+    MS_REC,
+    bind,
+    enter_root,
+    mount,
+    mount_kernel_files,
+)
 from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
-from orchestration.virtual_rack.system import MS_PRIVATE, MS_REC, bind, enter_root, mount
 
 # All that a device can write, its /tmp and /run too, before its disk is full.
 DISK_BYTES = 64 << 20
@@ -99,8 +106,7 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     _homes(upper, keys)
     options = f"lowerdir=/,upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
-    mount("proc", f"{root}/proc", "proc")
-    mount("sysfs", f"{root}/sys", "sysfs")
+    mount_kernel_files(str(root))
     bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")

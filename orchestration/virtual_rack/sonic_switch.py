@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from orchestration.device import qdiscs
-from orchestration.device.agent import netlink
 from orchestration.device.agent.resp import (
     APPL_DB,
     ASIC_DB,
@@ -34,6 +33,7 @@ from orchestration.device.agent.resp import (
     RedisGone,
     pairs,
 )
+from orchestration.device.netlink import RouteSocket
 from orchestration.model.red_law import red_max_p
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_counters import FlexCounters
@@ -66,7 +66,7 @@ class KernelPlane:
     """The kernel's RED queues of this network namespace."""
 
     def __init__(self, model: SwitchModel) -> None:
-        self._route = netlink.RouteSocket()
+        self._route = RouteSocket()
         self._index = {port.name: socket.if_nametoindex(port.name) for port in model.ports}
         self._leaves = {
             (port.name, number): leaf
@@ -91,7 +91,7 @@ class KernelPlane:
 
     def queues(self) -> dict[tuple[str, int], QueueCounts]:
         """Read every queue with one dump."""
-        found = {(q.ifindex, q.handle): q for q in netlink.qdiscs(self._route) if q.kind == "red"}
+        found = {(q.ifindex, q.handle): q for q in qdiscs.qdiscs(self._route) if q.kind == "red"}
         result = {}
         for (port, queue), leaf in self._leaves.items():
             item = found[self._index[port], leaf.handle]

@@ -8,10 +8,11 @@ import ipaddress
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.closloop import links, queues, routes
+from ansible.module_utils.closloop import queues, routes
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sysctls import ALLOWED, Sysctls
-from ansible.module_utils.netlink import RouteSocket
+from ansible.module_utils.device import ethtool
+from ansible.module_utils.device.netlink import RouteSocket
 
 DOCUMENTATION = r"""
 module: closloop_network
@@ -73,7 +74,7 @@ class Network(Device):
         self._controller = controller
         self._sysctls = Sysctls()
         self._route = RouteSocket()
-        self._links = links.Links(self._route)
+        self._links = routes.Links(self._route)
         self._routing = routes.Routing(self._route, self._links)
         self._queues = queues.Queues(self._route)
 
@@ -137,11 +138,13 @@ class Network(Device):
         if kind == "sysctl":
             return self._sysctls.read(rest)
         if kind == "mtu":
-            return self._links.mtu(rest)
+            return self._links.mtu.get(rest)
         if kind == "up":
-            return self._links.up(rest)
+            return self._links.up.get(rest)
         if kind == "offloads":
-            return links.offloads(rest) if rest in self._links.index else None
+            if rest not in self._links.index:
+                return None
+            return {"on": ethtool.offloads_on(rest), "features": ethtool.features(rest)}
         return tables[kind].get(rest)
 
     def same(self, key: str, present: object, target: object) -> bool:
@@ -202,7 +205,7 @@ class Network(Device):
         elif kind == "up":
             self._links.set_up(rest, after)
         elif kind == "offloads":
-            links.set_offloads(rest, after)
+            routes.set_offloads(rest, after)
         elif kind == "queues" and isinstance(after, dict):
             self._queues.build(self._links.require(rest), before, after)
         elif kind == "queues":

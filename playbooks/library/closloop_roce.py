@@ -1,11 +1,29 @@
 #!/usr/bin/python
-"""Ansible module: a RoCE host's NIC and limits, each step only where the host offers it."""
+"""Ansible module: a RoCE host's NIC and limits, each step only where the host offers it.
+
+Where the kernel or NVIDIA's driver takes the settings, by key:
+
+trust IF           /sys/class/net/IF/qos/trust                        NVIDIA's driver
+dscp IF D          iproute2's dcb: the priority of DSCP D             any driver with DCB
+pfc IF P           iproute2's dcb: PFC on priority P
+tos DEV            /sys/kernel/config/rdma_cm/DEV/ports/1/default_roce_tos
+dcqcn IF NAME      /sys/kernel/debug/mlx5/PCI/cc_params, or /sys/class/net/IF/ecn
+ecn IF rp|np P     /sys/class/net/IF/ecn/roce_rp|roce_np/enable/P     NVIDIA's driver
+memlock            /etc/security/limits.d/closloop.conf
+governor N         /sys/devices/system/cpu/cpuN/cpufreq/scaling_governor
+"""
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import json
+import os
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.closloop.reconcile import ARGUMENTS, run
-from ansible.module_utils.closloop.roce import RoceHost
+from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
+from ansible.module_utils.device.agent.dcqcn import PARAMETERS, places
+from ansible.module_utils.model.files import write_whole
 
 DOCUMENTATION = r"""
 module: closloop_roce
@@ -47,6 +65,214 @@ skipped_steps:
   type: list
   returned: success
 """
+
+
+_LIMITS = "etc/security/limits.d/closloop.conf"
+_CONFIGFS = "sys/kernel/config/rdma_cm"
+_GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
+# DCQCN parameters by the upstream driver's names.
+_DCQCN = {parameter.debugfs: parameter for parameter in PARAMETERS if parameter.sysfs}
+
+
+class RoceHost(Device):
+    """Keys are as above; values are text. `run_command` is AnsibleModule's; `root` is for tests."""
+
+    name = "roce"
+
+    def __init__(self, run_command, root: str = "/") -> None:
+        super().__init__()
+        self._run = run_command
+        self._root = root
+
+    def wanted(self, desired: dict) -> dict:
+        """Return the values asked for that this host offers."""
+        priority = desired["priority"]
+        asked: dict = {}
+        for name in desired["interfaces"]:
+            asked[f"trust {name}"] = desired["trust"]
+            asked[f"dscp {name} {desired['dscp']}"] = str(priority)
+            asked[f"pfc {name} {priority}"] = "on"
+            for side in ("rp", "np"):
+                asked[f"ecn {name} {side} {priority}"] = "1"
+            for parameter, value in desired["dcqcn"].items():
+                asked[f"dcqcn {name} {parameter}"] = str(value)
+        if desired["rdma_device"]:
+            asked[f"tos {desired['rdma_device']}"] = str(desired["type_of_service"])
+        if desired["governor"]:
+            cpus = glob.glob(self._root + _GOVERNORS)
+            if not cpus:
+                self.skip("governor", "the CPUs' frequency is not for this system to set")
+            for path in sorted(cpus):
+                asked["governor " + path.split("/cpu")[-2].partition("/")[0]] = desired["governor"]
+        found = {key: value for key, value in asked.items() if not self._missing(key, value)}
+        if desired["memlock"]:
+            limit = desired["memlock"]
+            found["memlock"] = f"* soft memlock {limit}\n* hard memlock {limit}\n"
+        return found
+
+    def read(self, keys: list) -> dict:
+        """Return the present values; None where there is none, or no longer a place for one."""
+        return {key: self._read(key) for key in keys}
+
+    def same(self, key: str, present: object, target: object) -> bool:
+        """True if nothing has to change. What the host no longer offers cannot be put back."""
+        if present is None and key != "memlock" and not key.startswith("dscp "):
+            return True
+        return present == target
+
+    def apply(self, changes: list) -> None:
+        """Write the values."""
+        for change in changes:
+            kind, _, rest = change.key.partition(" ")
+            try:
+                self._write(kind, rest.split(" "), change.before, change.after)
+            except OSError as error:
+                raise Refused(
+                    f"{change.key} = {change.after} is refused: {error.strerror}",
+                    "see what the NIC's driver and firmware allow",
+                ) from None
+
+    def _missing(self, key: str, value: str) -> bool:
+        """Skip a step that this host does not offer; return whether it was skipped."""
+        kind, _, rest = key.partition(" ")
+        words = rest.split(" ")
+        reason = ""
+        if kind in ("dscp", "pfc"):
+            _, reason = self._dcb("app" if kind == "dscp" else "pfc", words[0])
+        elif kind == "tos":
+            if not os.path.isdir(self._root + _CONFIGFS):
+                reason = "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)"
+            elif self._tos(words[0]) is None:
+                reason = f"rdma_cm does not know {words[0]}"
+        elif not self._path(kind, words):
+            reason = "the NIC's driver does not offer it"
+        elif kind == "governor":
+            offered = self._text(
+                os.path.dirname(self._path(kind, words)) + "/scaling_available_governors"
+            )
+            if offered is not None and value not in offered.split():
+                reason = f"the CPU offers {offered}"
+        if reason:
+            self.skip(key, reason)
+        return bool(reason)
+
+    def _read(self, key: str) -> object:
+        kind, _, rest = key.partition(" ")
+        words = rest.split(" ")
+        if kind == "memlock":
+            with contextlib.suppress(FileNotFoundError), open(self._root + _LIMITS) as file:
+                return file.read()
+            return None
+        if kind == "dscp":
+            pairs = self._dcb("app", words[0])[0].get("dscp_prio", [])
+            found = [str(pair[1]) for pair in pairs if str(pair[0]) == words[1]]
+            return found[0] if found else None
+        if kind == "pfc":
+            switched = self._dcb("pfc", words[0])[0].get("prio_pfc", [])
+            number = int(words[1])
+            return ("on" if switched[number] else "off") if number < len(switched) else None
+        if kind == "tos":
+            return self._tos(words[0])
+        return self._text(self._path(kind, words))
+
+    def _write(self, kind: str, words: list, before: object, after: object) -> None:
+        if kind == "memlock":
+            self._write_limits(after)
+        elif kind == "dscp":
+            # one DSCP may have several priorities: the new one is added before the old one goes
+            if after is not None:
+                self._set("app", "add", words[0], "dscp-prio", f"{words[1]}:{after}")
+            if before is not None:
+                self._set("app", "del", words[0], "dscp-prio", f"{words[1]}:{before}")
+        elif kind == "pfc":
+            self._set("pfc", "set", words[0], "prio-pfc", f"{words[1]}:{after}")
+        elif kind == "tos":
+            self._tos(words[0], str(after))
+        else:
+            with open(self._path(kind, words), "w") as file:
+                file.write(str(after))
+
+    def _write_limits(self, text: object) -> None:
+        path = self._root + _LIMITS
+        if text is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            return
+        write_whole(path, str(text))
+        os.chmod(path, 0o644)
+
+    def _path(self, kind: str, words: list) -> str:
+        """Return the file of a setting, "" if this host has none."""
+        net = f"{self._root}sys/class/net/{words[0]}"
+        if kind == "trust":
+            found = [f"{net}/qos/trust"]
+        elif kind == "ecn":
+            found = [f"{net}/ecn/roce_{words[1]}/enable/{words[2]}"]
+        elif kind == "governor":
+            found = [self._root + _GOVERNORS.replace("[0-9]*", words[0])]
+        else:
+            pci = os.path.basename(os.path.realpath(f"{net}/device"))
+            debugfs = f"{self._root}sys/kernel/debug/mlx5/{pci}/cc_params"
+            if words[1] in _DCQCN:
+                found = [path for _, path in places(_DCQCN[words[1]], debugfs, f"{net}/ecn")]
+            else:
+                found = [f"{debugfs}/{words[1]}"]
+        return next((path for path in found if os.path.isfile(path)), "")
+
+    def _text(self, path: str) -> object:
+        if not path or not os.path.isfile(path):
+            return None
+        with open(path) as file:
+            return file.read().strip()
+
+    def _tos(self, device: str, value: str = "") -> object:
+        """Return the type of service of a device's RoCE connections, after setting it if given.
+
+        Its folder is made for the purpose, as the driver's own tool does; the setting stays.
+        """
+        folder = f"{self._root}{_CONFIGFS}/{device}"
+        file_name = folder + "/ports/1/default_roce_tos"
+        made = False
+        try:
+            if not os.path.isdir(folder):
+                os.mkdir(folder)
+                made = True
+            if value:
+                with open(file_name, "w") as file:
+                    file.write(value)
+            return self._text(file_name)
+        except OSError:
+            if value:
+                raise
+            return None
+        finally:
+            if made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(folder)
+
+    def _dcb(self, what: str, name: str) -> tuple:
+        """Return what `dcb` shows of an interface, and why it shows nothing."""
+        try:
+            code, out, err = self._run(["dcb", "-j", what, "show", "dev", name])
+        except OSError:
+            return {}, "there is no dcb (iproute2 5.11 or later has it)"
+        if code:
+            said = " ".join(err.split())[:200]
+            return {}, f"the NIC's driver has no DCB ({said})" if said else "no dcb in iproute2"
+        try:
+            found = json.loads(out)
+        except ValueError:
+            found = None
+        return (found, "") if isinstance(found, dict) else ({}, "dcb answers something else")
+
+    def _set(self, what: str, verb: str, name: str, setting: str, value: str) -> None:
+        code, _, err = self._run(["dcb", what, verb, "dev", name, setting, value])
+        if code:
+            said = " ".join(err.split())[:200]
+            raise Refused(
+                f"dcb {what} {verb} {setting} {value} on {name} is refused: {said}",
+                "see whether firmware-controlled DCBX or lldpad holds the NIC's settings",
+            )
 
 
 def main() -> None:

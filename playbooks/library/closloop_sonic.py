@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 
-from ansible.module_utils import configdb
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.resp import CONFIG_DB, SOCKET, Redis, RedisError
+from ansible.module_utils.device.agent import configdb
+from ansible.module_utils.device.agent.resp import CONFIG_DB, SOCKET, Redis, RedisError, pairs
 
 DOCUMENTATION = r"""
 module: closloop_sonic
@@ -69,8 +69,7 @@ class Tables(Device):
     def read(self, keys: list) -> dict:
         """Return the whole rows."""
         replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
-        rows = [dict(zip(flat[::2], flat[1::2])) for flat in replies]
-        return {key: {"row": rows[n]} if rows[n] else None for n, key in enumerate(keys)}
+        return {key: {"row": pairs(flat)} if flat else None for key, flat in zip(keys, replies)}
 
     def same(self, key: str, present: object, target: object) -> bool:
         """True if the row has the fields asked for, or is the one that was there."""
@@ -100,8 +99,8 @@ class Tables(Device):
         """Write rows, referenced ones first; then remove rows, in the opposite order."""
         there = [change for change in changes if change.after is not None]
         gone = [change for change in changes if change.after is None]
-        there.sort(key=lambda change: _place(change.key))
-        gone.sort(key=lambda change: -_place(change.key))
+        there.sort(key=lambda change: configdb.place(change.key))
+        gone.sort(key=lambda change: -configdb.place(change.key))
         commands = []
         for change in there:
             if "fields" in change.after:
@@ -134,11 +133,6 @@ class Tables(Device):
             return "nothing"
         row = value.get("fields", value.get("row", {}))
         return " ".join(f"{name}={row[name]}" for name in sorted(row))
-
-
-def _place(key: str) -> int:
-    table = key.partition("|")[0]
-    return configdb.ORDER.index(table) if table in configdb.ORDER else len(configdb.ORDER)
 
 
 def main() -> None:

@@ -9,10 +9,11 @@ from inventory.files import load_testbed
 from orchestration import wiring
 from orchestration.analysis.stamp import stamp
 from orchestration.model.errors import TrialError
-from orchestration.model.records import DONE, UNFINISHED, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, UNFINISHED
 from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 from tuners.ecn.static import StaticEcn
 
 MS = 1_000_000
@@ -80,8 +81,8 @@ def test_the_record_has_the_shapes_of_the_testbed(run):
 
 def test_what_is_applied_is_what_is_read_back(run):
     _, _, record = run(tuner=static(30_000, 90_000, 0.25))
-    actions = record.actions
-    assert sorted(actions.queue) == list(range(len(TESTBED.queues)))
+    actions = record.changes["ecn"]
+    assert sorted(actions.targets) == list(range(len(TESTBED.queues)))
     assert set(actions.kmin_bytes) == {30_000}
     assert set(actions.kmax_bytes) == {90_000}
     np.testing.assert_allclose(actions.pmax, 0.25, rtol=1e-6)
@@ -105,15 +106,16 @@ def test_a_change_in_the_middle_takes_effect_at_once_and_loses_nothing(run):
     params |= {"kmin_bytes": never, "kmax_bytes": never}
     params |= {"then_kmin_bytes": early, "then_kmax_bytes": early}
     trial, _, record = run(traffic=(incast,), tuner=TunerSpec("step", params))
-    changed = record.actions.observed_ns > 0
-    assert sorted(record.actions.queue[changed]) == list(range(len(TESTBED.queues)))
-    assert set(record.actions.kmin_bytes[changed]) == {early}
-    assert record.actions.observed_ns[changed].min() >= at_ns
-    late_ns = record.actions.applied_ns[changed] - record.actions.observed_ns[changed]
+    actions = record.changes["ecn"]
+    changed = actions.observed_ns > 0
+    assert sorted(actions.targets[changed]) == list(range(len(TESTBED.queues)))
+    assert set(actions.kmin_bytes[changed]) == {early}
+    assert actions.observed_ns[changed].min() >= at_ns
+    late_ns = actions.applied_ns[changed] - actions.observed_ns[changed]
     assert late_ns.max() < trial.sample_period_ns
 
     marked = record.ports.marked_packets.sum(axis=1)
-    before = record.ports.t_ns <= record.actions.observed_ns[changed].min()
+    before = record.ports.t_ns <= actions.observed_ns[changed].min()
     assert marked[before].max() == 0
     assert marked[~before][0] > 0
     assert (record.flows.status == DONE).all()
@@ -125,22 +127,21 @@ def test_a_change_in_the_middle_takes_effect_at_once_and_loses_nothing(run):
 def test_a_decision_is_charged_its_latency(run, latency_ns):
     incast = dataclasses.replace(INCAST, size_bytes=2_000_000)
     _, _, record = run(traffic=(incast,), tuner=TunerSpec("random"), decision_latency_ns=latency_ns)
-    actions = record.actions
+    actions = record.changes["ecn"]
     changed = actions.observed_ns > 0
     assert changed.any()
     late_ns = actions.applied_ns[changed] - actions.observed_ns[changed]
     assert latency_ns <= late_ns.min() <= late_ns.max() <= latency_ns + 50
 
 
-class NoNumber(EcnTuner):
+class NoNumber(BaseTuner):
     """Sets a queue's pmax to NaN at its first decision."""
 
     def reset(self, testbed, seed):
         return StaticEcn(30_000, 90_000, 0.1).reset(testbed, seed)
 
     def act(self, observation):
-        one = np.array([1])
-        return SetThresholds(one, np.array([5_000]), np.array([9_000]), np.array([np.nan]))
+        return (ECN.change([1], 5_000, 9_000, np.nan),)
 
 
 def test_thresholds_that_are_no_numbers_fail_the_trial(backend, tmp_path):

@@ -1,6 +1,5 @@
 """A tuner given to `Backend.run` decides in this process, in place of the trial's own."""
 
-import dataclasses
 import os
 import time
 
@@ -9,11 +8,11 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration import wiring
-from orchestration.model.records import ActionRecords, NoAction
+from orchestration.model.codec import flattened
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 from tuners import registry
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 
 MS = 1_000_000
 TESTBED = load_testbed("rlcc-7")
@@ -21,7 +20,7 @@ TESTBED = load_testbed("rlcc-7")
 CLOCK_NS = 10
 
 
-class Watched(EcnTuner):
+class Watched(BaseTuner):
     """Lets another tuner decide, takes its time, and keeps what it saw."""
 
     def __init__(self, name="random", wall_s=0.0, fail_at=None):
@@ -100,21 +99,25 @@ def test_it_sees_what_the_record_says(run):
         both = record.ports.qlen_bytes[sample - 1 : sample + 1]
         np.testing.assert_allclose(reading.qlen_mean_bytes, both.mean(axis=0))
     # what it set is what it reads back at the next decision
-    first = record.actions.observed_ns == tuner.seen[0].t_ns
-    np.testing.assert_array_equal(tuner.seen[1].kmin_bytes, record.actions.kmin_bytes[first])
+    changes = record.changes["ecn"]
+    first = changes.observed_ns == tuner.seen[0].t_ns
+    read = tuner.seen[1].settings["ecn"]["kmin_bytes"]
+    np.testing.assert_array_equal(read, changes.kmin_bytes[first])
 
 
 def test_time_stands_still_while_it_thinks(run):
     """The same draws, here and in the trial's own tuner, quick and slow: the same changes."""
-    own = run(None, "random").actions
+    own = run(None, "random").changes["ecn"]
     for wall_s in (0.0, 0.02):
-        host = run(Watched(wall_s=wall_s)).actions
-        first = min(len(own.queue), len(host.queue))
-        for field in dataclasses.fields(ActionRecords):
-            timed = field.name.endswith("_ns")
+        host = run(Watched(wall_s=wall_s)).changes["ecn"]
+        first = min(len(own.targets), len(host.targets))
+        columns = flattened(vars(own))
+        assert len(columns) == 7
+        for name, values in columns.items():
+            timed = name.endswith("_ns")
             # The first setting is made before time 0, which differs by what was imported.
             rows = slice(len(TESTBED.queues) if timed else 0, first)
-            before, after = getattr(own, field.name)[rows], getattr(host, field.name)[rows]
+            before, after = values[rows], flattened(vars(host))[name][rows]
             tolerance = CLOCK_NS if timed else 0
             np.testing.assert_allclose(after, before, atol=tolerance, rtol=1e-12)
 
@@ -123,12 +126,12 @@ def test_one_that_does_nothing_leaves_the_setting(run):
     class Idle(Watched):
         def act(self, observation):
             self.seen.append(observation)
-            return NoAction()
+            return ()
 
     tuner = Idle("secn1")
     record = run(tuner)
-    assert set(record.actions.observed_ns) == {0}
-    assert set(tuner.seen[-1].kmax_bytes) == {200_000}
+    assert set(record.changes["ecn"].observed_ns) == {0}
+    assert set(tuner.seen[-1].settings["ecn"]["kmax_bytes"]) == {200_000}
 
 
 def test_its_errors_come_out_as_they_are(run):

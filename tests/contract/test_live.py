@@ -38,7 +38,6 @@ def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
         assert np.array_equal(getattr(shown, name), getattr(record.ports, name)[row]), name
     ended = np.count_nonzero((record.flows.end_ns >= 0) & (record.flows.end_ns <= shown.t_ns))
     assert abs(shown.flows_done - ended) <= 1  # one may end while it is being read
-    assert shown.changes == len(
-        np.unique(record.actions.applied_ns[record.actions.applied_ns <= shown.t_ns])
-    )
+    applied_ns = record.changes["ecn"].applied_ns
+    assert shown.changes == len(np.unique(applied_ns[applied_ns <= shown.t_ns]))
     assert not list(tmp_path.glob("*.partial"))

@@ -8,8 +8,10 @@ from orchestration.backends.fluid.rig import FluidRig
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.records import DONE, NoAction, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.session import Observers
 from traffic.schedule import make_schedule
 
 MS = 1_000_000
@@ -31,25 +33,28 @@ def rig(request, tmp_path):
 
 def thresholds(kmin: int, kmax: int, pmax: float, queues: list[int] | None = None):
     index = np.arange(QUEUES) if queues is None else np.array(queues)
-    count = len(index)
-    return SetThresholds(
-        index, np.full(count, kmin), np.full(count, kmax), np.full(count, float(pmax))
-    )
+    return (ECN.change(index, kmin, kmax, float(pmax)),)
+
+
+def thresholds_of(observation):
+    """Return kmin, kmax and pmax that were read."""
+    return tuple(observation.settings["ecn"][name] for name in ECN.column_names)
 
 
 def test_what_was_applied_is_what_is_observed(rig):
     rig.start()
     rig.wait_until(100_000)
-    applied = rig.apply(thresholds(1000, 2000, 0.5, [1, 3]))
-    assert applied.queues.tolist() == [1, 3]
+    (applied,) = rig.apply(thresholds(1000, 2000, 0.5, [1, 3])).changes
+    assert applied.knob == "ecn"
+    assert applied.targets.tolist() == [1, 3]
     assert applied.kmin_bytes.tolist() == [1000, 1000]
     rig.wait_until(200_000)
-    seen = rig.observe()
-    assert seen.kmin_bytes[[1, 3]].tolist() == [1000, 1000]
-    assert seen.kmax_bytes[[1, 3]].tolist() == [2000, 2000]
+    kmin, kmax, pmax = thresholds_of(rig.observe())
+    assert kmin[[1, 3]].tolist() == [1000, 1000]
+    assert kmax[[1, 3]].tolist() == [2000, 2000]
     # of the kernel's 32 bits
-    assert seen.pmax[[1, 3]].tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
-    assert seen.kmin_bytes[0] != 1000
+    assert pmax[[1, 3]].tolist() == pytest.approx([0.5, 0.5], rel=1e-6)
+    assert kmin[0] != 1000
 
 
 def test_an_observation_is_not_changed_by_what_comes_after(rig):
@@ -61,8 +66,9 @@ def test_an_observation_is_not_changed_by_what_comes_after(rig):
     rig.apply(thresholds(3000, 4000, 0.1))
     rig.wait_until(200_000)
     rig.observe()
-    assert set(before.kmin_bytes) == {1000}
-    assert before.pmax == pytest.approx(0.5, rel=1e-6)
+    kmin, _, pmax = thresholds_of(before)
+    assert set(kmin) == {1000}
+    assert pmax == pytest.approx(0.5, rel=1e-6)
     np.testing.assert_array_equal(before.tx_bytes, sent)
 
 
@@ -80,7 +86,7 @@ def test_a_change_of_thresholds_loses_nothing(rig):
         for name in ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets"):
             np.testing.assert_array_equal(getattr(before, name), getattr(after, name))
     assert after.dropped_packets.sum() == 0
-    flows = rig.flows() if isinstance(rig, FluidRig) else rig.outcome()[0]
+    flows = rig.finish(Observers()).flows
     assert (flows.status == DONE).all()
     assert flows.retransmits.sum() == 0
 
@@ -102,16 +108,16 @@ def test_impossible_thresholds_are_refused_and_change_nothing(rig, wrong):
     rig.apply(thresholds(1000, 2000, 0.5))
     with pytest.raises(ValueError):
         rig.apply(wrong)
-    seen = rig.observe()
-    assert set(seen.kmin_bytes) == {1000}
-    assert seen.pmax == pytest.approx(0.5, rel=1e-6)
+    kmin, _, pmax = thresholds_of(rig.observe())
+    assert set(kmin) == {1000}
+    assert pmax == pytest.approx(0.5, rel=1e-6)
 
 
 def test_no_action_changes_nothing(rig):
     rig.start()
     rig.apply(thresholds(1000, 2000, 0.5))
-    assert len(rig.apply(NoAction()).queues) == 0
-    assert set(rig.observe().kmax_bytes) == {2000}
+    assert rig.apply(()).changes == ()
+    assert set(thresholds_of(rig.observe())[1]) == {2000}
 
 
 def test_the_clock_is_where_it_was_sent(rig):

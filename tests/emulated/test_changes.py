@@ -20,11 +20,12 @@ import numpy as np
 from orchestration.device import qdiscs
 from orchestration.backends.emulated.changes import ThresholdChanges
 from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.guest import power_off, prepare_process
+from orchestration.backends.emulated.guest import prepare_process
+from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import NetlinkError
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric
-from orchestration.model.records import SetThresholds
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
+from orchestration.model.knobs import ECN
 
 
 def count_sends(changes):
@@ -47,22 +48,23 @@ def main():
     for number in range(20):
         queues = rng.permutation(total) if number == 0 else rng.choice(total, 1 + number, False)
         kmin = rng.integers(0, 100_000, len(queues))
-        action = SetThresholds(queues, kmin, kmin + 1_000, rng.random(len(queues)))
-        applied = rig.apply(action)
-        seen = rig.observe()
+        change = ECN.change(queues, kmin, kmin + 1_000, rng.random(len(queues)))
+        (applied,) = rig.apply((change,)).changes
+        good &= applied.targets.tolist() == queues.tolist()
+        seen = rig.observe().settings["ecn"]
         for name, values in wanted.items():
-            values[queues] = getattr(action, name)
-            good &= np.allclose(getattr(seen, name), values, rtol=1e-6)
-            good &= np.allclose(getattr(applied, name), getattr(action, name), rtol=1e-6)
+            values[queues] = change[name]
+            good &= np.allclose(seen[name], values, rtol=1e-6)
+            good &= np.allclose(applied[name], change[name], rtol=1e-6)
     say(test="set", good=bool(good))
 
     sent.clear()
-    again = SetThresholds(np.arange(total), *(wanted[n] for n in ("kmin_bytes", "kmax_bytes")),
-                          wanted["pmax"])
-    same = rig.apply(again)
+    again = ECN.change(np.arange(total), *(wanted[n] for n in ("kmin_bytes", "kmax_bytes")),
+                       wanted["pmax"])
+    (same,) = rig.apply((again,)).changes
     again.kmin_bytes[3] += 1
     again.pmax[7] /= 2
-    rig.apply(again)
+    rig.apply((again,))
     say(test="skip", sent=sent, same=bool((same.kmin_bytes == wanted["kmin_bytes"] - (
         np.arange(total) == 3)).all()))
 
@@ -89,7 +91,7 @@ def main():
     seen = rig.observe()
     at = [job.queue_places.index((switches[s], i)) for s, i in (
         (0, ifindex[0]), (0, ifindex[1]), (1, other[0]))]
-    say(test="after", kmin=seen.kmin_bytes[at].tolist())
+    say(test="after", kmin=seen.settings["ecn"]["kmin_bytes"][at].tolist())
 
 
 prepare_process()

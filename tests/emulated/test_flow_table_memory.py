@@ -3,10 +3,12 @@
 from collectors.bpf.compile import flow_table_object
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.backends.emulated import backend as emulated
-from orchestration.model.records import DONE, NoAction
+from orchestration.model.records import DONE
+from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import AllToAllSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.studies.bench.outcome import run_trial
 from traffic.schedule import make_schedule
+from tuners.base import BaseTuner
 from tuners.ecn.static import secn1
 
 MS = 1_000_000
@@ -38,8 +40,8 @@ def test_a_table_of_the_usual_size_loses_nothing():
     assert facts["most_entries_used"] <= 2 * 6 * 23 - 6 * 5
 
 
-class Watcher:
-    observes_flows = True
+class Watcher(BaseTuner):
+    observes = (*BaseTuner.observes, *FLOW_TABLE)
 
     def __init__(self):
         self.seen = []
@@ -49,13 +51,7 @@ class Watcher:
 
     def act(self, observation):
         self.seen.append(observation)
-        return NoAction()
-
-    def facts(self):
-        return {}
-
-    def trace(self):
-        return {}
+        return ()
 
 
 def test_flows_are_counted_at_the_queue_of_their_class(tmp_path):

@@ -8,12 +8,13 @@ import pytest
 from inventory.files import load_testbed
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE, NoAction, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import DONE, Setup
 from orchestration.model.trial import SingleFlowSpec, TrialSpec, TunerSpec
 from orchestration.studies.bench.outcome import run_trial
 from orchestration.wiring import backend
 from traffic.schedule import make_schedule
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 
 MS = 1_000_000
 RDMA, TCP = 0, 1  # the queues towards h1
@@ -124,7 +125,7 @@ def test_a_hosts_nic_serves_flows_of_all_classes_alike(tmp_path):
     assert sent[0] / sent.sum() == pytest.approx(0.5, abs=0.02)
 
 
-class OneQueueTuner(EcnTuner):
+class OneQueueTuner(BaseTuner):
     """Lets queues mark when they are full, but one, from `at_ns` on, early."""
 
     at_ns, early = 100_000, 30_000
@@ -135,14 +136,13 @@ class OneQueueTuner(EcnTuner):
 
     def reset(self, testbed, seed):
         full = np.array([queue.buffer_bytes for queue in testbed.queues])
-        return SetThresholds(np.arange(len(full)), full, full, np.ones(len(full)))
+        return Setup((ECN.change(np.arange(len(full)), full, full, 1.0),))
 
     def act(self, observation):
-        self.seen.append((observation.t_ns, observation.kmin_bytes.copy()))
+        self.seen.append((observation.t_ns, observation.settings["ecn"]["kmin_bytes"].copy()))
         if observation.t_ns // 100_000 != self.at_ns // 100_000:
-            return NoAction()
-        early = np.array([self.early])
-        return SetThresholds(np.array([self.queue]), early, early, np.ones(1))
+            return ()
+        return (ECN.change([self.queue], self.early, self.early, 1.0),)
 
 
 @pytest.mark.parametrize(("queue", "other"), [(RDMA, TCP), (TCP, RDMA)])

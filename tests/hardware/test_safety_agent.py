@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orchestration.device.agent.deadman_process import Process
-from orchestration.device.agent.frames import Decoder, encode
+from orchestration.device.agent.main import Decoder, encode
 
 # An agent whose folder and restoring are the test's: restoring appends the snapshot to a file.
 _AGENT = """

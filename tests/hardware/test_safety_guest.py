@@ -17,23 +17,25 @@ KILLS = 20
 PROGRAM = """
 import json, os, random, signal, socket, time, traceback
 from pathlib import Path
-from orchestration.device import qdiscs
+from orchestration.device import netlink, qdiscs
 from orchestration.backends.emulated.console import say
-from orchestration.backends.emulated.guest import power_off, prepare_process
+from orchestration.backends.emulated.guest import prepare_process
+from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
 from orchestration.backends.emulated.rig import Fabric
-from orchestration.device.agent import deadman, netlink, state
-from orchestration.device.agent.frames import Decoder, encode
+from orchestration.device.agent import deadman, state
+from orchestration.device.agent.main import Decoder, encode
 from orchestration.device.agent.main import Agent
-from orchestration.device.agent.netlink import Red, RouteSocket
+from orchestration.device.netlink import RouteSocket
+from orchestration.device.qdiscs import Red
 
 FOLDER = Path(os.environ["CLOSLOOP_JOB"])
 
 
 def reds():
     with RouteSocket() as route:
-        return [item for item in netlink.qdiscs(route) if item.kind == "red"]
+        return [item for item in qdiscs.qdiscs(route) if item.kind == "red"]
 
 
 def change_all(rng):
@@ -61,7 +63,7 @@ def foreign_red():
     route = RouteSocket()
     item = reds()[0]
     theirs = Red(400_000, 30_000, 90_000, 9, 21, 10, 85_899_345, 1, 15)
-    route.request([netlink.red_request(item.ifindex, item.handle, item.parent, theirs)])
+    route.request([qdiscs.red_request(item.ifindex, item.handle, item.parent, theirs)])
     name = socket.if_indextoname(item.ifindex)
     wanted = state.snapshot({"interfaces": [name]})
     (found,) = [qdisc["red"] for qdisc in wanted["interfaces"][name] if "red" in qdisc]
@@ -91,7 +93,7 @@ def queued_packets():
     (standing,) = reds()
     outcome = state.restore(wanted)
     (after,) = reds()
-    red = netlink.red_parameters(after.options)
+    red = qdiscs.red_parameters(after.options)
     # 40 s drain it
     time.sleep(40)
     late = state.restore(wanted)

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from collectors.readers import rdma as nic_agent
 from inventory.ansible import write_rack
+from inventory.cabling import Neighbour, Survey
 from inventory.rack import Access, Rack
-from inventory.survey import Neighbour, Survey
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.backends.hardware.nic import Nic
 from orchestration.backends.hardware.survey import (

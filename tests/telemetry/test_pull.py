@@ -20,9 +20,8 @@ from orchestration.campaign.expand import load_campaign
 from orchestration.cli.main import app
 from orchestration.model.errors import InputError, TrialError
 from orchestration.runner.run import run_campaign
-from orchestration.telemetry.flux import rows_of
-from orchestration.telemetry.pull import pull
-from orchestration.telemetry.push import push
+from orchestration.telemetry.pull import pull, rows_of
+from orchestration.telemetry.sender import push
 from orchestration.telemetry.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -17,14 +17,14 @@ from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import Summary, summarise
 from orchestration.artifacts.writer import write_trial
+from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
     FAILED,
-    ActionRecords,
+    ChangeRecords,
     Event,
     FlowRecords,
-    HostRecords,
-    PortRecords,
+    Samples,
     Schedule,
     TrialRecord,
 )
@@ -172,11 +172,21 @@ def _share_links(
             retransmits=np.zeros(count, np.int64),
             status=np.full(count, DONE),
         ),
-        ports=PortRecords(t_ns, *matrix),
-        actions=ActionRecords(
-            zeros, zeros, zeros, every, zeros + kmin, zeros + kmax, np.full(len(queues), pmax)
-        ),
-        hosts=HostRecords(t_ns, *(np.zeros((len(t_ns), 24), np.int64) for _ in range(4))),
+        samples={
+            "queue": Samples.of("queue", t_ns, *matrix),
+            "host": Samples.of(
+                "host", t_ns, *(np.zeros((len(t_ns), 24), np.int64) for _ in range(4))
+            ),
+        },
+        changes={
+            "ecn": ChangeRecords(
+                zeros,
+                zeros,
+                zeros,
+                every,
+                ECN.named(zeros + kmin, zeros + kmax, np.full(len(queues), pmax)),
+            )
+        },
         events=(Event(0, "start", "traffic starts"),),
         facts={"clock": "virtual", "kernel": "7.3.0", "offloads_on": []},
     )

@@ -13,6 +13,8 @@ from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import InputError, TrialError
+from orchestration.model.knobs import ECN
+from orchestration.model.records import ChangeRecords, Samples
 
 VALID = Stamp(True, (), ("flows",))
 
@@ -86,9 +88,13 @@ def test_a_trial_with_nothing_in_it_can_be_read(write, case):
     queues, hosts = len(case.testbed.queues), len(case.testbed.hosts)
     empty = dataclasses.replace(
         case.record,
-        ports=type(case.record.ports)(none, *(np.zeros((0, queues), np.int64) for _ in range(5))),
-        hosts=type(case.record.hosts)(none, *(np.zeros((0, hosts), np.int64) for _ in range(4))),
-        actions=type(case.record.actions)(*(none for _ in range(6)), none.astype(float)),
+        samples={
+            "queue": Samples.of("queue", none, targets=queues),
+            "host": Samples.of("host", none, targets=hosts),
+        },
+        changes={
+            "ecn": ChangeRecords(none, none, none, none, ECN.named(none, none, none.astype(float)))
+        },
         events=(),
     )
     result = read_trial(write(empty))

@@ -15,7 +15,7 @@ from orchestration.calibration.probes import path_kinds
 from orchestration.calibration.run import calibrate, correction
 from orchestration.cli.main import app
 from orchestration.model.errors import InputError
-from orchestration.model.records import PortRecords
+from orchestration.model.records import Samples
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +113,7 @@ def test_the_share_marked_by_queue_length():
     qlen, sent, marks = zeros.copy(), zeros.copy(), zeros.copy()
     qlen[:, queue], sent[:, queue] = lengths, packets
     marks[:, queue] = np.cumsum(10_000 * shares).astype(int)
-    ports = PortRecords(np.arange(len(lengths)) * 1000, qlen, zeros, sent, marks, zeros)
+    ports = Samples.of("queue", np.arange(len(lengths)) * 1000, qlen, zeros, sent, marks, zeros)
     found = marking(testbed, ports)
     assert [b.marked_share for b in found] == pytest.approx([0, 0.0143, 0.05, 0.0952], abs=2e-4)
     assert all(b.low <= b.wanted_share <= b.high for b in found)

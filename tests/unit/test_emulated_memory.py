@@ -12,8 +12,11 @@ from orchestration.backends.emulated import backend
 from orchestration.backends.emulated.backend import EmulatedBackend, guest_memory_bytes
 from orchestration.backends.emulated.kernel import boot
 from orchestration.backends.emulated.kernel.cache import Kernel
+from orchestration.model.codec import flattened
 from orchestration.model.errors import NotReadyError
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Applied, Observation, Schedule
+from orchestration.model.signals import names
 from orchestration.model.trial import TrialSpec, TunerSpec
 
 MS = 1_000_000
@@ -37,18 +40,18 @@ def trial(duration_ns, sample_period_ns):
     )
 
 
-def kept_bytes(tell, table):
+def kept_bytes(testbed, tell, table):
     """Memory that a recorder has taken once its table is made, and the table's bytes in a file."""
     tracemalloc.start()
     try:
-        recorder = Recorder()
+        recorder = Recorder(testbed)
         for number in range(READINGS):
             tell(recorder, number)
         made = table(recorder)
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    return taken + sum(value.nbytes for value in vars(made).values())
+    return taken + sum(value.nbytes for value in flattened(vars(made)).values())
 
 
 def planned_bytes(testbed, readings, decisions):
@@ -61,10 +64,12 @@ def test_readings_fit_with_their_table_and_the_file_it_is_written_to(name):
     queues = len(testbed.queues)
 
     def tell(recorder, number):
-        columns = [np.zeros(queues, dtype=np.int64) for _ in range(8)]
-        recorder.observed(Observation(number, *columns, np.zeros(queues)))
+        values = {name: np.zeros(queues, dtype=np.int64) for name in names("queue")}
+        columns = [np.zeros(queues, dtype=np.int64) for _ in range(2)]
+        settings = {"ecn": ECN.named(*columns, np.zeros(queues))}
+        recorder.observed(Observation(number, np.zeros(queues, dtype=np.int64), values, settings))
 
-    least = kept_bytes(tell, lambda recorder: recorder.ports(queues))
+    least = kept_bytes(testbed, tell, lambda recorder: recorder.samples()["queue"])
     assert least <= planned_bytes(testbed, READINGS, 0) <= 5 * least
 
 
@@ -75,9 +80,11 @@ def test_decisions_that_set_every_queue_fit_with_their_table_and_its_file(name):
 
     def tell(recorder, number):
         columns = [np.zeros(queues, dtype=np.int64) for _ in range(3)]
-        recorder.applied(number, number, Applied(number, *columns, np.zeros(queues)))
+        targets, kmin, kmax = columns
+        change = ECN.change(targets, kmin, kmax, np.zeros(queues))
+        recorder.applied(number, number, Applied(number, (change,)))
 
-    least = kept_bytes(tell, lambda recorder: recorder.actions())
+    least = kept_bytes(testbed, tell, lambda recorder: recorder.changes()["ecn"])
     assert least <= planned_bytes(testbed, 0, READINGS) <= 2 * least
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from orchestration.artifacts.reader import read_trial
-from orchestration.exchange.csv_import import import_csv
+from orchestration.exchange.csv_flows import import_csv
 from orchestration.exchange.imported import write_imported
 from orchestration.model.errors import InputError
 
@@ -148,10 +148,10 @@ def test_two_flows_alike_are_told_apart_by_their_numbers(imported):
 
 
 def test_a_block_of_rows_ends_nowhere(imported, monkeypatch):
-    from orchestration.exchange import delimited
+    from orchestration.model import csv_columns
 
     whole = imported().table("schedule")
-    monkeypatch.setattr(delimited, "_BLOCK_ROWS", 2)
+    monkeypatch.setattr(csv_columns, "_BLOCK_ROWS", 2)
     with pytest.raises(InputError, match=r"flows\.csv:4: has 6 cells"):
         imported(TABLE.replace(";rpc;", ";rpc"))
     with pytest.raises(InputError, match="imported there already"):

@@ -16,8 +16,7 @@ from inventory import testbed_json
 from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.exchange.csv_export import export_csv
-from orchestration.exchange.csv_import import import_csv
+from orchestration.exchange.csv_flows import export_csv, import_csv
 from orchestration.exchange.hpcc_export import export_hpcc
 from orchestration.exchange.hpcc_import import HpccFiles, import_hpcc
 from orchestration.exchange.imported import write_imported

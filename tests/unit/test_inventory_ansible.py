@@ -10,7 +10,7 @@ import pytest
 
 from inventory.ansible import load_rack, write_rack
 from inventory.ansible_schema import DEVICE_NAMES, RACK_NAMES
-from inventory.ansible_skeleton import is_example, skeleton
+from inventory.ansible_text import is_example, skeleton
 from inventory.files import known_testbeds, load_testbed
 from inventory.rack import Access, Corridor, Rack, Safety
 from inventory.topology import Testbed, TrafficClass

@@ -4,9 +4,8 @@ import dataclasses
 
 import pytest
 
-from inventory.cabling import judge
+from inventory.cabling import InterfaceState, Neighbour, Survey, judge
 from inventory.rack import Access, Rack
-from inventory.survey import InterfaceState, Neighbour, Survey
 from inventory.topology import Device, LinkSpec, Testbed
 
 RATE = 25 * 10**9

@@ -2,10 +2,10 @@
 
 import pytest
 
-from collectors.readers.links import read_links
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.links import LinkWatch
+from orchestration.device.agent.kernel import read_links
 from orchestration.device.agent.main import OperationError
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.model.errors import TrialError

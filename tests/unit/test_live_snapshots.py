@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
-from collectors.live import LiveObserver
 from collectors.snapshot import (
     SNAPSHOT_FILE,
+    LiveObserver,
     SnapshotError,
     decode_snapshot,
     encode_snapshot,
@@ -16,6 +16,8 @@ from collectors.snapshot import (
 )
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
+from orchestration.model.codec import flattened
+from orchestration.model.knobs import ECN
 from orchestration.model.records import Applied, Observation
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
@@ -31,14 +33,14 @@ def reading(tick, queue=(0, 0), late_ns=0):
     return Observation(
         t_ns=tick * PERIOD_NS + late_ns,
         age_ns=zero,
-        qlen_bytes=np.array(queue),
-        tx_bytes=zero + 1000 * tick,
-        tx_packets=zero + tick,
-        marked_packets=zero + tick // 2,
-        dropped_packets=zero,
-        kmin_bytes=zero + 5_000,
-        kmax_bytes=zero + 10_000,
-        pmax=np.array([0.5, 1.0]),
+        values={
+            "qlen_bytes": np.array(queue),
+            "tx_bytes": zero + 1000 * tick,
+            "tx_packets": zero + tick,
+            "marked_packets": zero + tick // 2,
+            "dropped_packets": zero,
+        },
+        settings={"ecn": ECN.named(zero + 5_000, zero + 10_000, np.array([0.5, 1.0]))},
     )
 
 
@@ -62,18 +64,28 @@ def shown(tmp_path):
 def test_a_snapshot_is_read_back_as_it_was_written(tmp_path, shown):
     observer = LiveObserver(tmp_path, TRIAL, lambda: 7)
     three = np.arange(3)
-    observer.applied(0, 0, Applied(10, three, three * 100, three * 200, three / 4))
+    change = ECN.change(three, three * 100, three * 200, three / 4)
+    observer.applied(0, 0, Applied(10, (change,)))
     observer.observed(reading(1, (300, 400)))
     found = shown()
     assert (found.t_ns, found.samples, found.flows_done, found.changes) == (PERIOD_NS, 1, 7, 1)
     assert found.qlen_bytes.tolist() == [300, 400]
-    assert found.pmax.tolist() == [0.5, 1.0]
-    (change,) = found.recent
-    assert (change.applied_ns, change.queues) == (10, 3)
-    assert (change.kmin_bytes, change.kmax_bytes, change.pmax) == ((0, 200), (0, 400), (0.0, 0.5))
+    assert found.settings["ecn"]["pmax"].tolist() == [0.5, 1.0]
+    (turned,) = found.recent
+    assert (turned.t_ns, turned.applied_ns, turned.knob, turned.targets) == (0, 10, "ecn", 3)
+    assert turned.ranges == {"kmin_bytes": (0, 200), "kmax_bytes": (0, 400), "pmax": (0.0, 0.5)}
     again = decode_snapshot(encode_snapshot(found))
+    assert again.recent == found.recent
     for field in dataclasses.fields(found):
-        assert np.array_equal(getattr(again, field.name), getattr(found, field.name)), field.name
+        before, after = (getattr(one, field.name) for one in (found, again))
+        if field.name in ("values", "before", "settings"):
+            before, after = flattened(before), flattened(after)
+            assert before.keys() == after.keys()
+            assert before, field.name
+            for name in before:
+                assert np.array_equal(after[name], before[name]), name
+        else:
+            assert np.array_equal(after, before), field.name
 
 
 def test_a_snapshot_sums_up_what_was_read_since_the_one_before(tmp_path, wall, shown):
@@ -88,7 +100,7 @@ def test_a_snapshot_sums_up_what_was_read_since_the_one_before(tmp_path, wall, s
     assert (found.before_ns, found.t_ns, found.samples) == (PERIOD_NS, 4 * PERIOD_NS, 4)
     assert found.peak_bytes.tolist() == [500, 30]
     assert found.mean_bytes.tolist() == [300, 10]
-    assert (found.tx_bytes - found.before_tx_bytes).tolist() == [3000, 3000]
+    assert (found.tx_bytes - found.before["tx_bytes"]).tolist() == [3000, 3000]
 
 
 def test_readings_off_their_time_are_counted(tmp_path, wall, shown):
@@ -101,7 +113,7 @@ def test_readings_off_their_time_are_counted(tmp_path, wall, shown):
 
 def test_where_no_wall_clock_can_be_read_samples_are_counted(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr("collectors.live.replace_file", lambda path, data: written.append(data))
+    monkeypatch.setattr("collectors.snapshot.replace_file", lambda path, data: written.append(data))
     long = dataclasses.replace(TRIAL, duration_ns=5_000 * PERIOD_NS)
 
     def no_clock():
@@ -140,7 +152,7 @@ def test_what_is_no_snapshot_is_refused(damage):
 def test_a_truncated_or_newer_snapshot_is_refused(tmp_path, shown):
     LiveObserver(tmp_path, TRIAL, lambda: 0).observed(reading(1))
     data = (tmp_path / SNAPSHOT_FILE).read_bytes()
-    for bad in (data[:-8], data + b"12345678", data.replace(b'"format":1', b'"format":2')):
+    for bad in (data[:-8], data + b"12345678", data.replace(b'"format":2', b'"format":3')):
         with pytest.raises(SnapshotError):
             decode_snapshot(bad)
 
@@ -154,13 +166,10 @@ def test_watching_changes_no_result(tmp_path, monkeypatch):
 
     def outcome():
         record = FluidBackend().run(spec, testbed, schedule, tmp_path, lambda *_: None)
-        return {
-            (table, name): values
-            for table in ("flows", "ports", "actions", "hosts")
-            for name, values in vars(getattr(record, table)).items()
-        }
+        tables = {"flows": record.flows, **record.samples, **record.changes}
+        return flattened({name: vars(table) for name, table in tables.items()})
 
-    monkeypatch.setattr("collectors.live.EVERY_S", 0.0)
+    monkeypatch.setattr("collectors.snapshot.EVERY_S", 0.0)
     watched = outcome()
     assert (tmp_path / SNAPSHOT_FILE).exists()
     monkeypatch.setattr(LiveObserver, "observed", lambda *_: None)

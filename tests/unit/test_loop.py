@@ -7,10 +7,11 @@ from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.errors import TrialError
-from orchestration.model.records import NoAction, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Setup
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
-from tuners.base import EcnTuner
+from tuners.base import BaseTuner
 
 US, MS = 1_000, 1_000_000
 TESTBED = load_testbed("rlcc-7")
@@ -21,10 +22,10 @@ BUFFER = TESTBED.queues[0].buffer_bytes
 def setting(kmin=5_000, kmax=200_000, pmax=0.1, queues=None, dtype=np.int64):
     index = np.arange(QUEUES) if queues is None else np.array(queues)
     kmins, kmaxs = (np.full(len(index), value, dtype=dtype) for value in (kmin, kmax))
-    return SetThresholds(index, kmins, kmaxs, np.full(len(index), float(pmax)))
+    return (ECN.change(index, kmins, kmaxs, np.full(len(index), float(pmax))),)
 
 
-class Scripted(EcnTuner):
+class Scripted(BaseTuner):
     """Answers with `actions`, the first of them at reset, and keeps what it was shown."""
 
     def __init__(self, *actions):
@@ -32,11 +33,11 @@ class Scripted(EcnTuner):
         self.seen = []
 
     def reset(self, testbed, seed):
-        return self.actions.pop(0)
+        return Setup(self.actions.pop(0))
 
     def act(self, observation):
         self.seen.append(observation)
-        return self.actions.pop(0) if self.actions else NoAction()
+        return self.actions.pop(0) if self.actions else ()
 
 
 def run(tmp_path, tuner, **changes):
@@ -54,9 +55,9 @@ def run(tmp_path, tuner, **changes):
 
 @pytest.mark.parametrize("latency_ns", [0, 1, 50 * US, 99 * US])
 def test_a_change_takes_effect_a_latency_after_its_reading(tmp_path, latency_ns):
-    tuner = Scripted(setting(), NoAction(), setting(pmax=0.2), setting(pmax=0.3))
+    tuner = Scripted(setting(), (), setting(pmax=0.2), setting(pmax=0.3))
     _, _, record = run(tmp_path, tuner, decision_latency_ns=latency_ns)
-    actions = record.actions
+    actions = record.changes["ecn"]
     later = actions.observed_ns > 0
     assert sorted(set(actions.observed_ns[later])) == [200 * US, 300 * US]
     assert set(actions.applied_ns[later] - actions.observed_ns[later]) == {latency_ns}
@@ -97,7 +98,7 @@ def test_thresholds_out_of_bounds_are_clamped_counted_and_in_the_stamp(tmp_path)
         setting(),
     )
     trial, schedule, record = run(tmp_path, tuner)
-    actions = record.actions
+    actions = record.changes["ecn"]
     assert actions.kmax_bytes.max() == BUFFER
     assert actions.kmin_bytes.min() == 0
     assert actions.pmax.max() == 1.0
@@ -132,7 +133,7 @@ LABEL = TESTBED.queues[2].label
 )
 def test_impossible_thresholds_fail_the_trial_and_say_whose(tmp_path, bad, says):
     with pytest.raises(TrialError) as caught:
-        run(tmp_path, Scripted(setting(), NoAction(), bad))
+        run(tmp_path, Scripted(setting(), (), bad))
     assert caught.value.message.startswith("tuner 'secn1' set impossible thresholds")
     assert says in caught.value.message
     assert "train" in caught.value.remedy

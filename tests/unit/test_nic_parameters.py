@@ -9,14 +9,13 @@ import pytest
 from collectors.readers import rdma as agent
 from inventory.rack import Access
 from orchestration.backends.hardware.nic import (
-    BY_NAME,
-    PARAMETERS,
     CounterSeries,
     Nic,
     parse_mlxconfig,
     parse_rdma_statistic,
     validate,
 )
+from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS
 from orchestration.device.agent.main import OperationError
 from orchestration.model.errors import InputError
 

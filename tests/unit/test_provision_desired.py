@@ -10,8 +10,7 @@ from inventory.rack import Access, Rack
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
-from orchestration.provision.desired import RoceSettings, desired_state
-from orchestration.provision.inventory import login, playbook_inventory
+from orchestration.provision.desired import RoceSettings, desired_state, login, playbook_inventory
 
 GBPS = 10**9
 

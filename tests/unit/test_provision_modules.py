@@ -26,9 +26,13 @@ FOLDERS = [
 # as Ansible does with its setting `module_utils`
 ansible_utils.__path__ = [*ansible_utils.__path__, *FOLDERS]
 
-from ansible.module_utils.closloop import queues, roce, routes, sysctls  # noqa: E402
-from ansible.module_utils.closloop.reconcile import Device, Refused, reconcile  # noqa: E402
-from ansible.module_utils.closloop.saved import Saved  # noqa: E402
+from ansible.module_utils.closloop import queues, routes, sysctls  # noqa: E402
+from ansible.module_utils.closloop.reconcile import (  # noqa: E402
+    Device,
+    Refused,
+    Saved,
+    reconcile,
+)
 
 # Ansible puts an object there that torch, in the same process here, cannot trace.
 sys.intern = INTERN
@@ -225,7 +229,7 @@ TWO = {"shaper": SHAPER, "reds": [RED, RED], "weights": [30, 70], "frame_bytes":
 
 def as_reported(wanted):
     """The disciplines as a kernel reports them, once they are made."""
-    parts = [queues.decode(request) for request in queues.expected_requests(7, wanted)]
+    parts = [queues.decode(request) for request in queues.qdiscs.stack(7, wanted)]
     return [{**part._asdict(), "options": part.options.hex()} for part in parts]
 
 
@@ -408,7 +412,7 @@ def test_a_roce_host_is_set_and_put_back(machine, tmp_path_factory):
     before = tree(machine), list(dcb.pfc), list(dcb.dscp)
 
     def bring(state="present"):
-        host = roce.RoceHost(dcb, f"{machine}/")
+        host = load_module("closloop_roce").RoceHost(dcb, f"{machine}/")
         return reconcile(host, DESIRED, Saved("roce", saved), state, False)
 
     result = bring()
@@ -435,7 +439,7 @@ def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
         return 1, "", "Attribute read: Operation not supported\n"
 
     (tmp_path / "etc/security/limits.d").mkdir(parents=True)
-    host = roce.RoceHost(no_dcb, f"{tmp_path}/")
+    host = load_module("closloop_roce").RoceHost(no_dcb, f"{tmp_path}/")
     assert list(host.wanted(DESIRED)) == ["memlock"]
     assert {entry["step"]: entry["reason"] for entry in host.skipped} == {
         "governor": "the CPUs' frequency is not for this system to set",

@@ -5,8 +5,7 @@ import pytest
 from inventory.rack import Access
 from orchestration.cli.provision import parameters, skipped_steps
 from orchestration.model.errors import InputError
-from orchestration.provision.explain import explain
-from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally
+from orchestration.provision.outcome import ProvisionResult, Skipped, Step, Tally, explain
 
 LEAF = Access("leaf1", "192.0.2.1", 2222, "admin")
 H1 = Access("h1", "192.0.2.2")

@@ -227,7 +227,7 @@ def test_json_has_objects_where_the_table_has_json(two, tmp_path):
 INTERRUPTED = """
 import os, signal, sys, threading, time
 from orchestration.query import Runs
-from orchestration.query.interrupt import interruptible
+from orchestration.query.database import interruptible
 runs = Runs(sys.argv[1])
 query = "select sum(x * 7 % 5) from range(1000000000) as a(x) where sqrt(x) % 3 < 0.1"
 relation = runs.sql(query)

@@ -20,7 +20,7 @@ from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
 from orchestration.replay.build import build_replays
-from orchestration.replay.request import ReplayRequest
+from orchestration.replay.drafts import ReplayRequest
 from traffic.schedule import make_schedule
 
 PARENT = """campaign: old

@@ -5,7 +5,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError
-from orchestration.model.records import NoAction, Observation, SetThresholds
+from orchestration.model.records import Observation, Setup
 from orchestration.model.trial import TunerSpec
 from tuners import registry
 from tuners.recorded import read_actions
@@ -23,7 +23,7 @@ def recorded(tmp_path, *rows: str) -> str:
 
 def reading(t_ns: int) -> Observation:
     zeros = np.zeros(len(TESTBED.queues), dtype=np.int64)
-    return Observation(t_ns, *(zeros for _ in range(8)), pmax=zeros.astype(float))
+    return Observation(t_ns, zeros, {"qlen_bytes": zeros})
 
 
 def test_actions_come_at_the_first_reading_at_or_after_their_time(tmp_path):
@@ -35,15 +35,18 @@ def test_actions_come_at_the_first_reading_at_or_after_their_time(tmp_path):
     )
     tuner = registry.create(TunerSpec("recorded", {"actions": path}))
     start = tuner.reset(TESTBED, 1)
-    assert isinstance(start, SetThresholds)
-    assert (start.queues.tolist(), start.kmin_bytes.tolist()) == ([0], [1000])
-    assert isinstance(tuner.act(reading(99)), NoAction)
-    action = tuner.act(reading(100))
-    assert (action.queues.tolist(), action.kmax_bytes.tolist()) == ([1], [4000])
-    assert action.pmax.tolist() == [0.25]
-    assert isinstance(tuner.act(reading(200)), NoAction)
-    assert tuner.act(reading(300)).kmin_bytes.tolist() == [5000]
-    assert isinstance(tuner.act(reading(400)), NoAction)
+    assert isinstance(start, Setup)
+    (change,) = start.action
+    assert change.knob == "ecn"
+    assert (change.targets.tolist(), change.kmin_bytes.tolist()) == ([0], [1000])
+    assert tuner.act(reading(99)) == ()
+    (change,) = tuner.act(reading(100))
+    assert (change.targets.tolist(), change.kmax_bytes.tolist()) == ([1], [4000])
+    assert change.pmax.tolist() == [0.25]
+    assert tuner.act(reading(200)) == ()
+    (change,) = tuner.act(reading(300))
+    assert change.kmin_bytes.tolist() == [5000]
+    assert tuner.act(reading(400)) == ()
     assert tuner.facts() == {"recorded_changes": 3, "repeated_changes": 3}
 
 
@@ -55,9 +58,9 @@ def test_on_a_coarser_grid_the_last_setting_of_each_queue_counts(tmp_path):
         f"200,{SWITCH},eth2,0,5,6,0.5",
     )
     tuner = registry.create(TunerSpec("recorded", {"actions": path}))
-    assert isinstance(tuner.reset(TESTBED, 1), NoAction)
-    action = tuner.act(reading(1000))
-    assert dict(zip(action.queues.tolist(), action.kmin_bytes.tolist(), strict=True)) == {
+    assert tuner.reset(TESTBED, 1) == Setup()
+    (change,) = tuner.act(reading(1000))
+    assert dict(zip(change.targets.tolist(), change.kmin_bytes.tolist(), strict=True)) == {
         2: 5,
         0: 3,
     }
@@ -93,4 +96,4 @@ def test_thresholds_read_back_as_they_were_written(tmp_path):
     """The kernel has pmax as a share of 2^32: every bit of what it reports counts."""
     pmax = 0.009999999893433415
     path = recorded(tmp_path, f"0,{SWITCH},eth0,0,1,2,{pmax!r}")
-    assert read_actions(path, TESTBED).pmax.tolist() == [pmax]
+    assert read_actions(path, TESTBED).change.pmax.tolist() == [pmax]

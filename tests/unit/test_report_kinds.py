@@ -19,7 +19,8 @@ from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.report import report
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.records import MISSING, ActionRecords, PortRecords
+from orchestration.model.knobs import ECN
+from orchestration.model.records import MISSING, ChangeRecords, Samples
 from orchestration.model.trial import TunerSpec
 
 
@@ -44,9 +45,16 @@ def written(tmp_path, cases):
 
 
 def without_ports(record):
-    empty = np.zeros((0, record.ports.qlen_bytes.shape[1]), dtype=np.int64)
-    ports = PortRecords(np.zeros(0, dtype=np.int64), empty, empty, empty, empty, empty)
-    return dataclasses.replace(record, ports=ports)
+    return with_ports(record, record.ports.upto(0))
+
+
+def with_ports(record, ports):
+    return dataclasses.replace(record, samples={**record.samples, "queue": ports})
+
+
+def with_lengths(record, qlen_bytes):
+    values = {**record.ports.values, "qlen_bytes": qlen_bytes}
+    return with_ports(record, Samples(record.ports.t_ns, values))
 
 
 def half_unknown(record):
@@ -54,18 +62,18 @@ def half_unknown(record):
     length = record.ports.qlen_bytes.copy()
     length[1::2, :10] = MISSING
     length[:, 10] = MISSING
-    return dataclasses.replace(record, ports=dataclasses.replace(record.ports, qlen_bytes=length))
+    return with_lengths(record, length)
 
 
 def acting(record):
     queues = record.ports.qlen_bytes.shape[1]
     at = np.repeat(np.arange(0, 900_000, 100_000), queues)
     kmax = 50_000 + 10_000 * (at // 100_000 % 3)
-    actions = ActionRecords(
-        at, at + 20_000, at + 30_000, np.tile(np.arange(queues), 9), kmax // 4, kmax,
-        np.full(len(at), 0.1),
+    changes = ChangeRecords(
+        at, at + 20_000, at + 30_000, np.tile(np.arange(queues), 9),
+        ECN.named(kmax // 4, kmax, np.full(len(at), 0.1)),
     )  # fmt: skip
-    return dataclasses.replace(record, actions=actions)
+    return dataclasses.replace(record, changes={"ecn": changes})
 
 
 def test_a_run_without_samples_of_ports_has_its_flows_and_says_what_it_lacks(written):
@@ -77,8 +85,7 @@ def test_a_run_without_samples_of_ports_has_its_flows_and_says_what_it_lacks(wri
 
 
 def always_empty(record):
-    ports = dataclasses.replace(record.ports, qlen_bytes=np.zeros_like(record.ports.qlen_bytes))
-    return dataclasses.replace(record, ports=ports)
+    return with_lengths(record, np.zeros_like(record.ports.qlen_bytes))
 
 
 def test_queues_that_held_nothing_have_no_empty_picture(written):
@@ -90,10 +97,9 @@ def test_queues_that_held_nothing_have_no_empty_picture(written):
 def one_queue_only(record):
     ports = {
         name: np.where(np.arange(values.shape[1]) == 3, values, MISSING)
-        for name, values in vars(record.ports).items()
-        if name != "t_ns"
+        for name, values in record.ports.values.items()
     }
-    return dataclasses.replace(record, ports=PortRecords(record.ports.t_ns, **ports))
+    return with_ports(record, Samples(record.ports.t_ns, ports))
 
 
 def test_ports_without_samples_are_no_rows_of_the_picture_over_time(written):

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.model.records import NoAction, Observation, SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Observation
 from orchestration.model.trial import TunerSpec
 from tuners import registry
 from tuners.ecn.templates import acc_templates, graphcc_templates, pet_templates
@@ -30,19 +31,22 @@ def fabric(*gigabits: int, classes=()) -> Testbed:
 
 
 class Driven:
-    """A tuner that is shown what each queue sends and holds, period after period."""
+    """A tuner that is shown what each queue sends and holds, period after period.
+
+    Its steps return the change of thresholds, None for nothing.
+    """
 
     def __init__(self, name: str, testbed: Testbed, seed: int = 7, **params) -> None:
         self.tuner = registry.create(TunerSpec(name, params))
         self.testbed = testbed
         self.rates = np.array([queue.rate_bps for queue in testbed.queues])
-        self.start = self.tuner.reset(testbed, seed)
+        (self.start,) = self.tuner.reset(testbed, seed).action
         self.threshold = self.start.kmin_bytes.copy()
         self.packets = np.zeros(len(self.rates))
         self.t_ns = 0
 
     def step(self, busy=0.0, qlen=0):
-        """One period in which each link was busy for a share of the time; return the action."""
+        """One period in which each link was busy for a share of the time; return the change."""
         self.t_ns += PERIOD_NS
         wire = FRAME + self.testbed.framing_bytes
         self.packets += np.asarray(busy) * self.rates * PERIOD_S / 8 / wire
@@ -52,21 +56,24 @@ class Driven:
             Observation(
                 t_ns=self.t_ns,
                 age_ns=zeros,
-                qlen_bytes=zeros + np.asarray(qlen),
-                tx_bytes=packets * FRAME,
-                tx_packets=packets,
-                marked_packets=zeros,
-                dropped_packets=zeros,
-                kmin_bytes=self.threshold,
-                kmax_bytes=self.threshold,
-                pmax=np.ones(len(zeros)),
+                values={
+                    "qlen_bytes": zeros + np.asarray(qlen),
+                    "tx_bytes": packets * FRAME,
+                    "tx_packets": packets,
+                    "marked_packets": zeros,
+                    "dropped_packets": zeros,
+                },
+                settings={"ecn": ECN.named(self.threshold, self.threshold, np.ones(len(zeros)))},
             )
         )
-        if isinstance(action, SetThresholds):
-            assert (action.kmin_bytes == action.kmax_bytes).all(), "one threshold, as in DCTCP"
-            assert (action.pmax == 1.0).all()
-            self.threshold[action.queues] = action.kmin_bytes
-        return action
+        if not action:
+            return None
+        (change,) = action
+        assert change.knob == "ecn"
+        assert (change.kmin_bytes == change.kmax_bytes).all(), "one threshold, as in DCTCP"
+        assert (change.pmax == 1.0).all()
+        self.threshold[change.targets] = change.kmin_bytes
+        return change
 
 
 # AMT
@@ -74,8 +81,8 @@ class Driven:
 
 def test_amt_waits_for_two_readings():
     amt = Driven("amt", fabric(25, 25), start_bytes=50_000)
-    assert isinstance(amt.step(busy=[1.0, 0.0]), NoAction)
-    assert isinstance(amt.step(busy=[1.0, 0.0]), SetThresholds)
+    assert amt.step(busy=[1.0, 0.0]) is None
+    assert amt.step(busy=[1.0, 0.0]) is not None
 
 
 def test_amt_lowers_the_threshold_of_a_full_link_and_raises_that_of_one_with_room():
@@ -91,7 +98,7 @@ def test_amt_stops_at_its_bounds_and_then_leaves_the_queue_alone(busy, end):
     for _ in range(60):
         action = amt.step(busy)
     assert amt.threshold.tolist() == [end]
-    assert isinstance(action, NoAction)
+    assert action is None
 
 
 def test_amt_settles_at_the_least_threshold_that_keeps_the_link_full():
@@ -143,10 +150,10 @@ def test_qaecn_keeps_to_its_bounds_which_grow_with_the_rate():
 def test_qaecn_leaves_steady_queues_alone():
     qaecn = Driven("qaecn", fabric(25, 25))
     qaecn.step(qlen=[0, 100_000])
-    assert isinstance(qaecn.step(qlen=[0, 100_000]), NoAction)
-    assert isinstance(qaecn.step(qlen=[0, 100_900]), NoAction), "less than a packet"
+    assert qaecn.step(qlen=[0, 100_000]) is None
+    assert qaecn.step(qlen=[0, 100_900]) is None, "less than a packet"
     changed = qaecn.step(qlen=[0, 110_000])
-    assert changed.queues.tolist() == [1]
+    assert changed.targets.tolist() == [1]
 
 
 def test_a_standing_queue_stays_above_qaecns_threshold():
@@ -167,7 +174,7 @@ def test_the_placebo_draws_every_template_equally_often(name, templates):
     count, testbed = len(templates), fabric(*[25] * 40)
     placebo = registry.create(TunerSpec("random", {"templates": name}))
     placebo.reset(testbed, 3)
-    drawn = [placebo.act(None) for _ in range(count)]
+    drawn = [change for _ in range(count) for change in placebo.act(None)]
     settings = np.concatenate([np.c_[a.kmin_bytes, a.kmax_bytes, a.pmax] for a in drawn])
     known = np.c_[templates.kmin_bytes, templates.kmax_bytes, templates.pmax]
     found, times = np.unique(settings, axis=0, return_counts=True)
@@ -182,7 +189,10 @@ def test_the_placebo_follows_its_seed():
     testbed = fabric(25, 25, 25, 25)
     one, same, other = (Driven("random", testbed, seed=seed) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.start.kmax_bytes, same.start.kmax_bytes)
-    rows = [np.concatenate([d.tuner.act(None).pmax for _ in range(9)]) for d in (one, same, other)]
+    rows = [
+        np.concatenate([change.pmax for _ in range(9) for change in driven.tuner.act(None)])
+        for driven in (one, same, other)
+    ]
     np.testing.assert_array_equal(rows[0], rows[1])
     assert (rows[0] != rows[2]).any()
 

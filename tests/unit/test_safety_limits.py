@@ -6,35 +6,32 @@ import pytest
 from inventory.rack import Corridor
 from orchestration.backends.hardware.safety.breaker import Breaker, CorridorLeft, PortCounters
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
-from orchestration.model.records import SetThresholds
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Change
 
 
-def thresholds(*changes: tuple[int, int]) -> SetThresholds:
+def thresholds(*changes: tuple[int, int]) -> Change:
     """Set queues to a kmin each; kmax is twice that."""
     kmin = np.array([kmin for _, kmin in changes], dtype=np.int64)
-    return SetThresholds(
-        queues=np.array([queue for queue, _ in changes], dtype=np.int64),
-        kmin_bytes=kmin,
-        kmax_bytes=2 * kmin,
-        pmax=np.full(len(changes), 0.5),
-    )
+    return ECN.change([queue for queue, _ in changes], kmin, 2 * kmin, np.full(len(changes), 0.5))
 
 
-def plain(action: SetThresholds) -> list[tuple[int, int]]:
-    assert (action.kmax_bytes == 2 * action.kmin_bytes).all()
-    assert (action.pmax == 0.5).all()
-    return list(zip(action.queues.tolist(), action.kmin_bytes.tolist(), strict=True))
+def plain(change: Change) -> list[tuple[int, int]]:
+    assert change.kmin_bytes.dtype == change.kmax_bytes.dtype == np.int64
+    assert (change.kmax_bytes == 2 * change.kmin_bytes).all()
+    assert (change.pmax == 0.5).all()
+    return list(zip(change.targets.tolist(), change.kmin_bytes.tolist(), strict=True))
 
 
 def test_without_an_interval_every_change_is_made() -> None:
-    limiter = ChangeLimiter(2, 0)
+    limiter = ChangeLimiter(ECN, 2, 0)
     for kmin in (1, 2, 3):
         assert plain(limiter.submit(thresholds((0, kmin), (1, kmin)), 7)) == [(0, kmin), (1, kmin)]
     assert limiter.held_back == 0
 
 
 def test_a_change_too_early_waits_exactly_until_it_may_be_made() -> None:
-    limiter = ChangeLimiter(1, 100)
+    limiter = ChangeLimiter(ECN, 1, 100)
     assert plain(limiter.submit(thresholds((0, 1)), 1000)) == [(0, 1)]
     assert limiter.next_due_ns is None
 
@@ -49,7 +46,7 @@ def test_a_change_too_early_waits_exactly_until_it_may_be_made() -> None:
 
 
 def test_the_latest_of_the_changes_that_wait_is_made_and_the_others_are_counted() -> None:
-    limiter = ChangeLimiter(1, 100)
+    limiter = ChangeLimiter(ECN, 1, 100)
     limiter.submit(thresholds((0, 1)), 0)
     for kmin in (2, 3, 4):
         limiter.submit(thresholds((0, kmin)), 10)
@@ -60,7 +57,7 @@ def test_the_latest_of_the_changes_that_wait_is_made_and_the_others_are_counted(
 
 
 def test_queues_wait_each_for_itself_and_come_with_the_next_action() -> None:
-    limiter = ChangeLimiter(3, 100)
+    limiter = ChangeLimiter(ECN, 3, 100)
     limiter.submit(thresholds((0, 1)), 0)
     limiter.submit(thresholds((0, 2)), 50)
 
@@ -69,7 +66,7 @@ def test_queues_wait_each_for_itself_and_come_with_the_next_action() -> None:
 
 
 def test_setting_what_is_set_is_no_change() -> None:
-    limiter = ChangeLimiter(1, 100)
+    limiter = ChangeLimiter(ECN, 1, 100)
     limiter.submit(thresholds((0, 1)), 0)
 
     assert plain(limiter.submit(thresholds((0, 1)), 10)) == []
@@ -79,7 +76,7 @@ def test_setting_what_is_set_is_no_change() -> None:
 
 
 def test_going_back_to_what_is_set_takes_the_waiting_change_away() -> None:
-    limiter = ChangeLimiter(1, 100)
+    limiter = ChangeLimiter(ECN, 1, 100)
     limiter.submit(thresholds((0, 1)), 0)
     limiter.submit(thresholds((0, 2)), 10)
     limiter.submit(thresholds((0, 1)), 20)
@@ -89,7 +86,7 @@ def test_going_back_to_what_is_set_takes_the_waiting_change_away() -> None:
 
 
 def test_asking_again_for_what_waits_counts_once() -> None:
-    limiter = ChangeLimiter(1, 100)
+    limiter = ChangeLimiter(ECN, 1, 100)
     limiter.submit(thresholds((0, 1)), 0)
     for t_ns in (10, 20, 30):
         limiter.submit(thresholds((0, 2)), t_ns)
@@ -101,7 +98,7 @@ def test_asking_again_for_what_waits_counts_once() -> None:
 def test_no_queue_changes_too_often_and_none_is_lost(seed: int) -> None:
     rng = np.random.default_rng(seed)
     queues, interval_ns = 4, 50
-    limiter = ChangeLimiter(queues, interval_ns)
+    limiter = ChangeLimiter(ECN, queues, interval_ns)
     changed_ns: dict[int, int] = {}
     holds: dict[int, int] = {}
     wanted: dict[int, int] = {}

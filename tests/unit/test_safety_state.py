@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from orchestration.backends.hardware.safety.outcome import is_foreign, outcome_of, said
-from orchestration.device import qdiscs
-from orchestration.device.agent import netlink
-from orchestration.device.agent.netlink import Red
+from orchestration.backends.hardware.safety.recovery import is_foreign, outcome_of, said
+from orchestration.device import netlink, qdiscs
 from orchestration.device.agent.state import differences, restore_plan
+from orchestration.device.qdiscs import Red
 
 RED = Red(1_000_000, 5_000, 200_000, 0, 0, 0, 42_949_672, 9, 15)
 ROOT = 0xFFFFFFFF
@@ -172,7 +171,7 @@ def carry_out(plan: Any, now: dict[str, Any]) -> None:
 
 def test_a_red_request_is_the_change_that_the_backends_send() -> None:
     # the same parameters, encoded by the backends' encoder for live changes
-    ours = netlink.red_request(7, 0x30000, 0x20001, RED._replace(limit_bytes=0))
+    ours = qdiscs.red_request(7, 0x30000, 0x20001, RED._replace(limit_bytes=0))
     theirs = qdiscs.red_change(7, 0x30000, 0x20001, RED.kmin_bytes, RED.kmax_bytes, RED.max_p)
     assert parsed(ours)[:3] == parsed(theirs)[:3]
     assert parsed(ours)[3] == parsed(theirs)[3]._replace(known=15)
@@ -181,7 +180,7 @@ def test_a_red_request_is_the_change_that_the_backends_send() -> None:
 def parsed(request: bytes) -> tuple[bytes, bytes, bytes, Red]:
     found = netlink.attributes(request, 36)
     options = netlink.attributes(found[2])
-    return request[16:36], found[1], options[2], netlink.red_parameters(found[2])
+    return request[16:36], found[1], options[2], qdiscs.red_parameters(found[2])
 
 
 @pytest.mark.parametrize(
@@ -194,8 +193,8 @@ def parsed(request: bytes) -> tuple[bytes, bytes, bytes, Red]:
     ],
 )
 def test_red_parameters_survive_encoding(red: Red) -> None:
-    found = netlink.attributes(netlink.red_request(1, 2, 3, red), 36)
-    assert netlink.red_parameters(found[2]) == red
+    found = netlink.attributes(qdiscs.red_request(1, 2, 3, red), 36)
+    assert qdiscs.red_parameters(found[2]) == red
 
 
 def test_cut_netlink_attributes_end_quietly() -> None:

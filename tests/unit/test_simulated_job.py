@@ -5,6 +5,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
+from orchestration.backends.linux import switch_sysctls
 from orchestration.backends.simulated.job import (
     build_arrays,
     check_supported,
@@ -12,7 +13,6 @@ from orchestration.backends.simulated.job import (
     hash_seed,
     route_rows,
 )
-from orchestration.backends.sysctls import switch_sysctls
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.trial import HostSpec, IncastSpec, PoissonSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule

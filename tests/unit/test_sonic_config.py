@@ -6,8 +6,8 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables, queue_places
+from orchestration.backends.hardware.sonic.counters import shares
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.backends.hardware.sonic.wred import percents, rounded, shares
 from orchestration.device.errors import DeviceError
 from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
@@ -86,11 +86,8 @@ def test_queue_numbers_must_be_one_a_class(queues):
         desired_tables(rack, device)
 
 
-def test_pmax_is_whole_percent_and_thresholds_are_whole_cells():
-    assert percents(np.array([0, 0.004, 0.005, 0.014, 0.2, 1])).tolist() == [0, 0, 1, 1, 20, 100]
+def test_percent_become_shares():
     assert shares(np.array([1, 20])).tolist() == [0.01, 0.2]
-    assert rounded(np.array([0, 1, 256, 257, 2**40]), 256).tolist() == [256, 256, 256, 512, 2**31]
-    assert rounded(np.array([0, 1000]), 0).tolist() == [1, 1000]
 
 
 def test_null_is_missing_and_nonsense_names_the_device():

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.backends.hardware.sonic.fields import listed, number, queue_range
 from orchestration.backends.hardware.sonic.schema import check
-from orchestration.backends.hardware.sonic.tables import MOST_BYTES
+from orchestration.backends.hardware.sonic.tables import MOST_BYTES, listed, number, queue_range
 
 PORTS = {"Ethernet0": 8, "Ethernet4": 8}
 

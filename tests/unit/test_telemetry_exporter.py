@@ -90,7 +90,7 @@ def test_the_queues_of_the_trial_that_ended_last_are_its_last_readings(run):
 
 
 def test_a_trial_that_runs_shows_its_snapshots(tmp_path, monkeypatch):
-    monkeypatch.setattr("collectors.live.EVERY_S", 0.0)
+    monkeypatch.setattr("collectors.snapshot.EVERY_S", 0.0)
     monkeypatch.setattr("orchestration.runner.worker._PROGRESS_EVERY_S", 0.0)
     file = tmp_path / "scraped.yml"
     file.write_text(CAMPAIGN.replace("duration: 1ms", "duration: 20ms"))

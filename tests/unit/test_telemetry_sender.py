@@ -5,6 +5,7 @@ import importlib.util
 import json
 import shutil
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def sending(campaign, store, patient=lambda: True):
 
 def send_all(campaign, store):
     sender, said = sending(campaign, store)
-    with sender:
+    with closing(sender):
         while sender.turn():
             pass
         assert not sender.left()
@@ -179,7 +180,7 @@ def test_a_sender_that_is_ended_anywhere_goes_on_where_it_was(campaign, store):
         tries = iter([True, True, False])
         # The first request of each life arrives, then patience ends.
         sender, _ = sending(campaign, store, lambda tries=tries: next(tries, False))
-        with sender:
+        with closing(sender):
             try:
                 while sender.turn():
                     pass
@@ -216,7 +217,7 @@ def test_a_refusal_leaves_everything_to_be_sent_later(campaign, store):
     run_fake(campaign, 1)
     store.answers = [Answer("refused", "does not take the token (401)", "set it")]
     sender, said = sending(campaign, store)
-    with sender, pytest.raises(Refused):
+    with closing(sender), pytest.raises(Refused):
         sender.turn()
     assert said == [("does not take the token (401)", "set it")]
     send_all(campaign, store)
@@ -230,7 +231,7 @@ def test_a_damaged_run_folder_is_said_once_and_the_others_are_sent(campaign, sto
     path = campaign / broken.id / what
     path.write_bytes(path.read_bytes()[:-20] + b"tampered with, so it is")
     sender, said = sending(campaign, store)
-    with sender:
+    with closing(sender):
         for _ in range(3):
             sender.turn()
         assert sender.damaged == {broken.id}
@@ -247,7 +248,7 @@ def test_a_run_folder_without_a_start_takes_the_journals(campaign, store):
     del about["facts"]["started_ns"]
     path.write_text(json.dumps(about))
     sender, said = sending(campaign, store)
-    with sender:
+    with closing(sender):
         sender.turn()
     assert "when it was run" in said[0][0]
     entry = {"at": "2026-11-21T18:54:12.426+00:00", "event": "trial-started", "trial": trial.id}
@@ -283,7 +284,7 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
     observer.close()
     store = Store()
     delivery = Delivery(store, lambda: True, lambda *words: None)
-    with Sender(tmp_path, tmp_path / "spool", delivery, lambda *words: None) as sender:
+    with closing(Sender(tmp_path, tmp_path / "spool", delivery, lambda *_: None)) as sender:
         sender.turn()
     points = store.of("closloop_port", device=case.testbed.queues[0].device, port="eth0")
     assert [point["t_ns"] for point in points] == ["100", "200", "50", "200", "300"]
@@ -292,16 +293,13 @@ def test_a_trial_clock_that_jumps_back_loses_no_reading(tmp_path, case):
 def make_observation(queues, columns):
     from orchestration.model.records import Observation
 
-    zeros = np.zeros(queues, np.int64)
-    return Observation(
-        t_ns=0, age_ns=zeros, kmin_bytes=zeros, kmax_bytes=zeros, pmax=zeros * 0.1, **columns
-    )
+    return Observation(t_ns=0, age_ns=np.zeros(queues, np.int64), values=columns)
 
 
 def test_only_one_sender_has_a_campaign(campaign, store):
     run_fake(campaign, 1)
     sender, _ = sending(campaign, store)
-    with sender, pytest.raises(NotReadyError, match="being sent by another"):
+    with closing(sender), pytest.raises(NotReadyError, match="being sent by another"):
         sending(campaign, store)
     send_all(campaign, store)
 

@@ -20,11 +20,11 @@ from orchestration.artifacts.writer import write_trial
 from orchestration.backends.emulated.fabric import ifindex, plan_fabric
 from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError
+from orchestration.model.knobs import ECN
 from orchestration.model.records import (
-    ActionRecords,
+    ChangeRecords,
     FlowRecords,
-    HostRecords,
-    PortRecords,
+    Samples,
     TrialRecord,
 )
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
@@ -141,7 +141,7 @@ def ports(rdma_share, total=1.0, samples=11):
     frames[:, RDMA] = np.floor(rdma_share * per_reading * np.arange(samples))
     frames[:, TCP] = np.floor((1 - rdma_share) * per_reading * np.arange(samples))
     none = np.zeros_like(frames)
-    return PortRecords(t_ns, none, 1514 * frames, frames, none, none)
+    return Samples.of("queue", t_ns, none, 1514 * frames, frames, none, none)
 
 
 def record(port_records):
@@ -149,11 +149,11 @@ def record(port_records):
     zero, changes = np.zeros(flows, dtype=np.int64), np.arange(QUEUES)
     none = np.zeros(QUEUES, dtype=np.int64)
     samples = np.zeros((1, len(TESTBED.hosts)), dtype=np.int64)
+    settings = ECN.named(1_000 * changes, 2_000 * changes, none + 0.5)
     return TrialRecord(
         FlowRecords(zero, zero + 5_000, zero, zero),
-        port_records,
-        ActionRecords(none, none, none, changes, 1_000 * changes, 2_000 * changes, none + 0.5),
-        HostRecords(np.zeros(1, dtype=np.int64), *(samples for _ in range(4))),
+        {"queue": port_records, "host": Samples.of("host", np.zeros(1, dtype=np.int64), samples)},
+        {"ecn": ChangeRecords(none, none, none, changes, settings)},
         (),
     )
 

@@ -40,43 +40,40 @@ class RackTraffic:
 
     def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
         self._flows = RackFlows(trial, rack.testbed, schedule, fleet)
-        self._programs: RackPrograms | None = None
+        self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
-            self._programs = RackPrograms(jobs_of(trial, rack, schedule), fleet)
+            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule), fleet))
+        self._parts: list[RackFlows | RackPrograms] = [self._flows, *self._programs]
         self.remarks: list[str] = []
 
     def connect(self, clocks: Mapping[str, Clock]) -> None:
         """Make all connections, and start what has to be there before. Raises DeviceError."""
-        self._flows.connect(clocks)
-        if self._programs is not None:
-            self._programs.connect(clocks)
+        for part in self._parts:
+            part.connect(clocks)
 
     def start(self, t0_ns: int) -> None:
         """Have all begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
-        self._flows.start(t0_ns)
-        if self._programs is not None:
-            self._programs.start(t0_ns)
+        for part in self._parts:
+            part.start(t0_ns)
 
     def all_done(self) -> bool:
         """Say whether every flow has ended. Raises TrialError if a driver failed."""
-        flows = self._flows.all_done()
-        return flows and (self._programs is None or self._programs.all_done())
+        return all(part.all_done() for part in self._parts)
 
     def stop(self) -> None:
         """Stop sending, wherever it can be reached."""
-        self._flows.stop()
-        if self._programs is not None:
-            self._programs.stop()
+        for part in self._parts:
+            part.stop()
 
     def records(self) -> FlowRecords:
         """Return what became of the flows; `remarks` has what programs said of theirs."""
         records = self._flows.records()
-        if self._programs is None:
-            return records
-        outcomes = self._programs.outcomes()
-        self.remarks = remarks(outcomes)
-        return with_outcomes(records, outcomes)
+        for programs in self._programs:
+            outcomes = programs.outcomes()
+            self.remarks = remarks(outcomes)
+            records = with_outcomes(records, outcomes)
+        return records
 
 
 class RackFlows:

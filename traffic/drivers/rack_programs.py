@@ -13,7 +13,7 @@ from typing import Any
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.fleet import Clock, Fleet, answered, gather
 from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
@@ -282,23 +282,12 @@ class RackPrograms:
 
     def _each(self, op: str, asked: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Any]:
         """Send a request a program, all at once; return the answers. Raises the first error."""
-        posted = {}
-        answers: dict[Key, Any] = {}
-        failed: DeviceError | None = None
+        requests = {}
         for (host, name), arguments in asked.items():
-            request = {"op": op, "program": name, **arguments}
-            try:
-                posted[(host, name)] = self._fleet.agents[host].post(**request)
-            except DeviceError as error:
-                failed = failed or error
-        for key, number in posted.items():
-            try:
-                answers[key] = self._fleet.agents[key[0]].result(number)
-            except DeviceError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-        return answers
+            request = {"program": name, **arguments}
+            said = (request.pop("op", op), request)
+            requests[host, name] = (self._fleet.agents[host], said)
+        return answered(gather(requests))
 
     def _take_events(self) -> None:
         """Note whose end the agents tell of; events of other services stay where they are."""

@@ -10,6 +10,7 @@ differs by the margin or more is called equivalent in at most 5 %.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Literal
 
@@ -171,17 +172,20 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
     """
     if not math.isfinite(spread):
         return None
-    n, gap = np.arange(2, MOST_REPEATS + 1), abs(difference)
-    error = max(spread, _ROUNDING * allowed) / np.sqrt(n)
-    if gap < allowed:
-        critical = student_t.quantile(n - 1, 1 - SIGNIFICANCE)
-        sides = [student_t.cdf(n - 1, (allowed + d) / error - critical) for d in (gap, -gap)]
-        power = sides[0] + sides[1] - 1
-    else:
-        critical = student_t.quantile(n - 1, 1 - SIGNIFICANCE / 2 / max(1, family))
-        power = student_t.cdf(n - 1, gap / error - critical)
-    enough = np.flatnonzero(power >= POWER)
-    return int(n[enough[0]]) if len(enough) else None
+    gap = abs(difference)
+    significance = SIGNIFICANCE if gap < allowed else SIGNIFICANCE / 2 / max(1, family)
+
+    def enough(n: int) -> bool:
+        error = max(spread, _ROUNDING * allowed) / math.sqrt(n)
+        critical = student_t.quantile(n - 1, 1 - significance)
+        if gap < allowed:
+            sides = (student_t.cdf(n - 1, (allowed + d) / error - critical) for d in (gap, -gap))
+            return sum(sides) - 1 >= POWER
+        return student_t.cdf(n - 1, gap / error - critical) >= POWER
+
+    counts = range(2, MOST_REPEATS + 1)
+    place = bisect_left(counts, True, key=enough)  # more repeats have more power
+    return counts[place] if place < len(counts) else None
 
 
 def _quantile(share: float, freedom: float) -> float:

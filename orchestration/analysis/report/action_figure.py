@@ -43,8 +43,8 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
         if chosen.any():
             figure.add_trace(_readings(queue, chosen, word, symbol), row=1)
     pmax = line(at_ms, [*queue.pmax, queue.pmax[-1]], INK, 1.5)
-    pmax.line.shape = "hv"
-    pmax.hovertemplate = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
+    pmax["line"]["shape"] = "hv"
+    pmax["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
     figure.add_trace(pmax, row=2)
     longest = float(queue.qlen_bytes.max(initial=1))
     # kmax where it can be shown beside the queue, which is what the picture is about

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from orchestration.model.errors import NotReadyError
+from orchestration.model.files import whole_file
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _INSTALL = "sudo apt-get install chromium, then give the same command again"
@@ -43,16 +44,13 @@ def print_page(html: str, path: Path) -> None:
                 f"{browser} printed nothing: {said[-1] if said else 'it says nothing'}",
                 "open the page in a browser and print it there",
             )
-        partial = path.with_name(f".{path.name}.partial")
         try:
-            shutil.copyfile(printed, partial)
-            os.replace(partial, path)
+            with whole_file(path) as partial:
+                shutil.copyfile(printed, partial)
         except OSError as error:
             raise NotReadyError(
                 f"{path} cannot be written: {error.strerror}", "make room there or make it writable"
             ) from error
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def printing_command(browser: str, page: Path, printed: Path, profile: Path) -> list[str]:

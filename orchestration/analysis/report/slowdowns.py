@@ -19,6 +19,7 @@ from orchestration.analysis.figure_style import (
     name_line,
 )
 from orchestration.analysis.metrics import Unit
+from orchestration.analysis.plot import Figure
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import Estimate, t_interval
 from orchestration.analysis.summary import Arm, Condition, Trial
@@ -286,7 +287,7 @@ def _apart(curves: dict[str, Floats], unit: Unit) -> str:
     )
 
 
-def _name_lines(figure: object, curves: dict[str, Floats], colours: Colours) -> None:
+def _name_lines(figure: Figure, curves: dict[str, Floats], colours: Colours) -> None:
     """Write each line's name beside it, at a height of its own, so that the names do not meet."""
     for number, (tuner, values) in enumerate(curves.items()):
         place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collectors.readers.ring import RECEIVE, SEND, Ring
+from collectors.readers.netlink import RECEIVE, SEND, Ring
 from orchestration.backends.emulated.namespaces import await_answer
 from orchestration.device import qdiscs
+from orchestration.device.netlink import NLM_F_ACK
 from orchestration.model.records import Ints
 
 _ANSWER_BYTES = 4096
-_NLM_F_ACK = 0x4
 # struct nlmsghdr: its flags are the fourth 16-bit word, the sequence number the third 32-bit one
 _FLAGS, _SEQUENCE = 3, 2
 
@@ -53,7 +53,7 @@ class ThresholdChanges:
         end = np.append(first[1:], len(places))
         messages[:, _SEQUENCE] = np.arange(len(places)) - np.repeat(first, end - first) + 1
         # only the last of a batch asks for an answer; errors come without asking
-        messages.view(np.uint16)[end - 1, _FLAGS] |= _NLM_F_ACK
+        messages.view(np.uint16)[end - 1, _FLAGS] |= NLM_F_ACK
         self._exchange(messages, used.tolist(), first.tolist(), end.tolist())
 
     def _exchange(

@@ -28,9 +28,10 @@ from typing import Any
 
 from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
-from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from inventory.topology import Port, Testbed
+from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.device import qdiscs
+from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
@@ -40,7 +41,6 @@ FIRST_IFINDEX = 10
 GATEWAY = "169.254.0.1"
 MAX_ATTACHMENTS = 250
 _FIRST_NIC_TABLE = 101
-_BUCKET_SPARE_BYTES = 100
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,8 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
         for port in ports:
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
-                requests += [_address(port, addresses[port.index]), *_nic(testbed, port)]
+                requests.append(_address(port, addresses[port.index]))
+                requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
             else:
                 requests += _switch_port(testbed, port)
         if device.kind == "host":
@@ -202,42 +203,13 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
     return requests
 
 
-def _shaper(testbed: Testbed, port: Port, parent: int) -> bytes:
-    """A bucket of one frame, so that nothing bursts, and a little more: a shaper that wakes up a
-    nanosecond late then catches up instead of losing that nanosecond of its rate.
-    """
-    bucket = testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
-    framing = testbed.framing_bytes
-    return qdiscs.tbf(ifindex(port), qdiscs.TBF_HANDLE, parent, port.rate_bps, bucket, framing)
-
-
-def _nic(testbed: Testbed, port: Port) -> list[bytes]:
-    index = ifindex(port)
-    return [
-        _shaper(testbed, port, qdiscs.TC_H_ROOT),
-        qdiscs.fair_queue(index, qdiscs.LEAF_HANDLE, qdiscs.TBF_HANDLE + 1),
-    ]
-
-
 def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
-    index = ifindex(port)
-    parent = qdiscs.TC_H_ROOT
-    requests = []
+    index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
     if delay_ns:
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
-    requests.append(_shaper(testbed, port, parent))
-    if testbed.classes:
-        weights = [klass.weight for klass in testbed.classes]
-        frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
-        requests.append(qdiscs.ets(index, qdiscs.ETS_HANDLE, qdiscs.TBF_HANDLE + 1, weights, frame))
-    for queue in testbed.queues_at(port):
-        handle = qdiscs.leaf_handle(queue.klass)
-        above = qdiscs.leaf_parent(queue.klass, testbed.queues_per_port)
-        never = limit = queue.buffer_bytes
-        requests.append(qdiscs.red(index, handle, above, never, never, qdiscs.ALWAYS, limit))
-    return requests
+    return [*requests, *qdiscs.stack(index, switch_queues(testbed, port), parent)]
 
 
 def _leaf_words(testbed: Testbed) -> str:
@@ -247,8 +219,8 @@ def _leaf_words(testbed: Testbed) -> str:
 # The rest encodes routing, link and address requests with pyroute2's message classes.
 
 _RTNH_ONLINK = 4
-_CREATE = 0x1 | 0x600
-_REPLACE = 0x1 | 0x500
+_CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL
+_REPLACE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE
 
 
 def _encode(message: Any, kind: int, flags: int, header: dict[str, Any], attrs: Any) -> bytes:

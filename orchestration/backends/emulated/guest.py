@@ -6,7 +6,6 @@ its console (see `console`). Everything else there is for humans.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import resource
@@ -18,28 +17,13 @@ from typing import Any
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.kernel.patches import RED_STREAM
+from orchestration.backends.emulated.system import mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
-
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-def mount(kind: str, target: str) -> None:
-    """Mount a kernel file system."""
-    if _libc.mount(kind.encode(), target.encode(), kind.encode(), 0, None) < 0:
-        raise OSError(ctypes.get_errno(), f"mount {kind} on {target}")
-
-
-def power_off() -> None:
-    """End the guest."""
-    linux_reboot_cmd_power_off = 0x4321FEDC
-    _libc.sync()
-    _libc.reboot(linux_reboot_cmd_power_off)
 
 
 def prepare_process() -> None:
     """Mount what the rest needs, and allow a socket for every flow."""
-    mount("proc", "/proc")
-    mount("sysfs", "/sys")
+    mount_kernel_files()
     files = 1_000_000
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 

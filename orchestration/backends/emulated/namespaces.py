@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import socket
 import struct
 from collections.abc import Iterable, Sequence
 
-from collectors.readers.netlink import NLMSG_DONE, NLMSG_ERROR
+from orchestration.device import ethtool, netlink
+from orchestration.device.netlink import (
+    NLM_F_ACK,
+    NLM_F_DUMP,
+    NLM_F_REQUEST,
+    NLMSG_DONE,
+    NLMSG_ERROR,
+    RTM_GETLINK,
+    attributes,
+    messages,
+)
 
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
-
-_NLM_F_ACK = 0x4
-_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
-_SIOCETHTOOL = 0x8946
-# ethtool commands: (get, set) of generic receive, generic and TCP segmentation offload
-OFFLOADS = {"gro": (0x2B, 0x2C), "gso": (0x23, 0x24), "tso": (0x1E, 0x1F)}
+_IFINFO = struct.Struct("=BxHiII")
 
 
 class NetlinkError(OSError):
@@ -45,18 +49,15 @@ def enter_namespace(fd: int) -> None:
 
 
 def route_socket() -> socket.socket:
-    """A routing-netlink socket in the current namespace."""
-    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    """Return a routing netlink socket of the current namespace, with room for large batches."""
+    made = netlink.route_socket()
     so_sndbufforce, so_rcvbufforce = 32, 33
     made.setsockopt(socket.SOL_SOCKET, so_sndbufforce, 1 << 22)
     made.setsockopt(socket.SOL_SOCKET, so_rcvbufforce, 1 << 22)
-    made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
-    made.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
-    made.bind((0, 0))
     return made
 
 
-def send_requests(netlink: socket.socket, requests: Sequence[bytes]) -> None:
+def send_requests(link: socket.socket, requests: Sequence[bytes]) -> None:
     """Send requests in few system calls; raise NetlinkError for the first one refused.
 
     Only the last of a batch asks for an acknowledgement; errors come back without asking.
@@ -67,11 +68,11 @@ def send_requests(netlink: socket.socket, requests: Sequence[bytes]) -> None:
         batch.append(request)
         size += len(request)
         if size > 200_000 or index == len(requests) - 1:
-            _send_batch(netlink, batch, first)
+            _send_batch(link, batch, first)
             batch, first, size = [], index + 1, 0
 
 
-def _send_batch(netlink: socket.socket, batch: Iterable[bytes], first: int) -> None:
+def _send_batch(link: socket.socket, batch: Iterable[bytes], first: int) -> None:
     packed = bytearray()
     last = 0
     for number, request in enumerate(batch):
@@ -81,12 +82,12 @@ def _send_batch(netlink: socket.socket, batch: Iterable[bytes], first: int) -> N
         struct.pack_into("=I", packed, at + 8, number + 1)
         packed += b"\0" * (-len(packed) % 4)
     (flags,) = struct.unpack_from("=H", packed, at + 6)
-    struct.pack_into("=H", packed, at + 6, flags | _NLM_F_ACK)
-    netlink.send(packed)
-    await_answer(netlink, last + 1, netlink.recv(65_536), first)
+    struct.pack_into("=H", packed, at + 6, flags | NLM_F_ACK)
+    link.send(packed)
+    await_answer(link, last + 1, link.recv(65_536), first)
 
 
-def await_answer(netlink: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
+def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
     """Receive until the request numbered `last` has been answered; `answer` has come already.
 
     Requests of a batch are numbered from 1. Raises NetlinkError for the first one refused; `first`
@@ -94,59 +95,40 @@ def await_answer(netlink: socket.socket, last: int, answer: bytes, first: int = 
     """
     refused: NetlinkError | None = None
     while True:
-        at = 0
-        while at + 16 <= len(answer):
-            length, kind, _, sequence, _ = struct.unpack_from("=IHHII", answer, at)
-            if kind == NLMSG_ERROR:
-                (error,) = struct.unpack_from("=i", answer, at + 16)
-                if error and refused is None:
-                    reason = answer[at + 36 : at + length].decode(errors="replace")
-                    printable = "".join(c for c in reason if c.isprintable())
-                    refused = NetlinkError(-error, first + sequence - 1, printable)
-                if sequence == last:
-                    if refused is not None:
-                        raise refused
-                    return
-            at += (length + 3) & ~3
-        answer = netlink.recv(65_536)
+        for kind, flags, number, payload in messages(answer):
+            if kind != NLMSG_ERROR:
+                continue
+            error, said = netlink.refusal(flags, payload)
+            if error and refused is None:
+                printable = "".join(c for c in said if c.isprintable())
+                refused = NetlinkError(error, first + number - 1, printable)
+            if number == last:
+                if refused is not None:
+                    raise refused
+                return
+        answer = link.recv(65_536)
 
 
-def links_operational(netlink: socket.socket) -> bool:
+def links_operational(link: socket.socket) -> bool:
     """True when every veth of the socket's namespace is operational (IF_OPER_UP)."""
-    loopback, ifla_operstate, if_oper_up = 1, 16, 6
-    netlink.send(struct.pack("=IHHIIBxHiII", 32, 18, 0x301, 1, 0, 0, 0, 0, 0, 0))
+    loopback, ifla_operstate, if_oper_up = 1, 16, b"\6"
+    request = netlink.message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), NLM_F_REQUEST | NLM_F_DUMP)
+    link.send(request)
     good = True
     while True:
-        answer = netlink.recv(65_536)
-        at = 0
-        while at + 16 <= len(answer):
-            length, kind = struct.unpack_from("=IH", answer, at)
+        for kind, _, _, payload in messages(link.recv(65_536)):
             if kind in (NLMSG_DONE, NLMSG_ERROR):
                 return good and kind == NLMSG_DONE
-            (index,) = struct.unpack_from("=i", answer, at + 20)
-            attribute = at + 32
-            while index != loopback and attribute + 4 <= at + length:
-                size, name = struct.unpack_from("=HH", answer, attribute)
-                if name == ifla_operstate:
-                    good = good and answer[attribute + 4] == if_oper_up
-                attribute += (max(size, 4) + 3) & ~3
-            at += (length + 3) & ~3
+            _, _, index, _, _ = _IFINFO.unpack_from(payload)
+            state = attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
+            good = good and (index == loopback or state == if_oper_up)
 
 
 def offloads_off(interfaces: Iterable[str]) -> list[str]:
     """Turn segmentation offloads off on interfaces of this namespace; return those still on."""
     still_on = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for interface in interfaces:
-            for name, (get, put) in OFFLOADS.items():
-                _ethtool(control, interface, put, 0)
-                if _ethtool(control, interface, get, 0):
-                    still_on.append(f"{interface} {name}")
+    for interface in interfaces:
+        for name in ethtool.OFFLOADS:
+            ethtool.turn_off(interface, name)
+        still_on += [f"{interface} {name}" for name in ethtool.offloads_on(interface)]
     return still_on
-
-
-def _ethtool(control: socket.socket, interface: str, command: int, value: int) -> int:
-    data = ctypes.create_string_buffer(struct.pack("=II", command, value))
-    request = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
-    fcntl.ioctl(control.fileno(), _SIOCETHTOOL, request)
-    return int(struct.unpack("=II", data.raw[:8])[1])

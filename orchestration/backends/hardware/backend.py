@@ -17,10 +17,9 @@ from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
 from orchestration.backends.hardware.corridor import CorridorWatch
-from orchestration.backends.hardware.links import SERVICE as LINKS
 from orchestration.backends.hardware.links import LinkWatch
-from orchestration.backends.hardware.nic_watch import SERVICE as NIC_SERVICE
-from orchestration.backends.hardware.nic_watch import NicWatch
+from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
+from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
     check_leases,
     check_queues,
@@ -51,8 +50,8 @@ from traffic.drivers.rack_programs import SERVICES as PROGRAMS
 from traffic.drivers.rack_programs import check_drivers
 from tuners.registry import create
 
-_ALWAYS = ("state", "deadman", "lease", LINKS)
-_HOST_SERVICES = ("sender", "kernel", *_ALWAYS)
+_ALWAYS = ("state", "deadman", "lease", "kernel")
+_HOST_SERVICES = ("sender", *_ALWAYS)
 # A trial whose controller slept, or lost devices that came back, is run again, this often.
 _ATTEMPTS = 3
 _PATIENCE_S = 600.0
@@ -265,17 +264,13 @@ def services_of(rack: Rack, device: str) -> tuple[str, ...]:
     access: Access = rack.access[device]
     if rack.testbed.device[device].kind == "host":
         return (*_HOST_SERVICES, NIC_SERVICE) if access.nic == "roce" else _HOST_SERVICES
-    return (*make_switch(rack, device).services, *_ALWAYS, *_platform(access))
+    return (*make_switch(rack, device).services, *_ALWAYS)
 
 
 def make_switch(rack: Rack, device: str) -> Switch:
     """Return a switch of the rack, by its platform."""
     kind = SonicSwitch if rack.access[device].platform == "sonic" else LinuxSwitch
     return kind(rack, device)
-
-
-def _platform(access: Access) -> tuple[str, ...]:
-    return ("kernel",) if access.platform == "linux" else ()
 
 
 def _switches(rack: Rack) -> list[Switch]:

@@ -1,25 +1,23 @@
-"""Ports of a rack that lose their carrier: a trial whose ports flap measures the cable."""
+"""Watches a rack's ports for a lost carrier: a trial with a flapping port measures the cable."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Fleet
 from orchestration.model.errors import TrialError
 
-SERVICE = "links"
 _SHOWN = 6
 _REMEDY = "look at cable and optics, and at who shuts the port; `closloop inventory check` sees it"
 
 
 class LinkWatch:
-    """Looks at the carriers of all ports that have a link, before and after.
+    """Compares the carriers of all linked ports before and after a trial.
 
-    Raises TrialError on leaving if one has changed, in place of a DeviceError or TrialError: a port
-    that flapped is their likely cause, and says more.
+    Raises TrialError on leaving if one has changed. This replaces a DeviceError or TrialError,
+    which a flapping port has probably caused.
     """
 
     def __init__(self, rack: Rack, fleet: Fleet) -> None:
@@ -36,12 +34,7 @@ class LinkWatch:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None or (
             isinstance(error, (DeviceError, TrialError)) and not isinstance(error, DeviceGone)
         ):

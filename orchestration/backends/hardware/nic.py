@@ -12,23 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.rack import Access
-from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, Parameter, refusal
+from inventory.rack import Access, Rack
+from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, refusal
 from orchestration.device.client import AgentClient
-from orchestration.device.errors import DeviceError, printable
+from orchestration.device.errors import DeviceError, printable, unreadable
+from orchestration.device.fleet import Fleet
 from orchestration.model.errors import InputError, Problem
-
-__all__ = [
-    "BY_NAME",
-    "PARAMETERS",
-    "Capabilities",
-    "CounterSeries",
-    "Nic",
-    "Parameter",
-    "Reading",
-    "Written",
-    "validate",
-]
 
 # mlx5's hw_counters come from its queue counters, which are 32 bits wide
 # (drivers/infiniband/hw/mlx5/counters.c); the ports' and ethtool's are 64.
@@ -36,16 +25,19 @@ _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "port": 2**64, "ethtool": 2**64}
 # What the 32-bit sources also have that is wider: volume in bytes and packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")
 _CAPABILITIES_TIMEOUT_S = 40.0
+# The agent's service, and what is counted during a trial.
+SERVICE = "nic"
+_WATCHED = ("hw", "rdma", "ethtool")
 _MANY = 100_000
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a NIC offers: `surfaces` (debugfs or sysfs) by parameter; none if it has no DCQCN.
+    """What a NIC offers: `surfaces` (debugfs or sysfs) by DCQCN parameter.
 
     `enabled` are the priorities that react to CNPs (`roce_rp`) and send them (`roce_np`), where the
-    driver says. `persistent` are mlxconfig's values, which count from the next reset on; empty
-    where it cannot be asked, for `persistent_problem`.
+    driver says. `persistent` are mlxconfig's values, which apply after the next reset; empty if
+    mlxconfig cannot be asked, with the reason in `persistent_problem`.
     """
 
     pci: str
@@ -104,7 +96,7 @@ class Nic:
                 persistent_problem=printable(found["mlxconfig_problem"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
 
     def read(self) -> dict[str, int]:
         """Return the value of every DCQCN parameter that the NIC has. Raises DeviceError."""
@@ -128,7 +120,7 @@ class Nic:
         try:
             return [_reading(source, row) for source, row in found.items()]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
 
     def _ask(self, op: str, timeout_s: float = 30.0, **arguments: Any) -> Any:
         arguments |= {"interface": self._interface, "rdma_device": self._access.rdma_device}
@@ -140,15 +132,8 @@ class Nic:
             if not all(isinstance(value, int) for value in values.values()):
                 raise TypeError("a value is no whole number")
         except (KeyError, TypeError) as error:
-            raise self._unreadable(error) from error
+            raise unreadable(self._access.device, "what its NIC says", error) from error
         return values
-
-    def _unreadable(self, error: Exception) -> DeviceError:
-        return DeviceError(
-            self._access.device,
-            f"what its NIC says cannot be read: {printable(f'{type(error).__name__}: {error}')}",
-            "see whether something changes what its agent sends",
-        )
 
 
 class CounterSeries:
@@ -174,6 +159,57 @@ class CounterSeries:
             self._total[name] = self._total.get(name, 0) + step
             self._last[name] = value
         return dict(self._total)
+
+
+class NicWatch:
+    """Counters of every RoCE host's NICs, from `start` to `finish`."""
+
+    def __init__(self, rack: Rack, fleet: Fleet) -> None:
+        self._nics = {
+            f"{name}:{interface}": Nic(fleet.agents[name], access, interface)
+            for name, access in rack.access.items()
+            if access.nic == "roce"
+            for interface in access.interfaces
+        }
+        self._series: dict[tuple[str, str], CounterSeries] = {}
+        self._first: dict[tuple[str, str], dict[str, int]] = {}
+        self._last: dict[tuple[str, str], dict[str, int]] = {}
+        self.problems: list[str] = []
+
+    def start(self) -> None:
+        """Read all NICs for the first time."""
+        self._read(self._first)
+
+    def finish(self) -> None:
+        """Read all NICs for the last time."""
+        self._read(self._last)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what each NIC has counted, by source, without counters that stayed the same."""
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for (nic, source), last in self._last.items():
+            first = self._first.get((nic, source), {})
+            counted = {
+                name: value - first[name]
+                for name, value in last.items()
+                if name in first and value != first[name]
+            }
+            found.setdefault(nic, {})[source] = counted
+        return found
+
+    def _read(self, into: dict[tuple[str, str], dict[str, int]]) -> None:
+        for label, nic in self._nics.items():
+            try:
+                readings = nic.counters(_WATCHED)
+            except DeviceError as error:
+                self.problems.append(error.message)
+                continue
+            for reading in readings:
+                if reading.problem:
+                    continue
+                key = (label, reading.source)
+                series = self._series.setdefault(key, CounterSeries(reading.source))
+                into[key] = series.add(reading.values)
 
 
 def validate(values: Mapping[str, int], line_rate_bps: int = -1, where: str = "DCQCN") -> None:

@@ -9,7 +9,7 @@ from inventory.rack import Rack
 from inventory.topology import Testbed
 from orchestration.backends.hardware.switches import Switch
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Fleet
+from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
 from orchestration.model.signals import DERIVED, wants_flow_table
 from orchestration.model.trial import TunerSpec
@@ -48,7 +48,7 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
 
 
 def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> None:
-    """Raise NotReadyError if a tuner looks at a number that a switch does not offer.
+    """Raise NotReadyError if a tuner observes what a switch does not offer.
 
     Call it after the first reading.
     """
@@ -82,14 +82,13 @@ def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> No
 
 def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
     """Raise NotReadyError, naming every switch, if queues cannot be read."""
-    asked: dict[str, tuple[Switch, int]] = {}
+    asked = {switch: (fleet.agents[switch.device], switch.open_request()) for switch in switches}
     problems = []
-    for switch in switches:
-        op, arguments = switch.open_request()
-        asked[switch.device] = (switch, fleet.agents[switch.device].post(op, **arguments))
-    for switch, number in asked.values():
+    for switch, answer in gather(asked).items():
         try:
-            switch.reading(fleet.agents[switch.device].result(number))
+            if isinstance(answer, DeviceError):
+                raise answer
+            switch.reading(answer)
         except DeviceError as error:
             problems.append(_words(error))
     _raise("switches are not ready", problems, "run `closloop provision` on the inventory")

@@ -16,7 +16,6 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.readback import ReadBack
 from orchestration.backends.hardware.switches import Request, Switch, SwitchReading
 from orchestration.backends.ticker import Ticker
-from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
@@ -265,20 +264,11 @@ class HardwareRig:
 
     def _take(self, requests: Mapping[int, Request]) -> None:
         """Post requests to switches, then take in every answer. Raises the first DeviceError."""
-        agents = self._fleet.agents
-        posted = [
-            (place, agents[self._switches[place].device].post(op, **arguments))
-            for place, (op, arguments) in requests.items()
-        ]
-        failed: DeviceError | None = None
-        for place, number in posted:
-            switch = self._switches[place]
-            try:
-                self._known[place] = switch.reading(agents[switch.device].result(number))
-            except DeviceError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+        switches = {place: self._switches[place] for place in requests}
+        asked = {switch.device: requests[place] for place, switch in switches.items()}
+        answers = self._fleet.exchange(asked)
+        for place, switch in switches.items():
+            self._known[place] = switch.reading(answers[switch.device])
 
     def _joined(self, name: str) -> Any:
         return np.concatenate([getattr(self._known[at], name) for at in range(len(self._switches))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inventory.rack import Rack
-from orchestration.backends.sysctls import host_sysctls, switch_sysctls
+from orchestration.backends.linux import host_sysctls, switch_sysctls
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from inventory.cabling import judge
+from inventory.cabling import Finding, InterfaceState, Neighbour, Survey, judge
 from inventory.rack import Access, Rack
-from inventory.survey import Finding, InterfaceState, Neighbour, Survey
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import (
     DeviceError,
     DeviceGone,
     LoginRefused,
     printable,
+    unreadable,
 )
+from orchestration.device.fleet import side_by_side
 from orchestration.device.ssh import Secrets
 
-_AT_ONCE = 16
 _SURVEY_TIMEOUT_S = 60.0
 _MANY = 4096
 
@@ -35,18 +34,13 @@ def survey_rack(
     `told` is called with each device's name when it is done with.
     """
 
-    def survey(access: Access) -> Survey | DeviceError:
+    def survey(access: Access) -> Survey:
         try:
             return survey_device(access, rack.known_hosts_file, secrets)
-        except DeviceError as error:
-            return error
         finally:
             told(access.device)
 
-    accesses = list(rack.access.values())
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(accesses)))) as pool:
-        found = pool.map(survey, accesses)
-        return dict(zip(rack.access, found, strict=True))
+    return side_by_side(rack.access.values(), survey)
 
 
 def survey_device(
@@ -85,8 +79,8 @@ def survey_of(device: str, facts: Any) -> Survey:
     """Return a device's facts, checked. Raises DeviceError if they are not such facts."""
     try:
         system = {key: _scalar(value) for key, value in _dict(facts["system"]).items()}
-        lldp = _dict(facts["lldp"])
-        rights = _dict(facts["rights"])
+        clock = {f"clock_{key}": _int(value) for key, value in _dict(facts["clock"]).items()}
+        lldp, rights = _dict(facts["lldp"]), _dict(facts["rights"])
         return Survey(
             device=device,
             hostname=_word(system["hostname"]),
@@ -94,23 +88,17 @@ def survey_of(device: str, facts: Any) -> Survey:
                 _word(name): _interface(_dict(state))
                 for name, state in _dict(facts["interfaces"]).items()
             },
-            macs={_word(name): _word(mac) for name, mac in _dict(facts["macs"]).items()},
+            macs=_words(facts["macs"]),
             neighbours=_neighbours(lldp),
             lldp_problem=_word(lldp["problem"]),
-            programs={
-                _word(name): _word(version) for name, version in _dict(facts["programs"]).items()
-            },
-            rdma_devices=tuple(_word(name) for name in _list(facts["rdma_devices"])),
+            programs=_words(facts["programs"]),
+            rdma_devices=tuple(map(_word, _list(facts["rdma_devices"]))),
             is_root=rights["uid"] == 0,
             may_change_qdiscs=rights["qdisc"] is True,
-            system={**system, **_clock(facts["clock"]), "debugfs": rights["debugfs"] is True},
+            system={**system, **clock, "debugfs": rights["debugfs"] is True},
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise DeviceError(
-            device,
-            f"its survey cannot be read: {printable(f'{type(error).__name__}: {error}')}",
-            "see whether something changes what its agent sends",
-        ) from error
+        raise unreadable(device, "its survey", error) from error
 
 
 def _interface(state: Mapping[str, Any]) -> InterfaceState:
@@ -124,7 +112,7 @@ def _interface(state: Mapping[str, Any]) -> InterfaceState:
         mtu_bytes=_int(state["mtu_bytes"]),
         mac=_word(state["mac"]),
         driver=_word(state["driver"]),
-        offloads=None if offloads is None else tuple(_word(name) for name in _list(offloads)),
+        offloads=None if offloads is None else tuple(map(_word, _list(offloads))),
     )
 
 
@@ -134,7 +122,7 @@ def _neighbours(lldp: Mapping[str, Any]) -> tuple[Neighbour, ...] | None:
     if lldp["source"] == "redis":
         return tuple(
             Neighbour(
-                interface=_word(interface),
+                _word(interface),
                 system=_word(row[0]),
                 chassis=_word(row[1]),
                 port_type="mac" if re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", row[2]) else "",
@@ -183,10 +171,6 @@ def _several(value: Any) -> list[Any]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def _clock(value: Any) -> dict[str, int]:
-    return {f"clock_{name}": _int(number) for name, number in _dict(value).items()}
-
-
 def _scalar(value: Any) -> str | int | float | bool:
     return value if isinstance(value, (bool, int, float)) else _word(value)
 
@@ -195,6 +179,10 @@ def _word(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return printable(value)
+
+
+def _words(value: Any) -> dict[str, str]:
+    return {_word(key): _word(item) for key, item in _dict(value).items()}
 
 
 def _int(value: Any) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
-from orchestration.backends.sysctls import TSQ_LIMIT_BYTES, switch_sysctls
+from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.trial import TrialSpec
@@ -21,9 +21,8 @@ from traffic.drivers.flows import Endpoints, Flows
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
 # Addresses hold one octet for the switch.
 MAX_ATTACHMENTS = 250
-# As the emulated hosts': the defaults of tcp_wmem and tcp_rmem, and a shaper's spare bytes.
+# As the emulated hosts': the defaults of tcp_wmem and tcp_rmem.
 SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
-_BUCKET_SPARE_BYTES = 100
 
 
 def check_supported(testbed: Testbed) -> None:
@@ -56,7 +55,7 @@ def build_arrays(
         trial.seed & 0x7FFFFFFFFFFFFFFF,
         testbed.mtu_bytes,
         testbed.framing_bytes,
-        testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES,
+        bucket_bytes(testbed),
         trial.host.min_rto_ns,
         TSQ_LIMIT_BYTES,
         SEND_BUFFER_BYTES,

@@ -1,6 +1,6 @@
 """Rows of SONiC's CONFIG_DB: read, brought to what is wanted, put back. Standard library only.
 
-Used by agents and by Ansible's module, so it imports nothing of this project at run time. Every row
+Used by agents and by Ansible's module, so it imports nothing but the client. Every row
 is written whole in one go, so that the daemons which watch never read a half-changed one. What
 others refer to is written before and removed after them.
 """
@@ -8,12 +8,8 @@ others refer to is written before and removed after them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from orchestration.device.agent.resp import Redis
-
-CONFIG_DB = 4
+from .resp import CONFIG_DB, Redis, pairs
 
 # Referred to before referring. What is not listed comes last.
 ORDER = (
@@ -59,7 +55,7 @@ def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, s
     for key, flat in zip(keys, replies):
         table, _, name = key.partition("|")
         if flat:
-            result[table][name] = dict(zip(flat[::2], flat[1::2]))
+            result[table][name] = pairs(flat)
     return result
 
 
@@ -70,7 +66,7 @@ def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
     other rows and fields are left as they are.
     """
     lines = []
-    for table in sorted(wanted, key=_place):
+    for table in sorted(wanted, key=place):
         rows = now.get(table, {})
         for key, row in wanted[table].items():
             old = rows.get(key)
@@ -79,7 +75,7 @@ def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
             elif (dict(old) != dict(row)) if exact else any(old.get(f) != row[f] for f in row):
                 lines.append(f"~ {table}|{key}")
     if exact:
-        for table in sorted(wanted, key=_place, reverse=True):
+        for table in sorted(wanted, key=place, reverse=True):
             gone = [key for key in now.get(table, {}) if key not in wanted[table]]
             lines += [f"- {table}|{key}" for key in gone]
     return lines
@@ -92,18 +88,20 @@ def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
     """
     lines = differences(dump(redis, wanted), wanted, exact=exact)
     for line in lines:
-        sign, _, place = line.partition(" ")
+        sign, _, row = line.partition(" ")
         if sign == "-":
-            redis.call(CONFIG_DB, "DEL", place)
+            redis.call(CONFIG_DB, "DEL", row)
             continue
-        table, _, key = place.partition("|")
+        table, _, key = row.partition("|")
         flat = [part for pair in wanted[table][key].items() for part in pair]
         if exact:
-            redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, place, *flat)
+            redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, row, *flat)
         else:
-            redis.call(CONFIG_DB, "HSET", place, *flat)
+            redis.call(CONFIG_DB, "HSET", row, *flat)
     return lines
 
 
-def _place(table: str) -> int:
+def place(key: str) -> int:
+    """Return the place of a table, or of the table that a row is in, in the order of writing."""
+    table = key.partition("|")[0]
     return ORDER.index(table) if table in ORDER else len(ORDER)

@@ -10,6 +10,7 @@ register (linux/mlx5/mlx5_ifc.h). Defaults differ by firmware: read, never assum
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 _U32 = 2**32 - 1
@@ -74,6 +75,19 @@ PARAMETERS = (
     Parameter("cnp_prio_mode", "0 or 1", 0, 1, "np_cnp_prio_mode", "", ""),
 )
 BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
+
+
+def places(parameter: Parameter, debugfs: str, ecn: str) -> list[tuple[str, str]]:
+    """Return where a parameter may be, the preferred place first: surface, and file.
+
+    `debugfs` is the NIC's folder cc_params there, `ecn` its folder of that name in sysfs.
+    """
+    found = [("debugfs", os.path.join(debugfs, parameter.debugfs))]
+    if parameter.sysfs:
+        side, name = parameter.sysfs.split("/")
+        # releases differ in whether there is a level `params`
+        found += [("sysfs", os.path.join(ecn, side, *level, name)) for level in ((), ("params",))]
+    return found
 
 
 def refusal(name: str, value: object, line_rate_mbps: int = -1) -> tuple[str, str]:

@@ -29,13 +29,19 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.device.agent import deadman_process as process
-from orchestration.device.agent.frames import Decoder, FrameError, encode
 from orchestration.device.agent.lease import (
     read_record,
     runtime_folder,
     time_of_day,
 )
-from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.agent.main import (
+    Agent,
+    Decoder,
+    FrameError,
+    Operation,
+    OperationError,
+    encode,
+)
 from orchestration.device.agent.state import restore
 
 Restore = Callable[[dict[str, Any]], dict[str, Any]]

@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestration.device.agent.frames import Decoder, FrameError, encode
 from orchestration.device.agent.lease import (
     boottime_ns,
     drop_lease,
@@ -23,6 +22,7 @@ from orchestration.device.agent.lease import (
     time_of_day,
     write_record,
 )
+from orchestration.device.agent.main import Decoder, FrameError, encode
 from orchestration.device.agent.state import RESTORABLE
 
 RECORD = "deadman.json"
@@ -243,14 +243,9 @@ class _Watch:
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        return {
-            "holder": self._armed.holder,
-            "note": self._armed.note,
-            "armed_at": self._armed.armed_at,
-            "after_s": self._armed.after_s,
-            "left_s": max(0.0, self._left_s()),
-            "pid": os.getpid(),
-        }
+        said = self._armed._asdict()
+        del said["snapshot"]
+        return {**said, "left_s": max(0.0, self._left_s()), "pid": os.getpid()}
 
     def _stop(self) -> None:
         self._running = False

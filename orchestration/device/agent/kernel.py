@@ -1,32 +1,29 @@
-"""The device's kernel: settings to write, TCP counters and offloads to read.
+"""The device's kernel: settings to write; TCP counters, offloads and carriers to read.
 
     sysctl.write     {values: {name: text}} -> names that this kernel does not have
     tcp.counters     -> segments sent again, timeouts, segments out of order, bytes sent
     offloads.read    {interfaces} -> which segmentation offloads are on, as `interface name`
+    links.read       {interfaces} -> {name: [carrier: 1 or 0, changes of it since boot]}
 
-A sysctl's name is its path below /proc/sys. Only names below `net/` are written.
+A missing interface has no carrier, and -1 changes. A sysctl's name is its path below /proc/sys.
+Only names below `net/` are written.
 """
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import os
-import socket
-import struct
 from typing import Any
 
+from orchestration.device import ethtool
 from orchestration.device.agent.main import Agent, Operation, OperationError
 
-_SIOCETHTOOL = 0x8946
-# ethtool commands that read generic receive, generic and TCP segmentation offload
-_OFFLOADS = {"gro": 0x2B, "gso": 0x23, "tso": 0x1E}
 _COUNTERS = (
     ("/proc/self/net/snmp", "Tcp:", "RetransSegs"),
     ("/proc/self/net/netstat", "TcpExt:", "TCPTimeouts"),
     ("/proc/self/net/netstat", "TcpExt:", "TCPOFOQueue"),
     ("/proc/self/net/netstat", "IpExt:", "OutOctets"),
 )
+NET = "/sys/class/net"
 
 
 def write_sysctls(request: dict[str, Any]) -> list[str]:
@@ -67,22 +64,38 @@ def tcp_counters(_: dict[str, Any]) -> list[int]:
 def offloads_on(request: dict[str, Any]) -> list[str]:
     """Return the offloads that are on."""
     on = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        for interface in request["interfaces"]:
-            for name, command in _OFFLOADS.items():
-                data = ctypes.create_string_buffer(struct.pack("=II", command, 0))
-                ask = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
-                try:
-                    fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
-                except OSError as error:
-                    why = os.strerror(error.errno or 0)
-                    raise OperationError(
-                        f"the offloads of {interface} cannot be read: {why}",
-                        "see whether the inventory has the interface's right name",
-                    ) from error
-                if struct.unpack("=II", data.raw[:8])[1]:
-                    on.append(f"{interface} {name}")
+    for interface in request["interfaces"]:
+        try:
+            on += [f"{interface} {name}" for name in ethtool.offloads_on(interface)]
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise OperationError(
+                f"the offloads of {interface} cannot be read: {why}",
+                "see whether the inventory has the interface's right name",
+            ) from error
     return on
+
+
+def read_links(request: dict[str, Any], net: str = NET) -> dict[str, list[int]]:
+    """Return carrier and changes of each interface."""
+    names = [str(name) for name in request["interfaces"]]
+    for name in names:
+        if os.sep in name:
+            raise OperationError(f"{name!r} is no interface", "correct closloop_links")
+    return {name: _link(os.path.join(net, name)) for name in names}
+
+
+def _link(folder: str) -> list[int]:
+    # a port that is shut has no carrier to read: EINVAL
+    return [max(0, _number(folder, "carrier")), _number(folder, "carrier_changes")]
+
+
+def _number(folder: str, name: str) -> int:
+    try:
+        with open(os.path.join(folder, name)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return -1
 
 
 def operations(_: Agent) -> dict[str, Operation]:
@@ -91,4 +104,5 @@ def operations(_: Agent) -> dict[str, Operation]:
         "sysctl.write": write_sysctls,
         "tcp.counters": tcp_counters,
         "offloads.read": offloads_on,
+        "links.read": read_links,
     }

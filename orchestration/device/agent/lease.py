@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.model.files import write_whole
 
 _FILE = "lease.json"
 _HOLDER_CHARACTERS = 500
@@ -88,13 +89,7 @@ def _lock(folder: Path) -> int:
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
     """Replace a small JSON file at once, readable by its owner only."""
-    new = path.with_suffix(".new")
-    with suppress(FileNotFoundError):
-        new.unlink()
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(handle, "w") as file:
-        json.dump(record, file)
-    os.replace(new, path)
+    write_whole(path, json.dumps(record), 0o600)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
@@ -212,9 +207,5 @@ def this_boot() -> str:
 def operations(_: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     leases = Leases(runtime_folder(), this_boot())
-    return {
-        "lease.take": leases.take,
-        "lease.renew": leases.renew,
-        "lease.drop": leases.drop,
-        "lease.show": leases.show,
-    }
+    names = ("take", "renew", "drop", "show")
+    return {f"lease.{name}": getattr(leases, name) for name in names}

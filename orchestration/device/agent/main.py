@@ -1,7 +1,8 @@
 """The agent: one loop that answers the controller's requests and runs the services' timers.
 
-A request is `{"id": n, "op": name, ...}`; its answer `{"id": n, "ok": result}` or
-`{"id": n, "error": what, "remedy": what to do}`. Events, `{"event": name, ...}`, come unasked.
+A frame is four bytes of length, then JSON. A request is `{"id": n, "op": name, ...}`; its answer
+`{"id": n, "ok": result}` or `{"id": n, "error": what, "remedy": what to do}`. Events,
+`{"event": name, ...}`, come unasked.
 
 A service is a module with `operations(agent)`, which returns its operations by name: functions of
 the request, whose result is JSON-ready, or None. They raise `OperationError`.
@@ -10,10 +11,12 @@ the request, whose result is JSON-ready, or None. They raise `OperationError`.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import platform
 import selectors
 import signal
+import struct
 import sys
 import time
 import traceback
@@ -22,11 +25,11 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any
 
-from orchestration.device.agent.frames import Decoder, encode
-
 Operation = Callable[[dict[str, Any]], Any]
 _READ_BYTES = 1 << 20
 VERSION = 1
+# More than any answer needs; a length beyond it is no frame but somebody's banner.
+MAX_FRAME_BYTES = 256 << 20
 
 
 class OperationError(Exception):
@@ -36,6 +39,50 @@ class OperationError(Exception):
         super().__init__(what)
         self.what = what
         self.remedy = remedy
+
+
+class FrameError(ValueError):
+    """The stream carries something that is no frame; `start` is how it begins."""
+
+    def __init__(self, start: bytes) -> None:
+        super().__init__(f"no frame: {start!r}")
+        self.start = start
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """Return a message as one frame."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return struct.pack(">I", len(body)) + body
+
+
+class Decoder:
+    """Turns a stream's pieces into messages."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, piece: bytes) -> list[dict[str, Any]]:
+        """Take the next piece; return the messages that are complete. Raises FrameError."""
+        pending = self._pending
+        pending += piece
+        messages = []
+        at = 0
+        while len(pending) - at >= 4:
+            (length,) = struct.unpack_from(">I", pending, at)
+            if length > MAX_FRAME_BYTES:
+                raise FrameError(bytes(pending[at : at + 200]))
+            if len(pending) - at - 4 < length:
+                break
+            try:
+                message = json.loads(bytes(pending[at + 4 : at + 4 + length]))
+            except ValueError:
+                raise FrameError(bytes(pending[at + 4 : at + 204])) from None
+            if not isinstance(message, dict):
+                raise FrameError(bytes(pending[at + 4 : at + 204]))
+            messages.append(message)
+            at += 4 + length
+        del pending[:at]
+        return messages
 
 
 class Agent:

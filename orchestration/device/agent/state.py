@@ -1,4 +1,4 @@
-"""What a run may change on a device: taken down before, put back afterwards.
+"""What a run may change on a device: a snapshot before, the restore afterwards.
 
     state.snapshot  {interfaces, sysctls, sonic} -> the snapshot
     state.restore   {snapshot} -> {"changed": [what was put back], "differences": [what is not],
@@ -6,23 +6,36 @@
 
 A snapshot has of each interface all qdiscs (RED's parameters decoded), the sysctls named (paths
 below /proc/sys), fingerprints of addresses, routes and rules, and on a SONiC switch the rows of the
-tables that runs touch. Put back are RED's parameters, sysctls and rows. Anything else that differs
-is said and left alone: a run does not change it, so somebody else did.
+tables that runs touch. RED's parameters, sysctls and rows are put back. Other differences are
+reported and left alone: somebody else made them.
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from orchestration.device.agent import netlink
-from orchestration.device.agent.configdb import CONFIG_DB, ORDER, dump
-from orchestration.device.agent.fingerprints import fingerprints
+from orchestration.device.agent.configdb import dump, place
 from orchestration.device.agent.lease import this_boot
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.netlink import Red, RouteSocket
-from orchestration.device.agent.resp import Redis, RedisError
+from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError
+from orchestration.device.netlink import (
+    RTM_GETADDR,
+    RTM_GETROUTE,
+    RTM_GETRULE,
+    RTM_NEWADDR,
+    RTM_NEWROUTE,
+    RTM_NEWRULE,
+    RouteSocket,
+    attributes,
+    interface_index,
+    message,
+)
+from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
 
 VERSION = 1
 # CONFIG_DB's tables that a run may touch. It makes no rows and removes none: others' are said only.
@@ -36,6 +49,11 @@ _EMPTY_TRIES, _EMPTY_WAIT_S = 200, 0.01
 
 # sch_htb reports a counter among its options: TCA_HTB_INIT's last word (struct tc_htb_glob).
 _HTB_INIT, _HTB_STATIC_BYTES = 2, 16
+
+
+# What the kernel changes by itself: lifetimes, and flags of links that are down or offloaded.
+_VOLATILE_ADDRESS, _VOLATILE_ROUTE = {6, 8}, {12, 23}
+_ROUTE_CLONED, _MULTIPATH = 0x200, 9
 
 
 class Difference(NamedTuple):
@@ -63,7 +81,7 @@ class Plan(NamedTuple):
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
-    """Take down the state of what the request names. What is missing is null."""
+    """Return the state of what the request names; null for what is missing."""
     with RouteSocket() as route:
         return {
             "version": VERSION,
@@ -78,7 +96,7 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
 def restore(wanted: dict[str, Any]) -> dict[str, Any]:
     """Put back what differs from a snapshot; return what was changed and what differs still.
 
-    A thing that cannot be put back does not keep the rest from it.
+    If one thing cannot be put back, the others still are.
     """
     if wanted.get("version") != VERSION:
         raise OperationError(
@@ -111,23 +129,23 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
 def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
     """Return what to write so that the state `now` becomes `wanted`. Pure."""
     plan = Plan([], [], {}, {}, {})
-    for interface, qdiscs in wanted["interfaces"].items():
+    for interface, present in wanted["interfaces"].items():
         there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
-        for item in qdiscs or []:
+        for item in present or []:
             found = there.get(item["handle"])
             if "red" not in item or found is None or "red" not in found:
                 continue
             want, have = Red(**item["red"]), Red(**found["red"])
-            place = (interface, item["handle"], found["parent"])
+            at = (interface, item["handle"], found["parent"])
             differs = want._replace(limit_bytes=0) != have._replace(limit_bytes=0)
             if differs:
-                plan.reds.append((*place, want._replace(limit_bytes=0)))
+                plan.reds.append((*at, want._replace(limit_bytes=0)))
             # another qdisc in RED's inner queue would be lost with the queue
             inner = any(other["parent"] == item["handle"] | 1 for other in there.values())
             # a change that leaves the queue alone makes the reported limit 0
             limit_bytes = 0 if differs else have.limit_bytes
             if want.limit_bytes not in (0, limit_bytes) and not inner:
-                plan.limits.append((*place, want))
+                plan.limits.append((*at, want))
     for name, value in wanted["sysctls"].items():
         if None not in (value, now["sysctls"].get(name)) and now["sysctls"][name] != value:
             plan.sysctls[name] = value
@@ -139,7 +157,7 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
 def _plan_rows(
     plan: Plan, now: dict[str, dict[str, str]], wanted: dict[str, dict[str, str]]
 ) -> None:
-    for key in sorted(wanted, key=_row_order):
+    for key in sorted(wanted, key=lambda key: (place(key), key)):
         row, found = wanted[key], now.get(key, {})
         if any(found.get(field) != value for field, value in row.items()):
             plan.rows[key] = row
@@ -148,16 +166,11 @@ def _plan_rows(
             plan.fields_removed[key] = extra
 
 
-def _row_order(key: str) -> tuple[int, str]:
-    table = key.partition("|")[0]
-    return ORDER.index(table) if table in ORDER else len(ORDER), key
-
-
 def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
     """Return in what `now` is not as the snapshot `wanted` says. Pure."""
     result: list[Difference] = []
-    for interface, qdiscs in wanted["interfaces"].items():
-        result += _qdisc_differences(interface, qdiscs, now["interfaces"].get(interface))
+    for interface, former in wanted["interfaces"].items():
+        result += _qdisc_differences(interface, former, now["interfaces"].get(interface))
     for name, value in wanted["sysctls"].items():
         if now["sysctls"].get(name) != value:
             result.append(Difference("sysctl", name, "value", value, now["sysctls"].get(name)))
@@ -190,9 +203,9 @@ def _qdisc_differences(
         return [Difference("interface", interface, "interface", *said)]
     result = []
     want_by, have_by = ({(q["handle"], q["parent"]): q for q in side} for side in (wanted, now))
-    for place in sorted({*want_by, *have_by}):
-        want, have = want_by.get(place), have_by.get(place)
-        where = f"{interface} qdisc {place[0] >> 16:x}: parent {place[1]:#x}"
+    for at in sorted({*want_by, *have_by}):
+        want, have = want_by.get(at), have_by.get(at)
+        where = f"{interface} qdisc {at[0] >> 16:x}: parent {at[1]:#x}"
         if want is None or have is None or want["kind"] != have["kind"]:
             kinds = [None if side is None else side["kind"] for side in (want, have)]
             result.append(Difference("qdisc", where, "kind", *kinds))
@@ -207,27 +220,19 @@ def _qdisc_differences(
 
 
 def _again(wanted: dict[str, Any]) -> dict[str, Any]:
-    return snapshot(
-        {
-            "interfaces": list(wanted["interfaces"]),
-            "sysctls": list(wanted["sysctls"]),
-            "sonic": wanted["rows"] is not None,
-        }
-    )
+    sonic = wanted["rows"] is not None
+    names = {part: list(wanted[part]) for part in ("interfaces", "sysctls")}
+    return snapshot({**names, "sonic": sonic})
 
 
 def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
     indexes: dict[int, str] = {}
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = dict.fromkeys(names)
     for name in names:
-        result[name] = None
-        try:
-            index = netlink.interface_index(name)
-        except OSError:
-            continue
-        result[name] = []
-        indexes[index] = name
-    for item in netlink.qdiscs(route):
+        with suppress(OSError):
+            indexes[interface_index(name)] = name
+            result[name] = []
+    for item in qdiscs(route):
         if item.ifindex not in indexes:
             continue
         entry: dict[str, Any] = {
@@ -237,7 +242,7 @@ def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
             "options": _static_options(item.kind, item.options).hex(),
         }
         if item.kind == "red":
-            entry["red"] = netlink.red_parameters(item.options)._asdict()
+            entry["red"] = red_parameters(item.options)._asdict()
         result[indexes[item.ifindex]].append(entry)
     return result
 
@@ -245,7 +250,55 @@ def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
 def _static_options(kind: str, options: bytes) -> bytes:
     if kind != "htb":
         return options
-    return netlink.attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
+    return attributes(options).get(_HTB_INIT, b"")[:_HTB_STATIC_BYTES]
+
+
+def fingerprints(route: RouteSocket) -> dict[str, str]:
+    """Return fingerprints of addresses, routes and rules: they tell a change, not what it is."""
+    tables = (
+        ("addresses", RTM_GETADDR, RTM_NEWADDR, 8),
+        ("routes", RTM_GETROUTE, RTM_NEWROUTE, 12),
+        ("rules", RTM_GETRULE, RTM_NEWRULE, 12),
+    )
+    result = {}
+    for name, ask, kind, head_bytes in tables:
+        found = route.dump(message(ask, bytes(head_bytes)))
+        lines = [_stable(kind, payload, head_bytes) for got, payload in found if got == kind]
+        text = "\n".join(sorted(line for line in lines if line))
+        result[name] = hashlib.sha256(text.encode()).hexdigest()
+    return result
+
+
+def _stable(kind: int, payload: bytes, head_bytes: int) -> str:
+    head, volatile = bytearray(payload[:head_bytes]), set()
+    if kind == RTM_NEWADDR:
+        head[2] = 0
+        volatile = _VOLATILE_ADDRESS
+    elif kind == RTM_NEWROUTE:
+        if struct.unpack_from("=I", head, 8)[0] & _ROUTE_CLONED:
+            return ""
+        head[8:12] = bytes(4)
+        volatile = _VOLATILE_ROUTE
+    parts = [head.hex()]
+    for number, value in sorted(attributes(payload, head_bytes).items()):
+        if number in volatile:
+            continue
+        if kind == RTM_NEWROUTE and number == _MULTIPATH:
+            value = _without_flags(value)
+        parts.append(f"{number}={value.hex()}")
+    return " ".join(parts)
+
+
+def _without_flags(hops: bytes) -> bytes:
+    """Return a multipath attribute with the next hops' flags (dead, link down) cleared."""
+    result, at = bytearray(hops), 0
+    while at + 8 <= len(hops):
+        (length,) = struct.unpack_from("=H", hops, at)
+        result[at + 2] = 0
+        if length < 8:
+            break
+        at += (length + 3) & ~3
+    return bytes(result)
 
 
 def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> None:
@@ -255,7 +308,7 @@ def _restore_reds(plan: Plan, changed: list[str], errors: list[Difference]) -> N
         _send_reds(route, plan.reds, changed, errors)
         waiting = plan.limits
         for _ in range(_EMPTY_TRIES):
-            filled = {(q.ifindex, q.handle) for q in netlink.qdiscs(route) if q.qlen}
+            filled = {(q.ifindex, q.handle) for q in qdiscs(route) if q.qlen}
             ready = [p for p in waiting if (_index(p[0]), p[1]) not in filled]
             _send_reds(route, ready, changed, errors)
             waiting = [place for place in waiting if place not in ready]
@@ -271,7 +324,7 @@ def _send_reds(
     errors: list[Difference],
 ) -> None:
     requests = [
-        netlink.red_request(_index(interface), handle, parent, red)
+        red_request(_index(interface), handle, parent, red)
         for interface, handle, parent, red in places
     ]
     answers = route.answers(requests)
@@ -285,7 +338,7 @@ def _send_reds(
 
 def _index(interface: str) -> int:
     try:
-        return netlink.interface_index(interface)
+        return interface_index(interface)
     except OSError:
         # the kernel refuses an index that is not there, which is then said
         return 2**31 - 1
@@ -306,36 +359,34 @@ def _read_sysctl(name: str) -> str | None:
         return None
 
 
-def _read_rows() -> dict[str, dict[str, str]]:
-    """Return the rows by CONFIG_DB's keys."""
+@contextmanager
+def _redis() -> Iterator[Redis]:
     redis = Redis()
     try:
-        tables = dump(redis, SONIC_TABLES)
+        yield redis
     except RedisError as error:
         raise OperationError(error.what, error.remedy) from error
     finally:
         redis.close()
+
+
+def _read_rows() -> dict[str, dict[str, str]]:
+    """Return the rows by CONFIG_DB's keys."""
+    with _redis() as redis:
+        tables = dump(redis, SONIC_TABLES)
     return {f"{table}|{name}": row for table, rows in tables.items() for name, row in rows.items()}
 
 
 def _restore_rows(plan: Plan, changed: list[str]) -> None:
-    commands: list[tuple[int, Sequence[str]]] = []
-    for key, row in plan.rows.items():
-        # all fields of a row at once: orchagent never sees kmin above kmax
-        commands.append(
-            (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
-        )
-    for key, fields in plan.fields_removed.items():
-        commands.append((CONFIG_DB, ("HDEL", key, *fields)))
-    if not commands:
-        return
-    redis = Redis()
-    try:
-        redis.run(commands)
-    except RedisError as error:
-        raise OperationError(error.what, error.remedy) from error
-    finally:
-        redis.close()
+    # all fields of a row at once: orchagent never sees kmin above kmax
+    commands: list[Command] = [
+        (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
+        for key, row in plan.rows.items()
+    ]
+    commands += [(CONFIG_DB, ("HDEL", key, *fields)) for key, fields in plan.fields_removed.items()]
+    if commands:
+        with _redis() as redis:
+            redis.run(commands)
     changed += [f"row {key}" for key in dict.fromkeys([*plan.rows, *plan.fields_removed])]
 
 

@@ -8,32 +8,23 @@ the device has them, with its `source`: `lldpctl` (JSON) or `redis` (rows of SON
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import fcntl
 import os
 import platform
 import re
 import shutil
 import signal
-import socket
-import struct
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from orchestration.device.agent.kernel import offloads_on
-from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.netlink import RouteSocket, message
-from orchestration.device.agent.resp import (
-    APPL_DB,
-    SOCKET,
-    STATE_DB,
-    Redis,
-    RedisError,
-)
+from orchestration.device.agent.main import Agent, Operation
+from orchestration.device.agent.resp import APPL_DB, SOCKET, STATE_DB, Redis, RedisError
+from orchestration.device.ethtool import driver, offloads_on
+from orchestration.device.netlink import RouteSocket
+from orchestration.device.qdiscs import RTM_DELQDISC, TC_H_ROOT, tc_message
 
 # Programs and how each is asked for its version; None: it does not tell, but may be there.
 PROGRAMS: dict[str, tuple[str, ...] | None] = {
@@ -64,9 +55,6 @@ _PROGRAM_TIMEOUT_S = 10.0
 _OUTPUT_BYTES = 4 << 20
 _SHOWN = 200
 
-_SIOCETHTOOL, _GET_DRIVER = 0x8946, 0x03
-_DRIVER_INFO_BYTES = 196  # struct ethtool_drvinfo: the driver's name is at 4, 32 bytes
-_RTM_DELQDISC = 37
 _NO_INTERFACE = 0x7FFFFFFF
 
 
@@ -120,8 +108,8 @@ def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
         return {"exists": False}
     speed_mbps = _leading_int(_text(os.path.join(folder, "speed")))
     try:
-        offloads = [on.split()[1] for on in offloads_on({"interfaces": [name]})]
-    except OperationError:
+        offloads = offloads_on(name)
+    except OSError:
         offloads = None
     return {
         "exists": True,
@@ -137,18 +125,6 @@ def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
 def macs(root: str = "/sys/class/net") -> dict[str, str]:
     """Return every interface's MAC address."""
     return {name: _text(os.path.join(root, name, "address")) for name in _listed(root)}
-
-
-def driver(name: str) -> str:
-    """Return what the kernel calls an interface's driver, "" if it does not say."""
-    data = ctypes.create_string_buffer(struct.pack("=I", _GET_DRIVER), _DRIVER_INFO_BYTES)
-    ask = struct.pack("16sP16x", name.encode(), ctypes.addressof(data))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        try:
-            fcntl.ioctl(control.fileno(), _SIOCETHTOOL, ask)
-        except OSError:
-            return ""
-    return data.raw[4:36].partition(b"\0")[0].decode(errors="replace")
 
 
 def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any]:
@@ -239,10 +215,9 @@ def rights() -> dict[str, Any]:
 
 def may_change_qdiscs() -> bool:
     """Ask the kernel to remove a qdisc of no interface: it looks at the right first."""
-    body = struct.pack("=BxxxiIII", 0, _NO_INTERFACE, 0, 0xFFFFFFFF, 0)
     try:
         with RouteSocket() as route:
-            route.request([message(_RTM_DELQDISC, body)])
+            route.request([tc_message(RTM_DELQDISC, _NO_INTERFACE, 0, TC_H_ROOT)])
     except OSError as error:
         return error.errno not in (errno.EPERM, errno.EACCES)
     return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
-from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.knobs import ECN
 from orchestration.model.records import (
     DONE,
@@ -28,7 +25,7 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.trial import IncastSpec, PoissonSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
 from orchestration.query import Runs
 from orchestration.query.output import write_result
 from orchestration.studies.bench.outcome import (
@@ -40,7 +37,6 @@ from orchestration.studies.bench.outcome import (
     bench_trial,
     websearch,
 )
-from traffic.schedule import make_schedule
 
 _PACKET_BYTES = 1_514
 _PERIOD_NS = 100_000
@@ -248,7 +244,6 @@ def _actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ChangeRecord
     )
 
 
-_TRIALS, _SAMPLES = 200, 1250
 _WANTED_S = 10.0
 _QUERIES = {
     "the sum of a column": "select sum(marked_packets) from ports",
@@ -266,51 +261,16 @@ def sql_speed() -> Outcome:
     """Queries over 200 trials with 10 million samples of ports, from the folders to the answer."""
     figures = []
     with bench_folder() as folder:
-        rows = _write_trials(folder / "runs")
+        trials, samples = _write_campaign(folder / "runs" / "report-large")
         for what, query in _QUERIES.items():
-            took_s = _seconds(lambda query=query: Runs(folder).sql(query).fetchall())  # type: ignore[misc]
+            begin_s = time.monotonic()
+            Runs(folder).sql(query).fetchall()
+            took_s = time.monotonic() - begin_s
             wanted = f"at most {_WANTED_S:.0f} s"
             figures.append(Figure(what, f"{took_s:.1f} s", wanted, took_s <= _WANTED_S))
         whole = Runs(folder).table("ports")
-        took_s = _seconds(lambda: write_result(whole, folder / "rows.parquet", "parquet"))
+        begin_s = time.monotonic()
+        write_result(whole, folder / "rows.parquet", "parquet")
+        took_s = time.monotonic() - begin_s
         figures.append(Figure("all rows into one Parquet file", f"{took_s:.1f} s"))
-    return Outcome(f"Queries over {_TRIALS} trials, {rows:,} samples of ports", tuple(figures))
-
-
-def _seconds(ask: Callable[[], object]) -> float:
-    begin_s = time.monotonic()
-    ask()
-    return time.monotonic() - begin_s
-
-
-def _write_trials(home: Path) -> int:
-    """Write trials whose ports' samples are drawn, and return how many samples they have."""
-    testbed = load_testbed("graphcc")
-    traffic = (IncastSpec(8, 100_000, MILLISECOND, 0, MILLISECOND),)
-    trial = bench_trial(traffic, MILLISECOND, drain_ns=100 * MILLISECOND)
-    schedule = make_schedule(trial, testbed)
-    with bench_folder() as work:
-        record = FluidBackend().run(trial, testbed, schedule, work, lambda *_: None)
-    rng = np.random.default_rng(1)
-    for number in range(_TRIALS):
-        tuner = TunerSpec(f"secn{1 + number % 2}")
-        one = dataclasses.replace(trial, tuner=tuner, repeat=1 + number // 2)
-        samples = {**record.samples, "queue": _ports(len(testbed.queues), rng)}
-        drawn = dataclasses.replace(record, samples=samples)
-        stamp = Stamp(number % 20 != 0, (), ())
-        write_trial(home / one.id, one, testbed, schedule, drawn, stamp, {})
-    return _TRIALS * _SAMPLES * len(testbed.queues)
-
-
-def _ports(queues: int, rng: np.random.Generator) -> Samples:
-    shape = (_SAMPLES, queues)
-    packets = np.cumsum(rng.integers(0, 200, shape), axis=0)
-    return Samples.of(
-        "queue",
-        np.arange(1, _SAMPLES + 1) * _PERIOD_NS,
-        np.maximum(0, rng.normal(20_000, 40_000, shape)).astype(np.int64),
-        packets * 1500,
-        packets,
-        packets // 10,
-        np.zeros(shape, dtype=np.int64),
-    )
+    return Outcome(f"Queries over {trials} trials, {samples:,} samples of ports", tuple(figures))

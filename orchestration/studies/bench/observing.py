@@ -19,10 +19,10 @@ from collectors.snapshot import EVERY_S, LiveObserver
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.fluid.backend import FluidBackend
-from orchestration.campaign.expand import load_campaign
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Ints, Observation
 from orchestration.model.signals import names
+from orchestration.model.trial import IncastSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
     Figure,
@@ -31,9 +31,9 @@ from orchestration.studies.bench.outcome import (
     bench_trial,
     websearch,
 )
+from orchestration.telemetry.points import spool_batches
 from orchestration.telemetry.process import SenderProcess
 from orchestration.telemetry.settings import Settings
-from orchestration.telemetry.source import spool_batches
 from traffic.schedule import make_schedule
 
 _READINGS = 20_000
@@ -115,17 +115,14 @@ _MOST_GROWTH = 0.03
 _SPOOL_BYTES = 1 << 30
 _ROUNDS = 60
 _SETTLE_S = 4.0
-_CAMPAIGN = """\
-campaign: sink
-testbed: graphcc
-backend: fluid
-tuners: [secn1]
-traffic:
-  - {kind: poisson, workload: WebSearch, load: 0.6}
-  - {kind: incast, fan_in: 16, size: 512KB, period: 5ms}
-repeats: 1
-duration: 10ms
-"""
+_SENT = bench_trial(
+    (
+        *websearch(10 * MILLISECOND),
+        IncastSpec(16, 512_000, 5 * MILLISECOND, 0, 10 * MILLISECOND),
+    ),
+    10 * MILLISECOND,
+    drain_ns=200 * MILLISECOND,
+)
 
 
 def influx_sink() -> Outcome:
@@ -206,10 +203,7 @@ def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], f
 
     The third is the share of a core that the sender takes meanwhile, its start not counted.
     """
-    file = folder / "sink.yml"
-    file.write_text(_CAMPAIGN, encoding="utf-8")
-    [trial] = load_campaign(file).trials
-    schedule = make_schedule(trial, testbed)
+    schedule = make_schedule(_SENT, testbed)
     campaign = folder / "sink"
     campaign.mkdir()
     times: tuple[list[float], list[float]] = ([], [])
@@ -222,10 +216,10 @@ def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], f
                     work = folder / f"{number}-{sink}"
                     work.mkdir()
                     if sink:
-                        name = f"{trial.id}-{number}"
+                        name = f"{_SENT.id}-{number}"
                         leave_note(work, SpoolNote(str(home), _SPOOL_BYTES, "sink", name))
                     begin_s = time.perf_counter()
-                    FluidBackend().run(trial, testbed, schedule, work, lambda t_ns, end_ns: None)
+                    FluidBackend().run(_SENT, testbed, schedule, work, lambda t_ns, end_ns: None)
                     if number:  # the first round loads modules and fills caches
                         found.append(time.perf_counter() - begin_s)
                 if not number:

@@ -6,16 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestration.analysis.paper_metrics import PAPER_METRICS, done_flows
-from orchestration.analysis.statistics import (
-    Estimate,
-    PairedDifference,
-    paired_difference,
-    t_interval,
-)
+from orchestration.analysis.statistics import Estimate, PairedDifference, t_interval
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
 from orchestration.model.units import format_size
+from orchestration.studies.papers.results import difference_by_seed
 
 METRIC = "slowdown_mean"
 
@@ -36,10 +32,7 @@ class Setting:
 
     def minus(self, other: Setting) -> PairedDifference:
         """Return this setting's slowdown minus another's, over the seeds of both."""
-        seeds = sorted(set(self.by_seed) & set(other.by_seed))
-        return paired_difference(
-            [other.by_seed[seed] for seed in seeds], [self.by_seed[seed] for seed in seeds]
-        )
+        return difference_by_seed(self.by_seed, other.by_seed)
 
 
 def rank_settings(folder: Path) -> list[Setting]:

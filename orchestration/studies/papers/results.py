@@ -74,11 +74,17 @@ class Condition:
 
     def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
         """Return `arm` minus `against` over the seeds of both."""
-        first, second = self.values.get(against, {}), self.values.get(arm, {})
-        seeds = sorted(set(first) & set(second))
-        return paired_difference(
-            [first[seed][metric] for seed in seeds], [second[seed][metric] for seed in seeds]
+        mine, others = (
+            {seed: row[metric] for seed, row in self.values.get(name, {}).items()}
+            for name in (arm, against)
         )
+        return difference_by_seed(mine, others)
+
+
+def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
+    """Return the values of one minus those of another, over the seeds of both."""
+    seeds = sorted(set(mine) & set(others))
+    return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds])
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,16 @@ not there. To undo is to ask for nothing: whatever was saved and is not asked fo
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
-from ansible.module_utils.closloop.saved import Saved
+from ansible.module_utils.model.files import sync_path, whole_file
 
+FOLDER = "/var/lib/closloop/provision"
+_FORMAT = 1
 ARGUMENTS = {
     "state": {"choices": ["present", "verified", "absent"], "default": "present"},
     "desired": {"type": "dict", "default": {}},
@@ -64,7 +69,7 @@ class Device(ABC):
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
-        They are those of things that were never changed before: what is there is somebody else's.
+        They are changes of things that this module has not changed before.
         """
 
     @abstractmethod
@@ -74,6 +79,54 @@ class Device(ABC):
     def shown(self, key: str, value: object) -> str:
         """Return a value as people read it."""
         return "nothing" if value is None else str(value)
+
+
+class Saved:
+    """What was there before the first change, by key, in a file that only root may read.
+
+    It is written before anything is changed and goes away with the undo. What it says of a thing is
+    never overwritten: the first state found is the one to go back to.
+    """
+
+    def __init__(self, name: str, folder: str = FOLDER) -> None:
+        self.path = os.path.join(folder, name + ".json")
+        self.there = False
+        self.values: dict = {}
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ValueError if it is not one of ours."""
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                data = json.load(file)
+        except FileNotFoundError:
+            return
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise ValueError(self.path + " was written by another version of closloop")
+        if not isinstance(data.get("values"), dict):
+            raise ValueError(self.path + " is damaged")
+        self.there, self.values = True, data["values"]
+
+    def store(self) -> None:
+        """Write the file, whole or not at all. Raises OSError."""
+        folder = os.path.dirname(self.path)
+        os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        with whole_file(self.path) as new:
+            with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump({"format": _FORMAT, "values": self.values}, file)
+            sync_path(new)
+        self.there = True
+
+    def remove(self) -> None:
+        """Take the file away, and its folders if nothing else is in them."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+        folder = os.path.dirname(self.path)
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+            os.rmdir(os.path.dirname(folder))
+        self.there, self.values = False, {}
 
 
 def plan(device: Device, wanted: dict, saved: dict) -> list:

@@ -1,4 +1,4 @@
-"""IPv4 addresses, routes and rules over routing netlink: read, add, replace, delete.
+"""Interfaces, IPv4 addresses, routes and rules over routing netlink: read, set, add, delete.
 
 A route that is read carries the kernel's own message: one that had to give way comes back with all
 its attributes.
@@ -10,12 +10,18 @@ import errno
 import socket
 import struct
 
-from ansible.module_utils.closloop.links import Links
-from ansible.module_utils.netlink import (
+from ansible.module_utils.closloop.reconcile import Refused
+from ansible.module_utils.device import ethtool
+from ansible.module_utils.device.netlink import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
     RTM_GETADDR,
+    RTM_GETLINK,
     RTM_GETROUTE,
     RTM_GETRULE,
     RTM_NEWADDR,
+    RTM_NEWLINK,
     RTM_NEWROUTE,
     RTM_NEWRULE,
     RouteSocket,
@@ -25,7 +31,10 @@ from ansible.module_utils.netlink import (
 )
 
 _DELETE = 1  # RTM_DEL... is RTM_NEW... and one
-_CREATE_EXCL, _CREATE_REPLACE = 0x600, 0x500
+_CREATE_EXCL, _CREATE_REPLACE = NLM_F_CREATE | NLM_F_EXCL, NLM_F_CREATE | NLM_F_REPLACE
+_IFLA_IFNAME, _IFLA_MTU = 3, 4
+_IFF_UP = 1
+_IFINFO = struct.Struct("=BxHiII")
 _GONE = (errno.ESRCH, errno.ENOENT, errno.EADDRNOTAVAIL, errno.ENODEV)
 
 MAIN = 254
@@ -34,9 +43,78 @@ _LINK_SCOPE = 253
 _UNICAST, _ONLINK, _CLONED = 1, 4, 0x200
 _DST, _OIF, _GATEWAY, _PRIORITY, _PREFSRC, _METRICS, _MULTIPATH, _TABLE = 1, 4, 5, 6, 7, 8, 9, 15
 _IFADDR, _RTMSG, _NEXTHOP = struct.Struct("=BBBBi"), struct.Struct("=8BI"), struct.Struct("=HBBi")
-_RULE = struct.Struct("=8BI")
+_RULE = _RTMSG
 _FRA_SRC, _FRA_PRIORITY, _FRA_TABLE = 2, 6, 15
 _TO_TABLE = 1
+
+
+class Links:
+    """The interfaces of this device's network namespace, by name: index, MTU in bytes, up or not.
+
+    `name` has the names by index.
+    """
+
+    def __init__(self, route: RouteSocket) -> None:
+        self._route = route
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read all interfaces anew."""
+        self.index: dict = {}
+        self.name: dict = {}
+        self.mtu: dict = {}
+        self.up: dict = {}
+        for kind, payload in self._route.dump(message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0))):
+            if kind != RTM_NEWLINK:
+                continue
+            _, _, index, flags, _ = _IFINFO.unpack_from(payload)
+            found = attributes(payload, _IFINFO.size)
+            name = found[_IFLA_IFNAME].rstrip(b"\0").decode()
+            self.index[name], self.name[index] = index, name
+            (self.mtu[name],) = struct.unpack("=I", found[_IFLA_MTU])
+            self.up[name] = bool(flags & _IFF_UP)
+
+    def require(self, name: str) -> int:
+        """Return an interface's index. Raises Refused if there is none of that name."""
+        if name not in self.index:
+            raise Refused(
+                f"there is no interface {name!r}; there are {', '.join(sorted(self.index))}",
+                "correct the interfaces in closloop_links of the inventory",
+            )
+        return self.index[name]
+
+    def set_mtu(self, name: str, mtu_bytes: int) -> None:
+        """Set the MTU. Raises Refused."""
+        body = _IFINFO.pack(0, 0, self.require(name), 0, 0)
+        body += attribute(_IFLA_MTU, struct.pack("=I", mtu_bytes))
+        try:
+            self._route.request([message(RTM_NEWLINK, body)])
+        except OSError as error:
+            raise Refused(
+                f"{name} refuses an MTU of {mtu_bytes} bytes: {error.strerror}",
+                "lower the testbed's mtu, or see what the NIC can do: ip -d link show " + name,
+            ) from None
+
+    def set_up(self, name: str, up: bool) -> None:
+        """Set the interface up or down."""
+        flags = _IFF_UP if up else 0
+        body = _IFINFO.pack(0, 0, self.require(name), flags, _IFF_UP)
+        self._route.request([message(RTM_NEWLINK, body)])
+
+
+def set_offloads(name: str, target: dict) -> None:
+    """Turn the offloads off, or put the features back. Raises Refused."""
+    if "features" in target:
+        ethtool.set_features(name, target["features"])
+        return
+    for offload in ethtool.offloads_on(name):
+        try:
+            ethtool.turn_off(name, offload)
+        except OSError as error:
+            raise Refused(
+                f"{name} keeps {offload} on: {error.strerror}",
+                f"see what the NIC can do: ethtool -k {name}",
+            ) from None
 
 
 class Routing:
@@ -190,9 +268,7 @@ class Routing:
         return 0, attribute(_MULTIPATH, hops)
 
     def _send(self, kind: int, flags: int, body: bytes) -> None:
-        packed = bytearray(message(kind, body))
-        struct.pack_into("=H", packed, 6, flags)
-        self._route.request([bytes(packed)])
+        self._route.request([message(kind, body, flags)])
 
     def _delete(self, kind: int, body: bytes) -> None:
         try:

@@ -18,9 +18,9 @@ _BESIDE = {
 
 
 class Sysctls:
-    """Keys are paths. A value is text; with what the kernel changes along with it, a dict.
+    """Keys are paths. A value is text, or a dict if the kernel changes other settings with it.
 
-    Wanted may also be words that a setting must have among others: a list.
+    A wanted value may also be a list of words that the setting must include.
     """
 
     def __init__(self, root: str = ROOT) -> None:

@@ -33,8 +33,8 @@ class PortCounters:
 class Breaker:
     """Judges every window of `corridor.window_s` by the counters at its two ends.
 
-    A window ends with each reading, and begins with the latest one that is a whole window older, so
-    none that is bad is missed between two. A bound that is just reached is kept.
+    A window ends with each reading, and begins with the latest reading that is a whole window
+    older, so that no bad window is missed. Reaching a bound is allowed.
     """
 
     def __init__(self, corridor: Corridor, ports: Sequence[str]) -> None:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
-from orchestration.backends.hardware.safety.outcome import (
+from orchestration.backends.hardware.safety.recovery import (
+    RESTORE_TIMEOUT_S,
     Outcome,
     is_foreign,
     outcome_of,
     said,
-)
-from orchestration.backends.hardware.safety.recovery import (
-    RESTORE_TIMEOUT_S,
-    Agent,
     settle_dead_runs,
 )
 from orchestration.device.agent.lease import boottime_ns
 from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.device.fleet import Agent, answered, gather
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
 from orchestration.model.records import Observation
 
@@ -39,14 +36,14 @@ class NotRestored(TrialError):  # noqa: N818
 class Guard:
     """Holds a rack for one trial, as a context manager.
 
-    Entered, it has a lease on every device or none, a snapshot of each in the ledger, and a
-    dead-man's timer armed on each. Left, however that comes about, it restores every device that
-    can be reached; of the others it says so, and their timers do it. `tick` must be called more
+    On entering it takes a lease on every device or none, keeps a snapshot of each in the ledger,
+    and arms a dead-man's timer on each. On leaving, for whatever reason, it restores every device
+    that can be reached and names the others, which their timers restore. `tick` must be called more
     often than the dead-man's time.
 
     `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
     `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError.
-    `outcomes` are there once it is left, `settled_before` what a dead run had left behind.
+    `outcomes` are set on leaving; `settled_before` is what a dead run had left behind.
     """
 
     def __init__(
@@ -117,21 +114,15 @@ class Guard:
 
     def _withdraw(self) -> None:
         """Undo a preparation that failed: nothing was changed yet."""
+        mine = {device: {"holder": self._holder} for device in self._agents}
         for op in ("deadman.disarm", "lease.drop"):
-            for agent in self._agents.values():
-                # what is somebody else's is refused, and left to them
-                with suppress(DeviceError):
-                    agent.result(agent.post(op, holder=self._holder), RESTORE_TIMEOUT_S)
+            # what is somebody else's is refused, and left to them
+            self._gather(op, mine)
         if self._run:
             with suppress(ClosloopError):
                 self._ledger.close_run(self._run)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.restore()
         unsettled = [outcome for outcome in self.outcomes if not outcome.settled]
         if not unsettled and not self._problems:
@@ -271,27 +262,12 @@ class Guard:
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices side by side. Raises the first one's DeviceError, when all have answered."""
-        answers = self._gather(op, requests)
-        for answer in answers.values():
-            if isinstance(answer, DeviceError):
-                raise answer
-        return answers
+        return answered(self._gather(op, requests))
 
     def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Ask devices side by side; return each one's answer, or its DeviceError."""
-        posted: dict[str, int] = {}
-        answers: dict[str, Any] = {}
-        for device, words in requests.items():
-            try:
-                posted[device] = self._agents[device].post(op, **words)
-            except DeviceError as error:
-                answers[device] = error
-        for device, number in posted.items():
-            try:
-                answers[device] = self._agents[device].result(number, RESTORE_TIMEOUT_S)
-            except DeviceError as error:
-                answers[device] = error
-        return {device: answers[device] for device in requests}
+        asked = {device: (self._agents[device], (op, words)) for device, words in requests.items()}
+        return gather(asked, RESTORE_TIMEOUT_S)
 
 
 def _may_change(request: Mapping[str, Any]) -> list[str]:

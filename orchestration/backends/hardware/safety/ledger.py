@@ -5,8 +5,8 @@
       HASH.json           a device's snapshot, named by its content
       RUN.lock            held by the run while it lives
 
-An entry is on the disk when the call returns. A run's thresholds may change many times a second:
-one entry a device says so beforehand, and the snapshot has what they all were.
+An entry is on the disk when the call returns. Thresholds may change many times a second, so one
+entry for each device says so beforehand, and the snapshot has the former values.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 from uuid import uuid4
 
 from orchestration.model.errors import NotReadyError
+from orchestration.model.files import sync_path
 
 _FILE = "ledger.jsonl"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
@@ -94,7 +95,7 @@ class Ledger:
                 new = path.with_suffix(f".{uuid4().hex[:8]}.new")
                 _write_through(new, data)
                 os.replace(new, path)
-                _sync_folder(self.folder)
+                sync_path(self.folder)
         except OSError as error:
             raise self._unwritable(error) from error
         self._add(run, "snapshot", device=device, snapshot=name)
@@ -207,7 +208,7 @@ class Ledger:
             finally:
                 os.close(handle)
             if new:
-                _sync_folder(self.folder)
+                sync_path(self.folder)
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -234,11 +235,3 @@ def _write_through(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

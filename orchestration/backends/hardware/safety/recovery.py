@@ -2,38 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger, OpenRun
-from orchestration.backends.hardware.safety.outcome import Outcome, outcome_of
+from orchestration.device.agent.state import RESTORABLE
+from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError, printable
+from orchestration.device.fleet import Agent, Fleet
+from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError
 
 RESTORE_TIMEOUT_S = 60.0
+_SERVICES = ("state", "deadman", "lease")
+# Parts of a snapshot that runs do not change.
+_OTHERS = ("fingerprint", "other row")
+_SHOWN = 5
 
 
-class Agent(Protocol):
-    """What is needed of `client.AgentClient`."""
+@dataclass(frozen=True)
+class Outcome:
+    """One device, restored or not.
+
+    `how` says by whom or why not, `changed` what was put back, `differences` what is still not as
+    the snapshot says (`agent.state.Difference` as a dict). `settled` devices need nothing more.
+    """
 
     device: str
+    settled: bool
+    how: str
+    changed: tuple[str, ...] = ()
+    differences: tuple[Mapping[str, Any], ...] = field(default=())
 
-    def post(self, op: str, **arguments: Any) -> int:
-        """Send a request."""
+    @property
+    def text(self) -> str:
+        """One or more lines for people."""
+        lines = [f"{self.device}: {self.how}"]
+        if self.changed:
+            lines[0] += f"; {len(self.changed)} settings put back"
+        shown = [f"{self.device}: {said(item)}" for item in self.differences[:_SHOWN]]
+        more = len(self.differences) - _SHOWN
+        return "\n".join([*lines, *shown, *([f"{self.device}: and {more} more"] * (more > 0))])
 
-    def result(self, number: int, timeout_s: float = ...) -> Any:
-        """Wait for its answer."""
 
-    def poll(self) -> None:
-        """Take in answers that have arrived."""
+def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
+    """Return the outcome that an agent's answer, or a dead-man's record, tells of."""
+    differences = tuple(_difference(item) for item in _items(answer.get("differences")))
+    error = str(answer.get("error") or "")
+    if answer.get("restarted"):
+        how = "has restarted since, so nothing of the run is left on it"
+    left = [item for item in differences if item["part"] in RESTORABLE]
+    if error:
+        how = f"could not be restored: {printable(error)}"
+    elif left:
+        how = f"{how}, but not entirely"
+    changed = tuple(printable(str(item)) for item in _items(answer.get("changed")))
+    return Outcome(device, not left and not error, how, changed, differences)
+
+
+def is_foreign(difference: Mapping[str, Any]) -> bool:
+    """Say whether a difference is in something that runs do not change."""
+    return difference["part"] in _OTHERS
+
+
+def said(difference: Mapping[str, Any]) -> str:
+    """Return a difference in words."""
+    where = difference["where"]
+    if difference["part"] == "fingerprint":
+        return f"its {where} were changed meanwhile, not by this run"
+    if difference["part"] == "other row":
+        return f"{where} was added meanwhile, not by this run"
+    what = f"{where} {difference['what']}".strip()
+    return f"{what} is {difference['found']}, not {difference['wanted']} as before the run"
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _difference(item: Any) -> dict[str, str]:
+    names = ("part", "where", "what", "wanted", "found")
+    found = item if isinstance(item, dict) else {}
+    return {name: printable(str(found.get(name))) for name in names}
+
+
+def restore_runs(rack: Rack, inventory: Path, secrets: Secrets | None = None) -> list[Outcome]:
+    """Restore every device that can be reached; return what became of each, the others too.
+
+    Raises NotReadyError while a run still goes on.
+    """
+    services = dict.fromkeys(rack.access, _SERVICES)
+    agents, problems = open_agents(rack.access.values(), rack.known_hosts_file, services, secrets)
+    with Fleet(agents):
+        outcomes = restore_open_runs(agents, Ledger.of(rack.name, inventory))
+    known = {outcome.device for outcome in outcomes}
+    outcomes += [
+        Outcome(error.device, False, error.what) for error in problems if error.device not in known
+    ]
+    return sorted(outcomes, key=lambda outcome: list(rack.access).index(outcome.device))
 
 
 def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
     """Restore what dead runs left behind on the devices that `agents` reach.
 
-    Returns what became of each device, the others of the open runs included. What only somebody
-    else's ledger names is left alone. Raises NotReadyError while a run of this ledger goes on.
+    Returns what became of each device, including those of open runs that cannot be reached. Runs in
+    somebody else's ledger are left alone. Raises NotReadyError while a run of this ledger goes on.
     """
     runs = ledger.open_runs()
     for run in runs:
@@ -50,10 +127,10 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
 
 
 def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
-    """Put right what dead runs left, where there is no doubt, before a new run begins.
+    """Restore what dead runs left, where that is safe, before a new run begins.
 
-    That is: their dead-man's timers have fired, or are told to, or the device has restarted. Raises
-    NotReadyError for a device of which it is not known what has been done to it since.
+    It is safe if the dead-man's timer has fired or can be told to, or if the device has restarted.
+    Raises NotReadyError for a device whose changes since then are not known.
     """
     return _settle(
         agents, ledger, [run for run in ledger.open_runs() if not run.alive], force=False

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from orchestration.model.records import Floats, Ints
+
 # Counters' group in FLEX_COUNTER_TABLE by the field of an observation.
 _GROUPS = {"tx_bytes": "QUEUE", "tx_packets": "QUEUE", "dropped_packets": "QUEUE"}
 # What `closloop provision` sets, since SONiC polls no faster.
@@ -82,3 +86,8 @@ def _no_marks(about: Mapping[str, Any]) -> str:
             "from 202505 on may); the hosts' NICs count what arrives marked"
         )
     return "counts no ECN marks: WRED_ECN_QUEUE is off; `closloop provision` turns it on"
+
+
+def shares(percent: Ints) -> Floats:
+    """Return drop probabilities in percent as shares."""
+    return np.asarray(percent, dtype=np.float64) / 100

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from orchestration.backends.hardware.sonic.fields import Reference, Rule, number, queue_range
 from orchestration.backends.hardware.sonic.tables import (
     COLOURS,
     CPU_PORT,
     POLLS_MS,
     POLLS_TABLE,
     SCHEMA,
+    Reference,
+    Rule,
     Table,
     group_fields,
+    number,
+    queue_range,
 )
 from orchestration.model.errors import Problem
 

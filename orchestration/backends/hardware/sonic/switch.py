@@ -9,8 +9,7 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.backends.hardware.sonic.config import queue_places
-from orchestration.backends.hardware.sonic.counters import shortcomings, sources
-from orchestration.backends.hardware.sonic.wred import shares
+from orchestration.backends.hardware.sonic.counters import shares, shortcomings, sources
 from orchestration.backends.hardware.switches import Request, SwitchReading
 from orchestration.device.errors import DeviceError
 from orchestration.model.records import MISSING, Floats, Ints

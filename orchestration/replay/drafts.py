@@ -1,17 +1,22 @@
-"""Replays of trials: what a run's recordings become in a campaign."""
+"""What a user asks of a replay, and what becomes of it before it has a name and a place."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
-from orchestration.campaign.schema import Host
-from orchestration.model.errors import InputError
+from orchestration.campaign.schema import Host, check_backend
+from orchestration.model.csv_columns import write_csv
+from orchestration.model.digest import sha256_of
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.knobs import ECN
 from orchestration.model.trial import (
     REPEAT,
     SOCKETS,
@@ -21,24 +26,85 @@ from orchestration.model.trial import (
     of_repeat,
 )
 from orchestration.replay import tables
-from orchestration.replay.campaign_file import ReplayCampaign, ReplayedPattern, ReplayedTrial
-from orchestration.replay.draft import Draft
-from orchestration.replay.groups import Group, Recording, group_parents
-from orchestration.replay.parents import find_parents
-from orchestration.replay.request import ReplayRequest, backend_of
-from orchestration.replay.tuner_entries import (
+from orchestration.replay.campaign_file import (
+    ReplayCampaign,
+    ReplayedPattern,
+    ReplayedTrial,
     TunerEntry,
     other_tuners,
     recorded_tuner,
     with_checkpoint,
 )
+from orchestration.replay.parents import Group, Recording, find_parents, group_parents
+from traffic import flow_file
 from traffic.schedule import class_names
+from tuners.recorded import columns_of
 from tuners.registry import RECORDED
 
 IMPORTED, HARDWARE = "imported", "hardware"
+_TIMES = ("drain", "sample_period", "action_period", "decision_latency")
+_FLOWS_FILE = "flows.csv"
+_DEFAULT_BACKEND = "emulated"
+_SAMPLE_PERIOD_NS = 100_000
+
+
+@dataclass(frozen=True)
+class ReplayRequest:
+    """What is replayed, where, and what is changed.
+
+    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` chooses among a run's
+    trials. `backend` "" is the recorded one. `tuners` are names or mappings as in a campaign file;
+    `recorded` stands for the recorded actions. `testbed` "" is the recorded one; `rates` are in
+    bit/s, by links' names. `repeats` None is as many as were recorded. `name` "" is made up.
+    """
+
+    run: Path
+    backend: str = ""
+    tuners: tuple[str, ...] = (RECORDED,)
+    trials: str = ""
+    repeats: int | None = None
+    name: str = ""
+    testbed: str = ""
+    scale_rates: float = 1.0
+    rates: Mapping[str, int] = field(default_factory=dict)
+    scale_thresholds: bool = False
+
+
+def backend_of(request: ReplayRequest, recorded: str) -> str:
+    """Return the backend of a replay. Raises InputError if nothing can run on the one asked for."""
+    if not request.backend:
+        return recorded
+    try:
+        return check_backend(request.backend)
+    except ValueError as error:
+        what, _, remedy = str(error).partition(": ")
+        raise InputError.single("--on", what, remedy) from error
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What one campaign will replay.
+
+    `parent` is what is replayed, `apart` what tells this campaign from others of the same call,
+    `others` the tuners beside the recordings, `testbed` the recorded one. `write` puts the
+    recordings into a folder, given the testbed of the replay and the campaign's name.
+    """
+
+    parent: str
+    apart: str
+    backend: str
+    testbed: Testbed | None
+    others: tuple[TunerEntry, ...]
+    notes: tuple[str, ...]
+    write: Callable[[Path, Testbed, str], ReplayCampaign]
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
+    """Return what is to be replayed, a draft a campaign. Raises InputError for what cannot be."""
+    return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
+
+
+def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
     """Return a draft for each group of trials that one campaign can replay.
 
     Raises InputError for what cannot be replayed.
@@ -51,7 +117,7 @@ def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
 
 
 def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...]) -> Draft:
-    trial = group.first.parent.trial
+    trial = group.first.trial
     backend = backend_of(request, trial.spec.backend)
     if backend == IMPORTED:
         raise InputError.single(
@@ -72,11 +138,13 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         for repeat in group.repeats:
             schedule = _shared_schedule(group, repeat)
-            tables.write_flows(folder / of_repeat(flows, repeat), schedule)
+            columns = {column: schedule[column] for column in flow_file.COLUMNS}
+            write_csv(folder / of_repeat(flows, repeat), columns)
         kept = tuple(with_checkpoint(entry, folder) for entry in others)
         recorded = list(_recorded(request, group, folder, testbed, [e.label for e in others]))
         listed = list(_listed(request, group, recorded, kept))
-        period = trial.spec.backend != IMPORTED
+        imported = trial.spec.backend == IMPORTED
+        times = ("sample_period",) if imported else _TIMES
         return ReplayCampaign(
             name=name,
             backend=backend,
@@ -87,10 +155,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             duration_ns=trial.spec.duration_ns,
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
-            drain_ns=trial.spec.drain_ns if period else None,
-            sample_period_ns=trial.spec.sample_period_ns,
-            action_period_ns=trial.spec.action_period_ns if period else None,
-            decision_latency_ns=trial.spec.decision_latency_ns if period else None,
+            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
             faults=trial.spec.faults,
         )
@@ -129,11 +194,11 @@ def _shared_schedule(group: Group, repeat: int) -> Columns:
     found: Columns | None = None
     digests: dict[str, Recording] = {}
     for recording in group.of_repeat(repeat):
-        schedule = tables.schedule_of(recording.parent.trial)
+        schedule = tables.schedule_of(recording.trial)
         digests.setdefault(_digest(schedule), recording)
         found = found or schedule
     if len(digests) > 1:
-        one, other = (str(item.parent.trial.folder) for item in list(digests.values())[:2])
+        one, other = (str(item.trial.folder) for item in list(digests.values())[:2])
         raise InputError.single(
             other,
             f"its flows are not those of {one}, of the same repeat",
@@ -156,14 +221,14 @@ def _class_order(group: Group) -> tuple[str, ...]:
     """Return the classes of all repeats in the order of their patterns."""
     found: dict[str, None] = {}
     for repeat in group.repeats:
-        trial = group.of_repeat(repeat)[0].parent.trial
+        trial = group.of_repeat(repeat)[0].trial
         found |= dict.fromkeys(tables.class_order(trial, tables.schedule_of(trial)))
-    declared = class_names(group.first.parent.trial.spec.traffic)
+    declared = class_names(group.first.spec.traffic)
     return tuple(name for name in declared if name in found) or tuple(found)
 
 
 def _keeps_numbers(group: Group, order: Sequence[str]) -> bool:
-    trials = (group.of_repeat(repeat)[0].parent.trial for repeat in group.repeats)
+    trials = (group.of_repeat(repeat)[0].trial for repeat in group.repeats)
     return all(
         tables.keeps_numbers(tables.schedule_of(trial), order, trial.testbed) for trial in trials
     )
@@ -212,12 +277,12 @@ def _recorded(
         for recording in group.recordings:
             if recording.label != label:
                 continue
-            trial = recording.parent.trial
+            trial = recording.trial
             actions = tables.actions_of(trial)
             if request.scale_thresholds:
                 actions = tables.scaled(actions, trial.testbed, testbed)
             path = folder / of_repeat(file, recording.repeat)
-            tables.write_actions(path, actions)
+            write_csv(path, {column: actions[column] for column in columns_of(ECN)})
         yield label, recorded_tuner(label, file, taken)
 
 
@@ -236,14 +301,8 @@ def _listed(
         pairs = [(called[r.label].label, r) for r in recordings if r.label in called]
         pairs += [(entry.label, recordings[0]) for entry in others]
         for label, recording in pairs:
-            parent = recording.parent
-            yield ReplayedTrial(
-                label,
-                repeat,
-                recording.seed if seed is None else seed,
-                parent.id,
-                parent.sha256,
-            )
+            own = recording.spec.seed if seed is None else seed
+            yield ReplayedTrial(label, repeat, own, recording.id, recording.sha256)
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
@@ -255,4 +314,57 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
     (recorded,) = group.repeats
     for more in range(1, request.repeats):
         repeat = recorded + more
-        yield repeat, recorded, trial_seed(group.first.seed, repeat, "replay")
+        yield repeat, recorded, trial_seed(group.first.spec.seed, repeat, "replay")
+
+
+def _of_flows(request: ReplayRequest) -> Draft:
+    """Return the draft of a replay of a flow file. Raises InputError for a bad one.
+
+    The trial's duration is up to the last flow's start, in whole sampling periods.
+    """
+    if request.run.suffix != ".csv":
+        raise InputError.single(
+            str(request.run),
+            "is no CSV of flows",
+            f"make one of a capture or of flow records: closloop import flows {request.run}",
+        )
+    problems = []
+    if RECORDED in request.tuners:
+        remedy = "name a tuner that decides: --tuner secn1"
+        problems.append(Problem("--tuner", f"{request.run} has no recorded actions", remedy))
+    unfit = {"--trials": request.trials, "--scale-thresholds": request.scale_thresholds}
+    for option, given in unfit.items():
+        if given:
+            problems.append(Problem(option, f"{request.run} is a file of flows", "leave it out"))
+    if problems:
+        raise InputError(problems)
+    flows = flow_file.read_flows(str(request.run))
+    if not len(flows):
+        raise InputError.single(str(request.run), "it has no flows", "there is nothing to replay")
+    backend = backend_of(request, _DEFAULT_BACKEND)
+    others = other_tuners(request.tuners)
+    duration_ns = (int(flows.start_ns[-1]) // _SAMPLE_PERIOD_NS + 1) * _SAMPLE_PERIOD_NS
+
+    def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
+        shutil.copyfile(request.run, folder / _FLOWS_FILE)
+        return ReplayCampaign(
+            name=name,
+            backend=backend,
+            tuners=tuple(with_checkpoint(entry, folder) for entry in others),
+            flows_file=_FLOWS_FILE,
+            patterns=tuple(ReplayedPattern(klass) for klass in flows.klass.names),
+            repeats=request.repeats or 1,
+            duration_ns=duration_ns,
+            parent_run=request.run.name,
+            parent_sha256=sha256_of(request.run),
+        )
+
+    return Draft(
+        parent=request.run.stem,
+        apart="",
+        backend=backend,
+        testbed=None,
+        others=others,
+        notes=(),
+        write=write,
+    )

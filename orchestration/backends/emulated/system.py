@@ -1,4 +1,4 @@
-"""What a rack's devices are made with: programs, mounts and namespaces."""
+"""What guests and a rack's devices are made with: programs, mounts and namespaces."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
     """Mount a file system."""
     words = (source.encode(), target.encode(), kind.encode() or None)
     _check(_libc.mount(*words, flags, options.encode() or None), f"mount {source} on {target}")
+
+
+def mount_kernel_files(root: str = "") -> None:
+    """Mount the kernel's own file systems in a file tree."""
+    mount("proc", f"{root}/proc", "proc")
+    mount("sysfs", f"{root}/sys", "sysfs")
 
 
 def bind(source: str, target: str) -> None:

@@ -1,0 +1,88 @@
+"""Kernel settings and queues of hosts and Linux switches, the same on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.device.qdiscs import ALWAYS
+from orchestration.model.trial import HostSpec
+
+_BUCKET_SPARE_BYTES = 100
+
+# A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
+# default of 4 MB would let an elephant fill the NIC's queue with a millisecond of data.
+TSQ_LIMIT_BYTES = 65_536
+
+# Source and destination address, protocol, source and destination port.
+_FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
+
+
+def host_sysctls(host: HostSpec) -> dict[str, str]:
+    """Return a host's settings: its TCP, and that flows do not know of each other."""
+    return {
+        "net/ipv4/tcp_congestion_control": host.congestion_control,
+        "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
+        "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
+        # a flow must not inherit what an earlier one learned about the path
+        "net/ipv4/tcp_no_metrics_save": "1",
+        # a flow keeps its socket's hash after a timeout, too: the flow table knows it by that
+        "net/core/txrehash": "0",
+    }
+
+
+def switch_sysctls(seed: int, number: int) -> dict[str, str]:
+    """Return the settings of switch `number`: routing, and ECMP by the five-tuple, salted."""
+    salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
+    return {
+        "net/ipv4/ip_forward": "1",
+        # nothing ends here: no packet's connection need be looked up
+        "net/ipv4/ip_early_demux": "0",
+        # 3 and not 1, which takes the sender's random socket hash where a packet still carries it
+        "net/ipv4/fib_multipath_hash_policy": "3",
+        "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
+        "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
+    }
+
+
+def bucket_bytes(testbed: Testbed) -> int:
+    """Return a shaper's bucket: one frame, so that nothing bursts, and a little more.
+
+    A shaper that wakes up a nanosecond late then catches up instead of losing that nanosecond of
+    its rate.
+    """
+    return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
+
+
+def host_queues(testbed: Testbed, port: Port) -> dict[str, Any]:
+    """Return a NIC's queues, as `qdiscs.stack` takes them: round robin between flows."""
+    return {"shaper": _shaper(testbed, port), "fair": True}
+
+
+def switch_queues(testbed: Testbed, port: Port, *, shape: bool = True) -> dict[str, Any]:
+    """Return a switch port's queues: RED that never marks until a tuner sets thresholds."""
+    result: dict[str, Any] = {
+        "reds": [
+            {
+                "kmin_bytes": queue.buffer_bytes,
+                "kmax_bytes": queue.buffer_bytes,
+                "max_p": ALWAYS,
+                "limit_bytes": queue.buffer_bytes,
+            }
+            for queue in testbed.queues_at(port)
+        ]
+    }
+    if shape:
+        result["shaper"] = _shaper(testbed, port)
+    if testbed.classes:
+        result["weights"] = [klass.weight for klass in testbed.classes]
+        result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    return result
+
+
+def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
+    return {
+        "rate_bps": port.rate_bps,
+        "bucket_bytes": bucket_bytes(testbed),
+        "framing_bytes": testbed.framing_bytes,
+    }

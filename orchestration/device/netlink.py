@@ -1,0 +1,195 @@
+"""Routing netlink: messages, attributes, and a socket whose answers are awaited.
+
+Standard library only, Python 3.9, and nothing else of this project: used by the agents, the guest
+and Ansible's modules. Struct layouts: linux/netlink.h, linux/rtnetlink.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+RTM_NEWLINK, RTM_GETLINK = 16, 18
+RTM_NEWADDR, RTM_GETADDR = 20, 22
+RTM_NEWROUTE, RTM_GETROUTE = 24, 26
+RTM_NEWRULE, RTM_GETRULE = 32, 34
+
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+_NLM_F_DUMP_INTR, _NLM_F_CAPPED, _NLM_F_ACK_TLVS = 0x10, 0x100, 0x200
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+_NLMSGERR_ATTR_MSG = 1
+
+NESTED = 0x8000
+HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+
+_RECEIVE_BYTES = 1 << 18
+_TIMEOUT_S = 10.0
+# Acknowledgements of one batch must fit the socket's receive buffer.
+_BATCH = 64
+_DUMP_TRIES = 8
+
+
+def route_socket() -> socket.socket:
+    """Return a routing netlink socket of the current namespace."""
+    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+    made.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+    made.bind((0, 0))
+    return made
+
+
+class RouteSocket:
+    """A routing netlink socket. One request or dump at a time; answers are awaited."""
+
+    def __init__(self) -> None:
+        self._socket = route_socket()
+        self._socket.settimeout(_TIMEOUT_S)
+        self._buffer = bytearray(_RECEIVE_BYTES)
+        self._number = 0
+
+    def __enter__(self) -> RouteSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def request(self, requests: Sequence[bytes]) -> None:
+        """Have all requests done, in order. Raises OSError for the first one that failed.
+
+        The others are tried all the same. The error's text is the kernel's own where it gives one.
+        """
+        for error in self.answers(requests):
+            if error is not None:
+                raise error
+
+    def answers(self, requests: Sequence[bytes]) -> list[OSError | None]:
+        """Have all requests done, in order; return each one's error, or None."""
+        result: list[OSError | None] = []
+        for start in range(0, len(requests), _BATCH):
+            batch = requests[start : start + _BATCH]
+            first = self._number + 1
+            self._number += len(batch)
+            self._socket.send(
+                b"".join(
+                    _stamped(message, NLM_F_REQUEST | NLM_F_ACK, first + place)
+                    for place, message in enumerate(batch)
+                )
+            )
+            found: dict[int, OSError | None] = {}
+            while len(found) < len(batch):
+                for kind, flags, number, payload in self._receive():
+                    # answers to a request given up earlier have lower numbers
+                    if kind == NLMSG_ERROR and first <= number < first + len(batch):
+                        found[number] = _error(flags, payload)
+            result.extend(found[first + place] for place in range(len(batch)))
+        return result
+
+    def dump(self, request: bytes) -> list[tuple[int, bytes]]:
+        """Return all messages that answer a dump request, as (type, payload).
+
+        A dump that was disturbed by a change is asked for again.
+        """
+        for _ in range(_DUMP_TRIES):
+            messages, disturbed = self._dump(request)
+            if not disturbed:
+                return messages
+        raise OSError("the kernel's tables keep changing while they are read")
+
+    def _dump(self, request: bytes) -> tuple[list[tuple[int, bytes]], bool]:
+        self._number += 1
+        self._socket.send(_stamped(request, NLM_F_REQUEST | NLM_F_DUMP, self._number))
+        messages: list[tuple[int, bytes]] = []
+        disturbed = False
+        while True:
+            for kind, flags, number, payload in self._receive():
+                if number != self._number:
+                    continue
+                disturbed = disturbed or bool(flags & _NLM_F_DUMP_INTR)
+                if kind in (NLMSG_ERROR, NLMSG_DONE):
+                    code = struct.unpack_from("=i", payload)[0] if len(payload) >= 4 else 0
+                    if code:
+                        raise OSError(-code, os.strerror(-code))
+                    return messages, disturbed
+                messages.append((kind, payload))
+
+    def _receive(self) -> list[tuple[int, int, int, bytes]]:
+        size, _, flags, _ = self._socket.recvmsg_into([self._buffer])
+        if flags & socket.MSG_TRUNC:
+            raise OSError("the kernel's answer is longer than it may be")
+        return messages(memoryview(self._buffer)[:size])
+
+
+def messages(data: bytes | memoryview) -> list[tuple[int, int, int, bytes]]:
+    """Return the messages in what was received: (type, flags, number, payload)."""
+    result, at = [], 0
+    while at + HEADER.size <= len(data):
+        length, kind, flags, number, _ = HEADER.unpack_from(data, at)
+        if length < HEADER.size or at + length > len(data):
+            raise OSError("the kernel's answer is cut short")
+        result.append((kind, flags, number, bytes(data[at + HEADER.size : at + length])))
+        at += (length + 3) & ~3
+    return result
+
+
+def _stamped(message: bytes, flags: int, number: int) -> bytes:
+    length, kind, own, _, _ = HEADER.unpack_from(message)
+    return HEADER.pack(length, kind, own | flags, number, 0) + message[HEADER.size :]
+
+
+def refusal(flags: int, payload: bytes) -> tuple[int, str]:
+    """Return the error number of an NLMSG_ERROR, 0 if there is none, and the kernel's own words."""
+    code = -int(struct.unpack_from("=i", payload)[0])
+    if not code or not flags & _NLM_F_ACK_TLVS:
+        return code, ""
+    # with NETLINK_CAP_ACK the answer repeats the request's header only
+    inner = struct.unpack_from("=I", payload, 4)[0]
+    at = 4 + (HEADER.size if flags & _NLM_F_CAPPED else (inner + 3) & ~3)
+    said = attributes(payload, at).get(_NLMSGERR_ATTR_MSG, b"")
+    return code, said.rstrip(b"\0").decode(errors="replace")
+
+
+def _error(flags: int, payload: bytes) -> OSError | None:
+    code, text = refusal(flags, payload)
+    name = os.strerror(code)
+    return OSError(code, f"{name} ({text})" if text else name) if code else None
+
+
+def message(kind: int, body: bytes, flags: int = 0) -> bytes:
+    """Return a netlink message of a type; `RouteSocket` adds number and the flags it needs."""
+    return HEADER.pack(HEADER.size + len(body), kind, flags, 0, 0) + body
+
+
+def attribute(kind: int, payload: bytes) -> bytes:
+    """Return one netlink attribute, padded."""
+    length = 4 + len(payload)
+    return _ATTRIBUTE.pack(length, kind) + payload + b"\0" * (-length % 4)
+
+
+def attributes(payload: bytes, at: int = 0) -> dict[int, bytes]:
+    """Return the attributes from an offset on, by type; flags are taken off the type."""
+    result = {}
+    while at + 4 <= len(payload):
+        length, kind = _ATTRIBUTE.unpack_from(payload, at)
+        if length < 4 or at + length > len(payload):
+            break
+        result[kind & 0x3FFF] = payload[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return result
+
+
+def interface_index(name: str) -> int:
+    """Return an interface's index. Raises OSError that names it."""
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        raise OSError(errno.ENODEV, f"there is no interface {name!r}") from None

@@ -1,0 +1,267 @@
+"""CSV files of flows: a run of one, as its mapping file says, and a trial's flows as one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inventory.testbed_json import testbed_to_json
+from orchestration.exchange.imported import Imported, ImportedFlows, numbered
+from orchestration.exchange.mapping import (
+    DELIMITERS,
+    SIZE_UNITS,
+    TIME_UNITS,
+    CsvMapping,
+    Hosts,
+    TimeColumn,
+    read_mapping,
+)
+from orchestration.exchange.records import FlowRecord, Recorded
+from orchestration.exchange.source import Exported, new_folder
+from orchestration.model.csv_columns import Block, blocks, refuse, refuse_where, write_csv
+from orchestration.model.errors import InputError
+from orchestration.model.records import DONE, FAILED, MISSING, UNFINISHED, Ints
+
+_STATUS = {"done": DONE, "unfinished": UNFINISHED, "failed": FAILED}
+ALL = "all"
+SCHEDULE_FILE, FLOWS_FILE, MAPPING_FILE = "schedule.csv", "flows.csv", "mapping.yml"
+_TESTBED_FILE = "testbed.json"
+_MAPPING = """\
+# closloop import csv flows.csv --mapping mapping.yml -o runs/NAME
+testbed: testbed.json
+columns:
+  src: src
+  dst: dst
+  bytes: {column: bytes, unit: B}
+  start: {column: start_ns, unit: ns}
+  class: class
+  flow_id: flow_id
+"""
+_MAPPING_ENDS = """\
+  fct: {column: fct_ns, unit: ns}
+  ideal: {column: ideal_ns, unit: ns}
+  status: status
+"""
+
+
+def import_csv(path: Path, mapping_path: Path) -> Imported:
+    """Read a CSV of flows. Raises InputError, with file and line, for what is wrong in either."""
+    mapping, _ = read_mapping(mapping_path, CsvMapping)
+    table = _Table(path, mapping)
+    for block in blocks(path, table.wanted, DELIMITERS[mapping.delimiter]):
+        table.take(block)
+    if not table.lines:
+        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+    lines, src, dst = table.lines, table.src, table.dst
+    hosts = Hosts(mapping, mapping_path, [*src, *dst])
+
+    def where(row: int) -> str:
+        return f"{path}:{lines[row]}"
+
+    src_number, dst_number = (hosts.numbers(ends, where) for ends in (src, dst))
+    what = "the flow goes from a host to itself"
+    refuse_where(src_number == dst_number, path, lines, what, "remove the row")
+    flows = table.flows(src_number, dst_number)
+    columns = mapping.columns
+    ends_known = columns.fct is not None or columns.end is not None
+    missing = ["samples of ports", "TCP counters of hosts", "when each flow's first byte was sent"]
+    missing += ["thresholds", *(["retransmits"] if columns.retransmits is None else [])]
+    missing += hosts.notes
+    return Imported(
+        format="CSV",
+        testbed=hosts.testbed,
+        flows=flows,
+        inputs={"mapping": mapping_path, "flows": path},
+        results={},
+        missing=missing,
+        complete=ends_known,
+        measured=ends_known,
+        facts={"hosts_named": hosts.renamed} if hosts.renamed else {},
+    )
+
+
+class _Table:
+    """The columns of the file, block by block."""
+
+    def __init__(self, path: Path, mapping: CsvMapping) -> None:
+        self.path, self.mapping = path, mapping
+        self.lines: list[int] = []
+        self.src: list[str] = []
+        self.dst: list[str] = []
+        self._klass: list[str] = []
+        self._numbers: dict[str, list[Ints]] = {}
+        self.wanted = _wanted(mapping)
+
+    def take(self, block: Block) -> None:
+        """Take the rows of a block."""
+        found = self.mapping.columns
+        self.lines += block.lines
+        self.src += block.cells["src"]
+        self.dst += block.cells["dst"]
+        self._klass += block.cells.get("klass", [ALL] * len(block.lines))
+        start = block.scaled("start", TIME_UNITS[found.start.unit], least=self.mapping.base)
+        values = {
+            "start": start - self.mapping.base,
+            "bytes": block.scaled("bytes", SIZE_UNITS[found.bytes.unit], least=1),
+            "end": self._end(block, start),
+            "ideal": self._time(block, "ideal", found.ideal, least=1),
+        }
+        for name in ("retransmits", "flow_id"):
+            if name in self.wanted:
+                values[name] = block.scaled(name, 1)
+        values["status"] = self._status(block, values["end"])
+        for name, column in values.items():
+            self._numbers.setdefault(name, []).append(column)
+
+    def _time(self, block: Block, name: str, column: TimeColumn | None, least: int) -> Ints:
+        if column is None:
+            return np.full(len(block.lines), MISSING, dtype=np.int64)
+        return block.scaled(name, TIME_UNITS[column.unit], least=least, empty=True)
+
+    def _end(self, block: Block, start: Ints) -> Ints:
+        found, base = self.mapping.columns, self.mapping.base
+        if found.end is None:
+            fct = self._time(block, "fct", found.fct, least=1)
+            return np.where(fct >= 0, start - base + fct, MISSING)
+        end = self._time(block, "end", found.end, least=0)
+        early = (end >= 0) & (end <= start)
+        what = "the flow ends before it starts"
+        refuse_where(early, block.path, block.lines, what, "correct the row, or the units")
+        return np.where(end >= 0, end - base, MISSING)
+
+    def _status(self, block: Block, end: Ints) -> Ints:
+        plain = np.where(end >= 0, DONE, UNFINISHED)
+        if "status" not in self.wanted:
+            return plain
+        known = {**{name: name for name in _STATUS}, **self.mapping.statuses}
+        found = []
+        for row, cell in enumerate(block.cells["status"]):
+            name = known.get(cell.strip())
+            if name is None:
+                remedy = "say under `statuses:` of the mapping file what it means"
+                block.refuse(row, f"status is {cell!r}", remedy)
+            if (name == "done") != (end[row] >= 0):
+                remedy = "a flow that is done has an end, others have none"
+                block.refuse(row, f"status is {cell!r}, which its end does not fit", remedy)
+            found.append(_STATUS[name])
+        return np.array(found, dtype=np.int64)
+
+    def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
+        """Return the flows. Raises InputError for rows that stand twice."""
+        joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
+        klass, classes = numbered(self._klass)
+        ids = joined.get("flow_id")
+        order = np.arange(len(src))
+        if ids is None:
+            keys = [joined["end"], klass, joined["bytes"], dst, src, joined["start"]]
+            do = "remove one; if they are two flows, map a column of numbers as `flow_id`"
+            self._refuse_twice(keys, "the row stands twice", do)
+        else:
+            self._refuse_twice([ids], "the flow_id stands twice", "remove one")
+            order = np.argsort(ids, kind="stable")
+        return ImportedFlows(
+            start_ns=joined["start"],
+            src=src,
+            dst=dst,
+            size_bytes=joined["bytes"],
+            klass=klass,
+            classes=classes,
+            end_ns=joined["end"],
+            status=joined["status"],
+            retransmits=joined.get("retransmits"),
+            ideal=joined["ideal"] if "ideal" in self.wanted else None,
+            in_order=ids is not None and bool((np.diff(joined["start"][order]) >= 0).all()),
+        ).rows(order)
+
+    def _refuse_twice(self, keys: Sequence[Ints], what: str, do: str) -> None:
+        order = np.lexsort(keys)
+        same = np.ones(max(0, len(order) - 1), dtype=bool)
+        for key in keys:
+            same &= np.diff(key[order]) == 0
+        if same.any():
+            at = int(np.argmax(same))
+            first, second = sorted((self.lines[order[at]], self.lines[order[at + 1]]))
+            refuse(self.path, second, f"{what}: in line {first} too", do)
+
+
+def _wanted(mapping: CsvMapping) -> dict[str, str]:
+    """Return what the mapped columns are called in the file's header."""
+    items = {name: getattr(mapping.columns, name) for name in type(mapping.columns).model_fields}
+    return {
+        name: item if isinstance(item, str) else item.column
+        for name, item in items.items()
+        if item is not None
+    }
+
+
+def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str, str]]:
+    """Return the planned flows of a CSV, and the mapping file's `hosts`. Raises InputError."""
+    mapping, _ = read_mapping(mapping_path, CsvMapping)
+    columns = mapping.columns
+    planned = ("src", "dst", "bytes", "start", "klass")
+    wanted = {name: column for name, column in _wanted(mapping).items() if name in planned}
+    records: list[FlowRecord] = []
+    for block in blocks(path, wanted, DELIMITERS[mapping.delimiter]):
+        start = block.scaled("start", TIME_UNITS[columns.start.unit]).tolist()
+        size = block.scaled("bytes", SIZE_UNITS[columns.bytes.unit], least=1).tolist()
+        klass = block.cells.get("klass", [ALL] * len(start))
+        cells = zip(block.lines, block.cells["src"], block.cells["dst"], strict=True)
+        records += [
+            FlowRecord((line,), src, dst, start_ns, start_ns, size_bytes, name)
+            for (line, src, dst), start_ns, size_bytes, name in zip(
+                cells, start, size, klass, strict=True
+            )
+        ]
+    if not records:
+        raise InputError.single(str(path), "has no flows below its header", "give a file with some")
+    records.sort(key=lambda record: record.start_ns)
+    return Recorded(f"{len(records)} rows", records), dict(mapping.hosts)
+
+
+@dataclass(frozen=True)
+class CsvExport:
+    """The folder with schedule.csv, flows.csv, testbed.json and mapping.yml."""
+
+    folder: Path
+    flows: int
+
+
+def export_csv(item: Exported, folder: Path) -> CsvExport:
+    """Write one trial into the new folder `folder`. Raises InputError when it exists."""
+    if not len(item.schedule):
+        raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
+    columns = schedule_columns(item)
+    count = len(item.schedule)
+    with new_folder(folder) as partial:
+        write_csv(partial / SCHEDULE_FILE, columns)
+        flows: dict[str, list[object]] = {"flow_id": list(range(count)), **columns}
+        mapping = _MAPPING
+        if item.result is not None:
+            table = item.result.table("flows")
+            for name in ("end_ns", "fct_ns", "ideal_ns", "retransmits"):
+                flows[name] = ["" if value == MISSING else value for value in table[name].tolist()]
+            flows["status"] = table["status"].tolist()
+            mapping += _MAPPING_ENDS
+            if np.all(table["retransmits"] >= 0):
+                mapping += "  retransmits: retransmits\n"
+        write_csv(partial / FLOWS_FILE, flows)
+        (partial / MAPPING_FILE).write_text(mapping)
+        text = json.dumps(testbed_to_json(item.testbed), indent=1)
+        (partial / _TESTBED_FILE).write_text(text + "\n", encoding="utf-8")
+    return CsvExport(folder, count)
+
+
+def schedule_columns(item: Exported) -> dict[str, list[object]]:
+    """Return the columns of a replay's file: `start_ns,src,dst,bytes,class`."""
+    schedule, hosts = item.schedule, item.testbed.hosts
+    return {
+        "start_ns": schedule.start_ns.tolist(),
+        "src": [hosts[number] for number in schedule.src.tolist()],
+        "dst": [hosts[number] for number in schedule.dst.tolist()],
+        "bytes": schedule.size_bytes.tolist(),
+        "class": [schedule.classes[number] for number in schedule.klass.tolist()],
+    }

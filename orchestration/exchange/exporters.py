@@ -1,0 +1,260 @@
+"""Makes flow records of what exporters print: nfdump's CSV, and sFlow samples from `sflowtool`.
+
+NetFlow v5, v9 and IPFIX count IP bytes, headers included, and report a long flow in pieces.
+
+A sample of sFlow stands for as many packets as the sampling rate says. A packet may be sampled at
+every switch that it passes: of one flow, the switch with the most samples counts. Times are those
+of datagrams, whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from inventory.topology import TCP_IP_HEADER_BYTES
+from orchestration.exchange.records import FlowRecord, Recorded, counted, ends_of, merged, parse
+from orchestration.model.csv_columns import opened, opened_csv, refuse, shown
+from orchestration.model.errors import InputError
+
+# What columns are called by nfdump 1.6, and by 1.7's shorter CSV.
+_COLUMNS = {
+    "start": ("ts", "firstSeen"),
+    "duration": ("td", "duration"),
+    "src": ("sa", "srcAddr"),
+    "dst": ("da", "dstAddr"),
+    "sport": ("sp", "srcPort"),
+    "dport": ("dp", "dstPort"),
+    "protocol": ("pr", "proto"),
+    "packets": ("ipkt", "packets"),
+    "bytes": ("ibyt", "bytes"),
+    "back_packets": ("opkt",),
+    "back_bytes": ("obyt",),
+}
+_UDP_IP_HEADER_BYTES = 28
+_IP6_MORE_BYTES = 20
+_PROTOCOLS = {"6": "tcp", "TCP": "tcp", "17": "udp", "UDP": "udp"}
+_WRITE_AGAIN = "write it again with `nfdump -o csv`"
+_ETHERNET = 1
+_PRINT_AGAIN = (
+    "print it with `sflowtool -r FILE`, without -l, -L or -J: they leave out times or headers"
+)
+
+
+def read_nfdump(path: Path, idle_ns: int) -> Recorded:
+    """Return the flows of nfdump's CSV. Records of one five-tuple within `idle_ns` are one flow.
+
+    Raises InputError, with the line, for another file or a row that is none of its own.
+    """
+    records: list[FlowRecord] = []
+    other = rows = whole_seconds = 0
+    with opened_csv(path, _WRITE_AGAIN) as (_, reader):
+        header = [name.strip() for name in next(reader, [])]
+        first = ("src", "start")
+        version = next(
+            (n for n in (0, 1) if all(_COLUMNS[name][n] in header for name in first)), None
+        )
+        if version is None:
+            refuse(path, 1, "is not the header of `nfdump -o csv`", "write it with -o csv")
+        called = {name: names[version] for name, names in _COLUMNS.items() if names[version:]}
+        place = {name: header.index(own) for name, own in called.items() if own in header}
+        for line, row in enumerate(reader, start=2):
+            if not row or row[0].strip() in ("Summary", "No matching flows"):
+                break
+            if len(row) < max(place.values()) + 1:
+                what = f"has {len(row)} cells, the header {len(header)}"
+                refuse(path, line, what, _WRITE_AGAIN)
+            cells = {name: row[at].strip() for name, at in place.items()}
+            rows += 1
+            protocol = _PROTOCOLS.get(cells["protocol"].upper())
+            if protocol is None:
+                other += 1
+                continue
+            whole_seconds += "." not in cells["start"]
+            try:
+                records += _records(cells, protocol)
+            except ValueError as error:
+                refuse(path, line, str(error), _WRITE_AGAIN)
+    flows = merged(records, idle_ns)
+    kept = [flow for flow in flows if flow.size_bytes > 0]
+    notes = [
+        f"payload is estimated: IP bytes less {TCP_IP_HEADER_BYTES} B for each packet of TCP and "
+        f"{_UDP_IP_HEADER_BYTES} B of UDP",
+        *counted(
+            [
+                (len(records) - len(flows), "records continue another's flow"),
+                (other, "records are neither TCP nor UDP"),
+                (len(flows) - len(kept), "flows carry no payload (acknowledgements)"),
+                (whole_seconds, "starts are known to a second only"),
+            ]
+        ),
+    ]
+    return Recorded(f"{rows} records", kept, notes)
+
+
+def _records(cells: dict[str, str], protocol: str) -> list[FlowRecord]:
+    """Return a row's flow, and the one back where the row has both. Raises ValueError."""
+    start_ns = _time_ns(cells["start"])
+    end_ns = start_ns + _decimal(cells["duration"], 10**9)
+    src, dst, sport, dport = (cells[name] for name in ("src", "dst", "sport", "dport"))
+    header = TCP_IP_HEADER_BYTES if protocol == "tcp" else _UDP_IP_HEADER_BYTES
+    header += _IP6_MORE_BYTES if ":" in src else 0
+
+    def record(ends: tuple[str, str, str, str], size: str, packets: str) -> FlowRecord:
+        payload = max(0, _decimal(size, 1) - header * _decimal(packets, 1))
+        return FlowRecord((protocol, *ends), *ends[:2], start_ns, end_ns, payload, protocol)
+
+    found = [record((src, dst, sport, dport), cells["bytes"], cells["packets"])]
+    if cells.get("back_packets", "0") not in ("", "0"):
+        back = (dst, src, dport, sport)
+        found.append(record(back, cells.get("back_bytes", ""), cells["back_packets"]))
+    return found
+
+
+def _decimal(text: str, scale: int) -> int:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is not a number") from None
+    if not value.is_finite() or value < 0:
+        raise ValueError(f"{text!r} is not 0 or more")
+    return int(value * scale)
+
+
+def _time_ns(text: str) -> int:
+    """Return a time as nfdump writes it, or as seconds since 1970, in ns; zones are left out."""
+    if text.replace(".", "", 1).isdecimal():
+        return _decimal(text, 10**9)
+    whole, _, part = text.partition(".")
+    try:
+        seconds = datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp()
+        return int(seconds) * 10**9 + int((part or "0").ljust(9, "0")[:9])
+    except ValueError:
+        raise ValueError(f"{text!r} is not a time like 2026-09-01 10:00:00") from None
+
+
+@dataclass
+class _Seen:
+    """The samples of one flow at one switch."""
+
+    start_s: int
+    end_s: int
+    samples: int
+    size_bytes: int
+
+
+def read_sflowtool(path: Path, idle_ns: int) -> Recorded:
+    """Return the flows of sflowtool's lines. A gap of more than `idle_ns` (and 1 s) ends a flow.
+
+    Raises InputError, with the line, for other output, and for a clock that runs backwards.
+    """
+    reader = _Sampled(path, max(1, idle_ns // 10**9))
+    with opened(path) as file:
+        number, line = 0, b"\n"
+        for number, line in enumerate(file, start=1):
+            reader.take(number, line)
+    if not line.endswith(b"\n"):
+        refuse(path, number, "the last line has no end: the file may be cut off", "copy it again")
+    return reader.result()
+
+
+class _Sampled:
+    def __init__(self, path: Path, idle_s: int) -> None:
+        self._path, self._idle_s = path, idle_s
+        self._time_s = -1
+        self._agent = ""
+        self._rate = 0
+        self._open: dict[tuple[bytes, str], _Seen] = {}
+        self._ended: dict[bytes, list[tuple[str, _Seen]]] = defaultdict(list)
+        self._rates: set[int] = set()
+        self._samples = self._other = 0
+
+    def take(self, number: int, line: bytes) -> None:
+        """Take a line."""
+        tag, _, rest = line.strip().partition(b" ")
+        value = rest.strip()
+        if tag == b"unixSecondsUTC":
+            time_s = self._integer(number, value)
+            if time_s < self._time_s:
+                what = f"the clock runs back by {self._time_s - time_s} s"
+                refuse(self._path, number, what, "give the output of one run of sflowtool")
+            self._time_s = time_s
+        elif tag == b"agent":
+            self._agent = value.decode("ascii", "replace")
+        elif tag == b"meanSkipCount":
+            self._rate = self._integer(number, value)
+            if self._rate < 1:
+                refuse(self._path, number, "a sampling rate of 0", "sample packets, not counters")
+        elif tag == b"headerBytes":
+            self._sample(number, value)
+        elif tag.startswith((b"FLOW,", b"CNTR,", b"{")):
+            refuse(self._path, number, "is not sflowtool's plain output", _PRINT_AGAIN)
+
+    def _integer(self, number: int, value: bytes) -> int:
+        if not value.isdigit():
+            refuse(self._path, number, f"{shown(value)} is not a whole number", _PRINT_AGAIN)
+        return int(value)
+
+    def _sample(self, number: int, value: bytes) -> None:
+        if self._time_s < 0 or not self._rate:
+            refuse(
+                self._path, number, "a packet before its time or its sampling rate", _PRINT_AGAIN
+            )
+        self._samples += 1
+        self._rates.add(self._rate)
+        try:
+            data = bytes.fromhex(value.decode("ascii").replace("-", ""))
+        except ValueError:
+            refuse(self._path, number, f"{shown(value)} is no packet in hexadecimal", _PRINT_AGAIN)
+        packet = parse(data, _ETHERNET)
+        if packet is None:
+            self._other += 1
+            return
+        seen = self._open.get((packet.key, self._agent))
+        if seen is None or self._time_s - seen.end_s > self._idle_s:
+            if seen is not None:
+                self._ended[packet.key].append((self._agent, seen))
+            seen = self._open[packet.key, self._agent] = _Seen(self._time_s, self._time_s, 0, 0)
+        seen.end_s = self._time_s
+        seen.samples += 1
+        seen.size_bytes += packet.payload_bytes * self._rate
+
+    def result(self) -> Recorded:
+        """Return the flows of what was taken."""
+        if not self._samples:
+            raise InputError.single(str(self._path), "has no sampled packets", _PRINT_AGAIN)
+        for (key, agent), seen in self._open.items():
+            self._ended[key].append((agent, seen))
+        records = []
+        for key, found in self._ended.items():
+            src, dst, protocol = ends_of(key)
+            for seen in _of_one_switch(found):
+                start_ns, end_ns = seen.start_s * 10**9, seen.end_s * 10**9
+                record = (src, dst, start_ns, end_ns, seen.size_bytes, protocol)
+                records.append(FlowRecord((key,), *record))
+        kept = [record for record in records if record.size_bytes > 0]
+        rates = ", ".join(str(rate) for rate in sorted(self._rates))
+        notes = [
+            f"sizes are estimates: sampled payload times the sampling rate (1 in {rates})",
+            "starts are known to a second only",
+            *counted(
+                [
+                    (self._other, "samples are neither TCP nor UDP"),
+                    (len(records) - len(kept), "flows carry no payload (acknowledgements)"),
+                ]
+            ),
+        ]
+        kept.sort(key=lambda record: record.start_ns)
+        return Recorded(f"{self._samples} samples", kept, notes)
+
+
+def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
+    """Return what the switch with the most samples saw."""
+    samples: dict[str, int] = defaultdict(int)
+    for agent, seen in found:
+        samples[agent] += seen.samples
+    most = max(samples, key=lambda agent: (samples[agent], agent))
+    return [seen for agent, seen in found if agent == most]

@@ -1,0 +1,97 @@
+"""Files and folders that are written whole or not at all: what has its name is complete.
+
+They are written under a hidden name beside it and renamed. A kill leaves at most that name behind,
+and the next writer takes it over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PARTIAL_SUFFIX = ".partial"
+
+
+def partial_of(path: str | Path) -> str:
+    """Return the hidden name under which `path` is written: `.name.partial` beside it."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, f".{name}{PARTIAL_SUFFIX}")
+
+
+def write_whole(path: str | Path, data: bytes | str, mode: int = 0o644) -> None:
+    """Put `data`, text as UTF-8, in the place of the file `path`. Raises OSError.
+
+    A reader sees the old bytes or the new ones. Nothing is synced to the disk, and no system call
+    fails where all goes well: in a guest each that fails costs a microsecond of virtual time.
+    """
+    partial = partial_of(path)
+    left = memoryview(data.encode() if isinstance(data, str) else data)
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        finally:
+            os.close(handle)
+        os.rename(partial, path)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Give a hidden path to write to; it becomes `path` if nothing is raised, else it goes."""
+    partial = Path(partial_of(path))
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        _remove(partial)
+        raise
+
+
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """Give an empty hidden folder beside `path`, made with its parents; it goes at the end."""
+    partial = Path(partial_of(path))
+    shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed here
+    try:
+        partial.mkdir(parents=True)
+        yield partial
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def whole_folder(path: Path, *, sync: bool = False) -> Iterator[Path]:
+    """Give a hidden folder to write into; it becomes `path` if nothing is raised, else it goes.
+
+    With `sync`, its files and both folders are on the disk before this ends. Raises OSError, also
+    if `path` is a folder that holds something.
+    """
+    with partial_folder(path) as partial:
+        yield partial
+        if sync:
+            for item in (*sorted(partial.iterdir()), partial):
+                sync_path(item)
+        partial.rename(path)
+        if sync:
+            sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Wait until a file, or a folder's list of names, is on the disk. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(path: str | Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)
