@@ -10,6 +10,7 @@ import dataclasses
 
 import numpy as np
 
+from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.trial import (
@@ -53,6 +54,15 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
         klass=klass[order],
         classes=class_names(trial.traffic),
     )
+
+
+def ideal_times_ns(testbed: Testbed, schedule: Schedule) -> Ints:
+    """Return each flow's completion time alone at line rate, in ns, shape (flows,)."""
+    paths, hosts = PathTable(testbed), testbed.hosts
+    columns = (schedule.src, schedule.dst, schedule.size_bytes)
+    flows = zip(*(column.tolist() for column in columns), strict=True)
+    times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
+    return np.array(times, dtype=np.int64)
 
 
 def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.histogram import HistogramFigures
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
@@ -119,13 +118,20 @@ class TrialMetrics:
 
 
 @dataclass(frozen=True)
-class FlowFigures:
-    """What the flows of a trial that are done show, shapes (done,), and the scalars of them."""
+class DoneFlows:
+    """The flows of a trial that are done, arrays of shape (done,)."""
 
-    scalars: dict[str, float]
+    start_ns: Ints
     size_bytes: Ints
     fct_ns: Floats
     slowdown: Floats
+
+    def within(self, from_ns: int, to_ns: int | None) -> DoneFlows:
+        """Return the flows that started at `from_ns` or later and before `to_ns`."""
+        chosen = self.start_ns >= from_ns
+        if to_ns is not None:
+            chosen &= self.start_ns < to_ns
+        return DoneFlows(*(values[chosen] for values in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -139,9 +145,13 @@ class PortFigures:
 
 def measure(result: TrialResult) -> TrialMetrics:
     """Return the figures of a trial. Raises InputError for a table that cannot be read."""
-    flows, ports = measure_flows(result), measure_ports(result)
+    flows, ports = done_flows(result), measure_ports(result)
     return TrialMetrics(
-        scalars={**flows.scalars, **ports.scalars},
+        scalars={
+            **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
+            "retransmits": _total(result.table("flows")["retransmits"]),
+            **ports.scalars,
+        },
         size_bytes=flows.size_bytes,
         fct_ns=flows.fct_ns,
         slowdown=flows.slowdown,
@@ -150,8 +160,8 @@ def measure(result: TrialResult) -> TrialMetrics:
     )
 
 
-def measure_flows(result: TrialResult) -> FlowFigures:
-    """Return the figures of a trial's flows. Raises InputError for a table that is unreadable."""
+def done_flows(result: TrialResult) -> DoneFlows:
+    """Return the flows of a trial that are done. Raises InputError for an unreadable table."""
     flows, schedule = result.table("flows"), result.table("schedule")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
         raise InputError.single(
@@ -161,14 +171,9 @@ def measure_flows(result: TrialResult) -> FlowFigures:
             "run the trial again, or restore both files from a copy",
         )
     done = flows["status"] == STATUS_NAMES[DONE]
-    size = schedule["bytes"][done]
     fct = flows["fct_ns"][done].astype(np.float64)
     slowdown = fct / flows["ideal_ns"][done]
-    scalars = {
-        **flow_scalars(size, fct, slowdown),
-        "retransmits": _total(flows["retransmits"]),
-    }
-    return FlowFigures(scalars, size, fct, slowdown)
+    return DoneFlows(flows["start_ns"][done], schedule["bytes"][done], fct, slowdown)
 
 
 def measure_ports(result: TrialResult) -> PortFigures:
@@ -185,7 +190,7 @@ def measure_ports(result: TrialResult) -> PortFigures:
         "dropped_packets": _total(totals(dropped) if (dropped != MISSING).any() else dropped),
     }
     if not len(queue) and "queue_histogram" in result.facts:
-        found = HistogramFigures.of(result.facts["queue_histogram"], result.testbed)
+        found = _Histogram.of(result.facts["queue_histogram"], result.testbed)
         return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
     return PortFigures(scalars, _ccdf(queue), means)
 
@@ -287,3 +292,56 @@ def _ccdf(queue: Ints) -> Floats:
         return np.full(len(QUEUE_GRID_BYTES), math.nan)
     above = len(ordered) - np.searchsorted(ordered, QUEUE_GRID_BYTES, side="right")
     return np.asarray(above / len(ordered))
+
+
+@dataclass(frozen=True)
+class _Histogram:
+    """Queue lengths that a run has as a histogram only, as the HPCC simulator writes them.
+
+    The fact `queue_histogram` has `bin_bytes` and, by a queue's label, how many samples fell into
+    each bin. A length counts as its bin's lower edge. The samples are of the whole run, its drain
+    included. `edges_bytes` and `weight` (bins,) are of all queues together, `means` (queues,), NaN
+    where unknown.
+    """
+
+    edges_bytes: Floats
+    weight: Floats
+    means: Floats
+
+    @classmethod
+    def of(cls, fact: Mapping[str, Any], testbed: Testbed) -> _Histogram:
+        """Return the figures of the fact. Raises KeyError on foreign data."""
+        counts = {label: item["counts"] for label, item in fact["queues"].items()}
+        bins = max(map(len, counts.values()), default=0)
+        edges: Floats = np.arange(bins, dtype=np.float64) * float(fact["bin_bytes"])
+        weight = np.zeros(len(edges))
+        means = np.full(len(testbed.queues), math.nan)
+        for number, queue in enumerate(testbed.queues):
+            mine = np.array(counts.get(queue.label, ()), dtype=np.float64)
+            weight[: len(mine)] += mine
+            if mine.sum():
+                means[number] = edges[: len(mine)] @ mine / mine.sum()
+        return cls(edges, weight, means)
+
+    @property
+    def scalars(self) -> dict[str, float]:
+        """The metrics of queues; none if there was no sample."""
+        total = self.weight.sum()
+        if not total:
+            return {}
+        upto = np.cumsum(self.weight)
+        return {
+            "queue_mean_bytes": float(self.edges_bytes @ self.weight / total),
+            "queue_p99_bytes": float(self.edges_bytes[np.searchsorted(upto, 0.99 * total)]),
+            "queue_max_bytes": float(self.edges_bytes[np.flatnonzero(self.weight)[-1]]),
+            "queue_busiest_bytes": float(np.nanmax(self.means)),
+        }
+
+    def ccdf(self, grid_bytes: Floats) -> Floats:
+        """Return the share of samples above each length of the grid, NaN without a sample."""
+        total = self.weight.sum()
+        if not total:
+            return np.full(len(grid_bytes), math.nan)
+        upto = np.concatenate(([0.0], np.cumsum(self.weight)))
+        below = upto[np.searchsorted(self.edges_bytes, grid_bytes, side="right")]
+        return np.asarray(1 - below / total)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from orchestration.analysis.compare import describe_difference
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tables import FABRIC_METRICS, FLOWS_FOR_P99, flow_cells, measured
+from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import NOTHING, quantity, with_error
 from orchestration.model.trial import TrialSpec
 

@@ -15,33 +15,12 @@ from typing import Literal
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
+from orchestration.analysis.metrics import DoneFlows
 from orchestration.artifacts.reader import TrialResult
-from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
+from orchestration.model.records import Floats
 
 PaperUnit = Literal["ns", "bytes", "ratio", "share", "bps"]
 Better = Literal["lower", "higher"]
-
-
-@dataclass(frozen=True)
-class DoneFlows:
-    """The flows of a trial that are done, arrays of shape (flows,)."""
-
-    start_ns: Ints
-    size_bytes: Ints
-    fct_ns: Floats
-    slowdown: Floats
-
-    def within(self, from_ns: int, to_ns: int | None) -> DoneFlows:
-        """Return the flows that started at `from_ns` or later and before `to_ns`."""
-        chosen = self.start_ns >= from_ns
-        if to_ns is not None:
-            chosen &= self.start_ns < to_ns
-        return DoneFlows(
-            self.start_ns[chosen],
-            self.size_bytes[chosen],
-            self.fct_ns[chosen],
-            self.slowdown[chosen],
-        )
 
 
 @dataclass(frozen=True)
@@ -109,19 +88,6 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         PaperMetric("class_unfairness", "RDMA off its weight", "share"),
     )
 }
-
-
-def done_flows(result: TrialResult) -> DoneFlows:
-    """Return the flows of a trial that are done. Raises InputError for an unreadable table."""
-    flows, schedule = result.table("flows"), result.table("schedule")
-    done = flows["status"] == STATUS_NAMES[DONE]
-    fct = flows["fct_ns"][done].astype(np.float64)
-    return DoneFlows(
-        start_ns=flows["start_ns"][done],
-        size_bytes=schedule["bytes"][done],
-        fct_ns=fct,
-        slowdown=fct / flows["ideal_ns"][done],
-    )
 
 
 def port_figures(result: TrialResult) -> Mapping[str, float]:

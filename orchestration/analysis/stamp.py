@@ -15,10 +15,10 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import ideal_ns
 from orchestration.model.records import DONE, FAILED, UNFINISHED, Ints, Schedule, TrialRecord
 from orchestration.model.trial import SOCKETS, TrialSpec
 from orchestration.model.units import format_duration
+from traffic.schedule import ideal_times_ns
 
 GENERATOR_LATE_NS = 2_000
 # On a rack the senders' clocks are their own, and a program starts when its CPU lets it.
@@ -36,14 +36,25 @@ class _Case:
     testbed: Testbed
     schedule: Schedule
     record: TrialRecord
+    ideal_ns: Ints
 
 
 _Check = Callable[[_Case], Iterable[Reason] | None]
 
 
-def stamp(trial: TrialSpec, testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Stamp:
-    """Return the trial's verdict. One reason of severity `invalid` makes it invalid."""
-    case = _Case(trial, testbed, schedule, record)
+def stamp(
+    trial: TrialSpec,
+    testbed: Testbed,
+    schedule: Schedule,
+    record: TrialRecord,
+    ideal_ns: Ints | None = None,
+) -> Stamp:
+    """Return the trial's verdict. One reason of severity `invalid` makes it invalid.
+
+    `ideal_ns` (flows,) are the ideal completion times where they are known already.
+    """
+    ideal_ns = ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns
+    case = _Case(trial, testbed, schedule, record, ideal_ns)
     found = {name: check(case) for name, check in _CHECKS.items()}
     reasons = [reason for reasons in found.values() for reason in reasons or ()]
     return verdict(reasons, [name for name, reasons in found.items() if reasons is not None])
@@ -144,8 +155,8 @@ def _drops(case: _Case) -> Iterable[Reason]:
 
 
 def _ideal(case: _Case) -> Iterable[Reason]:
-    flows, ideal = case.record.flows, ideal_ns(case.testbed, case.schedule)
-    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, ideal)
+    flows = case.record.flows
+    return check_ideal(case.schedule.start_ns, flows.end_ns, flows.status, case.ideal_ns)
 
 
 def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:

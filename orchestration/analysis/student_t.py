@@ -12,7 +12,7 @@ from statistics import NormalDist
 
 # Relative: what a step may still change.
 _CLOSE = 1e-15
-_STEPS_MOST = 10_000
+_STEPS_MOST = 1_000
 _TINY = 1e-300
 
 
@@ -37,9 +37,9 @@ def quantile(freedom: float, probability: float) -> float:
     t = NormalDist().inv_cdf(probability)
     for _ in range(_STEPS_MOST):
         step = (1 - probability - cdf(freedom, -t)) / _density(freedom, t)
-        t -= step
-        if abs(step) <= _CLOSE * t:
+        if step >= -_CLOSE * t:  # what is left is rounding
             break
+        t -= step
     return t
 
 

@@ -1,20 +1,18 @@
 """A campaign's finished trials, taken together: conditions, tuners, estimates, comparisons.
 
-A condition is everything that decides a trial but the tuner, the seed and the repeat. Within one,
+`model.condition` says which trials were run under one condition. Within one,
 tuners are compared on the seeds that they share. Invalid trials are listed, never averaged.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from orchestration.analysis.compare import Comparison, compare
 from orchestration.analysis.metrics import (
     METRICS,
     QUANTILES,
@@ -24,10 +22,20 @@ from orchestration.analysis.metrics import (
     measure,
 )
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
-from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.analysis.tuner_differences import Comparison, compare
+from orchestration.artifacts.found import campaign_below, trial_folders
+from orchestration.artifacts.reader import read_trial
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.condition import (
+    IMPORTED,
+    SCHEDULE,
+    condition_key,
+    factors_of,
+    in_words,
+    tuner_called,
+)
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
@@ -118,27 +126,25 @@ class Summary:
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
-# The backend of others' results, and what their spec calls the digest of their flows.
-IMPORTED, SCHEDULE = "imported", "schedule"
 FIXED_TUNERS = ("secn1", "secn2", "static")
 
 
 def summarise(
-    campaign_folder: Path,
+    folder: Path,
     baseline: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
-    """Read the finished trials of a campaign's folder and return what they show.
+    """Read the finished trials at and below a folder and return what they show.
 
     `baseline` names the tuner that the others are compared with; if "", the first by name of those
     with fixed settings, or else of all. `progress` is told how many of how many trials are read.
     Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that
     name.
     """
-    folders = finished_trials(campaign_folder)
+    folders = trial_folders(folder)
     if not folders:
-        raise InputError([_no_trials(campaign_folder)])
-    trials = _load_all(sorted([*folders, *_headless(campaign_folder)]), progress)
+        raise InputError([_no_trials(folder)])
+    trials = _load_all(sorted([*folders, *_headless(folder, folders)]), progress)
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -146,28 +152,27 @@ def summarise(
         )
     fixed = {trial.tuner for trial in trials if trial.spec.tuner.name in FIXED_TUNERS}
     baseline = baseline or (sorted(fixed) or known)[0]
+    campaigns = {campaign_below(folder, trial.folder) for trial in trials}
     return Summary(
-        campaign=trials[0].spec.campaign,
+        campaign=trials[0].spec.campaign if len(campaigns) == 1 else folder.resolve().name,
         baseline=baseline,
         trials=trials,
-        conditions=tuple(_conditions(trials, baseline)),
+        conditions=tuple(_conditions(folder, trials, baseline)),
     )
 
 
 def _no_trials(folder: Path) -> Problem:
     if not folder.is_dir():
         return Problem(str(folder), "there is no such folder", "give a campaign's: runs/<campaign>")
-    if (folder / "trial.json").is_file():
-        remedy = f"give the campaign's folder: {folder.parent}"
-        return Problem(str(folder), "is the folder of one trial", remedy)
     return Problem(str(folder), "holds no finished trial", "run the campaign first: closloop run")
 
 
-def _headless(campaign_folder: Path) -> list[Path]:
+def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
     """Return the folders with tables of a trial, but without the file that says which trial."""
     return [
         folder
-        for folder in campaign_folder.iterdir()
+        for campaign in sorted({trial.parent for trial in found if trial != path})
+        for folder in campaign.iterdir()
         if not folder.name.startswith(".")
         and not (folder / TRIAL_FILE).exists()
         and any((folder / table.file).is_file() for table in TABLES.values())
@@ -223,7 +228,7 @@ def _load(folder: Path) -> Trial:
 def _arm_label(spec: TrialSpec) -> str:
     """Return what a trial's tuner is called: a recording is called what its campaign calls it."""
     label = tuner_label(spec.tuner)
-    return str(spec.cell.get("tuner", label)) if spec.tuner.name == RECORDED else label
+    return tuner_called(spec) if spec.tuner.name == RECORDED else label
 
 
 def tuner_label(tuner: TunerSpec) -> str:
@@ -239,23 +244,6 @@ def tuner_label(tuner: TunerSpec) -> str:
 
 def _ordered(tuners: set[str], baseline: str) -> list[str]:
     return sorted(tuners, key=lambda name: (name != baseline, name))
-
-
-def _factors(spec: TrialSpec) -> dict[str, Scalar]:
-    return {key: value for key, value in spec.cell.items() if not key.startswith("tuner")}
-
-
-def _condition_key(spec: TrialSpec) -> str:
-    """Return what trials must share to be compared: how often a tuner acts is its own affair."""
-    own = {"tuner", "seed", "repeat", "action_period_ns", "cell", "parent"}
-    files = dict(spec.traffic_files)
-    if spec.backend == IMPORTED:
-        # its seed stands for the patterns that made the flows, which it does not have
-        own |= {"duration_ns", "drain_ns"}
-        files.pop(SCHEDULE, None)
-    shared = {key: value for key, value in spec.to_json().items() if key not in own}
-    shared["files"] = files
-    return json.dumps([_factors(spec), shared], sort_keys=True)
 
 
 def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
@@ -274,19 +262,26 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
     return list(groups.values())
 
 
-def _conditions(trials: Sequence[Trial], baseline: str) -> list[Condition]:
-    groups = _grouped(trials, lambda trial: _condition_key(trial.spec))
+def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Condition]:
+    """Return the conditions; those of a campaign below `path` have its name in their labels."""
+
+    def key(trial: Trial) -> str:
+        spec = trial.spec
+        return f"{campaign_below(path, trial.folder)} {spec.campaign} {condition_key(spec)}"
+
+    groups = _grouped(trials, key)
     groups = [part for group in groups for part in _by_flows(group)]
     labels: dict[str, int] = {}
     conditions = []
     for group in groups:
-        factors = _factors(group[0].spec)
-        label = ", ".join(f"{key} {value}" for key, value in factors.items()) or "all trials"
+        cell = group[0].spec.cell
+        campaign = campaign_below(path, group[0].folder)
+        label = ", ".join([*([campaign] if campaign else []), *in_words(cell)]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
         if labels[label] > 1:  # the same factors, but another file made them
             label = f"{label} (variant {labels[label]})"
         arms = _arms(group, baseline)
-        conditions.append(Condition(label, factors, arms, _comparisons(arms)))
+        conditions.append(Condition(label, factors_of(cell), arms, _comparisons(arms)))
     return conditions
 
 

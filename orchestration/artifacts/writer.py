@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from inventory.routing import PathTable
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.artifacts.provenance import versions
@@ -33,6 +32,7 @@ from orchestration.model.records import (
 )
 from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, target_names, targets
 from orchestration.model.trial import TrialSpec
+from traffic.schedule import ideal_times_ns
 
 TRIAL_FILE, TESTBED_FILE = "trial.json", "testbed.json"
 TRIAL_FORMAT = 1
@@ -47,13 +47,13 @@ def write_trial(
     record: TrialRecord,
     stamp: Stamp,
     facts: Mapping[str, Any],
-    ideal: Ints | None = None,
+    ideal_ns: Ints | None = None,
 ) -> None:
     """Write the run folder `folder` of one finished trial.
 
-    `facts` is JSON-ready and joins the record's own. `ideal` (flows,) replaces `ideal_ns` where
-    others' results bring their own. Raises TrialError, leaving nothing behind,
-    when the folder exists or cannot be written (no space, no permission).
+    `facts` is JSON-ready and joins the record's own. `ideal_ns` (flows,) are the ideal completion
+    times where they are known already. Raises TrialError, leaving nothing behind, when the folder
+    exists or cannot be written (no space, no permission).
     """
     if folder.exists():
         raise TrialError(f"{folder} already holds a finished trial", "remove it to run it again")
@@ -61,7 +61,7 @@ def write_trial(
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
         partial.mkdir(parents=True)
-        _write_tables(partial, testbed, schedule, record, ideal)
+        _write_tables(partial, testbed, schedule, record, ideal_ns)
         _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
         about = _about(trial, stamp, {**record.facts, **facts})
         _write_json(partial / TRIAL_FILE, about)
@@ -94,11 +94,11 @@ def _about(trial: TrialSpec, stamp: Stamp, facts: Mapping[str, Any]) -> dict[str
 
 
 def _write_tables(
-    folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal: Ints | None
+    folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal_ns: Ints | None
 ) -> None:
     tables = {
         "schedule": _schedule(testbed, schedule),
-        "flows": _flows(testbed, schedule, record, ideal),
+        "flows": _flows(testbed, schedule, record, ideal_ns),
         **{
             TABLE_OF[scope]: _samples(testbed, scope, samples)
             for scope, samples in record.samples.items()
@@ -130,7 +130,7 @@ def _schedule(testbed: Testbed, schedule: Schedule) -> dict[str, Any]:
 
 
 def _flows(
-    testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal: Ints | None
+    testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal_ns: Ints | None
 ) -> dict[str, Any]:
     flows = record.flows
     not_done = flows.status != DONE
@@ -140,21 +140,10 @@ def _flows(
         "sent_ns": np.ma.masked_array(flows.sent_ns, flows.sent_ns < 0),
         "end_ns": np.ma.masked_array(flows.end_ns, not_done),
         "fct_ns": np.ma.masked_array(flows.end_ns - schedule.start_ns, not_done),
-        "ideal_ns": ideal_ns(testbed, schedule) if ideal is None else ideal,
+        "ideal_ns": ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns,
         "retransmits": flows.retransmits,
         "status": Names(flows.status, STATUS_NAMES),
     }
-
-
-def ideal_ns(testbed: Testbed, schedule: Schedule) -> Ints:
-    """Return each flow's completion time alone at line rate, in ns, shape (flows,)."""
-    paths = PathTable(testbed)
-    hosts = testbed.hosts
-    flows = zip(
-        schedule.src.tolist(), schedule.dst.tolist(), schedule.size_bytes.tolist(), strict=True
-    )
-    times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
-    return np.array(times, dtype=np.int64)
 
 
 def _samples(testbed: Testbed, scope: Scope, samples: Samples) -> dict[str, Any]:

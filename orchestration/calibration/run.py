@@ -25,7 +25,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.ports import Backend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import BackendName, TrialSpec
-from traffic.schedule import make_schedule
+from traffic.schedule import ideal_times_ns, make_schedule
 
 # What is being done, and its part of the whole, 0 to 1.
 Listener = Callable[[str, float], None]
@@ -77,8 +77,9 @@ def _run(
         record = backend.run(trial, testbed, schedule, Path(work), progress)
     place = folder / trial.id
     shutil.rmtree(place, ignore_errors=True)
-    verdict = stamp(trial, testbed, schedule, record)
-    write_trial(place, trial, testbed, schedule, record, verdict, {})
+    ideal_ns = ideal_times_ns(testbed, schedule)
+    verdict = stamp(trial, testbed, schedule, record, ideal_ns)
+    write_trial(place, trial, testbed, schedule, record, verdict, {}, ideal_ns)
     return schedule, record
 
 

@@ -15,8 +15,9 @@ from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
-from orchestration.campaign.factors import TUNER, choose, read_factors
+from orchestration.campaign.factors import choose, read_factors
 from orchestration.model import plugins
+from orchestration.model.condition import TUNER
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (

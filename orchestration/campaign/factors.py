@@ -22,13 +22,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inventory.strictyaml import Document, Loc, suggest
+from orchestration.model.condition import TUNER
 from orchestration.model.errors import Problem
 from orchestration.model.trial import Scalar
 
 # One value for the whole campaign; a factor cannot vary them.
 FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "parent")
-# The tuner is always a factor; its levels are the list of tuners.
-TUNER = "tuner"
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

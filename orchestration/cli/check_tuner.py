@@ -9,14 +9,13 @@ import typer
 
 from orchestration.cli.options import Json, verb
 
-EPILOG = (
-    "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
-    "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
-)
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
 
-@verb(EPILOG)
+@verb(
+    "Examples:  closloop check-tuner my_tuner.py:MyTuner  |  "
+    "closloop check-tuner my_tuner.py:MyTuner --set gain=0.5 --testbed acc --testbed pet"
+)
 def check_tuner(
     reference: Annotated[
         str,

@@ -21,8 +21,8 @@ def compare(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="Run folders: campaigns' (runs/<campaign>) or single trials'. The first is A, the "
-            "reference.",
+            help="Run folders: campaigns' (runs/<campaign>), single trials', or folders that hold "
+            "some. The first is A, the reference.",
             metavar="A B ...",
         ),
     ],
@@ -53,13 +53,13 @@ def compare(
         phases.phase("Reading pairs of trials")
         comparisons = compare_runs(runs, margins, phases.step)
     if as_json:
-        from orchestration.analysis.comparison.export import comparisons_to_json
+        from orchestration.analysis.comparison.printed import comparisons_to_json
 
         print_json(comparisons_to_json(comparisons), allow_nan=False)
     else:
         from rich.console import Console
 
-        from orchestration.analysis.comparison.tables import comparison_tables
+        from orchestration.analysis.comparison.printed import comparison_tables
 
         Console().print(comparison_tables(comparisons))
     if html:

@@ -15,7 +15,9 @@ REPORT_FILE, PDF_FILE = "report.html", "report.pdf"
 
 @verb()
 def report(
-    run_folder: Annotated[Path, "A campaign's folder: runs/<campaign>."],
+    run_folder: Annotated[
+        Path, "A campaign's folder, runs/<campaign>; a trial's; or one that holds campaigns."
+    ],
     baseline: Annotated[str, "Compare the others with this tuner (default: a fixed setting)."] = "",
     as_json: Json = False,
     html: Annotated[bool, "--html/--no-html", f"Write {REPORT_FILE} into the folder."] = True,
@@ -38,7 +40,7 @@ def report(
         phases.phase("reading trials")
         summary = summarise(run_folder, baseline, phases.step)
     if as_json:
-        from orchestration.analysis.export import summary_to_json
+        from orchestration.analysis.tables import summary_to_json
 
         print_json(summary_to_json(summary), allow_nan=False)
     else:

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
     from orchestration.model.ports import Offer
 
-EPILOG = "Examples:  closloop signals  |  closloop signals --json"
 _KINDS = {True: "counter", False: "momentary"}
 
 
-@verb(EPILOG)
+@verb("Examples:  closloop signals  |  closloop signals --json")
 def signals(
-    as_json: Json = False,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="Write the docs' page here.")
-    ] = None,
+    as_json: Json = False, markdown: Annotated[Path | None, "Write the docs' page here."] = None
 ) -> None:
     """List the signals and knobs that are declared, and the backends that offer them.
 
@@ -30,7 +24,7 @@ def signals(
     """
     data = declared()
     if as_json:
-        typer.echo(json.dumps(data, indent=1))
+        print_json(data)
         return
     if markdown is not None:
         markdown.write_text(as_markdown(data), encoding="utf-8")
@@ -38,16 +32,14 @@ def signals(
 
     from rich import box
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     for title, (headings, rows) in _tables(data).items():
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
-        for place, heading in enumerate(headings):
-            table.add_column(heading, no_wrap=place == 0)
+        shown = table(*headings, box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        shown.columns[0].no_wrap = True
         for row in rows:
-            table.add_row(*row)
-        console.print(table)
+            shown.add_row(*row)
+        console.print(shown)
 
 
 def declared() -> dict[str, Any]:

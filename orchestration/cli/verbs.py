@@ -67,7 +67,9 @@ VERBS = (
         "Check a tuner against the contract of all tuners, on made-up readings.",
         "check_tuner:check_tuner",
     ),
-    Verb("signals", "List what can be measured and set, and the backends that have it."),
+    Verb(
+        "signals", "List the signals and knobs that are declared, and the backends that offer them."
+    ),
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb(
         "calibrate",

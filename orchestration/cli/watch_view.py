@@ -16,7 +16,7 @@ from orchestration.model.knobs import KNOBS
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
 from orchestration.watch.heatmap import FULL, UNKNOWN, HeatMap, MapRow, lay_out, level
-from orchestration.watch.ports import PortFigures, fullest, port_figures
+from orchestration.watch.ports import PortFigures, fullest, kmax_bytes, port_figures
 from orchestration.watch.state import RunState, TrialState
 from orchestration.watch.tally import clock_text, status_line
 
@@ -196,11 +196,12 @@ class _Drawn:
     def _ports(self, trial: TrialState, figures: PortFigures, count: int) -> list[Text]:
         testbed, per_port = trial.testbed, trial.testbed.queues_per_port
         assert trial.snapshot is not None
+        limits = kmax_bytes(trial.snapshot)
         heads = ("fullest queues", "now", "longest", "Kmax", "link", "marked")
         rows: list[tuple[str, ...]] = []
         for number in fullest(figures, count):
             port = testbed.switch_ports[number]
-            kmax = trial.snapshot.kmax_bytes[number * per_port : (number + 1) * per_port].max()
+            kmax = limits[number * per_port : (number + 1) * per_port].max()
             rows.append(
                 (
                     f"{port.device}:{port.name} {self._to} {testbed.peer_device(port).name}",

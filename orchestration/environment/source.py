@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
-from orchestration.campaign.factors import TUNER
+from orchestration.model.condition import factors_of
 from orchestration.model.errors import InputError
 from orchestration.model.trial import BackendName, Scalar, TrialSpec
 
@@ -67,12 +66,8 @@ def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list
     campaign = load_campaign(source, backend=backend)
     chosen: list[TrialSpec] = []
     seen: list[dict[str, Scalar]] = []
-    for cell in map(_factors, campaign.cells):
+    for cell in map(factors_of, campaign.cells):
         if cell not in seen:
             seen.append(cell)
-            chosen.append(next(t for t in campaign.trials if _factors(t.cell) == cell))
+            chosen.append(next(t for t in campaign.trials if factors_of(t.cell) == cell))
     return chosen
-
-
-def _factors(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    return {name: value for name, value in cell.items() if name != TUNER}

@@ -19,7 +19,7 @@ from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.analysis.stamp import check_ends, check_ideal, verdict
 from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.artifacts.writer import ideal_ns, write_trial
+from orchestration.artifacts.writer import write_trial
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
@@ -36,6 +36,7 @@ from orchestration.model.records import (
 )
 from orchestration.model.signals import Scope, targets
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
+from traffic.schedule import ideal_times_ns
 
 # As a campaign's default.
 _DRAIN_NS = 200_000_000
@@ -206,7 +207,7 @@ def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
     if known is not None and bool((known >= 0).all()):
         return known
     try:
-        own = ideal_ns(testbed, schedule)
+        own = ideal_times_ns(testbed, schedule)
     except OverflowError:
         what = "a flow takes centuries at its link's rate"
         raise InputError.single(testbed.name, what, "check the links' rates and sizes") from None

@@ -6,7 +6,6 @@ alone are one then, and thresholds are not known.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ import numpy as np
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
-from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.artifacts.found import trial_folders
+from orchestration.artifacts.reader import TrialResult, read_trial
+from orchestration.model.condition import factors_of, settings
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import whole_folder
 from orchestration.model.records import Floats, Ints, Schedule
@@ -47,15 +47,13 @@ class Exported:
 
 
 def read_source(path: Path) -> list[Exported]:
-    """Return the trials of a trial's folder, a campaign's folder, or a campaign file.
+    """Return the trials of a trial's folder, a campaign's, one of campaigns, or a campaign file.
 
     Raises InputError for what is none of them, or cannot be read.
     """
     if path.suffix in (".yml", ".yaml") and path.is_file():
         return _of_campaign(path)
-    if (path / TRIAL_FILE).is_file():
-        return [_of_trial(path)]
-    folders = finished_trials(path)
+    folders = trial_folders(path)
     if not folders:
         raise InputError.single(
             str(path),
@@ -123,15 +121,12 @@ def _of_campaign(path: Path) -> list[Exported]:
     from orchestration.campaign.expand import load_campaign
     from traffic.schedule import make_schedule
 
-    found: dict[str, Exported] = {}
+    found: dict[tuple[str, int, int], Exported] = {}
     for trial in load_campaign(path).trials:
-        own = ("tuner", "action_period_ns", "cell")
-        shared = {key: value for key, value in trial.to_json().items() if key not in own}
-        shared["files"] = trial.traffic_files
-        key = json.dumps(shared, sort_keys=True)
+        key = (settings(trial), trial.seed, trial.repeat)
         if key not in found:
             testbed = load_testbed(trial.testbed)
-            words = [str(v) for k, v in trial.cell.items() if not k.startswith("tuner")]
+            words = map(str, factors_of(trial.cell).values())
             safe = "-".join(
                 "".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words
             )

@@ -7,6 +7,7 @@ whatever is to go with the arrays, and each array's path, dtype and shape.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Change, Observation, Program, Setup
+from orchestration.model.records import Action, Change, Observation, Program, Setup, TrialRecord
 
 _LENGTH = struct.Struct("<I")
 
@@ -42,15 +43,18 @@ def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
         about, shapes = json.loads(data[_LENGTH.size : at])
         arrays: dict[str, NDArray[Any]] = {}
         for path, dtype, shape in shapes:
-            count = int(np.prod(shape, dtype=np.int64))
+            count = math.prod(shape)
+            if min(shape, default=0) < 0:
+                raise ValueError(f"an array of shape {shape}")
             array = np.frombuffer(data, dtype, count, at).reshape(shape).copy()
             at += array.nbytes
             arrays[path] = array
-    except (struct.error, TypeError, KeyError) as error:
+        tree = nested(arrays)
+    except (struct.error, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise ValueError(f"no packed arrays: {error}") from error
     if at != len(data):
         raise ValueError(f"{len(data)} bytes in place of {at}")
-    return about, nested(arrays)
+    return about, tree
 
 
 def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,15 +69,31 @@ def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `flattened` was given."""
+    """Return what `flattened` was given.
+
+    Raises KeyError for a name that is of an array and of a mapping.
+    """
     tree: dict[str, Any] = {}
     for path, value in arrays.items():
         *steps, name = path.split("/")
         inner = tree
         for step in steps:
             inner = inner.setdefault(step, {})
+            if not isinstance(inner, dict):
+                raise KeyError(path)
+        if name in inner:
+            raise KeyError(path)
         inner[name] = value
     return tree
+
+
+def record_tables(record: TrialRecord) -> dict[str, Any]:
+    """Return a record's arrays by table and name, mappings of mappings."""
+    return {
+        "flows": vars(record.flows),
+        "samples": {scope: vars(samples) for scope, samples in record.samples.items()},
+        "changes": {knob: vars(changes) for knob, changes in record.changes.items()},
+    }
 
 
 def pack_observation(observation: Observation) -> bytes:
@@ -83,9 +103,12 @@ def pack_observation(observation: Observation) -> bytes:
 
 
 def unpack_observation(data: bytes) -> Observation:
-    """Return the observation of `pack_observation`."""
+    """Return the observation of `pack_observation`. Raises ValueError for any other bytes."""
     t_ns, arrays = unpack(data)
-    return Observation(t_ns, **{"values": {}, **arrays})
+    try:
+        return Observation(t_ns, **{"values": {}, **arrays})
+    except TypeError as error:
+        raise ValueError(f"no observation: {error}") from error
 
 
 def pack_setup(setup: Setup) -> bytes:
@@ -103,13 +126,17 @@ def pack_setup(setup: Setup) -> bytes:
 
 
 def unpack_setup(data: bytes) -> Setup:
-    """Return the setup of `pack_setup`."""
+    """Return the setup of `pack_setup`. Raises ValueError for any other bytes."""
     about, arrays = unpack(data)
-    action: Action = tuple(
-        Change(knob, **arrays["changes"][str(number)]) for number, knob in enumerate(about["knobs"])
-    )
-    programs = tuple(
-        Program(kind, arrays["targets"][str(number)], bytes.fromhex(code), settings)
-        for number, (kind, code, settings) in enumerate(about["programs"])
-    )
+    try:
+        action: Action = tuple(
+            Change(knob, **arrays["changes"][str(number)])
+            for number, knob in enumerate(about["knobs"])
+        )
+        programs = tuple(
+            Program(kind, arrays["targets"][str(number)], bytes.fromhex(code), settings)
+            for number, (kind, code, settings) in enumerate(about["programs"])
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no setup: {error!r}") from error
     return Setup(action, programs)

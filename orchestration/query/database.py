@@ -15,9 +15,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from orchestration.artifacts.found import find_trials
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
-from orchestration.query.trials import INTERNAL, create_trials, create_view, find_trials
+from orchestration.query.trials import INTERNAL, create_trials, create_view
 
 if TYPE_CHECKING:
     import duckdb

@@ -14,13 +14,12 @@ from pathlib import Path
 from inventory.testbed_json import testbed_to_json
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.condition import in_words, settings, tuner_called
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import TrialSpec
 
 _GLOB = "*?["
-# What differs between the trials of a campaign that are compared with each other.
-_OWN = ("campaign", "tuner", "seed", "repeat", "cell", "files", "parent", "testbed")
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def _read(folders: Sequence[Path]) -> tuple[Recording, ...]:
         try:
             trial = read_trial(folder)
             digest = sha256_of(folder / TRIAL_FILE)
-            found.append(Recording(trial, digest, label_of(trial.spec), trial.spec.repeat))
+            found.append(Recording(trial, digest, tuner_called(trial.spec), trial.spec.repeat))
         except InputError as error:
             problems += error.problems
     if problems:
@@ -144,11 +143,17 @@ def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
 
 
 def _key(parent: Recording) -> str:
+    """Return the same text for parents of one condition, which one campaign file can describe.
+
+    The fabric itself stands in place of the name of its file.
+    """
     spec = parent.spec
-    shared = {key: value for key, value in spec.to_json().items() if key not in _OWN}
+    shared = settings(replace(spec, testbed="", files={}))
+    times = (spec.duration_ns, spec.drain_ns, spec.action_period_ns)
     # imported flows have no patterns that would tell them apart
     imported = "" if spec.traffic else parent.label
-    return json.dumps([shared, imported, testbed_to_json(parent.trial.testbed)], sort_keys=True)
+    fabric = testbed_to_json(parent.trial.testbed)
+    return json.dumps([shared, times, imported, fabric], sort_keys=True)
 
 
 def _apart(group: Sequence[Recording]) -> list[Recording]:
@@ -176,12 +181,6 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
     return [seen[key] for key in sorted(seen)]
 
 
-def label_of(spec: TrialSpec) -> str:
-    """Return what reports call a trial's tuner."""
-    return str(spec.cell.get("tuner", spec.tuner.name))
-
-
 def _factors(spec: TrialSpec) -> str:
     """Return `load-0.3-size-1MB`, as far as factors tell conditions apart."""
-    named = [f"{key}-{value}" for key, value in spec.cell.items() if not key.startswith("tuner")]
-    return "-".join(named) or label_of(spec)
+    return "-".join(in_words(spec.cell, "-")) or tuner_called(spec)

@@ -23,7 +23,7 @@ from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import ClosloopError, TrialError
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
-from traffic.schedule import make_schedule
+from traffic.schedule import ideal_times_ns, make_schedule
 
 CONSOLE_FILE = "worker.log"
 _PR_SET_PDEATHSIG = 1
@@ -94,10 +94,11 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         _introduce(job, len(schedule))
         leave_note(job.work, job.spool)
         record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
-        verdict = stamp(job.trial, job.testbed, schedule, record)
+        ideal_ns = ideal_times_ns(job.testbed, schedule)
+        verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)
         wall_s = time.monotonic() - begin
         facts = {"wall_s": round(wall_s, 3), "started_ns": started_ns(job.work, begin_ns)}
-        write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts)
+        write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts, ideal_ns)
         reasons = tuple(reason.text for reason in verdict.reasons)
         virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0
         pipe.send(Finished(verdict.valid, reasons, virtual_ns, time.monotonic() - begin))

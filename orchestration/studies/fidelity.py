@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from orchestration.analysis.comparison import sentences
+from orchestration.analysis.comparison.causes import ORDER
 from orchestration.analysis.comparison.equivalence import EQUIVALENT
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 
@@ -92,7 +93,7 @@ def _speed(comparison: RunComparison) -> _Figure:
     )
 
 
-_CAUSES = 4
+_CAUSES = 8
 _HEAD = """\
 # Fidelity: {a} against {b}
 
@@ -121,13 +122,12 @@ def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
             lines += _cell(cell)
         lines += ["", *(f"- {line}" for line in sentences.speeds(comparison))]
         lines += [f"- {note}" for note in comparison.notes]
-    judged = [item.metric for item in first.judged]
     lines += ["", "## How verdicts are made", ""]
-    lines.append(sentences.margins_note(judged, first.margins.default))
+    lines.append(sentences.margins_note(first))
     lines.append(
         "The number of metrics differs by scenario; [compare.md](../compare.md) says more."
     )
-    lines.append("Causes are ranked from what both trials recorded: suspects, not proof.")
+    lines.append(f"Causes are from what both trials recorded: suspects, not proof. {ORDER}")
     return "\n".join(lines) + "\n"
 
 
@@ -154,7 +154,7 @@ def _cell(cell: ComparedCell) -> list[str]:
         )
     lines += ["", *(f"- {said}" for said in sentences.parting(cell))]
     if cell.causes:
-        lines += ["", "Likely causes, the likeliest first:", ""]
+        lines += ["", "Likely causes:", ""]
         lines += [
             f"{number}. {cause.what}: {cause.a} and {cause.b}. {cause.why}"
             for number, cause in enumerate(cell.causes[:_CAUSES], start=1)

@@ -17,8 +17,8 @@ from pathlib import Path
 from collectors.sinks.influx import InfluxConnection
 from collectors.sinks.names import ACTIONS
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
+from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
-from orchestration.artifacts.writer import TRIAL_FILE
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
@@ -273,17 +273,17 @@ def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
     wanted: dict[Path, list[Path]] = {}
     for run in runs:
         place = run.absolute()
-        if (place / TRIAL_FILE).is_file():
-            wanted.setdefault(place.parent, []).append(place)
-            continue
-        found = finished_trials(place)
+        found = trial_folders(place)
         if not found and not _spool_only(place):
             raise InputError.single(
                 str(run),
                 "is no run folder: it has no finished trials",
                 "name a folder such as runs/quickstart, or one of a trial in it",
             )
-        wanted.setdefault(place, []).extend(found)
+        if not found:
+            wanted.setdefault(place, [])
+        for folder in found:
+            wanted.setdefault(folder.parent, []).append(folder)
     return wanted
 
 

@@ -41,7 +41,7 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
     window_ns = snapshot.t_ns - snapshot.before_ns
     buffers = np.array([queue.buffer_bytes for queue in testbed.queues], dtype=np.float64)
     rates = np.array([port.rate_bps for port in testbed.switch_ports], dtype=np.float64)
-    kmax = snapshot.settings.get(ECN.name, {}).get("kmax_bytes", np.zeros(len(buffers)))
+    kmax = kmax_bytes(snapshot)
     limit = np.where(kmax > 0, kmax, buffers)
     sent_bytes = _grown(snapshot, "tx_bytes")
     sent = _grown(snapshot, "tx_packets")
@@ -67,6 +67,13 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
         marked_share=share,
         dropped_packets=added(_known(snapshot.dropped_packets)),
     )
+
+
+def kmax_bytes(snapshot: Snapshot) -> Ints:
+    """Return the length at which each queue marks everything, 0 where nothing marks."""
+    absent = np.zeros(len(snapshot.peak_bytes), dtype=np.int64)
+    found: Ints = snapshot.settings.get(ECN.name, {}).get("kmax_bytes", absent)
+    return found
 
 
 def fullest(figures: PortFigures, count: int) -> list[int]:

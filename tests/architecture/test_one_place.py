@@ -54,7 +54,7 @@ class Timeouts(BaseTuner):
         return Setup((KNOBS["flowlet"].change(self.switches, self.start_ns),))
 
     def act(self, observation):
-        return (KNOBS["flowlet"].change(self.switches[:1], observation.t_ns),)
+        return (KNOBS["flowlet"].change(self.switches[:1], min(observation.t_ns, 500_000)),)
 """
 
 KNOB = """

@@ -27,6 +27,7 @@ from orchestration.backends.hardware.survey import (
 )
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
+from orchestration.device import ethtool
 from orchestration.device.agent import survey as agent
 from orchestration.device.agent.resp import APPL_DB, STATE_DB, Redis
 from orchestration.device.client import AgentClient
@@ -217,7 +218,7 @@ def test_statistics_of_a_driver_as_ethtool_prints_them(monkeypatch):
         name.strip(): int(value) for name, _, value in (line.partition(":") for line in lines)
     }
 
-    def ioctl(_, interface, request):
+    def ioctl(interface, request):
         command = int.from_bytes(request[:4], "little")
         if command == 0x37:
             return request[:16] + len(expected).to_bytes(4, "little")
@@ -227,7 +228,7 @@ def test_statistics_of_a_driver_as_ethtool_prints_them(monkeypatch):
         assert len(request) == 8 + 8 * len(expected)
         return request[:8] + b"".join(v.to_bytes(8, "little") for v in expected.values())
 
-    monkeypatch.setattr(nic_agent, "_ethtool", ioctl)
+    monkeypatch.setattr(ethtool, "ethtool", ioctl)
     assert nic_agent.ethtool_statistics("eth0") == expected
     assert expected["peer_ifindex"] == 2
 

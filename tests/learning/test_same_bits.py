@@ -84,7 +84,8 @@ for name, features in (("acc", 18), ("graphcc", 9), ("pet", 24)):
     learner = make_learner(name, 1, testbed, {})
     learner.learn(trace)
     arrays = learner.parameters()
-    print(name, hashlib.sha256(b"".join(arrays[key].tobytes() for key in sorted(arrays))).hexdigest())
+    whole = b"".join(arrays[key].tobytes() for key in sorted(arrays))
+    print(name, hashlib.sha256(whole).hexdigest())
 """
 
 

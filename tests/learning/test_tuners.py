@@ -20,22 +20,21 @@ def reading(testbed, number: int, qlen_bytes, tx_share=0.5) -> Observation:
     zeros = np.zeros(len(queues), dtype=np.int64)
     t_ns = 100_000 * number
     length = np.broadcast_to(np.asarray(qlen_bytes, dtype=np.int64), len(queues)).copy()
-    return Observation(
-        t_ns=t_ns,
-        age_ns=zeros,
-        values={
-            "qlen_bytes": length,
-            "tx_bytes": (rate * tx_share * t_ns / 8e9).astype(np.int64),
-            "tx_packets": zeros,
-            "marked_packets": zeros,
-            "dropped_packets": zeros,
-            "qlen_mean_bytes": length.astype(np.float64),
-            "incast_degree": zeros + 4,
-            "mice_flows": zeros + 3,
-            "elephant_flows": zeros + 1,
-        },
-        settings={"ecn": ECN.named(zeros + 5_000, zeros + 200_000, np.full(len(queues), 0.01))},
-    )
+    values = {
+        "qlen_bytes": length,
+        "tx_bytes": (rate * tx_share * t_ns / 8e9).astype(np.int64),
+        "marked_packets": zeros,
+        "qlen_mean_bytes": length.astype(np.float64),
+        "incast_degree": zeros + 4,
+        "mice_flows": zeros + 3,
+        "elephant_flows": zeros + 1,
+    }
+    ecn = {
+        "kmin_bytes": zeros + 5_000,
+        "kmax_bytes": zeros + 200_000,
+        "pmax": np.full(len(queues), 0.01),
+    }
+    return Observation(t_ns, zeros, values, {ECN.name: ecn})
 
 
 @pytest.fixture
@@ -129,8 +128,8 @@ def test_a_reading_that_is_no_number_is_refused():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1)
     good = reading(testbed, 1, 0)
-    settings = {**good.settings["ecn"], "pmax": np.full(len(testbed.queues), np.nan)}
-    bad = dataclasses.replace(good, settings={"ecn": settings})
+    ecn = {**good.settings[ECN.name], "pmax": np.full(len(testbed.queues), np.nan)}
+    bad = dataclasses.replace(good, settings={ECN.name: ecn})
     with pytest.raises(ValueError, match="no number for 'pmax' of queue 0"):
         window.push(bad)
 
@@ -139,8 +138,9 @@ def test_flow_features_need_a_flow_table():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1, ("incast",))
     seen = reading(testbed, 1, 0)
-    values = {name: array for name, array in seen.values.items() if name != "incast_degree"}
-    blind = dataclasses.replace(seen, values=values)
+    blind = dataclasses.replace(
+        seen, values={name: one for name, one in seen.values.items() if name != "incast_degree"}
+    )
     with pytest.raises(ValueError, match="needs the flow table"):
         window.push(blind)
 
@@ -152,10 +152,11 @@ def test_a_shipped_network_marks_early_at_a_congested_queue(name):
 
     testbed = load_testbed("graphcc")
     tuner = create(TunerSpec(name))
-    (setting,) = tuner.reset(testbed, 1).action
-    kmax = setting.kmax_bytes.copy()
+    setting = tuner.reset(testbed, 1)
+    kmax = setting.action[0]["kmax_bytes"].copy()
     for number in range(1, 6):
-        for change in tuner.act(reading(testbed, number, 300_000, tx_share=0.95)):
-            kmax[change.targets] = change.kmax_bytes
+        action = tuner.act(reading(testbed, number, 300_000, tx_share=0.95))
+        for change in action:
+            kmax[change.targets] = change["kmax_bytes"]
     to_hosts = [testbed.peer_device(queue).kind == "host" for queue in testbed.queues]
     assert np.median(kmax[to_hosts]) <= 64_000

@@ -89,9 +89,9 @@ def test_marks_and_utilisation_follow_from_the_counters(measured, case):
 
 
 def test_a_trial_without_samples_has_no_queue_figures(measured, case):
-    none = np.zeros((0, len(case.testbed.queues)), np.int64)
-    empty = type(case.record.ports)(np.zeros(0, np.int64), *(none for _ in range(5)))
-    found = measured(dataclasses.replace(case.record, ports=empty))
+    empty = case.record.ports.upto(0)
+    samples = {**case.record.samples, "queue": empty}
+    found = measured(dataclasses.replace(case.record, samples=samples))
     assert np.isnan(found.scalars["queue_p99_bytes"])
     assert np.isnan(found.scalars["utilisation_max"])
     assert np.isnan(found.scalars["dropped_packets"])

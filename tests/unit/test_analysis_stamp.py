@@ -5,7 +5,7 @@ import pytest
 
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.stamp import Stamp
-from orchestration.model.records import FAILED, UNFINISHED
+from orchestration.model.records import FAILED, UNFINISHED, Samples
 from orchestration.model.trial import FaultSpec
 
 
@@ -14,14 +14,21 @@ def judge(case):
 
 
 def changed(case, part, **arrays):
-    """Return the case with functions applied to arrays of a part of its record."""
+    """Return the case with functions applied to arrays of its record's flows or ports."""
     old = getattr(case.record, part)
     new = {}
     for name, change in arrays.items():
         new[name] = getattr(old, name).copy()
         change(new[name])
-    record = dataclasses.replace(case.record, **{part: dataclasses.replace(old, **new)})
-    return dataclasses.replace(case, record=record)
+    if part == "flows":
+        flows = dataclasses.replace(old, **new)
+        return dataclasses.replace(case, record=dataclasses.replace(case.record, flows=flows))
+    return with_ports(case, Samples(new.pop("t_ns", old.t_ns), {**old.values, **new}))
+
+
+def with_ports(case, ports):
+    samples = {**case.record.samples, "queue": ports}
+    return dataclasses.replace(case, record=dataclasses.replace(case.record, samples=samples))
 
 
 def facts(case, **changes):
@@ -84,9 +91,8 @@ def test_a_sample_more_than_half_a_period_late_is_invalid(case, late_ns, valid):
 
 def keep(case, samples):
     ports = case.record.ports
-    fields = [field.name for field in dataclasses.fields(ports)]
-    fewer = type(ports)(**{name: getattr(ports, name)[samples] for name in fields})
-    return dataclasses.replace(case, record=dataclasses.replace(case.record, ports=fewer))
+    values = {name: column[samples] for name, column in ports.values.items()}
+    return with_ports(case, Samples(ports.t_ns[samples], values))
 
 
 def test_a_missed_period_is_invalid(case):

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, standing
-from orchestration.analysis.compare import compare
 from orchestration.analysis.metrics import METRICS
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
 from orchestration.analysis.summary import summarise, tuner_label
+from orchestration.analysis.tuner_differences import compare
 from orchestration.analysis.words import change, extremes, percent_change, quantity
 from orchestration.artifacts.reader import finished_trials
 from orchestration.artifacts.writer import write_trial
@@ -152,11 +152,26 @@ def test_the_answer_names_both_tuners_and_the_pairs(summary):
     assert standing(summary) == "1 of 10 trials is invalid: listed below, counted nowhere."
 
 
-def test_a_folder_without_trials_says_what_to_give(tmp_path, campaign):
+def test_a_trial_and_a_folder_of_campaigns_are_summed_up_as_well(tmp_path, campaign):
+    one = finished_trials(campaign)[0]
+    alone = summarise(one)
+    assert [trial.id for trial in alone.trials] == [one.name]
+    for name in ("first", "second"):
+        shutil.copytree(campaign, tmp_path / name)
+    both, each = summarise(tmp_path), summarise(campaign)
+    assert both.campaign == tmp_path.name
+    labels = [condition.label for condition in both.conditions]
+    assert labels == [f"{name}, load 0.6" for name in ("first", "second")]
+    for condition in both.conditions:
+        (same,) = each.conditions
+        assert [arm.estimates for arm in condition.arms] == [arm.estimates for arm in same.arms]
+        assert condition.comparisons == same.comparisons
+
+
+def test_a_folder_without_trials_says_what_to_give(tmp_path):
     for folder, said in (
         (tmp_path / "nowhere", "no such folder"),
         (tmp_path, "no finished trial"),
-        (finished_trials(campaign)[0], "the folder of one trial"),
     ):
         with pytest.raises(InputError, match=said) as error:
             summarise(folder)

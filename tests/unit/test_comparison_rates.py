@@ -8,8 +8,14 @@ import pytest
 from orchestration.analysis.comparison.catalogue import Margins
 from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
 from orchestration.analysis.comparison.estimates import CellEstimates
-from orchestration.analysis.comparison.flows import TrialFlows, pair_flows, reduce_flows
-from orchestration.analysis.comparison.grids import BLOCKS, QUEUE_EDGES_BYTES, histogram
+from orchestration.analysis.comparison.flows import (
+    BLOCKS,
+    QUEUE_EDGES_BYTES,
+    TrialFlows,
+    histogram,
+    pair_flows,
+    reduce_flows,
+)
 from orchestration.analysis.comparison.judge import judge
 from orchestration.analysis.comparison.ports import PortBlocks, Timeline, TrialPorts
 from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
@@ -56,7 +62,7 @@ def make_ports(rng):
         "utilisation_fabric": blocks.busy[:, 1].mean(),
     }
     line = Timeline(np.arange(2), nothing, nothing, nothing)
-    return TrialPorts(blocks, line, nothing, nothing, nothing), scalars
+    return TrialPorts(blocks, line, nothing, nothing), scalars
 
 
 def make_trial(flows, rng):

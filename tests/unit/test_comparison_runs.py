@@ -13,16 +13,15 @@ from typer.testing import CliRunner
 
 from orchestration.analysis.comparison.catalogue import Margins
 from orchestration.analysis.comparison.comparison_page import build_comparison
-from orchestration.analysis.comparison.pairing import pair_trials
-from orchestration.analysis.comparison.reading import open_runs
 from orchestration.analysis.comparison.result import compare_runs
+from orchestration.analysis.comparison.runs import open_runs, pair_trials
 from orchestration.analysis.comparison.sentences import needs
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.cli.compare import compare
 from orchestration.model.errors import InputError
-from orchestration.model.records import MISSING
+from orchestration.model.records import MISSING, Samples
 from orchestration.model.trial import HostSpec, SingleFlowSpec, TunerSpec
 
 
@@ -168,14 +167,42 @@ def test_trials_pair_by_seed_then_by_repeat_and_a_replay_with_its_parent(cases, 
     parent = sorted((tmp_path / "a").iterdir())[1]
     write(tmp_path / "d", cases("secn2", 2), seed=5, parent=f"a/{parent.name} sha256:00")
     a, b, c, d = open_runs([tmp_path / name for name in "abcd"])
-    (cell,) = pair_trials(a.trials, b.trials).cells
-    assert [(p.a.spec.seed, p.b.spec.seed) for p in cell.pairs] == [(2, 2)]
-    (cell,) = pair_trials(a.trials, c.trials).cells
-    assert [(p.a.spec.seed, p.b.spec.seed) for p in cell.pairs] == [(1, 77)]
+    (cell,) = pair_trials(a, b).cells
+    assert [(a.spec.seed, b.spec.seed) for a, b in cell.pairs] == [(2, 2)]
+    (cell,) = pair_trials(a, c).cells
+    assert [(a.spec.seed, b.spec.seed) for a, b in cell.pairs] == [(1, 77)]
     assert "no seed is in both" in cell.how
-    (cell,) = pair_trials(a.trials, d.trials).cells
-    assert [(p.a.folder, p.b.spec.seed) for p in cell.pairs] == [(parent, 5)]
+    (cell,) = pair_trials(a, d).cells
+    assert [(a.folder, b.spec.seed) for a, b in cell.pairs] == [(parent, 5)]
     assert cell.how == "each replay with its parent"
+
+
+def test_folders_of_campaigns_are_compared_campaign_by_campaign(cases, tmp_path):
+    for side in ("before", "after"):
+        for campaign, load in (("low", 0.3), ("high", 0.3)):
+            case = cases("secn1", 1)
+            write(tmp_path / side / campaign, case, campaign=campaign, cell={"load": load})
+    write(tmp_path / "before" / ".aside", cases("secn2", 1))
+    a, b = open_runs([tmp_path / "before", tmp_path / "after"])
+    found = {cell.label: cell.pairs for cell in pair_trials(a, b).cells}
+    assert sorted(found) == ["high, secn1, load 0.3", "low, secn1, load 0.3"]
+    for label, pairs in found.items():
+        (pair,) = pairs
+        assert {trial.spec.campaign for trial in pair} == {label.partition(",")[0]}
+    # a campaign by itself meets the one of the other folder that has its cell
+    (alone,) = open_runs([tmp_path / "before" / "low", tmp_path / "after"])[:1]
+    one = dataclasses.replace(b, trials=b.trials[:1])
+    assert [cell.label for cell in pair_trials(alone, one).cells] == ["secn1, load 0.3"]
+
+
+def test_a_factor_whose_name_begins_with_tuner_keeps_cells_apart(cases, tmp_path):
+    for name in ("a", "b"):
+        for gain in (1, 2):
+            cell = {"tuner": "secn1", "tuner_gain": gain}
+            write(tmp_path / name, cases("secn1", gain), cell=cell)
+    pairing = pair_trials(*open_runs([tmp_path / "a", tmp_path / "b"]))
+    labels = [cell.label for cell in pairing.cells]
+    assert sorted(labels) == ["secn1, tuner_gain 1", "secn1, tuner_gain 2"]
 
 
 def test_what_is_in_one_run_only_is_said(cases, tmp_path):
@@ -183,7 +210,7 @@ def test_what_is_in_one_run_only_is_said(cases, tmp_path):
         for tuner in tuners:
             write(tmp_path / name, cases(tuner, 1))
     a, b = open_runs([tmp_path / "a", tmp_path / "b"])
-    pairing = pair_trials(a.trials, b.trials)
+    pairing = pair_trials(a, b)
     assert [cell.label for cell in pairing.cells] == ["secn1, load 0.6"]
     assert pairing.left_over == ("secn2, load 0.6: only in A",)
 
@@ -303,7 +330,7 @@ def test_causes_name_what_differs_and_not_what_a_replay_only_calls_otherwise(cas
 
     assert causes("b") == {}
     found = causes("c")
-    assert set(found) == {"framing", "minimum RTO"}
+    assert list(found) == ["framing", "minimum RTO"]  # the fabric, then the hosts
     assert (found["framing"].a, found["framing"].b) == ("24 B", "0 B")
     assert "no timeout" in found["minimum RTO"].why
 
@@ -315,8 +342,9 @@ def test_what_an_import_does_not_count_is_compared_as_no_0(cases, tmp_path):
         ports = case.record.ports
         unknown = np.full_like(ports.tx_bytes, MISSING)
         counters = ("tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-        ports = dataclasses.replace(ports, **dict.fromkeys(counters, unknown))
-        record = dataclasses.replace(case.record, ports=ports)
+        ports = Samples(ports.t_ns, {**ports.values, **dict.fromkeys(counters, unknown)})
+        samples = {**case.record.samples, "queue": ports}
+        record = dataclasses.replace(case.record, samples=samples)
         said = Stamp(True, (Reason("imported", "warning", "by another program"),), ())
         place = tmp_path / name / trial.id
         write_trial(place, trial, case.testbed, case.schedule, record, said, {})

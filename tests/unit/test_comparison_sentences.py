@@ -16,9 +16,9 @@ from orchestration.analysis.comparison.equivalence import (
 )
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.places import Places
-from orchestration.analysis.comparison.reading import Run
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
-from orchestration.analysis.comparison.speed import Speed
+from orchestration.analysis.comparison.runs import Run
+from orchestration.analysis.comparison.trials import Speed
 
 KNOWN = Interval(0.1, 0.05, 0.15, 0.1, 0.05, 0.15)
 LONE = Interval(0.1, *[math.nan] * 2, 0.1, *[math.nan] * 2)

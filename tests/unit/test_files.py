@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,30 @@ def test_syncing_reaches_every_file_before_the_folder_has_its_name(tmp_path, mon
         (partial / "a").touch()
     hidden = ".one.partial"
     assert seen == [("a", False), ("b", False), (hidden, False), (tmp_path.name, True)]
+
+
+def test_nothing_else_renames_what_it_wrote_into_place():
+    """What stands here runs on devices, syncs each step, compiles, or puts aside what is whole."""
+    root = Path(__file__).resolve().parents[2]
+    others = {
+        "collectors/bpf/compile.py",
+        "collectors/sinks/spool.py",
+        "collectors/snapshot.py",
+        "orchestration/artifacts/writer.py",
+        "orchestration/backends/emulated/kernel/cache.py",
+        "orchestration/backends/emulated/remote.py",
+        "orchestration/backends/hardware/safety/ledger.py",
+        "orchestration/backends/simulated/program.py",
+        "orchestration/device/agent/lease.py",
+        "orchestration/replay/build.py",
+        "orchestration/runner/folder.py",
+        "orchestration/studies/catalogue.py",
+        "tuners/checkpoint.py",
+    }
+    found = {
+        str(path.relative_to(root))
+        for folder in ("collectors", "inventory", "orchestration", "traffic", "tuners")
+        for path in (root / folder).rglob("*.py")
+        if re.search(r"\bos\.(replace|rename)\(|\.rename\(|\bmade\.replace\(", path.read_text())
+    }
+    assert found - others == {"orchestration/model/files.py"}

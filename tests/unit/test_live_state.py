@@ -13,6 +13,7 @@ from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError, TrialError
+from orchestration.model.knobs import ECN
 from orchestration.runner.run import run_campaign
 from orchestration.watch.heatmap import UNKNOWN, Cell, lay_out, level
 from orchestration.watch.ports import fullest, port_figures, state_to_json
@@ -147,15 +148,16 @@ def test_figures_of_ports_are_those_of_the_counters(run):
         shown,
         t_ns=2_000_000,
         before_ns=1_000_000,
-        tx_packets=packets,
-        tx_bytes=packets * 1000,
-        marked_packets=packets // 4,
-        before_tx_packets=zero,
-        before_tx_bytes=zero,
-        before_marked_packets=zero,
+        values={
+            **shown.values,
+            "tx_packets": packets,
+            "tx_bytes": packets * 1000,
+            "marked_packets": packets // 4,
+            "dropped_packets": zero - 1,
+        },
+        before=dict.fromkeys(shown.values, zero),
         mean_bytes=zero + np.arange(ports) * 100.0,
-        kmax_bytes=zero + 1000,
-        dropped_packets=zero - 1,
+        settings={ECN.name: ECN.named(zero, zero + 1000, np.zeros(ports))},
     )
     figures = port_figures(testbed, made)
     assert figures.utilisation == pytest.approx(0.5, rel=1e-3)

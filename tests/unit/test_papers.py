@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
-from orchestration.analysis.paper_metrics import PAPER_METRICS, done_flows, port_figures
+from orchestration.analysis.metrics import done_flows
+from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan

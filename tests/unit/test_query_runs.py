@@ -96,10 +96,10 @@ def test_tables_of_an_older_version_are_upgraded_beside_the_others(campaign, cop
     older = TABLES["events"]
     newer = TableSpec("events", 2, {**older.columns, "weight": tables._INT})
     monkeypatch.setitem(TABLES, "events", newer)
-    monkeypatch.setitem(
-        tables._UPGRADES,
-        ("events", 1),
-        lambda columns: columns | {"weight": np.full(len(columns["t_ns"]), 7)},
+    monkeypatch.setattr(
+        tables,
+        "_upgraded",
+        lambda columns, name, version: columns | {"weight": np.full(len(columns["t_ns"]), 7)},
     )
     rows = table(copy, "events").fetchall()
     assert rows

@@ -10,7 +10,7 @@ from plotly.offline import get_plotlyjs_version
 from orchestration.analysis.document import PLOTLY_FILE, asset, csv_text
 from orchestration.analysis.figure_style import _PALETTE, colours_of, contrast_to_white, readable
 from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.fabric_grid import fabric_grids
+from orchestration.analysis.report.heatmap import fabric_grids
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.statistics import repeats_needed, t_interval
 

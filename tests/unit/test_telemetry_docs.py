@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from collectors.sinks.names import COMMON_TAGS, MEASUREMENTS
+from orchestration.model.knobs import ECN
+from orchestration.model.signals import recorded
 from orchestration.telemetry.delivery import _FIRST_WAIT_S, _LONGEST_WAIT_S
-from orchestration.telemetry.exporter import _COUNTERS, _THRESHOLDS
 from orchestration.telemetry.points import LINES
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "telemetry.md").read_text()
@@ -23,7 +24,7 @@ def test_figures_and_metrics_are_the_codes():
     words = " ".join(TEXT.split())
     assert f"sends {LINES:,} a request" in words
     assert f"after {_FIRST_WAIT_S:g} s to {_LONGEST_WAIT_S:g} s" in words
-    for name in _COUNTERS:
-        assert f"`_{name}_total`" in TEXT
-    for name in _THRESHOLDS:
-        assert f"`_{name}`" in TEXT
+    for signal in recorded("queue"):
+        assert not signal.cumulative or f"`_{signal.name}_total`" in TEXT
+    for column in ECN.columns:
+        assert f"`_{column.name}`" in TEXT

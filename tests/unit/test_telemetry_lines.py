@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from influxdb_client import Point, WritePrecision
 
 from collectors.sinks.lines import encode, series, text_field, unique_times
-from collectors.sinks.names import ACTION, EVENT, MEASUREMENTS, PORT, run_tag
+from collectors.sinks.names import ACTIONS, EVENT, MEASUREMENTS, PORT, run_tag
 
 PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1).filter(
     lambda text: not text.endswith("\\") and "\\" not in text
@@ -57,14 +57,16 @@ def test_missing_fields_are_left_out_of_a_point():
 
 def test_a_time_before_the_start_is_no_missing_time():
     columns = {"t_ns": np.array([-1]), "pmax": np.array([0.1])}
-    assert encode(ACTION, ["a"], np.zeros(1, int), columns, np.array([9])) == [
+    assert encode(ACTIONS["ecn"], ["a"], np.zeros(1, int), columns, np.array([9])) == [
         "a t_ns=-1i,pmax=0.1 9"
     ]
 
 
 def test_what_is_no_number_is_left_out():
     columns = {"t_ns": np.array([1]), "pmax": np.array([np.nan])}
-    assert encode(ACTION, ["a"], np.zeros(1, int), columns, np.array([9])) == ["a t_ns=1i 9"]
+    assert encode(ACTIONS["ecn"], ["a"], np.zeros(1, int), columns, np.array([9])) == [
+        "a t_ns=1i 9"
+    ]
 
 
 @pytest.mark.parametrize("text", ["x" * 70_000, "é" * 70_000, '"\\' * 40_000])

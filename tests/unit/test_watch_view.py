@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from collectors.snapshot import Change, Snapshot
+from collectors.snapshot import Snapshot, Turned
 from inventory.files import load_testbed
 from orchestration.cli.watch_screen import choose, meanings
 from orchestration.cli.watch_view import view
+from orchestration.model.knobs import ECN
 from orchestration.model.trial import TrialSpec, TunerSpec
 from orchestration.watch.state import RunState, TrialState
 from orchestration.watch.tally import RunningTrial, Tally
@@ -46,25 +47,29 @@ def trial(name, testbed="graphcc", seed=1, t_ns=4_000_000, **changes):
     packets = (rng.uniform(0, 1, queues) * rates / 8 * 1e-3 / 1524).astype(np.int64)
     zero = np.zeros(queues, dtype=np.int64)
     length = rng.integers(0, 300_000, queues) * rng.integers(0, 2, queues)
+    samples = {"mean_bytes": length * 0.7, "peak_bytes": length * 2}
+    samples = {name: changes.pop(name, array) for name, array in samples.items()}
     values = {
         "qlen_bytes": length,
-        "mean_bytes": length * 0.7,
-        "peak_bytes": length * 2,
         "tx_bytes": packets * 1500,
         "tx_packets": packets,
         "marked_packets": packets // 5,
         "dropped_packets": zero,
-        "before_tx_bytes": zero,
-        "before_tx_packets": zero,
-        "before_marked_packets": zero,
-        "kmin_bytes": zero + 5_000,
-        "kmax_bytes": zero + 200_000,
-        "pmax": np.full(queues, 0.01),
     } | changes
-    change = Change(
-        t_ns - 150_000, t_ns - 100_000, 3, (5_000, 50_000), (200_000, 400_000), (0.01, 1)
+    ranges = {"kmin_bytes": (5_000, 50_000), "kmax_bytes": (200_000, 400_000), "pmax": (0.01, 1)}
+    snapshot = Snapshot(
+        t_ns,
+        t_ns - 1_000_000,
+        samples=40,
+        late_samples=0,
+        flows_done=41,
+        changes=39,
+        recent=(Turned(t_ns - 150_000, t_ns - 100_000, ECN.name, 3, ranges),) * 6,
+        values=values,
+        before=dict.fromkeys(values, zero),
+        settings={ECN.name: ECN.named(zero + 5_000, zero + 200_000, np.full(queues, 0.01))},
+        **samples,
     )
-    snapshot = Snapshot(t_ns, t_ns - 1_000_000, 40, 0, 41, 39, (change,) * 6, **values)
     spec = TrialSpec("c", testbed, "fluid", TunerSpec("amt"), (), 1, 1, 10_000_000, 0)
     return TrialState(name, spec, fabric, 123, 0.0, snapshot)
 

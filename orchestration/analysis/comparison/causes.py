@@ -1,72 +1,388 @@
-"""Likely causes of what differs, from what both trials recorded, the likeliest first.
+"""Likely causes of what differs: the settings that both trials recorded and that are not the same.
 
-Each rule compares one setting and says which metrics it would move, and roughly by how much. A
-cause ranks high when the setting differs much, and when the metrics that it moves are those that
-differ. That is a ranking of suspects and no proof: the next experiment changes one of them alone.
+They stand in the order in which they act: what ran the trial, the fabric, the hosts, the traffic,
+the tuner, the readings, then the single settings of kernels, and what the stamps found. That is no
+ranking by likelihood. Each says which metrics it could move; to prove one, change it alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import ne
+from typing import Any
 
-from orchestration.analysis.comparison.catalogue import COMPARED
-from orchestration.analysis.comparison.cause_rules import (
-    DROPS,
-    FCT,
-    MARKS,
-    QUEUE,
-    RULES,
-    SLOWDOWN,
-    TAIL,
-    UTILISATION,
-    Cause,
-)
-from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.analysis.comparison.equivalence import DIFFERENT
 from orchestration.analysis.comparison.judge import Judged
-from orchestration.analysis.comparison.settings import Settings
+from orchestration.analysis.comparison.runs import fresh
+from orchestration.analysis.summary import tuner_label
+from orchestration.artifacts.reader import TrialResult
+from orchestration.artifacts.tables import Columns
+from orchestration.model.condition import IMPORTED, SCHEDULE
+from orchestration.model.errors import InputError
+from orchestration.model.trial import TrialSpec
+from orchestration.model.units import format_duration, format_rate, format_size
+from tuners.registry import RECORDED
 
+# What a metric is about, so that a cause can say what it moves.
+SLOWDOWN, TAIL, FCT, QUEUE, MARKS = "slowdown", "tail slowdown", "FCT", "queues", "marks"
+UTILISATION, DROPS = "utilisation", "drops"
+EVERYTHING = (SLOWDOWN, TAIL, FCT, QUEUE, MARKS, UTILISATION, DROPS)
 _TOPIC = {
     "slowdown_mean": SLOWDOWN, "slowdown_p50": SLOWDOWN, "slowdown_p99": TAIL,
     "slowdown_wasserstein": SLOWDOWN, "slowdown_ks": SLOWDOWN, "fct_mean": FCT, "fct_ratio": FCT,
     "queue_mean": QUEUE, "queue_p99": QUEUE, "queue_wasserstein": QUEUE, "marked_share": MARKS,
     "utilisation": UTILISATION, "dropped_share": DROPS,
 }  # fmt: skip
+# Said wherever causes are listed.
+ORDER = (
+    "In the order in which settings act (what ran it, fabric, hosts, traffic, tuner, readings, "
+    "single settings of kernels), which is no ranking by likelihood."
+)
 
 
-def ranked_causes(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]:
-    """Return what differs between the settings of two paired trials, the likeliest cause first."""
-    found = [cause for rule in RULES for cause in rule(a, b)]
-    differing = _differing(judged)
-    placed = [
-        dataclasses.replace(cause, effect=min(1.0, cause.effect), fit=_fit(cause.moves, differing))
-        for cause in found
+@dataclass(frozen=True)
+class Cause:
+    """A setting that differs: its values, what it `moves`, and why it would.
+
+    `could_explain` counts the metrics called different that are among those it moves.
+    """
+
+    what: str
+    a: str
+    b: str
+    moves: tuple[str, ...]
+    why: str
+    could_explain: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One trial's settings; tables and testbed are None where they cannot be read.
+
+    `timeouts` counts TCP's retransmission timeouts, `missed` is the share of sampling periods
+    without a reading, both None where unknown.
+    """
+
+    trial: TrialResult
+    testbed: Testbed | None
+    actions: Columns | None
+    timeouts: int | None
+    missed: float | None
+
+    @property
+    def spec(self) -> TrialSpec:
+        """The trial's spec."""
+        return self.trial.spec
+
+    def told(self, key: str, default: object = "") -> Any:
+        """Return a fact of the trial, or the version of a program."""
+        return {**self.trial.facts, **self.trial.versions}.get(key, default)
+
+
+def causes_of(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]:
+    """Return what differs between the settings of two paired trials, in the order of its acting."""
+    different = [_TOPIC[item.metric.family] for item in judged if item.verdict == DIFFERENT]
+    return [
+        dataclasses.replace(cause, could_explain=sum(topic in cause.moves for topic in different))
+        for compare in _SETTINGS
+        for cause in compare(a, b)
     ]
-    return sorted(placed, key=lambda cause: -cause.score)
 
 
-def _differing(judged: Sequence[Judged]) -> dict[str, float]:
-    """Return, by topic, the share of its metrics that differ: for sure, or by their estimates."""
-    shares = {}
-    known = {_TOPIC[metric.family] for metric in COMPARED}
-    for topic in known:
-        mine = [item for item in judged if _TOPIC[item.metric.family] == topic]
-        weights = [
-            1.0
-            if item.verdict == DIFFERENT
-            else 0.0
-            if item.verdict == EQUIVALENT
-            else 0.3 * (abs(item.interval.difference) > item.allowed)
-            for item in mine
-        ]
-        shares[topic] = sum(weights) / len(weights) if weights else 0.0
-    return shares
+def read_settings(trial: TrialResult) -> Settings:
+    """Return a trial's settings, as far as its files can be read."""
+    try:
+        testbed: Testbed | None = trial.testbed
+    except InputError:
+        testbed = None
+    hosts, ports = _table(trial, "hosts"), _table(trial, "ports")
+    return Settings(
+        trial=fresh(trial),
+        testbed=testbed,
+        actions=_table(trial, "actions"),
+        timeouts=_total(hosts, "host", "timeouts") if hosts is not None else None,
+        missed=_missed(trial, np.unique(ports["t_ns"])) if ports is not None else None,
+    )
 
 
-def _fit(moves: Iterable[str], differing: dict[str, float]) -> float:
-    """Return the F-measure of what is moved against what differs, never quite 0."""
-    moved, total = set(moves), sum(differing.values())
-    hit = sum(share for topic, share in differing.items() if topic in moved)
-    if not hit:
-        return 0.05
-    return max(0.05, 2 * hit / (total + len(moved)))
+def _table(trial: TrialResult, name: str) -> Columns | None:
+    try:
+        return trial.table(name)
+    except InputError:
+        return None
+
+
+def _total(table: Columns, by: str, counter: str) -> int:
+    """Return the sum over `by` of the last number of a counter."""
+    if not len(table[counter]):
+        return 0
+    _, place = np.unique(table[by].astype(str), return_inverse=True)
+    most = np.zeros(place.max() + 1, dtype=np.int64)
+    np.maximum.at(most, place, table[counter])
+    return int(most.sum())
+
+
+def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:
+    """Return the share of sampling periods up to the end of the arrivals that have no reading.
+
+    A trial whose flows have all ended before that ends with them.
+    """
+    if not len(t_ns):
+        return None
+    period = trial.spec.sample_period_ns
+    due = min(trial.spec.duration_ns, int(t_ns.max()) + period // 2) // period
+    if due < 1:
+        return None
+    seen = np.unique((t_ns + (period - 1) // 2) // period)
+    return 1 - float(np.count_nonzero((seen >= 1) & (seen <= due))) / due
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """Compares one setting. `value` returns None where it is not known, or not to be compared."""
+
+    what: str
+    value: Callable[[Settings], Any]
+    moves: tuple[str, ...]
+    why: str | Callable[[Settings, Settings], str]
+    words: Callable[[Any], str] = str
+    differ: Callable[[Any, Any], bool] = ne
+
+    def __call__(self, a: Settings, b: Settings) -> Iterator[Cause]:
+        first, second = self.value(a), self.value(b)
+        if first is not None and second is not None and self.differ(first, second):
+            why = self.why if isinstance(self.why, str) else self.why(a, b)
+            yield Cause(self.what, self.words(first), self.words(second), self.moves, why)
+
+
+def _apart(share: float) -> Callable[[float, float], bool]:
+    """Return whether two sizes differ by more than `share` of the larger."""
+    return lambda a, b: abs(a - b) > share * max(abs(a), abs(b))
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
+
+
+def _short(text: str) -> str:
+    return text[:12]
+
+
+def _of_testbed(value: Callable[[Testbed], float]) -> Callable[[Settings], float | None]:
+    return lambda item: value(item.testbed) if item.testbed else None
+
+
+def _of_program(key: str) -> Callable[[Settings], str | None]:
+    return lambda item: str(item.told(key)) or None
+
+
+def _of_campaign(what: str, field: str) -> _Setting:
+    """Compare a time of the spec, but of no import: no campaign of ours set it."""
+
+    def value(item: Settings) -> int | None:
+        return None if item.spec.backend == IMPORTED else getattr(item.spec, field)
+
+    return _Setting(what, value, (QUEUE, MARKS, TAIL), "set in the campaign", format_duration)
+
+
+def _model(item: Settings) -> str:
+    model = item.told("model", None)
+    return f"{item.spec.backend}, {model} model" if isinstance(model, str) else item.spec.backend
+
+
+def _two_models(a: Settings, b: Settings) -> str:
+    if "fluid" in _model(a) or "fluid" in _model(b):
+        return "a fluid model has rates in place of packets: no slow start, no bursts"
+    return "two implementations of TCP and of queues"
+
+
+def _framing_share(a: Settings, b: Settings) -> str:
+    beds = [item.testbed for item in (a, b) if item.testbed]
+    share = abs(beds[0].framing_bytes - beds[1].framing_bytes) / (beds[0].mtu_bytes + 14)
+    return f"bytes of each packet on the wire: {share:.1%} of a full one"
+
+
+def _threshold(name: str, column: str, words: Callable[[float], str]) -> _Setting:
+    """Compare the mean over all changes of a threshold, as the queues read it back."""
+
+    def mean(item: Settings) -> float | None:
+        return _mean(item.actions[column]) if item.actions and len(item.actions[column]) else None
+
+    return _Setting(
+        f"{name} as read back",
+        mean,
+        (QUEUE, MARKS, SLOWDOWN, TAIL),
+        "marks begin at another queue length, and queues settle where marks begin",
+        lambda value: f"{words(value)} on average",
+        _apart(0.001),
+    )
+
+
+def _loop_delay_ns(item: Settings) -> float | None:
+    """Return the mean time from a reading to the change that answers it; None if none was made."""
+    if item.actions is None:
+        return None
+    made = item.actions["t_ns"] > 0
+    delays = (item.actions["applied_ns"] - item.actions["t_ns"])[made]
+    return float(np.mean(delays)) if made.any() else None
+
+
+def _timeouts(a: Settings, b: Settings) -> str:
+    if a.timeouts == 0 == b.timeouts:
+        return "what a lost tail waits; no timeout happened in either"
+    return f"what a lost tail waits; timeouts: {a.timeouts}, {b.timeouts}"
+
+
+def _kernel(item: Settings) -> str | None:
+    return ", ".join(sorted({text for _, text in leaves({"": item.told("kernel")})})) or None
+
+
+def _marking_law(item: Settings) -> str:
+    return "; ".join(text for _, text in leaves(item.told("red"))) or "not said"
+
+
+def _sources(item: Settings) -> str:
+    """Return where the samples come from, at most four places."""
+    sources = item.told("sources", None)
+    values = sorted({value for _, value in leaves(sources)}) if sources else []
+    return ", ".join(values[:4]) if values else "the queue itself"
+
+
+def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings], Iterator[Cause]]:
+    """Compare the facts of a group (sysctls, queueing disciplines) one by one."""
+
+    def compare(a: Settings, b: Settings) -> Iterator[Cause]:
+        first, second = (dict(leaves(item.trial.facts.get(group, {}))) for item in (a, b))
+        for key in sorted(set(first) & set(second)):
+            if first[key] != second[key]:
+                paths = "hash" in key
+                yield Cause(
+                    f"{group}: {key}",
+                    first[key],
+                    second[key],
+                    (UTILISATION, TAIL, SLOWDOWN) if paths else moves,
+                    "ECMP puts flows on other paths" if paths else "a setting",
+                )
+
+    return compare
+
+
+def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
+    """Compare what makes the flows; a replay has its parent's, whatever it is that sends them."""
+    ours, theirs = a.spec, b.spec
+    if ours.parent != theirs.parent:
+        return
+    if IMPORTED in (ours.backend, theirs.backend):
+        # an import has no patterns: only of two is it known whether the flows are the same
+        first, second = (spec.files.get(SCHEDULE, "") for spec in (ours, theirs))
+        if first != second and ours.backend == theirs.backend:
+            yield Cause("traffic", first[:8], second[:8], EVERYTHING, "other flows")
+    elif ours.traffic != theirs.traffic or ours.traffic_files != theirs.traffic_files:
+        first, second = (
+            ", ".join(item.kind for item in spec.traffic) or "none" for spec in (ours, theirs)
+        )
+        yield Cause("traffic", first, second, EVERYTHING, "other patterns make the flows")
+    elif ours.seed != theirs.seed:
+        why = "other draws of the same traffic: more repeats, or the same seeds"
+        yield Cause("seed", str(ours.seed), str(theirs.seed), EVERYTHING, why)
+
+
+def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
+    """Compare the codes of the stamps' findings: what happened to one of them only."""
+    moves = {
+        "drops": (DROPS, TAIL, FCT),
+        "sampler-behind": (QUEUE, MARKS),
+        "sources": (QUEUE, MARKS),
+        "thresholds-clamped": (QUEUE, MARKS),
+        "faster-than-ideal": (FCT, SLOWDOWN),
+        "programs-late": (FCT, SLOWDOWN, TAIL),
+    }
+    first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
+    # that one was imported is what its backend says, by the same name
+    for code in sorted((set(first) ^ set(second)) - {IMPORTED}):
+        in_a, in_b = ("yes" if code in found else "no" for found in (first, second))
+        why = first.get(code, second.get(code, ""))
+        yield Cause(f"stamp: {code}", in_a, in_b, moves.get(code, EVERYTHING), why)
+
+
+def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Return the plain values of nested facts by their path: `sysctls: host: net/...`."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from leaves(value, f"{prefix}: {key}" if prefix else str(key))
+    elif isinstance(data, str | int | float | bool):
+        yield prefix, f"{data:.6g}" if isinstance(data, float) else str(data)
+
+
+_PROGRAM = "the program itself was another: its changes say what may move"
+# fmt: off
+_SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
+    # what ran it
+    _Setting("closloop's version", _of_program("closloop"), EVERYTHING, _PROGRAM, _short),
+    _Setting("closloop's commit", _of_program("commit"), EVERYTHING, _PROGRAM, _short),
+    _Setting("kernel's build", _of_program("kernel_hash"), EVERYTHING, _PROGRAM, _short),
+    _Setting("backend", _model, EVERYTHING, _two_models),
+    _Setting("clock", lambda item: str(item.told("clock", "unknown")),
+             (FCT, SLOWDOWN, TAIL, QUEUE),
+             "on a real clock a busy processor is part of the network"),
+    _Setting("kernel", _kernel, (FCT, SLOWDOWN, TAIL, QUEUE, MARKS),
+             "another version of TCP and queues"),
+    # the fabric
+    _Setting("framing", _of_testbed(lambda bed: bed.framing_bytes), (FCT, SLOWDOWN, UTILISATION),
+             _framing_share, "{} B".format),
+    _Setting("link delay", _of_testbed(lambda bed: _mean(link.delay_ns for link in bed.links)),
+             (SLOWDOWN, FCT, QUEUE, MARKS),
+             "the base RTT: short flows take a few of it, queues follow it",
+             lambda delay: f"{format_duration(delay)} on average"),
+    _Setting("link rates", _of_testbed(lambda bed: sum(link.rate_bps for link in bed.links)),
+             (FCT, SLOWDOWN, TAIL, QUEUE, MARKS, UTILISATION),
+             "everything is served at another rate", lambda rate: f"{format_rate(rate)} in all"),
+    _Setting("MTU", _of_testbed(lambda bed: bed.mtu_bytes), (FCT, SLOWDOWN, QUEUE, MARKS),
+             "other packets: headers' share, and how coarse windows and queues are", "{} B".format),
+    _Setting("buffers", _of_testbed(lambda bed: _mean(queue.buffer_bytes for queue in bed.queues)),
+             (DROPS, TAIL), "a smaller buffer drops earlier",
+             lambda size: f"{format_size(size)} a queue"),
+    _Setting("marking law", _marking_law, (MARKS, QUEUE, SLOWDOWN),
+             "the same thresholds mark other packets"),
+    _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
+             "links are down at other times", lambda faults: str(len(faults))),
+    # the hosts; an import's congestion control is a fact: its campaign was another program's
+    _Setting("congestion control",
+             lambda item: str(item.told("congestion_control", item.spec.host.congestion_control)),
+             EVERYTHING, "senders answer marks in another way"),
+    _Setting("minimum RTO", lambda item: item.spec.host.min_rto_ns, (TAIL, FCT),
+             _timeouts, format_duration),
+    # the traffic
+    _flows_made,
+    _of_campaign("duration", "duration_ns"),
+    # the tuner
+    _Setting("tuner", lambda item: None if item.spec.tuner.name == RECORDED else item.spec.tuner,
+             (QUEUE, MARKS, SLOWDOWN, TAIL), "another rule sets the thresholds", tuner_label,
+             lambda a, b: a.name != b.name),
+    _threshold("kmin", "kmin_bytes", format_size),
+    _threshold("kmax", "kmax_bytes", format_size),
+    _threshold("pmax", "pmax", "{:.3g}".format),
+    _Setting("control-loop delay", _loop_delay_ns, (QUEUE, MARKS, TAIL),
+             "from a reading to the thresholds that answer it", format_duration, _apart(0.05)),
+    _of_campaign("decision latency", "decision_latency_ns"),
+    _of_campaign("action period", "action_period_ns"),
+    # the readings
+    _Setting("sampling period",
+             lambda item: None if item.missed is None else item.spec.sample_period_ns,
+             (QUEUE, MARKS), "queues are seen, and tuners act, at other times", format_duration),
+    _Setting("samples missed", lambda item: item.missed, (QUEUE, MARKS),
+             "a busy sampler misses long queues first", "{:.1%}".format,
+             lambda a, b: abs(a - b) > 0.001),
+    _Setting("sources of samples", _sources, (QUEUE, MARKS),
+             "a polled number is older than the sample that it stands for"),
+    # single settings of kernels, and what the stamps found
+    _facts("sysctls", (FCT, SLOWDOWN, TAIL)),
+    _facts("qdiscs", (QUEUE, MARKS, FCT, SLOWDOWN)),
+    _stamps,
+)
+# fmt: on

@@ -1,4 +1,4 @@
-"""What two trials' switch ports measured, reduced to blocks of time, ports and a time line."""
+"""What the switch ports of two trials measured, and where they part."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.comparison.flows import block_of
-from orchestration.analysis.comparison.grids import BLOCKS, QUEUE_EDGES_BYTES, histogram
+from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.metrics import arrivals
 from orchestration.artifacts.reader import TrialResult
@@ -55,13 +54,12 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TrialPorts:
-    """A trial's ports. `queue_mean_bytes`, `marked`, `wire_bytes` are by queue, (queues,)."""
+    """A trial's ports. `queue_mean_bytes` and `marked` are by queue, (queues,), NaN if unknown."""
 
     blocks: PortBlocks
     timeline: Timeline
     queue_mean_bytes: Floats
     marked: Floats
-    wire_bytes: Floats
 
 
 def read_ports(trial: TrialResult) -> TrialPorts:
@@ -99,7 +97,6 @@ def read_ports(trial: TrialResult) -> TrialPorts:
         ),
         queue_mean_bytes=means,
         marked=np.where(known_queues(window.marked_packets), steps.marked.sum(axis=0), np.nan),
-        wire_bytes=np.where(known_queues(window.tx_bytes), steps.wire.sum(axis=0), np.nan),
     )
 
 
@@ -107,8 +104,8 @@ class _Steps:
     """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
 
     def __init__(self, testbed: Testbed, window: Samples) -> None:
-        packets, self.wire = _counted(window.tx_packets), _counted(window.tx_bytes)
-        self.wire = self.wire + testbed.framing_bytes * packets
+        packets = _counted(window.tx_packets)
+        wire = _counted(window.tx_bytes) + testbed.framing_bytes * packets
         sent = known_queues(window.tx_packets)
         self.marks_known = known_queues(window.marked_packets) & sent
         self.marked = _counted(window.marked_packets) * self.marks_known
@@ -120,7 +117,7 @@ class _Steps:
         sure = known_queues(window.tx_bytes) & sent
         self.links_known = per_port(testbed, (~sure).astype(np.int64)) == 0
         rate_bps = np.array([port.rate_bps for port in links], dtype=np.float64)
-        self.busy_ns = per_port(testbed, self.wire) * 8e9 / rate_bps * self.links_known
+        self.busy_ns = per_port(testbed, wire) * 8e9 / rate_bps * self.links_known
         self.could_ns = np.diff(window.t_ns)[:, None] * self.links_known[None, :].astype(np.float64)
         self.to_host = np.array([testbed.peer_device(port).kind == "host" for port in links])
 
@@ -167,3 +164,89 @@ def _share(part: Floats, whole: Floats, *, known: np.ndarray) -> Floats:
 def _after_first(values: Floats) -> Floats:
     """Return values of intervals as values of the samples that end them; NaN at the first."""
     return np.concatenate(([np.nan], values))
+
+
+# The queues part where for so many samples on end they differ by so much of what A holds on
+# average, and by more than two packets.
+_SAMPLES, _SHARE, _LEAST_BYTES = 3, 0.1, 3_000
+
+
+@dataclass(frozen=True)
+class PortParting:
+    """Two trials on the same ports, and what each queue is called and what kind of port it is at.
+
+    `parted_ns` is when the queues part for the first time (None: never), first at `parted_at`.
+    `identical` says that all samples are the same.
+    """
+
+    labels: tuple[str, ...]
+    kinds: tuple[str, ...]
+    parted_ns: int | None
+    parted_at: str
+    identical: bool
+
+
+def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
+    """Return where two trials' ports part; None, with a note, where they have other ports."""
+    testbed, other = trials[0].testbed, trials[1].testbed
+    labels = tuple(_label(testbed, number) for number in range(len(testbed.queues)))
+    if [queue.label for queue in testbed.queues] != [queue.label for queue in other.queues]:
+        notes.append(
+            f"the testbeds have other ports ({testbed.name}: {len(testbed.queues)} queues, "
+            f"{other.name}: {len(other.queues)}): no port is compared with its twin"
+        )
+        return None
+    first, second = (arrivals(trial.ports, trial.spec.duration_ns) for trial in trials)
+    parted_ns, place = _parted(first, second)
+    return PortParting(
+        labels=labels,
+        kinds=tuple(_kind(testbed, number) for number in range(len(labels))),
+        parted_ns=parted_ns,
+        parted_at=labels[place] if parted_ns is not None else "",
+        identical=_identical(first, second),
+    )
+
+
+def _label(testbed: Testbed, number: int) -> str:
+    queue = testbed.queues[number]
+    return f"{queue.label} to {testbed.peer_device(queue).name}"
+
+
+def _kind(testbed: Testbed, number: int) -> str:
+    """Return `ports to hosts, tier 1`, `ports up, tier 1`."""
+    queue = testbed.queues[number]
+    here, there = testbed.device[queue.device], testbed.peer_device(queue)
+    if there.kind == "host":
+        return f"ports to hosts, tier {here.tier}"
+    return f"ports {'up' if there.tier > here.tier else 'down'}, tier {here.tier}"
+
+
+def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
+    """Return when the queues part first, and the queue that differs most then."""
+    known = known_queues(a.qlen_bytes) & known_queues(b.qlen_bytes)
+    if not known.any():
+        return None, 0
+    upto = int(np.searchsorted(a.t_ns, b.t_ns[-1], side="right"))
+    ours, t_ns = a.qlen_bytes[:upto], a.t_ns[:upto]
+    apart = np.abs(at_times(b.t_ns, b.qlen_bytes, t_ns) - ours) * known
+    bound = max(_LEAST_BYTES, _SHARE * float((ours * known).sum(axis=1).mean()) if upto else 0)
+    beyond = apart.sum(axis=1) > bound
+    run = np.convolve(beyond, np.ones(_SAMPLES), "valid") if len(beyond) >= _SAMPLES else beyond
+    found = np.flatnonzero(run >= min(_SAMPLES, len(beyond)))
+    if not len(found):
+        return None, 0
+    at = int(found[0])
+    return int(t_ns[at]), int(np.argmax(apart[at]))
+
+
+def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
+    """Return samples (samples, queues) at other times, straight lines between them."""
+    if np.array_equal(t_ns, wanted_ns):
+        return values.astype(np.float64)
+    columns = [np.interp(wanted_ns, t_ns, column) for column in values.T]
+    return np.stack(columns, axis=1)
+
+
+def _identical(a: Samples, b: Samples) -> bool:
+    names = ("t_ns", "qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+    return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestration.analysis.comparison.catalogue import COMPARED, Compared, Margins
-from orchestration.analysis.comparison.cause_rules import Cause
-from orchestration.analysis.comparison.causes import ranked_causes
-from orchestration.analysis.comparison.equivalence import (
-    DIFFERENT,
-    EQUIVALENT,
-    UNDECIDED,
-    Verdict,
-)
+from orchestration.analysis.comparison.causes import Cause, Settings, causes_of, read_settings
+from orchestration.analysis.comparison.equivalence import DIFFERENT, EQUIVALENT, UNDECIDED, Verdict
 from orchestration.analysis.comparison.estimates import CellEstimates
 from orchestration.analysis.comparison.judge import Judged, judge
-from orchestration.analysis.comparison.pairing import PairedCell, pair_trials
 from orchestration.analysis.comparison.places import Places, find_places
-from orchestration.analysis.comparison.reading import Run, fresh, open_runs
-from orchestration.analysis.comparison.settings import Settings, read_settings
-from orchestration.analysis.comparison.speed import Speed, packet_hops, speed_of
-from orchestration.analysis.comparison.trials import PairFigures, reduce_pair
+from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_runs, pair_trials
+from orchestration.analysis.comparison.trials import (
+    PairFigures,
+    Speed,
+    packet_hops,
+    reduce_pair,
+    speed_of,
+)
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
@@ -85,7 +82,7 @@ def compare_runs(
     Raises InputError where there is nothing to compare: no folder, no valid trial, no common cell.
     """
     reference, *others = open_runs(folders)
-    pairings = [pair_trials(reference.trials, other.trials) for other in others]
+    pairings = [pair_trials(reference, other) for other in others]
     problems = [
         _nothing(reference, other)
         for other, pairing in zip(others, pairings, strict=True)
@@ -151,7 +148,7 @@ class _Work:
                     mine,
                     tuple((metric, side) for metric, side in sides if side),
                     find_places(pairs, known, edges),
-                    tuple(ranked_causes(*settings, mine)),
+                    tuple(causes_of(*settings, mine)),
                 )
             )
         speeds = [speed_of(trials) for trials in self._hops]
@@ -167,7 +164,7 @@ class _Work:
         edges: Floats | None = None
         settings: list[Settings] = []
         for pair in cell.pairs:
-            trials = (fresh(pair.a), fresh(pair.b))
+            trials = (fresh(pair[0]), fresh(pair[1]))
             figures, edges = reduce_pair(trials, edges)
             pairs.append(figures)
             self._notes += figures.notes

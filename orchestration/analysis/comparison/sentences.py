@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from orchestration.analysis.comparison.catalogue import Compared
 from orchestration.analysis.comparison.equivalence import (
     DIFFERENT,
     EQUIVALENT,
@@ -15,7 +14,7 @@ from orchestration.analysis.comparison.equivalence import (
 from orchestration.analysis.comparison.judge import Judged
 from orchestration.analysis.comparison.places import Places, SizeGroup
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
-from orchestration.analysis.comparison.speed import Speed
+from orchestration.analysis.comparison.trials import Speed
 from orchestration.analysis.words import NOTHING, change, quantity
 from orchestration.model.units import format_duration, format_size
 
@@ -119,6 +118,11 @@ def needs(item: Judged) -> str:
     if not math.isfinite(item.interval.low):
         return "needs repeats"
     return f"needs {item.repeats} repeats" if item.repeats else f"needs >{MOST_REPEATS:,}"
+
+
+def pairs(cell: ComparedCell) -> str:
+    """Return how many pairs of trials a cell has: `3 pairs`."""
+    return f"{len(cell.pairs)} {_one_or_more(len(cell.pairs), 'pair', 'pairs')}"
 
 
 def parting(cell: ComparedCell) -> list[str]:
@@ -232,12 +236,11 @@ def _speed(speed: Speed) -> str:
     return text
 
 
-def margins_note(metrics: Sequence[Compared], default: float) -> str:
+def margins_note(comparison: RunComparison) -> str:
     """Return how the verdicts were made, for below the table."""
-    family = len(metrics)
     return (
         f"Equivalent: both one-sided t-tests at 5% put the difference within the margin "
-        f"({100 * default:g}% of A unless set). Different: not 0 after Holm's correction for "
-        f"{family} metrics, and beyond the margin. Needs n repeats: not enough data, about "
-        "n would settle it. Intervals: 95%."
+        f"({100 * comparison.margins.default:g}% of A unless set). Different: not 0 after Holm's "
+        f"correction for {len(comparison.judged)} metrics, and beyond the margin. Needs n repeats: "
+        "not enough data, about n would settle it. Intervals: 95%."
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,10 +17,9 @@ from orchestration.analysis.comparison.flows import (
     read_flows,
     reduce_flows,
 )
-from orchestration.analysis.comparison.parting import PortParting, part_ports
-from orchestration.analysis.comparison.ports import TrialPorts, read_ports
-from orchestration.analysis.comparison.reading import fresh
-from orchestration.analysis.metrics import flow_scalars, measure_ports
+from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
+from orchestration.analysis.comparison.runs import fresh
+from orchestration.analysis.metrics import flow_scalars, measure_ports, totals
 from orchestration.analysis.summary import size_edges
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
@@ -84,12 +83,9 @@ def reduce_pair(
         paired = pair_flows(first, second, duration_ns)
         notes += _about_flows(paired, first, second)
     parting = None
-    if ports[0] is not None and ports[1] is not None:
-        parting = part_ports(trials, (ports[0], ports[1]), notes)
-    return (
-        PairFigures(figures[0], figures[1], paired, parting, tuple(notes)),
-        edges,
-    )
+    if None not in ports:
+        parting = part_ports(trials, notes)
+    return PairFigures(figures[0], figures[1], paired, parting, tuple(notes)), edges
 
 
 def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[str]) -> _T | None:
@@ -132,3 +128,73 @@ def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]
         f"B, {paired.differing} have the same number but another source, destination, size or "
         "start: distributions are of all flows of each, flow by flow are those in both"
     ]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A run's packet-hops over its compared trials, and the wall time that they took.
+
+    `wall_s` is a trial's whole time, `run_s` that of traffic alone, without starting and building;
+    None where the backend does not say. `counted` says what a packet-hop is here.
+    """
+
+    packet_hops: int
+    wall_s: float | None
+    run_s: float | None
+    trials: int
+    counted: str
+
+    @property
+    def per_wall_s(self) -> float | None:
+        """Packet-hops per wall second, starting and building included."""
+        return self.packet_hops / self.wall_s if self.wall_s else None
+
+    @property
+    def per_run_s(self) -> float | None:
+        """Packet-hops per wall second of traffic."""
+        return self.packet_hops / self.run_s if self.run_s else None
+
+
+def packet_hops(trial: TrialResult) -> tuple[int, str]:
+    """Return how many packets a trial sent over links, and what was counted.
+
+    Counted from the tables, so that it is the same count on every backend: what switch ports sent,
+    and what hosts sent, which is what switches delivered to hosts or dropped. A backend's own
+    number stands in where there is no table.
+    """
+    try:
+        ports, testbed = trial.ports, trial.testbed
+        counted = len(ports.t_ns) > 0
+    except InputError:
+        counted = False
+    if not counted:
+        told = trial.facts.get("packet_hops")
+        return (int(told), "as the backend counts") if told else (0, "nothing was counted")
+    sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
+    to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
+    from_hosts = int(sent[to_host].sum() + dropped.sum())
+    return int(sent.sum()) + from_hosts, "packets sent by switch ports and by hosts"
+
+
+def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:
+    """Return the speed over trials, given with their packet-hops and what those count."""
+    walls = [_seconds(trial.facts.get("wall_s")) for trial, _, _ in trials]
+    runs = [_run_s(trial) for trial, _, _ in trials]
+    return Speed(
+        packet_hops=sum(hops for _, hops, _ in trials),
+        wall_s=sum(w for w in walls if w) if all(walls) else None,
+        run_s=sum(r for r in runs if r) if all(runs) else None,
+        trials=len(trials),
+        counted=", ".join(sorted({said for _, _, said in trials})),
+    )
+
+
+def _run_s(trial: TrialResult) -> float | None:
+    facts = trial.facts
+    stages = facts.get("stages_s")
+    told = facts.get("run_wall_s", stages.get("run") if isinstance(stages, dict) else None)
+    return _seconds(told)
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and value > 0 else None

@@ -1,4 +1,4 @@
-"""The changes of one queue's thresholds, each with the reading of the queue that it answers."""
+"""A tuner's changes of one queue's thresholds over the queue that caused them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from orchestration.analysis.figure_style import INK, Colours, Picture, base_figure, line, size_ticks
 from orchestration.analysis.metrics import arrivals
+from orchestration.analysis.plot import Figure, Trace, scatter
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.report.timeline import changes_of, downsample
+from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
+from orchestration.model.units import format_size
 
 # What can be told apart in a picture.
 _MOST_CHANGES = 250
@@ -102,3 +106,97 @@ def _seen(t_ns: Ints, length: Ints, seen_ns: Ints) -> Ints:
     """Return the queue's length at the last sample up to each time, -1 where there is none."""
     at = np.searchsorted(t_ns, seen_ns, side="right") - 1
     return np.where((at >= 0) & (seen_ns > 0), length[np.maximum(at, 0)], MISSING)
+
+
+def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
+    """Draw a queue with the thresholds that its readings led to, and below it pmax."""
+    figure = Figure(2, heights=[0.76, 0.24], gap=0.06)
+    base_figure(height=390, right=16, figure=figure)
+    length = line(queue.t_ns / 1e6, queue.qlen_bytes, colours[queue.tuner], 1.5)
+    length.update(fill="tozeroy", hovertemplate="%{x:.2f} ms: %{y:,} B<extra></extra>")
+    figure.add_trace(length, row=1)
+    end_ms = float(queue.t_ns[-1]) / 1e6
+    at_ms = [*(np.maximum(queue.applied_ns, 0) / 1e6), end_ms]
+    for name, values in (("kmin", queue.kmin_bytes), ("kmax", queue.kmax_bytes)):
+        steps = line(at_ms, [*values, values[-1]], INK, 1.2)
+        steps["line"].update(shape="hv", dash="dot" if name == "kmin" else "dash")
+        steps["hovertemplate"] = f"{name} %{{y:,}} B from %{{x:.2f}} ms<extra></extra>"
+        figure.add_trace(steps, row=1)
+    raised = np.diff(queue.kmax_bytes, prepend=queue.kmax_bytes[:1])
+    for word, chosen, symbol in (
+        ("raised", raised > 0, "triangle-up"),
+        ("lowered", raised < 0, "triangle-down"),
+        ("kept", (raised == 0) & (queue.seen_ns > 0), "circle-open"),
+    ):
+        chosen = chosen & (queue.seen_bytes >= 0)
+        if chosen.any():
+            figure.add_trace(_readings(queue, chosen, word, symbol), row=1)
+    pmax = line(at_ms, [*queue.pmax, queue.pmax[-1]], INK, 1.5)
+    pmax["line"]["shape"] = "hv"
+    pmax["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
+    figure.add_trace(pmax, row=2)
+    longest = float(queue.qlen_bytes.max(initial=1))
+    # kmax where it can be shown beside the queue, which is what the picture is about
+    top = max(1.2 * longest, min(1.1 * float(queue.kmax_bytes.max(initial=1)), 2.2 * longest))
+    ticks = size_ticks(top)
+    texts = [format_size(tick) for tick in ticks]
+    figure.update_yaxes(range=[0, top], tickvals=ticks, ticktext=texts, row=1)
+    highest = float(queue.pmax.max(initial=0.0)) or 1.0
+    figure.update_yaxes(title="pmax", range=[0, 1.15 * highest], nticks=4, row=2)
+    figure.update_xaxes(title="time since the start, ms", row=2)
+    return Picture(
+        f"{queue.tuner} changed the thresholds of {queue.label} towards {queue.towards} "
+        f"{_times(queue.changes)}",
+        f"{_answers(queue, raised)} Repeat {queue.repeat}, the longest of the queues that it "
+        f"changed often; {queue.everywhere:,} changes in all queues.{_cut(queue)} Triangles: the "
+        "readings that raised or lowered kmax. Dotted: kmin, dashed: kmax, as read back from the "
+        "queue.",
+        figure,
+        f"actions-{queue.tuner}",
+        {
+            "reading_ns": queue.seen_ns.tolist(),
+            "qlen_bytes": [value if value >= 0 else "" for value in queue.seen_bytes.tolist()],
+            "applied_ns": queue.applied_ns.tolist(),
+            "kmin_bytes": queue.kmin_bytes.tolist(),
+            "kmax_bytes": queue.kmax_bytes.tolist(),
+            "pmax": queue.pmax.tolist(),
+        },
+    )
+
+
+def _readings(queue: ActedQueue, chosen: np.ndarray, word: str, symbol: str) -> Trace:
+    return scatter(
+        x=queue.seen_ns[chosen] / 1e6,
+        y=queue.seen_bytes[chosen],
+        mode="markers",
+        marker={"size": 9, "symbol": symbol, "color": "white", "line": {"color": INK, "width": 1}},
+        customdata=queue.kmax_bytes[chosen],
+        hovertemplate=f"%{{y:,}} B at %{{x:.2f}} ms: kmax {word}, %{{customdata:,}} B"
+        "<extra></extra>",
+    )
+
+
+def _answers(queue: ActedQueue, raised: Ints) -> str:
+    """Return after which readings kmax went up and down, and how soon that was in force."""
+    known = (queue.seen_bytes >= 0) & (queue.seen_ns > 0)
+    clauses = []
+    for word, chosen in (("raised", raised > 0), ("lowered", raised < 0)):
+        chosen = chosen & known
+        if chosen.any():
+            mean = quantity(float(queue.seen_bytes[chosen].mean()), "bytes")
+            clauses.append(f"{word} kmax {_times(int(chosen.sum()))}, after {mean} on average")
+    text = f"It {', and '.join(clauses)}." if clauses else "It left kmax as it was."
+    late = (queue.applied_ns - queue.seen_ns)[queue.seen_ns > 0]
+    if len(late):
+        text += f" A change was in force {quantity(float(np.median(late)), 'ns')} after its "
+        text += "reading (median)."
+    return text
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _cut(queue: ActedQueue) -> str:
+    drawn = int(np.count_nonzero(queue.seen_ns > 0))
+    return f" The first {drawn} are drawn." if drawn < queue.changes else ""

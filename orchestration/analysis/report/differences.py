@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orchestration.analysis.compare import Comparison
 from orchestration.analysis.figure_parts import ratio_axes, row_name, value_row, value_rows
 from orchestration.analysis.figure_style import (
     FAINT,
@@ -28,6 +27,7 @@ from orchestration.analysis.plot import scatter
 from orchestration.analysis.report.shown import shown_arms
 from orchestration.analysis.statistics import PairedDifference, paired_difference
 from orchestration.analysis.summary import Condition
+from orchestration.analysis.tuner_differences import Comparison
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from orchestration.analysis.answer import answers, standing
+from orchestration.analysis.answer import answers, marking_law, standing
 from orchestration.analysis.document import Pictures, html_document, replace_file
 from orchestration.analysis.figure_style import Colours, Picture, colours_of
-from orchestration.analysis.marking import marking_law
 from orchestration.analysis.metrics import QUANTILES, fct_key, slowdown_key
 from orchestration.analysis.page_tables import (
     comparison_table,
@@ -21,11 +20,9 @@ from orchestration.analysis.page_tables import (
     stamp_table,
 )
 from orchestration.analysis.report import differences, queue_figures, slowdowns
-from orchestration.analysis.report.action_figure import actions_over_queue
-from orchestration.analysis.report.actions import acted_queues
+from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.convergence import convergence
-from orchestration.analysis.report.fabric_grid import fabric_grids
-from orchestration.analysis.report.heatmap import fabric_heatmap
+from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues

@@ -22,7 +22,7 @@ import numpy as np
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Testbed
 from orchestration.backends.emulated.fabric import FabricPlan
-from orchestration.model.codec import flattened, nested
+from orchestration.model.codec import flattened, nested, record_tables
 from orchestration.model.records import (
     ChangeRecords,
     Event,
@@ -199,12 +199,7 @@ def read_job(folder: Path) -> Job:
 
 def write_result(folder: Path, record: TrialRecord) -> None:
     """Write a record (in the guest)."""
-    arrays = {
-        "flows": vars(record.flows),
-        "samples": {scope: vars(samples) for scope, samples in record.samples.items()},
-        "changes": {knob: vars(changes) for knob, changes in record.changes.items()},
-        "trace": record.trace,
-    }
+    arrays = {**record_tables(record), "trace": record.trace}
     np.savez(folder / "result.npz", **flattened(arrays))
     said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}
     (folder / "result.json").write_text(json.dumps(said))

@@ -16,7 +16,6 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
-from orchestration.backends.hardware.corridor import CorridorWatch
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic import NicWatch
@@ -28,6 +27,7 @@ from orchestration.backends.hardware.readiness import (
     raise_unreachable,
 )
 from orchestration.backends.hardware.rig import SIGNALS, HardwareRig
+from orchestration.backends.hardware.safety.breaker import CorridorWatch
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter

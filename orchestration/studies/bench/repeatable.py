@@ -9,12 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
-from orchestration.model.records import TrialRecord
+from orchestration.model.codec import flattened, record_tables
 from orchestration.model.trial import FaultSpec, IncastSpec, PoissonSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 
@@ -82,24 +80,12 @@ def faulty_trial(tuner: str, seed: int = 1) -> Run:
 def differing_values(one: Run, other: Run) -> tuple[int, int]:
     """Return how many numbers of the tables differ, and how many there are."""
     differ = values = 0
-    left, right = _numbers(one.record), _numbers(other.record)
+    left, right = (flattened(record_tables(run.record)) for run in (one, other))
     for name in sorted({*left, *right}):
         a, b = (side.get(name, np.zeros(0)) for side in (left, right))
         values += a.size
         differ += max(a.size, b.size) if a.shape != b.shape else int((a != b).sum())
     return differ, values
-
-
-def _numbers(record: TrialRecord) -> dict[str, NDArray[np.generic]]:
-    """Return all arrays of a record's tables by name."""
-    result: dict[str, NDArray[np.generic]] = {}
-    for table in (record.flows, *record.samples.values(), *record.changes.values()):
-        prefix = f"{len(result)} "
-        for field in fields(table):
-            value = getattr(table, field.name)
-            columns = value if field.name == "values" else {field.name: value}
-            result |= {prefix + name: np.asarray(array) for name, array in columns.items()}
-    return result
 
 
 @contextmanager

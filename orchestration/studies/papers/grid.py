@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestration.analysis.paper_metrics import PAPER_METRICS, done_flows
+from orchestration.analysis.metrics import done_flows
+from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.analysis.statistics import Estimate, PairedDifference, t_interval
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.model.errors import InputError

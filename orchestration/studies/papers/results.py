@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from orchestration.analysis.paper_metrics import (
-    PAPER_METRICS,
-    DoneFlows,
-    done_flows,
-    port_figures,
-)
+from orchestration.analysis.metrics import DoneFlows, done_flows
+from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
 from orchestration.analysis.statistics import (
     Estimate,
     PairedDifference,
@@ -24,6 +20,7 @@ from orchestration.analysis.statistics import (
     t_interval,
 )
 from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.model.condition import factors_of, tuner_called
 from orchestration.model.trial import Scalar
 from orchestration.studies.papers.claims import Claim, Section, When
 
@@ -31,7 +28,6 @@ from orchestration.studies.papers.claims import Claim, Section, When
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
 BEST_STATIC, PLACEBO = "best-static", "placebo"
-TUNER = "tuner"
 
 
 @dataclass(frozen=True)
@@ -113,12 +109,10 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
     measured = []
     for number, path in enumerate(folders):
         result = read_trial(path)
-        cell = dict(result.spec.cell)
-        arm = str(cell.pop(TUNER, result.spec.tuner.name))
         measured.append(
             Measured(
-                arm=arm,
-                factors=cell,
+                arm=tuner_called(result.spec),
+                factors=factors_of(result.spec.cell),
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
                 backend=result.spec.backend,

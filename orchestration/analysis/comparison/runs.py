@@ -1,0 +1,238 @@
+"""What is compared: the runs' trials, and which trial of one belongs to which of the other.
+
+A cell is what varies within a campaign: its factors and the tuner. Backends, and what a campaign is
+called, are not part of it: they are what is compared. Of folders that hold several campaigns, those
+of the same name below the folder meet first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.analysis.summary import tuner_label
+from orchestration.artifacts.found import campaign_below, read_each, trial_folders
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.condition import TUNER, factors_of
+from orchestration.model.errors import InputError, Problem
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+# campaign below the run's folder, factors, tuner
+_Cell = tuple[str, tuple[tuple[str, str], ...], str]
+_Trials = dict[_Cell, list[TrialResult]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a comparison. `trials` are the valid ones, in the order of their folders' names.
+
+    `invalid` were left out by their stamps, `problems` could not be read at all.
+    """
+
+    letter: str
+    folder: Path
+    trials: tuple[TrialResult, ...]
+    invalid: tuple[TrialResult, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def backend(self) -> str:
+        """The backends of the trials, most often one."""
+        every = (*self.trials, *self.invalid)
+        return ", ".join(sorted({trial.spec.backend for trial in every}))
+
+    @property
+    def name(self) -> str:
+        """What the run is called: `A, quickstart on emulated`."""
+        return f"{self.letter}, {self.folder.resolve().name} on {self.backend}"
+
+
+@dataclass(frozen=True)
+class PairedCell:
+    """The pairs of one cell, (A, B) each, and `how` they were made; `shared` if all have one A."""
+
+    label: str
+    pairs: tuple[tuple[TrialResult, TrialResult], ...]
+    how: str
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The cells that both runs have, and what was left over, in words."""
+
+    cells: tuple[PairedCell, ...]
+    left_over: tuple[str, ...]
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """Return the runs of `folders`, lettered in order.
+
+    Raises InputError with every folder that holds no trial, or none that can be read.
+    """
+    if len(folders) < 2:
+        raise InputError.single(
+            "compare", "one run alone cannot be compared", "give two or more: closloop compare A B"
+        )
+    if len(folders) > len(_LETTERS):
+        raise InputError.single("compare", f"{len(folders)} runs are too many", "give at most 26")
+    runs: list[Run] = []
+    problems: list[Problem] = []
+    for letter, folder in zip(_LETTERS, folders, strict=False):
+        try:
+            runs.append(_open(letter, folder))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(problems)
+    return runs
+
+
+def _open(letter: str, folder: Path) -> Run:
+    places = trial_folders(folder)
+    if not places:
+        what = "there is no such folder"
+        remedy = "give a run folder: runs/<campaign>, or one trial's"
+        if folder.is_dir():
+            what, remedy = "holds no finished trial", "run the campaign first: closloop run"
+        raise InputError.single(str(folder), what, remedy)
+    trials, problems = read_each(places)
+    if not trials:
+        raise InputError(problems)
+    return Run(
+        letter=letter,
+        folder=folder,
+        trials=tuple(trial for trial in trials if trial.stamp.valid),
+        invalid=tuple(trial for trial in trials if not trial.stamp.valid),
+        problems=tuple(problems),
+    )
+
+
+def fresh(trial: TrialResult) -> TrialResult:
+    """Return the trial without the tables that it has read, so that they can be let go."""
+    return dataclasses.replace(trial)
+
+
+def pair_trials(a: Run, b: Run) -> Pairing:
+    """Return the pairs of the valid trials of two runs.
+
+    A replay pairs with its parent. Other trials meet in the cell that both have: the same campaign
+    below the folders, factors and tuner; failing that the same factors and tuner, then the same
+    factors where each has one tuner, then the one cell that each has. Within a cell the same seeds
+    pair, or if there are none, the repeats in order.
+    """
+    return _Pairs(a, b).pairing()
+
+
+class _Pairs:
+    """The pairing of two runs under way. A run with several campaigns has their names in labels."""
+
+    def __init__(self, a: Run, b: Run) -> None:
+        self._runs = (a, b)
+        self._several = any(
+            len({campaign_below(run.folder, trial.folder) for trial in run.trials}) > 1
+            for run in self._runs
+        )
+        self._notes: list[str] = []
+
+    def pairing(self) -> Pairing:
+        a, b = self._runs
+        replayed = [
+            (first, second)
+            for second in b.trials
+            for first in a.trials
+            if _is_parent(first, second) or _is_parent(second, first)
+        ]
+        cells = [self._of_parents(pairs) for pairs in self._by_cell(replayed)]
+        ours = self._grouped(0, [t for t in a.trials if not any(t is p[0] for p in replayed)])
+        theirs = self._grouped(1, [t for t in b.trials if not any(t is p[1] for p in replayed)])
+        keys: tuple[Callable[[_Cell], object], ...] = (
+            lambda cell: cell, lambda cell: cell[1:], lambda cell: cell[1], lambda cell: "",
+        )  # fmt: skip
+        for key in keys:
+            for first, second in _common(ours, theirs, key):
+                cells.append(self._within((first, second), ours.pop(first), theirs.pop(second)))
+        if not replayed:
+            self._notes += [f"{self._label(cell)}: only in A" for cell in ours]
+        self._notes += [f"{self._label(cell)}: only in B" for cell in theirs]
+        return Pairing(tuple(cells), tuple(self._notes))
+
+    def _cell(self, side: int, trial: TrialResult) -> _Cell:
+        spec = trial.spec
+        levels = sorted((name, str(level)) for name, level in factors_of(spec.cell).items())
+        tuner = str(spec.cell.get(TUNER, tuner_label(spec.tuner)))
+        return campaign_below(self._runs[side].folder, trial.folder), tuple(levels), tuner
+
+    def _grouped(self, side: int, trials: Sequence[TrialResult]) -> _Trials:
+        groups: _Trials = {}
+        for trial in trials:
+            groups.setdefault(self._cell(side, trial), []).append(trial)
+        return groups
+
+    def _by_cell(
+        self, pairs: Sequence[tuple[TrialResult, TrialResult]]
+    ) -> list[list[tuple[TrialResult, TrialResult]]]:
+        groups: dict[object, list[tuple[TrialResult, TrialResult]]] = {}
+        for a, b in pairs:
+            key = (self._cell(0, a), self._cell(1, b)[0], tuner_label(b.spec.tuner))
+            groups.setdefault(key, []).append((a, b))
+        return list(groups.values())
+
+    def _of_parents(self, pairs: Sequence[tuple[TrialResult, TrialResult]]) -> PairedCell:
+        a, b = pairs[0]
+        one = len({first.spec.id for first, _ in pairs}) == 1 and len(pairs) > 1
+        label = self._labels(self._cell(0, a), self._cell(1, b))
+        return PairedCell(label, tuple(pairs), "each replay with its parent", one)
+
+    def _within(
+        self, cells: tuple[_Cell, _Cell], a: list[TrialResult], b: list[TrialResult]
+    ) -> PairedCell:
+        label = self._labels(*cells)
+        seeds = {trial.spec.seed: trial for trial in b}
+        pairs = [(trial, seeds[trial.spec.seed]) for trial in a if trial.spec.seed in seeds]
+        how = "the same seeds"
+        if not pairs:
+            ordered = (sorted(group, key=lambda trial: trial.spec.repeat) for group in (a, b))
+            pairs = list(zip(*ordered, strict=False))
+            how = "in the order of the repeats: no seed is in both"
+        for side, group in (("A", a), ("B", b)):
+            alone = len(group) - len(pairs)
+            if alone:
+                word = "trial has" if alone == 1 else "trials have"
+                self._notes.append(f"{label}: {alone} {word} no partner, only in {side}")
+        return PairedCell(label, tuple(pairs), how)
+
+    def _label(self, cell: _Cell) -> str:
+        campaign, factors, tuner = cell
+        where = [campaign] if self._several and campaign else []
+        return ", ".join([*where, tuner, *(f"{name} {level}" for name, level in factors)])
+
+    def _labels(self, a: _Cell, b: _Cell) -> str:
+        first, second = self._label(a), self._label(b)
+        return first if first == second else f"{first} against {second}"
+
+
+def _is_parent(trial: TrialResult, replay: TrialResult) -> bool:
+    """Look for the trial's name at the end of `run/trial sha256:...`."""
+    named = replay.spec.parent.partition(" sha256:")[0].rstrip("/").rpartition("/")[2]
+    return bool(named) and named in (trial.spec.id, trial.folder.resolve().name)
+
+
+def _common(
+    ours: _Trials, theirs: _Trials, key: Callable[[_Cell], object]
+) -> list[tuple[_Cell, _Cell]]:
+    """Return the groups that are alone with their key on both sides."""
+    sides: list[dict[object, list[_Cell]]] = []
+    for groups in (ours, theirs):
+        side: dict[object, list[_Cell]] = {}
+        for cell in groups:
+            side.setdefault(key(cell), []).append(cell)
+        sides.append(side)
+    first, second = sides
+    return [
+        (cells[0], second[at][0])
+        for at, cells in first.items()
+        if len(cells) == 1 and len(second.get(at, ())) == 1
+    ]

@@ -1,0 +1,87 @@
+"""Finds the finished trials at and below a path: a trial's folder, a campaign's, or of campaigns.
+
+Every verb that takes runs takes these paths. Hidden folders are passed over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestration.artifacts.reader import TrialResult, read_trial
+from orchestration.artifacts.writer import TRIAL_FILE
+from orchestration.model.errors import InputError, Problem
+
+
+@dataclass(frozen=True)
+class Found:
+    """A finished trial: `run` is its campaign's folder as the path that was given leads to it."""
+
+    run: str
+    result: TrialResult
+
+    @property
+    def trial(self) -> str:
+        """The trial's id, the name of its folder."""
+        return self.result.folder.name
+
+
+def trial_folders(path: Path) -> list[Path]:
+    """Return the folders of the finished trials at and below `path`, sorted; none if it is none."""
+    return sorted(_walk(path))
+
+
+def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
+    """Return the trials at and below `paths`, each once, by their folders.
+
+    Raises InputError for a path that is not there, a damaged `trial.json`, or if no trial is found.
+    """
+    folders: dict[Path, Path] = {}
+    paths = list(paths)
+    for path in paths:
+        if not path.is_dir():
+            raise InputError.single(
+                str(path), "is no folder", "name run folders, or a folder that has some: runs"
+            )
+        for folder in trial_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
+        raise InputError.single(
+            ", ".join(str(path) for path in paths),
+            "no finished trial is there",
+            "name run folders, or a folder that has some; `closloop run` makes them",
+        )
+    return tuple(
+        Found(str(folder.parent), read_trial(folder)) for folder in sorted(folders.values())
+    )
+
+
+def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]]:
+    """Return the trials of `folders`, and what is wrong with those that cannot be read."""
+    trials: list[TrialResult] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        try:
+            trials.append(read_trial(folder))
+        except InputError as error:
+            problems += error.problems
+    return trials, problems
+
+
+def campaign_below(path: Path, trial: Path) -> str:
+    """Return where a trial's campaign is below `path`: "" for `path` itself, or a trial alone."""
+    return "" if path in (trial, trial.parent) else str(trial.parent.relative_to(path))
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    for place, inside, files in os.walk(path):
+        here = Path(place)
+        if TRIAL_FILE in files:
+            inside.clear()
+            yield here
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        # links are not walked into, but one to a trial is a trial
+        linked = (here / name for name in inside if (here / name).is_symlink())
+        yield from (folder for folder in linked if (folder / TRIAL_FILE).is_file())
