@@ -14,7 +14,7 @@ import numpy as np
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.stamp import Stamp
-from orchestration.artifacts.tables import OPTIONAL, TABLES, Columns, no_rows, read_table
+from orchestration.artifacts.tables import TABLES, Columns, read_table
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
 from orchestration.model.errors import InputError
 from orchestration.model.records import Samples
@@ -54,9 +54,7 @@ class TrialResult:
     def table(self, name: str) -> Columns:
         """Return a table as column -> array (rows,); names are str, missing integers -1."""
         if name not in self._tables:
-            path = self.folder / TABLES[name].file
-            absent = name in OPTIONAL and not path.exists()
-            self._tables[name] = no_rows(name) if absent else read_table(path, name)
+            self._tables[name] = read_table(self.folder / TABLES[name].file, name)
         return self._tables[name]
 
     @cached_property

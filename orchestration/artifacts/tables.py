@@ -176,9 +176,12 @@ _convert_without_pandas()
 def read_table(path: Path, name: str) -> Columns:
     """Return table `name` from `path` as column -> array of shape (rows,).
 
-    Names come as arrays of str, missing integers as -1. Raises InputError, naming the file, when
+    Names come as arrays of str, missing integers as -1; an optional table that is not there has no
+    rows. Raises InputError, naming the file, when
     it is missing, truncated, damaged, another table, or written by a newer closloop.
     """
+    if is_absent(path, name):
+        return no_rows(name)
     spec = TABLES[name]
     where = str(path)
     again = "run the trial again, or restore the file from a copy"
@@ -197,6 +200,11 @@ def read_table(path: Path, name: str) -> Columns:
     if absent:
         raise InputError.single(where, f"has no column {absent[0]!r}", again)
     return columns
+
+
+def is_absent(path: Path, name: str) -> bool:
+    """Return whether a run folder lacks table `name`, as it may (see `OPTIONAL`)."""
+    return name in OPTIONAL and not path.exists()
 
 
 def no_rows(name: str) -> Columns:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json
 
 _TESTBEDS = ["graphcc", "acc", "drlet-k4"]
 
@@ -54,7 +55,7 @@ def check_tuner(
         for name in testbed or _TESTBEDS
     }
     if as_json:
-        typer.echo(json.dumps({"tuner": reference, "faults": faults}, indent=1))
+        print_json({"tuner": reference, "faults": faults})
     else:
         for name, found in faults.items():
             typer.echo(f"{name}: {'holds' if not found else 'does not hold'}")

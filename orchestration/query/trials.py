@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
-from orchestration.artifacts.tables import TABLES
+from orchestration.artifacts.tables import TABLES, is_absent
+from orchestration.model.signals import TABLE_OF, names, sampled_scopes
 
 if TYPE_CHECKING:
     import duckdb
@@ -51,8 +52,7 @@ INTERNAL = "closloop"
 # Where -1 in a file, or null, means that there is no such number. SQL's word for that is NULL.
 _UNKNOWN = {
     "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
-    "ports": ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets"),
-    "hosts": ("retransmits", "timeouts", "out_of_order", "tx_bytes"),
+    **{TABLE_OF[scope]: names(scope) for scope in sampled_scopes()},
 }
 
 
@@ -137,9 +137,11 @@ def create_view(
     """
     file = TABLES[name].file
     current, parts = [], []
-    for number, trial in enumerate(found):
+    # a trial has no table of a knob that nothing turned; where none has, one without rows stands
+    there = [trial for trial in found if not is_absent(trial.result.folder / file, name)]
+    for number, trial in enumerate(there or found[:1]):
         path = trial.result.folder / file
-        if is_current(path, name):
+        if there and is_current(path, name):
             current.append((str(path), trial))
         else:
             older = f"{INTERNAL}.{name}_{number}"

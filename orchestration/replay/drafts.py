@@ -278,11 +278,11 @@ def _recorded(
             if recording.label != label:
                 continue
             trial = recording.trial
-            actions = tables.actions_of(trial)
-            if request.scale_thresholds:
+            knob, actions = tables.actions_of(trial)
+            if request.scale_thresholds and knob is ECN:
                 actions = tables.scaled(actions, trial.testbed, testbed)
             path = folder / of_repeat(file, recording.repeat)
-            write_csv(path, {column: actions[column] for column in columns_of(ECN)})
+            write_csv(path, {column: actions[column] for column in columns_of(knob)})
         yield label, recorded_tuner(label, file, taken)
 
 

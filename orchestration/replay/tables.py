@@ -12,8 +12,10 @@ from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES, Columns, read_table
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import ECN, KNOBS, Knob
 from orchestration.model.records import Ints
 from traffic.schedule import class_names
+from tuners.recorded import faults
 
 _AGAIN = "run the trial again, or restore the file from a copy"
 # A reading begins when its time has come, or later. One that began this much early is of its time.
@@ -68,31 +70,33 @@ def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> 
     return bool(np.array_equal(sorted_rows, np.arange(len(sorted_rows))))
 
 
-def actions_of(trial: TrialResult) -> Columns:
-    """Return a trial's changes of thresholds, each at the sampling time that it answers.
+def actions_of(trial: TrialResult) -> tuple[Knob, Columns]:
+    """Return the knob that a trial turned, and its changes at the sampling times they answer.
 
     A reading begins some ns, on a rack some us, after its sampling time: a replay's reading of the
     same sample may begin a little sooner than the recorded one, and is the right one all the same.
 
-    Raises InputError for a table without rows, one whose clock goes backwards, and impossible
-    thresholds.
+    Raises InputError for a trial that turned no knob or several, for a table whose clock goes
+    backwards, and for impossible settings.
     """
-    path = trial.folder / TABLES["actions"].file
-    where, table = str(path), read_table(path, "actions")
-    if not len(table["t_ns"]):
-        raise InputError.single(
-            where,
-            "the trial has no recorded actions",
-            "let a tuner decide in their place: --tuner secn1",
-        )
+    remedy = "let a tuner decide in their place: --tuner secn1"
+    tables = {knob: trial.table(knob.table) for knob in KNOBS.values()}
+    turned = {knob: table for knob, table in tables.items() if len(table["t_ns"])}
+    if len(turned) > 1:
+        names = " and ".join(knob.name for knob in turned)
+        what = f"the trial turned {names}, and a recording holds one knob"
+        raise InputError.single(str(trial.folder), what, remedy)
+    knob, table = next(iter(turned.items()), (ECN, tables[ECN]))
+    where = str(trial.folder / TABLES[knob.table].file)
+    if not turned:
+        raise InputError.single(where, "the trial has no recorded actions", remedy)
     t_ns = table["t_ns"]
     _refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
-    kmin, kmax, pmax = (table[name] for name in ("kmin_bytes", "kmax_bytes", "pmax"))
-    _refuse(where, (kmin < 0) | (kmin > kmax), "has not 0 <= kmin_bytes <= kmax_bytes")
-    _refuse(where, ~((pmax >= 0) & (pmax <= 1)), "has a pmax that is no probability")
+    for wrong, what, _ in faults(knob, table):
+        _refuse(where, wrong, f"has {what}")
     period_ns = trial.spec.sample_period_ns
     samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
-    return {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
+    return knob, {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
 
 
 def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
