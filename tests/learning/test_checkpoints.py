@@ -132,4 +132,4 @@ def test_one_network_of_graphcc_runs_on_any_fabric(tmp_path, testbed):
     for name in ("rlcc-7", "graphcc", "drlet-k4"):
         fabric = load_testbed(name)
         tuner = graphcc.Graphcc(str(path))
-        assert len(tuner.reset(fabric, 1).queues) == len(fabric.queues)
+        assert len(tuner.reset(fabric, 1).action[0].targets) == len(fabric.queues)
