@@ -7,7 +7,6 @@ trial's hidden work folder, and nothing is computed from it but what a viewer sh
 
 from __future__ import annotations
 
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.codec import pack, unpack
+from orchestration.model.files import write_whole
 from orchestration.model.records import Applied, Change, Columns, Floats, Ints, Observation
 from orchestration.model.signals import recorded
 from orchestration.model.trial import TrialSpec
@@ -189,7 +189,7 @@ class LiveObserver:
             peak_bytes=self._peak,
         )
         try:
-            replace_file(self._path, encode_snapshot(snapshot))
+            write_whole(self._path, encode_snapshot(snapshot))
         except OSError:  # a full disk: the view ends, the trial goes on
             self._broken = True
         self._before, self._summed = now, 0
@@ -205,18 +205,3 @@ def _summed_up(t_ns: int, applied_ns: int, change: Change) -> Turned:
 
 def _range(values: NDArray[Any]) -> tuple[float, float]:
     return (values.min().item(), values.max().item()) if len(values) else (0, 0)
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` in the place of the file `path`; a reader sees the old bytes or the new ones.
-
-    Raises OSError. No system call in it fails where all goes well: in a guest each would cost a
-    microsecond of virtual time.
-    """
-    partial = f"{path}.partial"
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        os.write(handle, data)
-    finally:
-        os.close(handle)
-    os.rename(partial, path)

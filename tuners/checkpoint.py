@@ -9,7 +9,6 @@ Never pickle: a checkpoint from a stranger can hold wrong numbers, but runs noth
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestration.model.files import write_whole
 from tuners.nets import Arrays, finite
 
 FORMAT = 1
@@ -67,15 +67,9 @@ def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]
         raise ValueError("a parameter is NaN or infinite")
     path.parent.mkdir(parents=True, exist_ok=True)
     ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-    _replace(path, serialise(ordered, {"closloop": str(FORMAT)}))
+    write_whole(path, serialise(ordered, {"closloop": str(FORMAT)}))
     text = json.dumps({"format": FORMAT, **card}, indent=1) + "\n"
-    _replace(path.with_suffix(".json"), text.encode())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(data)
-    os.replace(part, path)
+    write_whole(path.with_suffix(".json"), text)
 
 
 def load(name: str) -> Checkpoint:

@@ -6,8 +6,6 @@ A folder with its final name is therefore a finished trial, whatever happens whi
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from orchestration.artifacts.provenance import versions
 from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.tables import OPTIONAL, TABLES, Names, write_table
 from orchestration.model.errors import TrialError
+from orchestration.model.files import whole_folder
 from orchestration.model.knobs import KNOBS, Knob
 from orchestration.model.records import (
     DONE,
@@ -36,7 +35,6 @@ from traffic.schedule import ideal_times_ns
 
 TRIAL_FILE, TESTBED_FILE = "trial.json", "testbed.json"
 TRIAL_FORMAT = 1
-PARTIAL_SUFFIX = ".partial"
 
 
 def write_trial(
@@ -57,28 +55,17 @@ def write_trial(
     """
     if folder.exists():
         raise TrialError(f"{folder} already holds a finished trial", "remove it to run it again")
-    partial = folder.with_name(f".{folder.name}{PARTIAL_SUFFIX}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
-        partial.mkdir(parents=True)
-        _write_tables(partial, testbed, schedule, record, ideal_ns)
-        _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
-        about = _about(trial, stamp, {**record.facts, **facts})
-        _write_json(partial / TRIAL_FILE, about)
-        for path in sorted(partial.iterdir()):
-            _sync(path)
-        _sync(partial)
-        partial.rename(folder)
-        _sync(folder.parent)
-    except BaseException as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise TrialError(
-                f"the results of trial {trial.id} cannot be written to {folder.parent}: "
-                f"{error.strerror or error}",
-                "make room there, or make it writable, and give the same command again",
-            ) from error
-        raise
+        with whole_folder(folder, sync=True) as partial:
+            _write_tables(partial, testbed, schedule, record, ideal_ns)
+            _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
+            _write_json(partial / TRIAL_FILE, _about(trial, stamp, {**record.facts, **facts}))
+    except OSError as error:
+        raise TrialError(
+            f"the results of trial {trial.id} cannot be written to {folder.parent}: "
+            f"{error.strerror or error}",
+            "make room there, or make it writable, and give the same command again",
+        ) from error
 
 
 def _about(trial: TrialSpec, stamp: Stamp, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,11 +181,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} is not JSON")
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

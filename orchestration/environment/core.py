@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from inventory.topology import Testbed
 from orchestration import wiring
+from orchestration.environment.choices import Agents, Choices, grid, knob_named
 from orchestration.environment.episode import Ended, Episode
 from orchestration.environment.source import EpisodeSource
 from orchestration.model.errors import InputError, TrialError
-from orchestration.model.knobs import KNOBS, Knob
+from orchestration.model.knobs import ECN, KNOBS, Knob
 from orchestration.model.records import (
     UNFINISHED,
     ChangeRecords,
@@ -31,7 +32,7 @@ from traffic.schedule import make_schedule
 from tuners import registry
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow, observed_by
 from tuners.ecn.rewards import queue_utilisation_reward
-from tuners.ecn.templates import Templates, graphcc_templates
+from tuners.ecn.templates import graphcc_templates
 
 # (reading, utilisation of every queue's port 0..1) -> reward of every queue, shapes (queues,).
 Reward = Callable[[Observation, Floats], Floats]
@@ -49,12 +50,15 @@ def default_reward(reading: Observation, utilisation: Floats) -> Floats:
 class Settings:
     """What an environment is made of; the defaults are GraphCC's actions and ACC's observations.
 
-    `templates` are what an action chooses from. `features` are names of `tuners.ecn.features`,
-    shown of the last `history` readings. `reward` is a function of a reading. `start` is the tuner
-    whose first setting an episode begins with, and queues that no agent decides on stay at.
+    Agents turn `knob`, each at one target of its scope: a queue, or a switch, which sees the mean
+    of its queues. `templates` are what an action chooses from; for another knob than ECN, by
+    default a grid within its bounds. `features` are names of `tuners.ecn.features`, shown of the
+    last `history` readings. `reward` is a function of a reading. `start` is the tuner whose first
+    setting an episode begins with, and targets that no agent decides on stay at.
     """
 
-    templates: Templates | None = None
+    knob: str = ECN.name
+    templates: Choices | None = None
     features: Sequence[str] = ACC_FEATURES
     history: int = 3
     reward: Reward = default_reward
@@ -63,14 +67,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step came to. Arrays have a row a queue."""
+    """What a step came to. Arrays have a row an agent, those of the reading a row a queue."""
 
     features: NDArray[np.float32]
     rewards: Floats
     terminated: bool
     truncated: bool
     reading: Observation
-    utilisation: Floats
+    infos: dict[str, NDArray[Any]]
 
 
 class FabricEpisodes:
@@ -94,8 +98,15 @@ class FabricEpisodes:
         # A rack's clock is the world's.
         self.deterministic = self._source.backend != "hardware"
         self.testbed = self._source.testbed
-        self.templates = settings.templates or graphcc_templates()
-        self.labels = tuple(queue.label for queue in self.testbed.queues)
+        knob = self._knob = knob_named(settings.knob)
+        if knob.name not in self._backend.offer(self.testbed).knobs:
+            raise InputError.single(
+                "knob", f"{self._backend.name} has no {knob.name!r}", "choose another backend"
+            )
+        default = graphcc_templates() if knob is ECN else grid(knob, self.testbed)
+        self.templates: Choices = settings.templates or default
+        self.labels = targets(self.testbed, knob.scope)
+        self._agents = Agents(self.testbed, knob.scope)
         self.width = self._new_window().width
 
     def reset(self, seed: int | None) -> Step:
@@ -121,7 +132,7 @@ class FabricEpisodes:
             make_schedule(trial, self.testbed),
             start.reset(self.testbed, trial.seed),
             observes=observed_by(self._settings.features),
-            knobs=start.knobs,
+            knobs={*start.knobs, self._knob.name},
         )
         step = self._take(self._episode.first)
         if step.terminated:
@@ -131,8 +142,8 @@ class FabricEpisodes:
             )
         return step
 
-    def step(self, queues: Ints, choice: Ints) -> Step:
-        """Give `queues` the templates `choice`, both of one shape, and let one period pass."""
+    def step(self, agents: Ints, choice: Ints) -> Step:
+        """Give `agents` the templates `choice`, both of one shape; let one period pass."""
         if self._episode is None:
             raise InputError.single("step", "no episode is running", "call reset first")
         if len(choice) and not (choice.min() >= 0 and choice.max() < len(self.templates)):
@@ -141,7 +152,7 @@ class FabricEpisodes:
                 f"actions are 0 to {len(self.templates) - 1}, not {choice.min()}..{choice.max()}",
                 "take them from action_space",
             )
-        action = (self.templates.settings(queues, choice),)
+        action = (self.templates.settings(agents, choice),)
         return self._take(partial(self._episode.step, action))
 
     def close(self) -> None:
@@ -170,8 +181,22 @@ class FabricEpisodes:
         if terminated or truncated:
             self.close()
         utilisation = np.clip(self._window.utilisation, 0.0, 1.0)
-        rewards = self._settings.reward(said, utilisation)
-        return Step(features, rewards, terminated, truncated, said, utilisation)
+        rewards = self._agents.of(self._settings.reward(said, utilisation))
+        infos = self._infos(said, utilisation)
+        return Step(self._agents.of(features), rewards, terminated, truncated, said, infos)
+
+    def _infos(self, reading: Observation, utilisation: Floats) -> dict[str, NDArray[Any]]:
+        """Return a reading by name, one entry an agent."""
+        times = {"age_ns": reading.age_ns, "taken_ns": reading.taken_ns}
+        known = {name: values for name, values in times.items() if values is not None}
+        of_queues = {**known, **reading.values, "utilisation": utilisation}
+        arrays = {name: self._agents.of(values) for name, values in of_queues.items()}
+        for name, columns in reading.settings.items():
+            if KNOBS[name].scope == self._knob.scope:
+                arrays |= columns
+            elif KNOBS[name].scope == "queue":
+                arrays |= {column: self._agents.of(values) for column, values in columns.items()}
+        return arrays
 
 
 def last_reading(record: TrialRecord, before: Observation | None, testbed: Testbed) -> Observation:
@@ -200,14 +225,3 @@ def _last(knob: Knob, changes: ChangeRecords, testbed: Testbed) -> dict[str, NDA
         values[changes.targets] = changes[column.name]
         columns[column.name] = values
     return columns
-
-
-def info_arrays(step: Step) -> dict[str, NDArray[Any]]:
-    """Return a step's raw readings by name, one entry a queue: what `infos` carry."""
-    reading = step.reading
-    settings = {
-        name: values for columns in reading.settings.values() for name, values in columns.items()
-    }
-    times = {"age_ns": reading.age_ns, "taken_ns": reading.taken_ns}
-    known = {name: values for name, values in times.items() if values is not None}
-    return {**known, **reading.values, **settings, "utilisation": step.utilisation}

@@ -16,7 +16,6 @@ from orchestration.environment.core import (
     FabricEpisodes,
     Settings,
     Step,
-    info_arrays,
 )
 from orchestration.model.errors import InputError
 from orchestration.model.trial import BackendName, TrialSpec
@@ -26,6 +25,8 @@ Features = NDArray[np.float32]
 
 class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc]  # untyped
     """Every switch queue is an agent, named by its label, and chooses its ECN setting.
+
+    With another knob in the settings, its targets are the agents, and choose its setting.
 
     An observation is the queue's features, shape (history x features,), the newest first; an action
     is the number of a template. `step` lets one action period pass. All agents end together:
@@ -122,7 +123,7 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
         return dict(zip(self.possible_agents, features, strict=True))
 
     def _infos(self, step: Step) -> dict[str, dict[str, Any]]:
-        columns = {name: values.tolist() for name, values in info_arrays(step).items()}
+        columns = {name: values.tolist() for name, values in step.infos.items()}
         t_ns = step.reading.t_ns
         return {
             label: {"t_ns": t_ns, **{name: values[number] for name, values in columns.items()}}

@@ -16,7 +16,6 @@ from orchestration.environment.core import (
     FabricEpisodes,
     Settings,
     Step,
-    info_arrays,
 )
 from orchestration.model.errors import InputError
 from orchestration.model.trial import BackendName, TrialSpec
@@ -102,5 +101,5 @@ class FabricEnv(gymnasium.Env[Features, Any]):
         self._episodes.close()
 
     def _info(self, step: Step) -> dict[str, Any]:
-        arrays = {name: values[self._rows] for name, values in info_arrays(step).items()}
+        arrays = {name: values[self._rows] for name, values in step.infos.items()}
         return {"t_ns": step.reading.t_ns, **arrays}

@@ -15,12 +15,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
-from collectors.snapshot import ABOUT_FILE, replace_file
+from collectors.snapshot import ABOUT_FILE
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import ClosloopError, TrialError
+from orchestration.model.files import write_whole
 from orchestration.model.ports import Backend
 from orchestration.model.trial import TrialSpec
 from traffic.schedule import ideal_times_ns, make_schedule
@@ -119,7 +120,7 @@ def _introduce(job: Job, flows: int) -> None:
         "flows": flows,
     }
     with suppress(OSError):  # a full disk: nothing to watch, the trial goes on
-        replace_file(job.work / ABOUT_FILE, json.dumps(about).encode())
+        write_whole(job.work / ABOUT_FILE, json.dumps(about))
 
 
 def enter_worker(job: Job, parent: int) -> None:

@@ -144,6 +144,15 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     names = python(copy, "from collectors.sinks.names import MEASUREMENTS; print(*MEASUREMENTS)")
     assert "closloop_action_flowlet" in names.split()
 
+    # the targets are the agents of an environment, and choose within the declared bounds
+    program = (
+        "import closloop as c; s = c.EnvironmentSettings(knob='flowlet');"
+        "e = c.FabricParallelEnv('campaign.yml', 'fluid', settings=s); e.reset();"
+        "a = e.agents; print(*a, e.action_space(a[0]).n, e.step(dict.fromkeys(a, 7))[1][a[0]])"
+    )
+    *agents, actions, reward = python(copy, program).split()
+    assert (len(agents), int(actions), 0 <= float(reward) <= 1) == (6, 8, True)
+
     # a replay sets the same at the same times
     closloop(copy, "replay", "runs/throw-away", "--name", "again", "--out", "runs2", "--no-report")
     tables = [

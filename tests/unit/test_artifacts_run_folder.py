@@ -12,6 +12,7 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.artifacts.stamp import Reason, Stamp
 from orchestration.artifacts.tables import TABLES
 from orchestration.artifacts.writer import write_trial
+from orchestration.model import files
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import ChangeRecords, Samples
@@ -120,14 +121,14 @@ def test_two_writes_of_one_trial_are_byte_for_byte_equal(tmp_path, case):
 
 def test_only_complete_folders_count_as_finished(write, tmp_path):
     folder = write()
-    (folder.parent / f".other{writer.PARTIAL_SUFFIX}").mkdir()
+    (folder.parent / f".other{files.PARTIAL_SUFFIX}").mkdir()
     (folder.parent / "notes").mkdir()
     assert finished_trials(folder.parent) == [folder]
     assert finished_trials(tmp_path / "nowhere") == []
 
 
 def test_a_partial_folder_of_a_killed_run_is_replaced(write, case, tmp_path):
-    left = tmp_path / "runs" / f".{case.trial.id}{writer.PARTIAL_SUFFIX}"
+    left = tmp_path / "runs" / f".{case.trial.id}{files.PARTIAL_SUFFIX}"
     left.mkdir(parents=True)
     (left / "junk").write_text("x")
     folder = write()
@@ -161,7 +162,7 @@ def test_an_interruption_leaves_nothing_behind(write, monkeypatch, tmp_path):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writer, "_sync", interrupted)
+    monkeypatch.setattr(files, "sync_path", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write()
     assert list((tmp_path / "runs").iterdir()) == []

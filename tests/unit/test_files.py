@@ -98,17 +98,13 @@ def test_nothing_else_renames_what_it_wrote_into_place():
     others = {
         "collectors/bpf/compile.py",
         "collectors/sinks/spool.py",
-        "collectors/snapshot.py",
-        "orchestration/artifacts/writer.py",
         "orchestration/backends/emulated/kernel/cache.py",
-        "orchestration/backends/emulated/remote.py",
         "orchestration/backends/hardware/safety/ledger.py",
         "orchestration/backends/simulated/program.py",
         "orchestration/device/agent/lease.py",
         "orchestration/replay/build.py",
         "orchestration/runner/folder.py",
         "orchestration/studies/catalogue.py",
-        "tuners/checkpoint.py",
     }
     found = {
         str(path.relative_to(root))

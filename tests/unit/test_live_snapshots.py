@@ -12,11 +12,11 @@ from collectors.snapshot import (
     SnapshotError,
     decode_snapshot,
     encode_snapshot,
-    replace_file,
 )
 from inventory.files import load_testbed
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.codec import flattened
+from orchestration.model.files import write_whole
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Applied, Observation
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
@@ -113,7 +113,7 @@ def test_readings_off_their_time_are_counted(tmp_path, wall, shown):
 
 def test_where_no_wall_clock_can_be_read_samples_are_counted(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr("collectors.snapshot.replace_file", lambda path, data: written.append(data))
+    monkeypatch.setattr("collectors.snapshot.write_whole", lambda path, data: written.append(data))
     long = dataclasses.replace(TRIAL, duration_ns=5_000 * PERIOD_NS)
 
     def no_clock():
@@ -135,9 +135,9 @@ def test_a_trial_goes_on_where_no_snapshot_can_be_written(tmp_path):
 
 def test_a_reader_never_sees_half_a_file(tmp_path):
     path = tmp_path / "x"
-    replace_file(path, b"old")
+    write_whole(path, b"old")
     with path.open("rb") as before:
-        replace_file(path, b"newer")
+        write_whole(path, b"newer")
         assert before.read() == b"old"
     assert path.read_bytes() == b"newer"
     assert os.listdir(tmp_path) == ["x"]

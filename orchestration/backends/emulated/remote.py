@@ -25,6 +25,7 @@ from orchestration.model.codec import (
     unpack_observation,
     unpack_setup,
 )
+from orchestration.model.files import write_whole
 from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, Observation, Setup, TrialRecord
 from tuners.base import BaseTuner
@@ -59,7 +60,7 @@ class AskingTuner(BaseTuner):
 
     def _ask(self, kind: str, data: bytes) -> Setup:
         self._asked += 1
-        _write_whole(f"{self._folder}/question-{self._asked}", data)
+        write_whole(f"{self._folder}/question-{self._asked}", data, 0o600)
         self._tell(**{ASKS: kind}, number=self._asked)
         answer = f"answer-{self._asked}"
         while answer not in os.listdir(self._folder):
@@ -91,21 +92,12 @@ class AnsweringTuner:
             answer = self._tuner.reset(self._testbed, self._seed)
         else:
             answer = Setup(self._tuner.act(unpack_observation(data)))
-        _write_whole(str(self._folder / f"answer-{message['number']}"), pack_setup(answer))
+        write_whole(str(self._folder / f"answer-{message['number']}"), pack_setup(answer), 0o600)
 
     def complete(self, record: TrialRecord) -> TrialRecord:
         """Return the record with what the tuner has to say of the trial."""
         facts = {**record.facts, "tuner": dict(self._tuner.facts())}
         return replace(record, facts=facts, trace=self._tuner.trace())
-
-
-def _write_whole(path: str, data: bytes) -> None:
-    partial = f"{path}.partial"
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    while data:
-        data = data[os.write(fd, data) :]
-    os.close(fd)
-    os.rename(partial, path)
 
 
 def _read(path: str) -> bytes:
