@@ -1,1 +1,1 @@
-"""The pure leaf: units, records, protocols and errors. Only NumPy and the standard library."""
+"""Definitions that all packages share. They import only NumPy and the standard library."""

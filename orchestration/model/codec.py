@@ -1,7 +1,7 @@
-"""Arrays by name as bytes: for readings, settings and actions on their way between processes.
+"""Named arrays as bytes: readings, settings and actions that are sent between processes.
 
-Little-endian length (uint32) of a JSON header, the header, then the arrays' bytes. The header holds
-whatever is to go with the arrays, and each array's path, dtype and shape.
+The format: the length of a JSON header (uint32, little-endian), the header, then the arrays' bytes.
+The header holds any data that accompanies the arrays, and each array's path, dtype and shape.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _LENGTH = struct.Struct("<I")
 
 
 def pack(arrays: Mapping[str, Any], about: Any = None) -> bytes:
-    """Return arrays by name, in mappings of mappings if need be, with JSON-ready `about`, as bytes.
+    """Return named arrays, which may be nested mappings, and JSON-ready `about` as bytes.
 
-    What is None is left out.
+    Entries that are None are left out.
     """
     whole = {path: np.asarray(value) for path, value in flattened(arrays).items()}
     shapes = [[path, array.dtype.str, array.shape] for path, array in whole.items()]
@@ -33,9 +33,9 @@ def pack(arrays: Mapping[str, Any], about: Any = None) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
-    """Return what `pack` was given: `about`, and arrays of the caller's own.
+    """Return what `pack` was given: `about` and copies of the arrays.
 
-    Raises ValueError for any other bytes.
+    Raises ValueError for bytes that `pack` did not write.
     """
     try:
         (length,) = _LENGTH.unpack_from(data)
@@ -58,7 +58,7 @@ def unpack(data: bytes) -> tuple[Any, dict[str, Any]]:
 
 
 def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return mappings of mappings as one, its names joined by slashes; None is left out."""
+    """Return nested mappings as one, with names joined by slashes; None is left out."""
     flat: dict[str, Any] = {}
     for name, value in arrays.items():
         if isinstance(value, Mapping):
@@ -71,7 +71,7 @@ def flattened(arrays: Mapping[str, Any]) -> dict[str, Any]:
 def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `flattened` was given.
 
-    Raises KeyError for a name that is of an array and of a mapping.
+    Raises KeyError for a name of both an array and a mapping.
     """
     tree: dict[str, Any] = {}
     for path, value in arrays.items():
@@ -88,7 +88,7 @@ def nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def record_tables(record: TrialRecord) -> dict[str, Any]:
-    """Return a record's arrays by table and name, mappings of mappings."""
+    """Return a record's arrays as nested mappings, by table and name."""
     return {
         "flows": vars(record.flows),
         "samples": {scope: vars(samples) for scope, samples in record.samples.items()},
@@ -103,7 +103,7 @@ def pack_observation(observation: Observation) -> bytes:
 
 
 def unpack_observation(data: bytes) -> Observation:
-    """Return the observation of `pack_observation`. Raises ValueError for any other bytes."""
+    """Return what `pack_observation` was given. Raises ValueError for any other bytes."""
     t_ns, arrays = unpack(data)
     try:
         return Observation(t_ns, **{"values": {}, **arrays})
@@ -126,7 +126,7 @@ def pack_setup(setup: Setup) -> bytes:
 
 
 def unpack_setup(data: bytes) -> Setup:
-    """Return the setup of `pack_setup`. Raises ValueError for any other bytes."""
+    """Return what `pack_setup` was given. Raises ValueError for any other bytes."""
     about, arrays = unpack(data)
     try:
         action: Action = tuple(

@@ -1,8 +1,8 @@
-"""What makes trials comparable: the condition that they ran under.
+"""The condition of a trial: trials under the same condition can be compared.
 
-A condition is everything that decides a trial but its tuner, its seed and its repeat. Trials of one
-condition differ in who acts on the fabric, and in what each repeat draws anew. A campaign gives a
-trial's `cell` a label for each factor; the one called `tuner` names the tuner, and no other does.
+A condition is everything that determines a trial except its tuner, seed and repeat. Trials of one
+condition differ only in the tuner and in what each repeat draws at random. A campaign gives a
+trial's `cell` a label for each factor. Only the label `tuner` names the tuner.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from orchestration.model.trial import Scalar, TrialSpec
 
 # The factor that every campaign has: its levels are the campaign's tuners.
 TUNER = "tuner"
-# The backend of others' results, and what their spec calls the digest of their flows.
+# The backend of imported results, and the name of their flows' digest in the spec.
 IMPORTED, SCHEDULE = "imported", "schedule"
-# What the trials of a condition may differ in. How often a tuner acts is its own affair; names of
-# campaigns and of parents, and the labels of a cell, decide nothing.
+# Trials of a condition may differ in these. How often a tuner acts is part of the tuner. The names
+# of campaigns and parents, and the labels of a cell, have no effect on a trial.
 _OWN = ("campaign", "tuner", "seed", "repeat", "action_period_ns", "cell", "parent")
 
 
 def factors_of(cell: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the factors of a trial's cell: every label but the tuner's."""
+    """Return the factors of a trial's cell: every label except the tuner's."""
     return {name: level for name, level in cell.items() if name != TUNER}
 
 
@@ -32,15 +32,15 @@ def in_words(cell: Mapping[str, Scalar], between: str = " ") -> list[str]:
 
 
 def tuner_called(spec: TrialSpec) -> str:
-    """Return what a trial's campaign calls its tuner."""
+    """Return the name of the tuner in the trial's campaign."""
     return str(spec.cell.get(TUNER, spec.tuner.name))
 
 
 def settings(spec: TrialSpec) -> str:
-    """Return everything that decides a trial but tuner, seed and repeat, as JSON to compare.
+    """Return everything that determines a trial except tuner, seed and repeat, as JSON text.
 
-    An imported trial ends with its own flows, and its seed stands for the patterns that made them:
-    neither its length nor the digest of its flows is part of the condition.
+    An imported trial ends when its flows end, and its seed stands for the patterns that made them.
+    So neither its duration nor the digest of its flows is part of the condition.
     """
     data = {name: value for name, value in spec.to_json().items() if name not in _OWN}
     data["files"] = dict(spec.traffic_files)
@@ -51,5 +51,5 @@ def settings(spec: TrialSpec) -> str:
 
 
 def condition_key(spec: TrialSpec) -> str:
-    """Return the same text for trials of one condition: of the same factors and settings."""
+    """Return a text that is equal for trials of one condition: same factors and settings."""
     return json.dumps([factors_of(spec.cell), settings(spec)], sort_keys=True)

@@ -1,7 +1,7 @@
-"""CSV files, read strictly into columns: a fault has its file and line.
+"""CSV files, read strictly into columns; errors name the file and line.
 
-`read_csv` reads a file of exactly the columns asked for, `blocks` chosen columns of any delimited
-file with a header.
+`read_csv` reads a file that has exactly the given columns. `blocks` reads chosen columns of any
+delimited file with a header.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from orchestration.model.records import MISSING, Ints
 
 Kind = Literal["integer", "number", "name"]
 
-# Rows that are text at one time. More of them, and the garbage collector looks through them all
-# again and again: a million rows take 1 s in thousands, 3 s in hundreds of thousands.
+# Rows held as text at a time. With more, the garbage collector scans them over and over: a million
+# rows take 1 s in chunks of a thousand, 3 s in chunks of a hundred thousand.
 _CHUNK_ROWS = 1_000
 _BLOCK_ROWS = 100_000
 _WANTED = {"integer": "a whole number", "number": "a finite number", "name": "a name"}
-# Up to here a double's rounding of a product is far below 1.
+# Up to this value the rounding error of a product of doubles is far below 1.
 _EXACT = 2.0**50
 _MOST = 2**62
 _INT64 = np.iinfo(np.int64)
@@ -41,7 +41,7 @@ def refuse(path: str | Path, line: int, what: str, remedy: str) -> NoReturn:
 
 
 def shown(cell: bytes | str) -> str:
-    """Return a cell as text for a message, short."""
+    """Return a cell as text for a message, shortened."""
     text = cell.decode("ascii", "backslashreplace") if isinstance(cell, bytes) else cell
     return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
@@ -65,7 +65,7 @@ def unreadable(path: str | Path, error: OSError, remedy: str = "check the path")
 def refuse_where(
     wrong: NDArray[np.bool_], path: str | Path, lines: Sequence[int], what: str, remedy: str
 ) -> None:
-    """Raise InputError about the first line that is `wrong`, shape (lines,); if none is, return."""
+    """Raise InputError about the first line that is `wrong`, shape (lines,), if any."""
     if wrong.any():
         refuse(path, lines[int(np.argmax(wrong))], what, remedy)
 
@@ -74,10 +74,10 @@ def refuse_where(
 def opened_csv(
     path: str | Path, remedy: str, *, delimiter: str = ",", kind: str = "CSV"
 ) -> Iterator[tuple[IO[str], Iterator[list[str]]]]:
-    """Open a delimited UTF-8 file: give it, and the reader of its rows.
+    """Open a delimited UTF-8 file; yield it and the reader of its rows.
 
-    What goes wrong while it is read becomes an InputError with this remedy. The delimiter " "
-    stands for any blanks.
+    Errors while reading become an InputError with `remedy`. The delimiter " " stands for any
+    blanks.
     """
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
@@ -94,7 +94,7 @@ def opened_csv(
 
 @dataclass(frozen=True)
 class NameColumn:
-    """A column of names: `codes` (rows,) index `names`, which stand in order of appearance."""
+    """A column of names: `codes` (rows,) index `names`, which are in order of appearance."""
 
     codes: Ints
     names: tuple[str, ...]
@@ -116,7 +116,7 @@ class CsvColumns:
     def refuse(self, wrong: NDArray[np.bool_], what: str, remedy: str) -> None:
         """Raise InputError for the first row that is wrong.
 
-        `wrong` may be shorter than the columns: it is then of the last rows.
+        If `wrong` is shorter than the columns, it applies to the last rows.
         """
         if wrong.any():
             columns = (*self.integers.values(), *self.numbers.values())
@@ -125,10 +125,10 @@ class CsvColumns:
 
 
 def read_csv(path: str, columns: Mapping[str, Kind]) -> CsvColumns:
-    """Return the columns of a CSV file whose header is the names of `columns`, in their order.
+    """Return the columns of a CSV file whose header has the names of `columns`, in that order.
 
-    Raises InputError, with the line, for a file that cannot be read, has another header, ends in
-    the middle of a line, or has a row of too few cells or with what is no number.
+    Raises InputError, with the line, for a file that cannot be read, has another header or ends in
+    the middle of a line, and for a row with too few cells or a cell that is not a number.
     """
     header = ",".join(columns)
     remedy = f"write one line a row: {header}"
@@ -177,7 +177,7 @@ def _as_utf8(path: str) -> Iterator[None]:
 
 
 def write_csv(path: Path, columns: Mapping[str, Sequence[object] | NDArray[Any]]) -> None:
-    """Write columns of one length under their names. Numbers are written so that they read back."""
+    """Write columns of equal length under their names. Numbers read back exactly."""
     lists = [c.tolist() if isinstance(c, np.ndarray) else c for c in columns.values()]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -186,7 +186,7 @@ def write_csv(path: Path, columns: Mapping[str, Sequence[object] | NDArray[Any]]
 
 
 def _refuse_torn(path: str | Path, remedy: str) -> None:
-    """Raise InputError for a file that does not end with the end of a line."""
+    """Raise InputError for a file that does not end with a line break."""
     with open(path, "rb") as file:
         if not file.seek(0, 2):
             return
@@ -201,7 +201,7 @@ def _refuse_torn(path: str | Path, remedy: str) -> None:
 def _coded(
     texts: Sequence[str], codes: dict[str, int], name: str, path: str, line: int
 ) -> NDArray[np.int64]:
-    """Return the texts' numbers; `codes` takes the new ones."""
+    """Return the code of each text, after adding new texts to `codes`."""
     for text in dict.fromkeys(texts):
         if not text.strip():
             raise _wrong_cell(path, line + texts.index(text), name, text, "name")
@@ -230,7 +230,7 @@ def _wrong_cell(path: str, line: int, name: str, text: str, kind: Kind) -> Input
 
 
 def is_integer(text: Any, base: int = 10) -> bool:
-    """Return whether a text is a whole number of 64 bits."""
+    """Return whether a text is a 64-bit integer."""
     try:
         return bool(_INT64.min <= int(text, base) <= _INT64.max)
     except ValueError:
@@ -247,7 +247,7 @@ def is_finite(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """Rows of a file as columns of text by their names; `lines` has each row's line number."""
+    """Rows of a file as text columns by name; `lines` has each row's line number."""
 
     path: Path
     lines: Sequence[int]
@@ -258,10 +258,10 @@ class Block:
         refuse(self.path, self.lines[row], what, remedy)
 
     def scaled(self, column: str, factor: int, *, least: int = 0, empty: bool = False) -> Ints:
-        """Return a column of decimals times `factor`, rounded to whole numbers.
+        """Return a column of decimals times `factor`, rounded to integers.
 
-        With `empty`, an empty cell is `MISSING`. Raises InputError, with the line, for what is no
-        number or less than `least`.
+        With `empty`, an empty cell becomes `MISSING`. Raises InputError, with the line, for a cell
+        that is not a number or is less than `least`.
         """
         cells = self.cells[column]
         blank = np.array([empty and not cell.strip() for cell in cells])
@@ -281,10 +281,10 @@ class Block:
 
 
 def blocks(path: Path, wanted: Mapping[str, str], delimiter: str) -> Iterator[Block]:
-    """Yield the rows of a file in blocks; `wanted` is what columns are called -> in the header.
+    """Yield the rows of a file in blocks; `wanted` maps column names to names in the header.
 
     Raises InputError, with the line, for a file that cannot be read or is cut off, a header without
-    a wanted column, and rows of another number of cells.
+    a wanted column, and rows with a different number of cells.
     """
     with opened_csv(path, "give a CSV file", delimiter=delimiter, kind="delimited UTF-8 text") as (
         _,
@@ -318,7 +318,10 @@ def _place(path: Path, header: list[str], column: str) -> int:
 
 
 def scaled_integers(cells: Sequence[str], factor: int) -> Ints:
-    """Return decimals times `factor`, rounded. Raises ValueError or ArithmeticError for others."""
+    """Return decimals times `factor`, rounded.
+
+    Raises ValueError or ArithmeticError for cells that are not numbers.
+    """
     try:
         whole = [int(cell) * factor for cell in cells]
         return np.array(whole, dtype=np.int64)

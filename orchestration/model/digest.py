@@ -1,4 +1,4 @@
-"""Digests of files: what a trial was made from, in a line."""
+"""Digests of the files that a trial was made from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one error tree. Everything the program raises on purpose is a `ClosloopError`.
+"""The error tree. Every error that the program raises on purpose is a `ClosloopError`.
 
     ClosloopError            what went wrong and what to do about it
       InputError        2    the user's file or arguments; nothing was started
@@ -32,7 +32,7 @@ class ClosloopError(Exception):
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing wrong with an input file: where it is, what it is, what to do."""
+    """One fault of an input file: where it is, what it is, what to do."""
 
     where: str
     what: str
@@ -65,7 +65,7 @@ class NotReadyError(ClosloopError):
 
 
 class TrialError(ClosloopError):
-    """A trial failed while it ran. `console` holds the end of what its guest printed."""
+    """A trial failed while it ran. `console` holds the end of its guest's output."""
 
     exit_code = 1
 

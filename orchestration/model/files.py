@@ -1,7 +1,7 @@
-"""Files and folders that are written whole or not at all: what has its name is complete.
+"""Files and folders that are written atomically: either complete or not there.
 
-They are written under a hidden name beside it and renamed. A kill leaves at most that name behind,
-and the next writer takes it over.
+They are written under a hidden name in the same folder, then renamed. A killed process leaves at
+most the hidden name behind, and the next writer reuses it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def partial_of(path: str | Path) -> str:
 
 
 def write_whole(path: str | Path, data: bytes | str, mode: int = 0o644) -> None:
-    """Put `data`, text as UTF-8, in the place of the file `path`. Raises OSError.
+    """Replace the file `path` by `data`, text as UTF-8. Raises OSError.
 
-    A reader sees the old bytes or the new ones. Nothing is synced to the disk, and no system call
-    fails where all goes well: in a guest each that fails costs a microsecond of virtual time.
+    A reader sees either the old bytes or the new ones. Nothing is synced to the disk. No system
+    call fails in the normal case, since in a guest each failure costs a microsecond of virtual
+    time.
     """
     partial = partial_of(path)
     left = memoryview(data.encode() if isinstance(data, str) else data)
@@ -44,7 +45,7 @@ def write_whole(path: str | Path, data: bytes | str, mode: int = 0o644) -> None:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a hidden path to write to; it becomes `path` if nothing is raised, else it goes."""
+    """Yield a hidden path to write to. It becomes `path`, or is removed if an error is raised."""
     partial = Path(partial_of(path))
     try:
         yield partial
@@ -56,9 +57,9 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def partial_folder(path: Path) -> Iterator[Path]:
-    """Give an empty hidden folder beside `path`, made with its parents; it goes at the end."""
+    """Yield an empty hidden folder beside `path`; create parents, and remove it at the end."""
     partial = Path(partial_of(path))
-    shutil.rmtree(partial, ignore_errors=True)  # of a writer that was killed here
+    shutil.rmtree(partial, ignore_errors=True)  # left by a writer that was killed
     try:
         partial.mkdir(parents=True)
         yield partial
@@ -68,10 +69,10 @@ def partial_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(path: Path, *, sync: bool = False) -> Iterator[Path]:
-    """Give a hidden folder to write into; it becomes `path` if nothing is raised, else it goes.
+    """Yield a hidden folder to write into. It becomes `path`, or is removed on an error.
 
-    With `sync`, its files and both folders are on the disk before this ends. Raises OSError, also
-    if `path` is a folder that holds something.
+    With `sync`, its files and both folders are on the disk before this returns. Raises OSError,
+    also if `path` is a folder that is not empty.
     """
     with partial_folder(path) as partial:
         yield partial

@@ -25,9 +25,10 @@ Array = NDArray[Any]
 
 
 class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked for)
-    """A setting that no device can have. `target` is the first one meant, None if it is no target.
+    """A setting that no device can have. `target` is the first faulty one; None if there is none.
 
-    `what` says what is wrong without the target's number: whoever catches it knows its name.
+    `what` describes the fault without the target's number, since the caller knows the target's
+    name.
     """
 
     def __init__(self, what: str, scope: Scope = "queue", target: int | None = None) -> None:
@@ -40,7 +41,7 @@ class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked f
 class Column:
     """One number of a setting: its unit, its bounds (both included) and what it means.
 
-    `most` None stands for a bound that the target has: see `Knob.capacity`.
+    If `most` is None, the upper bound depends on the target: see `Knob.capacity`.
     """
 
     name: str
@@ -67,9 +68,9 @@ class Column:
 class Knob:
     """Something that can be set at each target of a scope.
 
-    `capacity` returns the upper bound of the columns that have none of their own, an entry a
-    target of the testbed. Columns of `ascending` must not decrease from one to the next. `table` is
-    the table of its actions in a run folder; `plural` is what messages call its settings.
+    `capacity` returns the upper bounds of columns that have none of their own, shape (targets,).
+    Columns of `ascending` must not decrease from one to the next. `table` is the table of its
+    actions in a run folder; `plural` is the word for its settings in messages.
     """
 
     name: str
@@ -90,9 +91,9 @@ class Knob:
         return tuple(column.name for column in self.columns)
 
     def change(self, targets: ArrayLike, *values: ArrayLike) -> Change:
-        """Return the change that sets `targets` to `values`, an array a column, in their order.
+        """Return the change that sets `targets` to `values`, one array per column, in order.
 
-        A single number is meant for all targets.
+        A single number applies to all targets.
         """
         index = np.asarray(targets, dtype=np.int64)
         arrays = [
@@ -101,15 +102,15 @@ class Knob:
         return Change(self.name, index, self.named(*arrays))
 
     def named(self, *values: Array) -> dict[str, Array]:
-        """Return arrays in the order of the columns, by name."""
+        """Return arrays, given in the order of the columns, by name."""
         return dict(zip(self.column_names, values, strict=True))
 
     def of(self, action: Action) -> Change | None:
-        """Return what an action changes of this knob; None for nothing."""
+        """Return the change of this knob in an action; None if there is none."""
         return next((change for change in action if change.knob == self.name), None)
 
     def bounds(self, testbed: Testbed) -> Bounds:
-        """Return what a testbed's devices can be set to."""
+        """Return the bounds of the settings on a testbed's devices."""
         count = len(targets(testbed, self.scope))
         most = None if self.capacity is None else self.capacity(testbed)
         return Bounds(self, count, most)
@@ -117,18 +118,17 @@ class Knob:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the `count` targets of a testbed can be set to; `most` (count,) as `Knob.capacity`."""
+    """Bounds of a knob at the `count` targets of a testbed; `most` (count,) is `Knob.capacity`."""
 
     knob: Knob
     count: int
     most: Ints | None = None
 
     def clamp(self, change: Change) -> tuple[Change, int]:
-        """Return `change` with its values brought into bounds, and how many targets that changed.
+        """Return `change` with its values clamped to the bounds, and how many targets that changed.
 
-        Ascending columns are brought into order from the last to the first. A value that is no
-        number has no nearest one: it is left to `check`. Raises ImpossibleSetting for targets that
-        do not exist, or are set twice.
+        Ascending columns are put in order from the last to the first. NaN cannot be clamped and is
+        left to `check`. Raises ImpossibleSetting for targets that do not exist or are set twice.
         """
         self._check_targets(change)
         values: dict[str, Array] = dict(change.values)
@@ -139,7 +139,7 @@ class Bounds:
             most = above if ordered and above is not None else self._most(column, change.targets)
             asked = values[column.name]
             values[column.name] = kept = np.clip(asked, column.least, most)
-            # not a number differs even from itself
+            # NaN differs even from itself
             changed |= (kept != asked) & ~np.isnan(kept)
             if ordered:
                 above = kept

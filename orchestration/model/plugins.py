@@ -1,7 +1,7 @@
-"""Classes of one's own by reference: `path/file.py:Name`, or the name of an entry point.
+"""A user's own classes by reference: `path/file.py:Name`, or the name of an entry point.
 
-An installed package offers a class under a group such as `closloop.tuners`. A file is loaded by its
-path, as the campaign file sees it, and imports nothing beside it.
+An installed package offers a class in an entry-point group such as `closloop.tuners`. A file is
+loaded by its path, as written in the campaign file. It cannot import modules from its own folder.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 
 class PluginError(ValueError):
-    """A reference that leads to no class; the text says why, then after a colon what to do."""
+    """A reference that leads to no class. The text reads `what: remedy`."""
 
 
 def is_file(reference: str) -> bool:
-    """Return whether a reference names a Python file, and something in it."""
+    """Return whether a reference names a Python file and something in it."""
     return ".py:" in reference
 
 
@@ -28,7 +28,7 @@ def file_of(reference: str) -> str:
 
 
 def short_name(reference: str) -> str:
-    """Return what to call a reference where there is no other name: what it names in the file."""
+    """Return a short name for a reference: what it names in its file, or the reference itself."""
     return reference.rpartition(":")[2] if is_file(reference) else reference
 
 
@@ -41,7 +41,7 @@ def offered(group: str) -> dict[str, Any]:
 
 
 def load(reference: str, group: str) -> Any:
-    """Return what a reference names. Raises PluginError if there is no such thing."""
+    """Return what a reference names. Raises PluginError if it does not exist."""
     if is_file(reference):
         path, _, name = reference.rpartition(":")
         return _attribute(_module(str(Path(path).absolute())), name, path)
@@ -64,7 +64,7 @@ def _module(path: str) -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # a dataclass looks its module up there
+    # the dataclass decorator looks its module up here
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

@@ -37,12 +37,12 @@ class Observer(Protocol):
         """Take one reading of the fabric."""
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take the answer to one observation: when it was made and decided, what was read back."""
+        """Take the answer to one observation: its times, and what was read back."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rig has to say after its trial: flows, hosts' samples, events, facts for the record.
+    """What a rig returns after its trial: flows, hosts' samples, events, facts for the record.
 
     `facts` follow those of the backend and precede those of the loop.
     """
@@ -76,20 +76,20 @@ class Rig(Protocol):
         """
 
     def install(self, programs: Sequence[Program]) -> None:
-        """Have devices run programs, before the start. Raises TrialError for what none can run."""
+        """Install programs on devices, before `start`. Raises TrialError if none can run one."""
 
     def flows_done(self) -> int:
-        """Return how many flows have ended by now; -1 where that is known at the end only."""
+        """Return how many flows have ended by now; -1 if that is known only at the end."""
 
     def finish(self, observer: Observer) -> Outcome:
-        """Have `observer` see what is still to come, and say what became of the trial."""
+        """Give `observer` the remaining readings, and return the trial's outcome."""
 
 
 class Tuner(Protocol):
-    """Decides. The same instance lives for one trial. `tuners.base.BaseTuner` has the defaults.
+    """Decides. One instance serves one trial. `tuners.base.BaseTuner` has the defaults.
 
-    `observes` names the signals that it decides by (`signals.Signal.key`), `knobs` those that it
-    turns, `programs` the kinds of program that it sets up in devices. A backend that lacks one of
+    `observes` names the signals that it observes (`signals.Signal.key`), `knobs` the knobs that it
+    turns, `programs` the kinds of program that it installs on devices. A backend that lacks one of
     them refuses the tuner before a trial.
     """
 
@@ -109,28 +109,28 @@ class Tuner(Protocol):
         """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Forget everything, and return what to start from."""
+        """Forget everything, and return the initial setup."""
 
     def act(self, observation: Observation) -> Action:
-        """Return what to change now that `observation` was made."""
+        """Return the changes to make in answer to `observation`."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Return what the trial's record should say of the tuner, JSON-ready."""
+        """Return facts about the tuner for the trial's record, JSON-ready."""
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return what the tuner kept to learn from, by name; nothing unless it was asked to."""
+        """Return the tuner's training data by name; empty unless it was asked to keep some."""
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What a backend has for tuners on a testbed: signals, knobs, kinds of programs."""
+    """What a backend offers to tuners on a testbed: signals, knobs, kinds of programs."""
 
     signals: Collection[str]
     knobs: Collection[str]
     programs: Collection[str] = ()
 
     def lacks(self, tuner: Tuner) -> list[str]:
-        """Return what a tuner needs and is not here, each in words."""
+        """Return in words each thing that a tuner needs and the backend lacks."""
         needs = (
             ("signal", tuner.observes, self.signals),
             ("knob", tuner.knobs, self.knobs),
@@ -167,5 +167,5 @@ class Backend(Protocol):
     ) -> TrialRecord:
         """Run one trial, with `folder` for temporary files; raise TrialError if it fails.
 
-        With `tuner`, that object decides, in this process, in place of the one of the trial's spec.
+        If `tuner` is given, it decides, in this process, instead of the tuner of the trial's spec.
         """

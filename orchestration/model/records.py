@@ -2,8 +2,8 @@
 
 Which signals and knobs there are is declared in `signals` and `knobs`. Per-queue arrays are in the
 order of `Testbed.queues`. Times are ns of the rig's clock since the trial's start.
-A count or a size that a device does not offer is `MISSING`, and so is a sample of it at which
-there was nothing new.
+A count or size that a device does not offer is `MISSING`. So is a sample for which the device had
+no new value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Schedule:
 
 
 class Columns:
-    """What has arrays by name, in `values`: they are read as items or as attributes."""
+    """Base of records with named arrays in `values`, which are read as items or as attributes."""
 
     values: Mapping[str, NDArray[Any]]
 
@@ -58,7 +58,7 @@ class Columns:
         return self.values[name]
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        # called for what is no field; `values` itself is missing while an object is unpickled
+        # called for names that are not fields; `values` itself is missing during unpickling
         if name.startswith("__") or name == "values" or name not in self.values:
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return self.values[name]
@@ -66,12 +66,12 @@ class Columns:
 
 @dataclass(frozen=True)
 class Observation(Columns):
-    """One reading of a fabric: arrays by signal, an entry a target of the signal's scope.
+    """One reading of a fabric: an array per signal, with an entry per target of its scope.
 
-    `values` has what the backend offers and the tuner observes, by `Signal.key`. `settings` has
-    what each knob is set to, by knob and column. `t_ns` is when the reading began; `age_ns`
-    (queues,) is how old each queue's numbers are. `taken_ns` is when they were true, where that is
-    not `t_ns`: switches that poll themselves show the same numbers until the next poll.
+    `values` has the signals that the backend offers and the tuner observes, by `Signal.key`.
+    `settings` has the knobs' settings, by knob and column. `t_ns` is when the reading began;
+    `age_ns` (queues,) is the age of each queue's numbers. `taken_ns` is when they were taken, if
+    that is not `t_ns`: switches that poll on their own show the same numbers until the next poll.
     """
 
     t_ns: int
@@ -91,10 +91,10 @@ class Observation(Columns):
 
 @dataclass(frozen=True)
 class Change(Columns):
-    """Sets a knob at some targets: `targets` and all arrays have one shape (changes,).
+    """Sets a knob at some targets: `targets` and all arrays have shape (changes,).
 
-    `targets` index the knob's scope in the testbed. `orchestration.model.knobs.Knob.change` makes
-    one.
+    `targets` index the knob's scope in the testbed. Create one with
+    `orchestration.model.knobs.Knob.change`.
     """
 
     knob: str
@@ -102,20 +102,20 @@ class Change(Columns):
     values: Mapping[str, NDArray[Any]]
 
     def at(self, rows: NDArray[Any]) -> Change:
-        """Return the change of some rows, by number or by mask."""
+        """Return the change with some rows only, chosen by index or by mask."""
         values = {name: array[rows] for name, array in self.values.items()}
         return Change(self.knob, self.targets[rows], values)
 
 
-# Changes of knobs, at most one a knob. `()` leaves everything as it is.
+# Changes of knobs, at most one per knob. `()` leaves everything as it is.
 Action = tuple[Change, ...]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program that devices run themselves, such as a NIC's policy: tuned through knobs later.
+    """A program that runs on devices, such as a NIC's policy. It is tuned later through knobs.
 
-    `targets` index the program's scope; `code` is what the kind of program defines.
+    `targets` index the program's scope; `kind` defines the meaning of `code`.
     """
 
     kind: str
@@ -126,7 +126,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a trial starts with: programs that devices run, then the first changes of knobs."""
+    """The start of a trial: programs to install on devices, then the first changes of knobs."""
 
     action: Action = ()
     programs: tuple[Program, ...] = ()
@@ -134,7 +134,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Applied:
-    """What the devices reported back after an action, change by change, at `t_ns`."""
+    """What the devices reported after an action, change by change, at `t_ns`."""
 
     t_ns: int
     changes: tuple[Change, ...] = ()
@@ -144,8 +144,8 @@ class Applied:
 class FlowRecords:
     """Outcome of each flow of the schedule, shapes (flows,). `end_ns` is -1 if not done.
 
-    `sent_ns` is when the driver handed the flow's first byte to TCP; its distance to the
-    schedule's start is the generator's lateness.
+    `sent_ns` is when the driver handed the flow's first byte to TCP. Its difference from the
+    scheduled start is the generator's lateness.
     """
 
     sent_ns: Ints
@@ -165,14 +165,15 @@ class Samples(Columns):
     values: Mapping[str, NDArray[Any]]
 
     def upto(self, rows: int) -> Samples:
-        """Return the first samples."""
+        """Return the first `rows` samples."""
         return Samples(self.t_ns[:rows], {name: one[:rows] for name, one in self.values.items()})
 
     @classmethod
     def of(cls, scope: Scope, t_ns: Ints, *columns: NDArray[Any], targets: int = 0) -> Samples:
-        """Return samples from columns in the order of their declarations.
+        """Return samples from columns, given in the order of their declarations.
 
-        Columns that are not given are `MISSING`, of the shape of the first, or (samples, targets).
+        Columns that are not given are `MISSING`. They have the shape of the first column, or
+        (samples, targets) if there is none.
         """
         shape = columns[0].shape if columns else (len(t_ns), targets)
         signals = recorded(scope)
@@ -183,9 +184,9 @@ class Samples(Columns):
 
 @dataclass(frozen=True)
 class ChangeRecords(Columns):
-    """All changes of one knob, a row a changed target; arrays of shape (changes,).
+    """All changes of one knob, one row per changed target; arrays of shape (changes,).
 
-    `observed_ns` is the time of the observation that a change responds to, `applied_ns` when the
+    `observed_ns` is the time of the observation that a change responds to. `applied_ns` is when the
     device reported `values` back.
     """
 
@@ -209,8 +210,8 @@ class Event:
 class TrialRecord:
     """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks.
 
-    `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is what the
-    tuner kept for learning (see `Tuner.trace`); it is no part of a run folder.
+    `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is the
+    tuner's training data (see `Tuner.trace`). It is not part of a run folder.
     """
 
     flows: FlowRecords

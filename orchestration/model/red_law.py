@@ -1,11 +1,11 @@
-"""The law by which Linux RED marks, and how far it is from the straight line that was asked for.
+"""The marking law of Linux RED, and its distance from the straight line of DCQCN.
 
 Linux RED spaces its marks (net/sched/sch_red.c, include/net/red.h). Between kmin and kmax, after a
-mark it draws qR, uniform on the integers 0 … D-1, and marks the first packet, counted from 1, at
-which (queue - kmin) x count >= qR. So at a steady queue the gap between marks is uniform, and the
-share marked is one over its mean: 2p/(1+p) for p = (queue - kmin)/D.
+mark it draws qR, uniform on the integers 0 … D-1. It then marks the first packet, counted from 1,
+at which (queue - kmin) x count >= qR. So at a steady queue the gap between marks is uniform, and
+the share marked is one over its mean: 2p/(1+p) for p = (queue - kmin)/D.
 
-Here the kernel is asked for a `max_P` of pmax/(2-pmax), which makes that share pmax at kmax.
+The kernel is configured with a `max_P` of pmax/(2-pmax), which makes that share pmax at kmax.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def red_max_p(pmax: float) -> int:
 
 
 def red_max_ps(pmax: Floats) -> Ints:
-    """Return `red_max_p` of each."""
+    """Return `red_max_p` of each entry."""
     wanted: Ints = np.rint(pmax / (2.0 - pmax) * 2**32).astype(np.int64)
     return np.clip(wanted, 1, 2**32 - 1)
 
@@ -39,7 +39,7 @@ def read_back_pmax(max_p: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class RedLaw:
-    """RED at one setting: kmin and kmax in bytes, pmax the share wanted at kmax."""
+    """RED at one setting: kmin and kmax in bytes, pmax the wanted share at kmax."""
 
     kmin_bytes: int
     kmax_bytes: int
@@ -94,9 +94,10 @@ class RedLaw:
     def marks_band(
         self, qlen_bytes: int, packets: int, confidence: float, rng: np.random.Generator
     ) -> tuple[int, int]:
-        """Return the central band of marks among `packets` at a steady queue, by simulation.
+        """Return the central band of the number of marks in `packets` at a steady queue.
 
-        The first mark's distance is that of a renewal process observed from an arbitrary packet.
+        It is found by simulation. The distance to the first mark is that of a renewal process
+        observed from an arbitrary packet.
         """
         if qlen_bytes <= self.kmin_bytes:
             return 0, 0

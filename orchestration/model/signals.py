@@ -1,9 +1,9 @@
 """Signals: everything that is measured, declared once.
 
-A signal has a name, a scope (what it is measured of), a unit and a kind. Recorder, tables, spool,
+A signal has a name, a scope (what is measured), a unit and a kind. Recorder, tables, spool,
 InfluxDB fields, metrics, live view, environments and docs are derived from these declarations. To
-add a counter, declare it here and read it in each backend that has it; the others leave it out,
-and it is recorded as missing there.
+add a counter, declare it here and read it in each backend that has it. In the other backends it is
+recorded as missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-# What a signal is measured of, and what a knob is turned at.
+# The kind of target at which a signal is measured or a knob is set.
 Scope = Literal["queue", "switch", "host", "flow"]
 # The table that has a scope's samples, and the columns that name a row's target in any table.
 TABLE_OF: dict[Scope, str] = {"queue": "ports", "switch": "switches", "host": "hosts"}
@@ -30,11 +30,11 @@ TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
 class Signal:
     """Something that is measured.
 
-    A cumulative signal counts from the start of the fabric; any other is true at the moment of its
-    reading. A `recorded` signal is kept of every sample, in tables, sinks and live views; any other
-    is there for tuners only. Recorded signals are whole numbers, never below 0: what is missing is
-    written as -1. A signal is `on_demand` if it is read only where a tuner observes it.
-    `since` is the version of its table in which its column joined: older files lack it.
+    A cumulative signal counts from the start of the fabric. Any other is the value at the moment of
+    reading. A `recorded` signal is kept for every sample, in tables, sinks and live views; others
+    are for tuners only. Recorded signals are integers, never below 0; -1 means missing. An
+    `on_demand` signal is read only if a tuner observes it. `since` is the version of its table that
+    added its column: older files lack it.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Signal:
 
     @property
     def key(self) -> str:
-        """What observations and tuners call it: its name, after its scope unless that is queue."""
+        """Its name in observations and tuners: preceded by its scope, unless that is queue."""
         return self.name if self.scope == "queue" else f"{self.scope}.{self.name}"
 
 
@@ -108,14 +108,14 @@ SIGNALS: tuple[Signal, ...] = (
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
-# What the loop makes of other signals: every backend has it.
+# Signals that the loop computes from others, so that every backend has them.
 DERIVED = ("qlen_mean_bytes",)
-# What a flow table is kept for.
+# The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
 
 
 def recorded(scope: Scope) -> tuple[Signal, ...]:
-    """Return the signals of a scope that every sample keeps, in the order of their columns."""
+    """Return the recorded signals of a scope, in the order of their columns."""
     return tuple(signal for signal in SIGNALS if signal.scope == scope and signal.recorded)
 
 
@@ -135,16 +135,16 @@ def wants_flow_table(observes: Iterable[str]) -> bool:
 
 
 def target_names(testbed: Testbed, scope: Scope) -> list[tuple[str | int, ...]]:
-    """Return what `TARGET_COLUMNS` hold for each target of a scope, in the order of its arrays."""
+    """Return the values of `TARGET_COLUMNS` for each target of a scope, in the order of arrays."""
     if scope == "queue":
         return [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
     return [(name,) for name in targets(testbed, scope)]
 
 
 def targets(testbed: Testbed, scope: Scope) -> tuple[str, ...]:
-    """Return the labels of all that a scope has in a testbed, in the order of its arrays.
+    """Return the labels of a scope's targets in a testbed, in the order of arrays.
 
-    Flows are no part of a testbed: their scope has none.
+    Flows are not part of a testbed, so their scope has no targets.
     """
     match scope:
         case "queue":

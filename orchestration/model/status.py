@@ -1,4 +1,4 @@
-"""How a flow ended, as numbers: `flows.status`. Standard library only: agents on hosts use it."""
+"""How a flow ended, as numbers in `flows.status`. Standard library only: host agents use it."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-# How `TrialSpec.files` names a checkpoint that comes with the package, and recorded actions.
+# Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
 CHECKPOINT, ACTIONS = "checkpoint ", "actions "
-# What stands for the number of the repeat in the names of recorded flows and actions.
+# Placeholder for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
-# "imported" is where others' results come from: nothing runs on it.
+# "imported" stands for results from elsewhere: nothing runs on it.
 BackendName = Literal["emulated", "fluid", "hardware", "imported", "simulated"]
-# What backends were called in 0.1: accepted in campaign files and on the command line, read in run
-# folders, and still what ids are made of, so that a trial keeps the id that it had.
+# Names of backends in 0.1. They are accepted in campaign files and on the command line, and read in
+# run folders. Ids are still made from them, so that a trial keeps its id.
 FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
 Scalar = str | int | float | bool
@@ -31,7 +31,7 @@ class TunerSpec:
 
 @dataclass(frozen=True)
 class DriverSpec:
-    """What sends a pattern's flows: the socket driver, or a program, with its (name, value)s."""
+    """The driver of a pattern's flows: sockets or a program, with (name, value) options."""
 
     name: str = "sockets"
     options: tuple[tuple[str, Scalar], ...] = ()
@@ -39,8 +39,8 @@ class DriverSpec:
 
 SOCKETS = DriverSpec()
 
-# Every pattern's `queue_class` names one of the testbed's traffic classes; "" is the first of them,
-# or the one queue of a port where there are none. A `driver` other than sockets runs on racks only.
+# Every pattern's `queue_class` names one of the testbed's traffic classes. "" is the first of them,
+# or the only queue of a port if there are none. A `driver` other than sockets runs on racks only.
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class AllToAllSpec:
 class MessageMixSpec:
     """Poisson arrivals of messages whose sizes are drawn with equal probability (ACC, fig. 7).
 
-    With `receiver`, a host's name, all others send to it, and `load` is of its line rate.
+    With `receiver`, a host's name, all others send to it, and `load` is a share of its line rate.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -121,8 +121,8 @@ class SingleFlowSpec:
 class ReplaySpec:
     """The flows of a CSV file that start within the window, at their recorded times.
 
-    `file` may have `REPEAT` in its name: each repeat then has a recording of its own. With
-    `recorded_class`, those flows alone whose column `class` says so.
+    If the name `file` contains `REPEAT`, each repeat has its own recording. With `recorded_class`,
+    only flows of that class (column `class`) are replayed.
     """
 
     file: str
@@ -141,8 +141,8 @@ PatternSpec = PoissonSpec | IncastSpec | AllToAllSpec | MessageMixSpec | SingleF
 class FaultSpec:
     """Links that go down at `down_ns` and come up at `up_ns` (None: stay down).
 
-    `links` names them ("leaf1-spine2"); with `share` > 0, that share of the switch-to-switch links
-    is chosen by the trial's seed instead. Routes follow `convergence_ns` after each change.
+    `links` names them ("leaf1-spine2"). With `share` > 0, that share of the switch-to-switch links
+    is chosen by the trial's seed instead. Routes change `convergence_ns` after each event.
     """
 
     down_ns: int
@@ -154,7 +154,7 @@ class FaultSpec:
 
 @dataclass(frozen=True)
 class HostSpec:
-    """The hosts' TCP: congestion control (of the classes that name none), minimum RTO."""
+    """The hosts' TCP: congestion control (for classes that name none) and minimum RTO."""
 
     congestion_control: str = "dctcp"
     min_rto_ns: int = 1_000_000
@@ -162,13 +162,13 @@ class HostSpec:
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """Everything that decides a trial's outcome. Its id is a hash of it.
+    """Everything that determines a trial's outcome. The trial's id is a hash of it.
 
     A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
 
-    `files` has a SHA-256 for each file of the user's that the trial is made from (a testbed, a
-    workload's table, recorded flows): a changed file is another trial. `parent` names the trial or
-    the file that is replayed, with its own SHA-256.
+    `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
+    workload's table, recorded flows), so a changed file makes another trial. `parent` names the
+    trial or file that is replayed, with its SHA-256.
     """
 
     campaign: str
@@ -192,7 +192,7 @@ class TrialSpec:
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
-        Flows that sockets send have no `driver` in it, and a trial that replays none no `parent`.
+        `driver` is left out for flows that sockets send, `parent` for a trial that is no replay.
         """
         data = dataclasses.asdict(self)
         if not self.parent:
@@ -217,10 +217,10 @@ class TrialSpec:
 
     @property
     def traffic_files(self) -> dict[str, str]:
-        """Return the files that all repeats with all tuners are made from.
+        """Return the files that the trials of all repeats and tuners have in common.
 
-        Checkpoints, recorded actions and the files of classes are the tuner's own affair, the
-        recorded flows of one repeat that repeat's.
+        Checkpoints, recorded actions and files of classes belong to a tuner, the recorded flows of
+        one repeat to that repeat.
         """
         return {
             name: digest
@@ -232,7 +232,7 @@ class TrialSpec:
 
     @property
     def id(self) -> str:
-        """Name of the trial's folder: readable cell and repeat, then a hash of the whole spec."""
+        """The name of the trial's folder: readable cell and repeat, then a hash of the spec."""
         data = self.to_json()
         data["backend"] = _BACKENDS_IN_IDS.get(self.backend, self.backend)
         text = json.dumps(data, sort_keys=True, separators=(",", ":"))
@@ -256,7 +256,7 @@ _PATTERNS = {
 
 
 def of_repeat(name: str, repeat: int) -> str:
-    """Return the name of the file that a repeat has, `flows-3.csv` for `flows-{repeat}.csv`."""
+    """Return the name of a repeat's file: `flows-3.csv` for `flows-{repeat}.csv`."""
     return name.replace(REPEAT, str(repeat))
 
 

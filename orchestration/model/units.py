@@ -1,7 +1,7 @@
-"""Text with a unit to an integer, once, at the edge: `25Gbps`, `64KB`, `100us`.
+"""Conversion of texts with units, such as `25Gbps`, `64KB` and `100us`, to integers and back.
 
-Rates are bit/s with decimal prefixes. Sizes are bytes; as in the field's papers KB is 1,000 bytes
-and KiB 1,024. Durations are nanoseconds.
+Rates are in bit/s with decimal prefixes. Sizes are in bytes: as in the field's papers, KB is 1,000
+bytes and KiB 1,024. Durations are in nanoseconds.
 """
 
 from __future__ import annotations
