@@ -1,1 +1,1 @@
-"""What is measured: readers of counters, the recorder, features, sinks."""
+"""Measurement: readers of counters, the recorder, sinks."""

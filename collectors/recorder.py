@@ -1,4 +1,4 @@
-"""Keeps what the loop observes and applies, as the arrays of a trial's tables."""
+"""Records what the loop observes and applies, as the arrays of a trial's tables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from orchestration.model.records import (
 )
 from orchestration.model.signals import Scope, recorded, sampled_scopes, targets
 
-# Readings are kept in blocks of so many. Arrays of single readings lie scattered in memory; in a
-# guest each scattered page is a mapping of the host's, which allows a process 65,530 of them
-# (vm.max_map_count): 600 readings of 1,000 queues, and the guest dies or hangs.
+# Number of readings kept in one block. Arrays of single readings would be scattered in memory, and
+# in a guest each scattered page is a mapping on the host, which allows a process 65,530 of them
+# (vm.max_map_count). After 600 readings of 1,000 queues the guest would die or hang.
 _BLOCK_READINGS = 64
 # The rig samples these itself, less often than the loop observes.
 _SAMPLED_BY_RIG: tuple[Scope, ...] = ("host",)
 
 
 class Recorder:
-    """A loop observer that remembers everything. Use a new one for each trial."""
+    """A loop observer that records everything. Use a new one for each trial."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._t_ns: list[int] = []
@@ -46,7 +46,7 @@ class Recorder:
         self._taken_ns.append(observation.taken_ns)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Keep the changes that one observation was answered by."""
+        """Keep the changes made in answer to one observation."""
         for change in applied.changes:
             self._changes[change.knob].append((observed_ns, decided_ns, applied.t_ns, change))
 
@@ -62,7 +62,7 @@ class Recorder:
         return samples
 
     def changes(self) -> dict[str, ChangeRecords]:
-        """Return the changes by knob, a row for each changed target."""
+        """Return the changes by knob, one row per changed target."""
         return {name: _joined(name, rows) for name, rows in self._changes.items()}
 
 
@@ -97,7 +97,7 @@ class _Blocks:
 
 
 def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecords:
-    """Return the rows of one knob's changes as one array a column."""
+    """Return the rows of one knob's changes as one array per column."""
     counts = [len(change.targets) for _, _, _, change in rows]
 
     def spread(column: int) -> Ints:
@@ -119,9 +119,10 @@ def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecord
 
 
 def _nothing_new(taken_ns: list[Ints | None]) -> np.ndarray | None:
-    """Return at which samples a queue showed what an earlier one had, or nothing of this trial.
+    """Return which samples have no new values of a queue, shape (samples, queues).
 
-    Shape (samples, queues); None if every reading was of its own time.
+    Such a sample repeats an earlier one, or its values are from before the trial. None if all
+    values were taken at the time of their reading.
     """
     rows = [row for row in taken_ns if row is not None]
     if not rows or len(rows) < len(taken_ns):

@@ -1,8 +1,8 @@
-"""How a running trial looks at one moment: a small file that is replaced whole, never changed.
+"""Snapshots of a running trial: a small file that is replaced atomically.
 
-`LiveObserver` writes it while the trial runs; who watches reads it. The file is the magic
-`CLOSLIVE`, then packed arrays (`orchestration.model.codec`). It is no record: it is gone with the
-trial's hidden work folder, and nothing is computed from it but what a viewer shows.
+`LiveObserver` writes it while the trial runs, and viewers read it. The file is the magic
+`CLOSLIVE`, then packed arrays (`orchestration.model.codec`). It is not a record: it is deleted with
+the trial's hidden work folder, and only viewers use it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from orchestration.model.records import Applied, Change, Columns, Floats, Ints, 
 from orchestration.model.signals import recorded
 from orchestration.model.trial import TrialSpec
 
-# Where a trial's snapshot is in its work folder, and what tells of the trial itself.
+# Files in a trial's work folder: its snapshot, and the description of the trial.
 SNAPSHOT_FILE, ABOUT_FILE = "live.bin", "live.json"
 SNAPSHOT_FORMAT = 2
 _MAGIC = b"CLOSLIVE"
 
-# At most so often on a clock of the wall.
+# Shortest interval between snapshots in wall time.
 EVERY_S = 0.25
-# Where only samples can be counted: some 50 snapshots while flows arrive, and not of every sample:
-# in a guest a snapshot costs a twentieth of what a sample of 40 queues costs with its traffic.
+# If only samples can be counted: about 50 snapshots while flows arrive, but not one per sample. In
+# a guest a snapshot costs a twentieth of a sample of 40 queues with its traffic.
 _SNAPSHOTS, _LEAST_SAMPLES = 50, 10
 _RECENT = 6
-# The recorded signals of queues: those of a snapshot, and those that it also has of the one before.
+# The recorded signals of queues: those in a snapshot, and those it also has at an earlier time.
 _SIGNALS = tuple(signal.key for signal in recorded("queue"))
 _CUMULATIVE = tuple(signal.key for signal in recorded("queue") if signal.cumulative)
 
 
 class SnapshotError(ValueError):
-    """The bytes are no snapshot, or one of another format."""
+    """The bytes are not a snapshot, or one of another format."""
 
 
 @dataclass(frozen=True)
 class Turned:
-    """One change of a knob: when, at how many targets, and each column's range over them."""
+    """One change of a knob: its times, the number of targets, and each column's range."""
 
     t_ns: int
     applied_ns: int
@@ -56,13 +56,13 @@ class Turned:
 
 @dataclass(frozen=True)
 class Snapshot(Columns):
-    """A reading of all queues, arrays of shape (queues,), and how the trial stands.
+    """A reading of all queues, arrays of shape (queues,), and the state of the trial.
 
     `values` are the recorded signals, `before` the cumulative ones at `before_ns`, some samples
-    ago; `mean_bytes` and `peak_bytes` are of each queue's samples since then. `settings` has the
-    knobs by name and column. `flows_done` is -1 where the backend learns it at the end.
-    `late_samples` counts the readings that were over half a period off their time, `changes` the
-    answers of the tuner; `recent` has the last of them, newest last.
+    ago. `mean_bytes` and `peak_bytes` cover each queue's samples since then. `settings` has the
+    knobs by name and column. `flows_done` is -1 if the backend learns it only at the end.
+    `late_samples` counts readings that were more than half a period off their time, `changes` the
+    tuner's answers. `recent` has the last changes, newest last.
     """
 
     t_ns: int
@@ -94,7 +94,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
-    """Return the snapshot of `encode_snapshot`'s bytes. Raises SnapshotError on any others."""
+    """Return what `encode_snapshot` was given. Raises SnapshotError for any other bytes."""
     if not data.startswith(_MAGIC):
         raise SnapshotError("no snapshot of a trial")
     try:
@@ -112,11 +112,11 @@ def decode_snapshot(data: bytes) -> Snapshot:
 
 
 class LiveObserver:
-    """Writes how a trial stands into `folder`, which its viewers know, and never stops the trial.
+    """Writes snapshots of a trial into `folder`, where viewers look. It never stops the trial.
 
-    `flows_done` says how many flows have ended, -1 if that is not known yet. Snapshots are at least
-    `EVERY_S` of wall time apart. With `by_samples`, where the only clock is the trial's own, every
-    so many samples make one instead, so that a trial has some 50 to 200 of them.
+    `flows_done` returns how many flows have ended, -1 if that is not known yet. Snapshots are at
+    least `EVERY_S` of wall time apart. With `by_samples`, for trials that have no wall clock, one
+    is written every so many samples, which makes 50 to 200 snapshots per trial.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LiveObserver:
             self._write(observation)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Take the changes that one observation was answered by."""
+        """Take the changes made in answer to one observation."""
         self._changes += 1
         self._recent += [(observed_ns, applied.t_ns, change) for change in applied.changes]
 
@@ -190,7 +190,7 @@ class LiveObserver:
         )
         try:
             write_whole(self._path, encode_snapshot(snapshot))
-        except OSError:  # a full disk: the view ends, the trial goes on
+        except OSError:  # a full disk: the live view ends, the trial continues
             self._broken = True
         self._before, self._summed = now, 0
         self._written += 1

@@ -1,1 +1,1 @@
-"""BPF programs: their sources, compiled on the host, loaded in the guest."""
+"""BPF programs: their sources, compiling on the host, loading in the guest."""

@@ -1,6 +1,6 @@
-"""Compiles the BPF programs on the host, once: objects are kept in the user's cache.
+"""Compiles the BPF programs on the host, once, into the user's cache.
 
-~/.cache/closloop/bpf/<hash>.o      or under $XDG_CACHE_HOME; the hash is of source and flags
+~/.cache/closloop/bpf/<hash>.o      or under $XDG_CACHE_HOME; hash of source and flags
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENTRY_BITS = 12
 
 
 def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
-    """Return the compiled flow table, made now if the cache has none.
+    """Return the path of the compiled flow table, after compiling it if it is not in the cache.
 
     Raises:
         NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.

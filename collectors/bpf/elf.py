@@ -1,4 +1,4 @@
-"""Takes a BPF program out of its object file: one program, zeroed global data, no calls.
+"""Reads a BPF program from its object file: one program, zeroed global data, no calls.
 
 Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bpf/llvm_reloc.rst.
 """
@@ -17,12 +17,12 @@ _PSEUDO_MAP_VALUE = 2
 
 
 class ObjectError(ValueError):
-    """The file is no BPF object that this reader takes."""
+    """The file is not a BPF object that this reader supports."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Instructions, and the places among them that hold an address in the global data.
+    """Instructions, and their references to the global data.
 
     `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
     """
@@ -32,7 +32,7 @@ class Program:
     data_bytes: int
 
     def linked(self, map_fd: int) -> bytes:
-        """Return the instructions with the data's addresses in the map open at `map_fd`."""
+        """Return the instructions with references resolved to the map open at `map_fd`."""
         code = bytearray(self.code)
         for at, offset in self.references:
             code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_MAP_VALUE << 4
@@ -53,7 +53,7 @@ class _Section:
 
 
 def read_program(data: bytes, section: str = "tc") -> Program:
-    """Return the program in an object's section. Raises ObjectError with what does not fit."""
+    """Return the program in an object's section. Raises ObjectError if it is not supported."""
     try:
         return _read(data, section)
     except (struct.error, IndexError, ValueError) as error:
@@ -118,7 +118,7 @@ def _payload(data: bytes, section: _Section) -> bytes:
 
 
 def _relocations(data: bytes, section: _Section) -> list[tuple[int, int, int, int | None]]:
-    """Return (offset, kind, symbol, addend), without addend where the code holds it."""
+    """Return (offset, kind, symbol, addend); the addend is None where the code holds it."""
     result: list[tuple[int, int, int, int | None]] = []
     for at in range(section.offset, section.offset + section.size, section.entry_size or 16):
         offset, info = struct.unpack_from("<QQ", data, at)

@@ -22,14 +22,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LoadError(OSError):
-    """The kernel refused a map or a program; the text ends with what its verifier says."""
+    """The kernel refused a map or a program; the text ends with the verifier's message."""
 
 
 class LoadedProgram:
-    """A traffic-control program in the kernel, with data of its own: `memory`, shared with it."""
+    """A traffic-control program in the kernel. `memory` is its data, shared with this process."""
 
     def __init__(self, program: Program, name: str) -> None:
-        """Load it. Raises LoadError."""
+        """Load the program. Raises LoadError."""
         size = -(-program.data_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         label = name.encode()[:15]
         self._map = _bpf(
@@ -43,9 +43,9 @@ class LoadedProgram:
         self._program = _load(program.linked(self._map), label)
 
     def watch_departures(self, ifindex: int) -> None:
-        """Show the program all that this interface sends, before it is queued.
+        """Pass every packet that this interface sends to the program, before it is queued.
 
-        The interface is of the namespace that this process is in. Raises LoadError.
+        The interface is in the current namespace of this process. Raises LoadError.
         """
         attributes = struct.pack("=4I", ifindex, self._program, _TCX_EGRESS, 0)
         _bpf(_PROG_ATTACH, attributes, f"attach to interface {ifindex}")
@@ -65,7 +65,7 @@ def _load(code: bytes, label: bytes) -> int:
     try:
         return _bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
     except LoadError as error:
-        # once more, to hear why
+        # load again with a log, to get the verifier's reason
         try:
             _bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
         except LoadError:

@@ -1,13 +1,13 @@
-"""Flow tables: which flows each queue has seen lately, and what PET's state takes from them.
+"""Flow tables: the recent flows of each queue, and the figures of PET's state computed from them.
 
 A table belongs to a switch. Its memory is shared with the BPF program on the switch's ports
-(collectors/bpf/flow_table.bpf.c, whose layout is repeated here), which adds and updates entries;
-they are read, and removed, here. Neither needs a system call. Removing is PET's two clean-ups
-("PET", section 4.5.1): on schedule all expired entries, and above a share of the memory used a part
-of them, the oldest.
+(collectors/bpf/flow_table.bpf.c, whose layout is repeated here). That program adds and updates
+entries; this module reads and removes them. Neither needs a system call. Removal follows the two
+clean-ups of PET (section 4.5.1): all expired entries on schedule, and the oldest part of them when
+more than a share of the memory is in use.
 
-Time is counted in slots, of one decision each. An entry is expired once its flow was last seen
-`window` slots ago (PET's k, equation 3).
+Time is counted in slots of one decision each. An entry expires when its flow has not been seen for
+`window` slots (PET's k, equation 3).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from numpy.typing import NDArray
 from orchestration.model.records import Ints
 
 WINDOW_SLOTS = 3
-# A flow of more is an elephant, up to here it is a mouse (PET, section 4.2.1).
+# Up to this size a flow is a mouse, above it an elephant (PET, section 4.2.1).
 ELEPHANT_BYTES = 1_000_000
 CLEANUP_EVERY_SLOTS = 10
 # Share of the entries in use above which this share of the expired ones is removed at once.
 THRESHOLD_SHARE = 0.75
 REMOVED_SHARE = 0.5
 
-# A table is its head, a slot of 4 bytes for each entry, and the entries.
+# A table is its head, the slot of each entry (4 bytes each), and the entries.
 HEAD_BYTES, SLOT_BYTES, ENTRY_BYTES = 64, 4, 32
 _ENTRY_WORDS = ENTRY_BYTES // 8
 _CLASSES = 4
 # Words of an entry: key (hash, interface), addresses, bytes, then header length and class.
 _KEY, _ENDS, _BYTES, _LAST = 0, 1, 2, 3
 _CLASS_SHIFT = 32
-# Words of 32 bits in the head, then of 64.
+# Indices of 32-bit words in the head, then of 64-bit words.
 _SLOT, _WINDOW, _USED = 0, 1, 2
 _TAKEN_OVER, _NOT_COUNTED = 2, 3
 
 
 @dataclass(frozen=True)
 class FlowReading:
-    """Of the flows seen within the window, shapes (queues,): see `Observation`."""
+    """Figures of the flows seen within the window, shapes (queues,)."""
 
     incast_degree: Ints
     mice_flows: Ints
@@ -54,9 +54,9 @@ class FlowReading:
 def per_queue(
     queue: Ints, receiver: Ints, sender: Ints, seen_bytes: Ints, queues: int, hosts: int
 ) -> FlowReading:
-    """Count flows by queue. The arrays have an entry a flow and queue, shapes (entries,).
+    """Count flows by queue. The arrays have one entry per flow and queue, shapes (entries,).
 
-    `receiver` and `sender` number hosts; `seen_bytes` is the flow's payload so far.
+    `receiver` and `sender` are numbers of hosts; `seen_bytes` is the flow's payload so far.
     """
     big = seen_bytes > ELEPHANT_BYTES
     pairs = np.unique((queue * hosts + receiver) * hosts + sender)
@@ -70,9 +70,9 @@ def per_queue(
 class FlowTables:
     """The tables of all switches.
 
-    `memories` are theirs, one a switch; `places` has each queue's interface, unique in the fabric,
-    and traffic class; `hosts` numbers the hosts by each of their addresses (four bytes); a slot is
-    over after `readings_per_slot` readings.
+    `memories` has one shared memory per switch. `places` has each queue's interface, unique in the
+    fabric, and traffic class. `hosts` maps each address (four bytes) to the number of its host. A
+    slot ends after `readings_per_slot` readings.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class FlowTables:
         self._host_of = np.array([item[1] for item in known], dtype=np.int64)
         self._readings_per_slot = readings_per_slot
         self._window = window_slots
-        # The first slot, so that a free entry, of slot 0, looks expired.
+        # Start at this slot, so that a free entry, which has slot 0, looks expired.
         self._slot = window_slots
         self._readings = self._slots = 0
         self._scheduled = _Cleanup()
@@ -103,7 +103,7 @@ class FlowTables:
             table.head[_SLOT] = self._slot
 
     def read(self) -> FlowReading:
-        """Count the flows of the last slots, then clean up, and begin the next slot if it is time.
+        """Count the flows of the last slots, clean up, and begin the next slot if it is due.
 
         Packets that come later belong to the next reading.
         """
@@ -151,7 +151,7 @@ class FlowTables:
                 self._threshold.removed += table.remove_expired(before, REMOVED_SHARE)
 
     def facts(self) -> dict[str, Any]:
-        """Return what a trial's record says of the tables, JSON-ready."""
+        """Return facts about the tables for the trial's record, JSON-ready."""
         entries = max((len(table.entries) for table in self._tables), default=0)
         return {
             "window_slots": self._window,
@@ -168,7 +168,10 @@ class FlowTables:
 
 
 def _queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
-    """Number the queues by interface * 4 + class; what is of no class goes to a port's first."""
+    """Return each queue's number, indexed by interface * 4 + class.
+
+    A class that a port does not have counts as the port's first one.
+    """
     size = 1 + max((ifindex for ifindex, _ in places), default=0)
     numbers = np.zeros((size, _CLASSES), dtype=np.int64)
     for queue, (ifindex, klass) in enumerate(places):

@@ -1,4 +1,4 @@
-"""Reads the hosts' signals: TCP counters in /proc, of hosts that are network namespaces here."""
+"""Reads hosts' TCP counters from /proc. The hosts are network namespaces of this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from orchestration.model.records import Samples
 
-# Where the hosts' signals are: table and name in /proc/net/snmp or netstat.
+# Table and name of the hosts' signals in /proc/net/snmp or netstat.
 _HOST_COUNTERS = {
     "retransmits": (b"Tcp:", b"RetransSegs"),
     "timeouts": (b"TcpExt:", b"TCPTimeouts"),
@@ -20,7 +20,7 @@ _HOST_COUNTERS = {
 
 
 class HostCounters:
-    """Reads every host's TCP counters from /proc, one open file a host and table.
+    """Reads every host's TCP counters from /proc, with one open file per host and table.
 
     `enter` moves this process into the network namespace of a host.
     """
@@ -36,9 +36,10 @@ class HostCounters:
         self._rows: list[np.ndarray] = []
 
     def sample(self, t_ns: int) -> None:
-        """Keep one reading; of the text, 5 KB a host, nothing.
+        """Keep the numbers of one reading, but not its text of 5 KB per host.
 
-        Thousands of scattered pages would be kept, each a mapping of the host: see `Recorder`.
+        The text would occupy thousands of scattered pages, each a mapping on the guest's host: see
+        `Recorder`.
         """
         self._t_ns.append(t_ns)
         texts = (b"".join(os.pread(fd, 16_384, 0) for fd in files) for files in self._files)
@@ -54,9 +55,9 @@ class HostCounters:
 
 
 def proc_counters(text: bytes) -> list[int]:
-    """Return `_HOST_COUNTERS` of snmp and netstat: a line of names, then one of values.
+    """Return `_HOST_COUNTERS` from snmp and netstat: a line of names, then one of values.
 
-    This runs in the loop: of some 40 lines it splits the three that are wanted.
+    This runs in the loop, so of some 40 lines it splits only those that are needed.
     """
     values: dict[bytes, list[bytes]] = {}
     found = []

@@ -1,4 +1,4 @@
-"""Asks several namespaces for a netlink dump: with plain sockets, or all with one system call."""
+"""Requests netlink dumps from several namespaces, with plain sockets or with one system call."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ SEND, RECEIVE = 26, 27
 
 
 class DumpError(OSError):
-    """The kernel refused a dump, or it cannot be asked for."""
+    """The kernel refused a dump, or it cannot be requested."""
 
 
 class RingError(OSError):
-    """The kernel has no io_uring, or did not take its entries."""
+    """The kernel has no io_uring, or did not accept its entries."""
 
 
 class Ring:
-    """Up to `entries` operations that are written once and carried out many times.
+    """Up to `entries` io_uring operations that are written once and run many times.
 
-    The kernel carries them out in order as they are handed in. None waits: a netlink answer is
-    ready once its request is sent, and an operation that would have to wait fails with EAGAIN.
+    The kernel runs them in order of submission. None blocks: a netlink answer is ready once its
+    request is sent, and an operation that would block fails with EAGAIN.
     Raises RingError if the kernel has no io_uring.
     """
 
@@ -56,7 +56,7 @@ class Ring:
         self._mask = struct.unpack_from("=I", self._cq, cq[2])[0]
 
     def close(self) -> None:
-        """Give the ring back to the kernel."""
+        """Close the ring."""
         os.close(self._fd)
 
     def write(
@@ -67,7 +67,7 @@ class Ring:
         struct.pack_into("=BBHiQQIIQ", self._sqes, number * _SQE_BYTES, *values)
 
     def run(self, count: int) -> dict[int, int]:
-        """Carry out the first `count` entries: for each tag the bytes, or a negative error."""
+        """Run the first `count` entries; return the bytes, or a negative error, of each tag."""
         (tail,) = struct.unpack_from("=I", self._sq, self._sq_at[1])
         for number in range(count):
             place = self._sq_at[6] + 4 * ((tail + number) % self._slots)
@@ -90,18 +90,18 @@ class Ring:
 class Exchange(Protocol):
     """Sends one request to every namespace and collects the answers.
 
-    `calls` is how many system calls the last time took.
+    `calls` is how many system calls the last exchange took.
     """
 
     buffer: bytearray
     calls: int
 
     def ask(self) -> list[tuple[int, int]]:
-        """Return where each namespace's complete answer stands in `buffer`: (start, end)."""
+        """Return the (start, end) of each namespace's complete answer in `buffer`."""
 
 
 def ends(buffer: bytearray, at: int, end: int) -> bool:
-    """Say whether the messages between two offsets finish a dump; raise DumpError if refused."""
+    """Return whether the messages between two offsets end a dump. Raises DumpError if refused."""
     while at + 16 <= end:
         length, kind = struct.unpack_from("=IH", buffer, at)
         if kind == NLMSG_DONE:
@@ -113,7 +113,7 @@ def ends(buffer: bytearray, at: int, end: int) -> bool:
 
 
 class SocketExchange:
-    """Two system calls a namespace, one more for every further 32 KB of its answer."""
+    """Takes two system calls per namespace, and one more per further 32 KB of its answer."""
 
     def __init__(self, sockets: Sequence[socket.socket], request: bytes) -> None:
         self._sockets = sockets
@@ -123,7 +123,7 @@ class SocketExchange:
         self.calls = 0
 
     def ask(self) -> list[tuple[int, int]]:
-        """Ask one namespace after the other; `receives` says how many calls each answer took."""
+        """Ask one namespace after the other; `receives` has the number of calls per answer."""
         at = 0
         places = []
         self.receives = []
@@ -144,10 +144,10 @@ class SocketExchange:
 
 
 class RingExchange:
-    """One system call for all namespaces: a ring whose entries are written once.
+    """Takes one system call for all namespaces: a ring whose entries are written once.
 
-    Plain sockets show how many receives an answer takes; an answer that has grown is asked for
-    again with them. Raises RingError if the kernel has no io_uring.
+    Plain sockets first show how many receives each answer takes. If an answer has grown, they ask
+    again. Raises RingError if the kernel has no io_uring.
     """
 
     def __init__(self, sockets: Sequence[socket.socket], request: bytes) -> None:
@@ -159,7 +159,7 @@ class RingExchange:
         self.calls = 0
 
     def ask(self) -> list[tuple[int, int]]:
-        """Ask all namespaces at once; the first time one after the other."""
+        """Ask all namespaces at once; the first time, one after the other."""
         if self._ring is not None:
             places = self._collect(self._ring.run(self._entries))
             if places is not None:
@@ -173,14 +173,14 @@ class RingExchange:
         return places
 
     def _drain(self) -> None:
-        """Take what is left of answers that were not received to their end."""
+        """Discard the rest of answers that were not received completely."""
         for netlink in self._sockets:
             with suppress(BlockingIOError):
                 while True:
                     netlink.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
 
     def _prepare(self, receives: list[int]) -> None:
-        """Write the entries: for each namespace a send, then its receives."""
+        """Write the ring's entries: for each namespace a send, then its receives."""
         self._entries = sum(1 + count for count in receives)
         self._ring = Ring(self._entries)
         self._room = bytearray(_RECEIVE_BYTES * sum(receives))
@@ -201,7 +201,7 @@ class RingExchange:
             self._chains.append(chain)
 
     def _collect(self, lengths: dict[int, int]) -> list[tuple[int, int]] | None:
-        """Return where the answers stand; None if one is not complete."""
+        """Return the (start, end) of each answer; None if one is not complete."""
         places = []
         for chain in self._chains:
             start = end = chain[0] * _RECEIVE_BYTES
@@ -210,7 +210,7 @@ class RingExchange:
                 if length < 0:
                     return None
                 at = slot * _RECEIVE_BYTES
-                if at != end:  # close the gap that a receive with less than its room leaves
+                if at != end:  # close the gap that a short receive leaves
                     self._room[end : end + length] = self._room[at : at + length]
                 end += length
             if not ends(self._room, start, end):

@@ -1,4 +1,4 @@
-"""Reads what the ns-3 program says of its queues, hosts and flow tables: rows of 64-bit words."""
+"""Decodes the ns-3 program's readings of queues, hosts and flow tables: rows of 64-bit words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUEUE_COUNTERS, HOST_COUNTERS, _TABLE_COLUMNS = 8, 4, 4
 # Columns of a queue's counters: its signals, then its thresholds.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
-# The thresholds among a queue's columns, as the program is set to them.
+# The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
 
@@ -34,7 +34,7 @@ def thresholds(known: Ints) -> dict[str, Any]:
 
 
 class FlowWindow:
-    """What the program's flow table says, slot by slot (see `collectors.readers.flows`)."""
+    """Reads the program's flow tables, slot by slot (see `collectors.readers.flows`)."""
 
     def __init__(
         self, ask: Callable[[int, int], Ints], testbed: Testbed, readings_per_slot: int
@@ -46,7 +46,7 @@ class FlowWindow:
         self._readings = self._slot = 0
 
     def read(self) -> FlowReading:
-        """Count the flows of the last slots, and begin the next slot if it is time."""
+        """Count the flows of the last slots, and begin the next slot if it is due."""
         before = self._slot - WINDOW_SLOTS
         self._readings += 1
         if self._readings % self._readings_per_slot == 0:

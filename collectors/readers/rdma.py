@@ -7,8 +7,8 @@
     nic.counters      {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
                       -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
 
-`agent.dcqcn` has the parameters. A write that fails half-way is undone. `previous` includes what
-the NIC changes by itself along with a write, so writing `previous` back undoes all of it.
+`agent.dcqcn` has the parameters. A write that fails half-way is undone. `previous` includes the
+parameters that the NIC changes by itself along with a write, so writing it back undoes everything.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ SOURCES = ("hw", "port", "ethtool", "rdma")
 
 _MLXCONFIG = ("mlxconfig", "mstconfig")
 _MLXCONFIG_TIMEOUT_S = 20.0
-# In hw_counters beside the counters: how long the driver keeps values, in ms.
+# A file in hw_counters that is not a counter: how long the driver caches values, in ms.
 _NO_COUNTERS = ("lifespan",)
 
 
 class Places(NamedTuple):
-    """Where the kernel's files are; others than these are for tests."""
+    """Folders of the kernel's files; tests use others."""
 
     net: str = "/sys/class/net"
     infiniband: str = "/sys/class/infiniband"
@@ -44,7 +44,7 @@ HERE = Places()
 
 
 def capabilities(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
-    """Return what the NIC offers; mlxconfig's text is "" where it is not installed or refuses."""
+    """Return what the NIC offers; mlxconfig's text is "" if it is not installed or fails."""
     interface = _interface(request, places)
     files = parameter_files(interface, places)
     pci = pci_address(interface, places)
@@ -133,7 +133,7 @@ def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
 
 
 def parameter_files(interface: str, places: Places = HERE) -> dict[str, tuple[str, str]]:
-    """Return the surface and file of each parameter that the NIC has; debugfs goes first."""
+    """Return the surface and file of each parameter that the NIC has, debugfs preferred."""
     ecn = os.path.join(places.net, interface, "ecn")
     debugfs = os.path.join(
         places.debugfs, "mlx5", pci_address(interface, places) or "none", "cc_params"
@@ -212,7 +212,7 @@ def _write(path: str, name: str, value: int) -> None:
 
 
 def _put_back(files: dict[str, tuple[str, str]], previous: dict[str, int]) -> list[str]:
-    """Write back what differs; return what cannot be."""
+    """Write back parameters that differ; return those that cannot be written."""
     left = []
     for parameter in PARAMETERS:
         name = parameter.name
@@ -226,7 +226,7 @@ def _put_back(files: dict[str, tuple[str, str]], previous: dict[str, int]) -> li
 
 
 def _enabled(interface: str, places: Places) -> dict[str, list[int]]:
-    """Return the priorities that react to CNPs and that send them, where sysfs says."""
+    """Return the priorities that react to CNPs and those that send them, if sysfs shows them."""
     result = {}
     for side in ("roce_rp", "roce_np"):
         folder = os.path.join(places.net, interface, "ecn", side, "enable")
@@ -263,7 +263,7 @@ def _folder(port_folder: str, name: str) -> dict[str, Any]:
 
 
 def _rdma_statistics(request: dict[str, Any]) -> dict[str, Any]:
-    """Return `rdma statistic` as it is printed: it also has the optional counters."""
+    """Return the output of `rdma statistic`, which includes the optional counters."""
     program = find_program("rdma")
     if program is None:
         raise OperationError("has no rdma")

@@ -5,8 +5,8 @@
     red.set    {changes: [[index, kmin_bytes, kmax_bytes, max_p], ...]} -> as red.read, afterwards
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, max_p] of one
-queue, in the order of `red.open`. Counters are as the kernel has them: packets, marks and drops
-wrap at 32 bits. A change keeps what is queued.
+queue, in the order of `red.open`. Counters are the kernel's own: packets, marks and drops wrap at
+32 bits. A change does not drop queued packets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RedQueues:
         self._parents: list[int] = []
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Remember the queues. Raises OperationError for those that are not there."""
+        """Remember the queues. Raises OperationError if one does not exist."""
         self._names = [f"{interface} ({int(handle):#x})" for interface, handle in request["queues"]]
         self._places = []
         for interface, handle in request["queues"]:

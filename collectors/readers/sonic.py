@@ -1,18 +1,18 @@
-"""A SONiC switch's queues, through its Redis: counters read, WRED profiles set and read back.
+"""A SONiC switch's queues through Redis: reads counters, sets WRED profiles and reads them back.
 
     sonic.capabilities {}          what the switch offers (`sonic_places.capabilities`)
     sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
     sonic.read {}                  -> a reading of the opened queues
     sonic.set {changes: [[index, kmin_bytes, kmax_bytes, pmax], ...]}   -> a reading afterwards
     sonic.dump {tables: [...]}     -> rows of CONFIG_DB
-    sonic.restore {tables: {...}}  -> what was changed to have these rows and no others
+    sonic.restore {tables: {...}}  -> the changes made, so that exactly these rows remain
 
-A reading has `rows`, one a queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
+A reading has `rows`, one per queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
 dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does not offer a number.
-Thresholds are what ASIC_DB says. `t_ns` is when each row's counters were read from the ASIC, on
-this device's CLOCK_MONOTONIC, with which SONiC stamps them; `peak_bytes` are the watermarks, which
-are no depths but the most within the watermarks' last poll; `pauses` PFC frames received and sent,
-by port and priority.
+Thresholds are those in ASIC_DB. `t_ns` is when each row's counters were read from the ASIC, on this
+device's CLOCK_MONOTONIC, with which SONiC stamps them. `peak_bytes` are the watermarks: not depths,
+but the highest ones within the watermarks' last poll. `pauses` are PFC frames received and sent, by
+port and priority.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _PRIORITIES = range(8)
 _PAUSES = [f"SAI_PORT_STAT_PFC_{p}_{way}_PKTS" for way in ("RX", "TX") for p in _PRIORITIES]
 _ATTRIBUTES = ("MIN_THRESHOLD", "MAX_THRESHOLD", "DROP_PROBABILITY")
 
-# orchagent and syncd take well below a second for a change; longer means that it was refused.
+# orchagent and syncd apply a change in well below a second; longer means that it was refused.
 APPLY_TIMEOUT_S = 3.0
-# A value that stays the same, near the one asked for, has been rounded to itself after this long.
+# A value near the requested one that stays the same for this long is the rounded request.
 SETTLE_S = 0.1
 _LOOK_EVERY_S = 0.001
-# An ASIC's unit of thresholds is a cell of 80 to some thousand bytes.
+# ASICs round thresholds to cells of 80 to a few thousand bytes.
 _COARSEST_BYTES = 8192
 
-# Never makes a row: a profile that has been lost would come back with thresholds only.
+# Never creates a row: a lost profile would come back with thresholds only.
 _SET_EXISTING = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV))
@@ -70,11 +70,11 @@ Values = tuple[int, int, int]  # kmin and kmax in bytes, drop probability in per
 
 
 class _Gone(OperationError):  # noqa: N818 (names what is so)
-    """An object that was there when the queues were looked for is no more."""
+    """An object that existed when the queues were looked up is gone."""
 
 
 class Queues:
-    """The queues that were opened. Found anew when Redis has restarted."""
+    """The queues that were opened. They are looked up again after a restart of Redis."""
 
     def __init__(self, redis: Redis, queues: Sequence[Any]) -> None:
         self._redis = redis
@@ -91,7 +91,7 @@ class Queues:
         self._ports = {place.port: place.port_oid for place in self._places}
 
     def open(self) -> dict[str, Any]:
-        """Read all queues; counters just turned on are given time for their first poll."""
+        """Read all queues. Counters that were just turned on get time for their first poll."""
         until = time.monotonic() + APPLY_TIMEOUT_S
         while True:
             reading = self.read()
@@ -113,7 +113,7 @@ class Queues:
         return self._steadily(lambda: self._set(wanted))
 
     def _steadily(self, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Do it, and again from the start if Redis or the switch's daemons were restarted."""
+        """Call `do`, and call it again if Redis or the switch's daemons were restarted."""
         until = time.monotonic() + APPLY_TIMEOUT_S
         while True:
             try:
@@ -207,7 +207,7 @@ class Queues:
         ]
 
     def _time_ns(self, place: Place, stamps: dict[str, int], now_ns: int) -> int:
-        """When the oldest of a queue's numbers was read; at the worst a whole poll ago."""
+        """Return when the oldest of a queue's numbers was read: at worst one poll ago."""
         used = ["QUEUE"]
         used += ["PFCWD"] if place.depth else []
         used += ["WRED_ECN_QUEUE"] if place.marks else []
@@ -228,7 +228,7 @@ class Queues:
         return self._read()
 
     def _write(self, wanted: dict[int, Values]) -> None:
-        """One write a profile, all fields together: no daemon can see kmin above kmax."""
+        """Write each profile's fields together, so that no daemon can see kmin above kmax."""
         commands = []
         for index, (kmin, kmax, percent) in wanted.items():
             place = self._places[index]
@@ -246,7 +246,7 @@ class Queues:
                 )
 
     def _await(self, wanted: dict[int, Values], before: dict[int, list[int]]) -> None:
-        """Look at ASIC_DB until it has what was asked for, or what that is rounded to."""
+        """Poll ASIC_DB until it has the requested values, or what they are rounded to."""
         start = time.monotonic()
         waiting = set(wanted)
         while waiting:
@@ -286,7 +286,7 @@ class Queues:
         return True
 
     def _asic(self, indices: Iterable[int]) -> dict[int, list[int]]:
-        """What the ASIC has: kmin, kmax and percent of each colour, by queue."""
+        """Return the ASIC's kmin, kmax and percent of each colour, by queue."""
         order = list(indices)
         replies = self._redis.run(self._asic_commands(order))
         result: dict[int, list[int]] = {}
@@ -323,7 +323,7 @@ def _rounded(want: int, grid: int) -> int:
 
 
 def _stamps(flat: Sequence[str]) -> dict[str, int]:
-    """When each group of counters was last read; without those that the release does not stamp."""
+    """Return when each group of counters was last read, without groups that are not stamped."""
     found: dict[str, int] = {}
     for name, value in zip(flat[::2], flat[1::2]):
         for group, (prefix, _, _) in GROUPS.items():

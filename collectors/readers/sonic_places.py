@@ -1,4 +1,4 @@
-"""What a SONiC switch has: its release and counters, and where its queues are found in Redis."""
+"""A SONiC switch's capabilities, and the locations of its queues in Redis."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MARKS = "SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS"
 _MARKS_CAPABILITY = "QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_ECN_MARKED_PKT_COUNTER"
 _MARKS_GROUP = "WRED_ECN_QUEUE"
 
-# Groups of counters: their name in COUNTERS:TIME_STAMP, and what they do where FLEX_COUNTER_TABLE
-# says nothing: polled, and how often in ms (flexcounterorch.cpp, portsorch.cpp).
+# Groups of counters: their name in COUNTERS:TIME_STAMP, and the defaults if FLEX_COUNTER_TABLE has
+# no entry: whether polled, and the interval in ms (flexcounterorch.cpp, portsorch.cpp).
 GROUPS = {
     "PORT": ("PORT_STAT_COUNTER", True, 1000),
     "QUEUE": ("QUEUE_STAT_COUNTER", True, 10_000),
@@ -55,12 +55,12 @@ class Place:
 
 
 def whole(text: str | None) -> int | None:
-    """Return the number that a field holds; None if there is no field, or no number in it."""
+    """Return the number that a field holds; None if the field is missing or not a number."""
     return int(text) if text is not None and _NUMBER.match(text) else None
 
 
 def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
-    """Return what the switch offers, JSON-ready. Raises OperationError if it is no SONiC switch."""
+    """Return what the switch offers, JSON-ready. Raises OperationError if it does not run SONiC."""
     metadata = redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost")
     if not metadata:
         raise OperationError(
@@ -89,7 +89,7 @@ def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
 
 
 def polls_ms(redis: Redis) -> dict[str, int]:
-    """Return the poll of each group of counters in ms, without groups that are off.
+    """Return the poll interval of each group of counters in ms, without groups that are off.
 
     The PFC watchdog's group is on if a port is watched.
     """
@@ -110,7 +110,7 @@ def polls_ms(redis: Redis) -> dict[str, int]:
 
 
 def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
-    """Find queues, given as [port, number, WRED profile]. Raises OperationError if one differs."""
+    """Find queues given as [port, number, WRED profile]. Raises OperationError if one differs."""
     oids = _queue_oids(redis)
     port_oids = redis.hash(COUNTERS_DB, "COUNTERS_PORT_NAME_MAP")
     bindings = _bindings(redis)
@@ -158,9 +158,9 @@ def find_places(redis: Redis, queues: list[Any]) -> list[Place]:
 
 
 def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
-    """Unicast queues' objects by port object and queue number.
+    """Return the objects of unicast queues by port object and queue number.
 
-    The number in COUNTERS_QUEUE_NAME_MAP is a position that counts multicast queues, too.
+    The number in COUNTERS_QUEUE_NAME_MAP is not used: it counts multicast queues too.
     """
     names, ports, indices, types = (
         redis.hash(COUNTERS_DB, f"COUNTERS_QUEUE_{part}_MAP")
@@ -175,7 +175,7 @@ def _queue_oids(redis: Redis) -> dict[tuple[str, int], str]:
 
 
 def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
-    """WRED profiles by port and queue."""
+    """Return the WRED profiles by port and queue."""
     found = {}
     for key, row in _rows(redis, CONFIG_DB, "QUEUE|*").items():
         parts = key.split("|")
@@ -188,7 +188,7 @@ def _bindings(redis: Redis) -> dict[tuple[str, int], str]:
 
 
 def _watched(redis: Redis) -> set[tuple[str, int]]:
-    """Queues that the PFC watchdog reads: those of the ports that it watches."""
+    """Return the queues that the PFC watchdog reads: those of the ports that it watches."""
     found = set()
     for key in _rows(redis, CONFIG_DB, "PFC_WD|*"):
         port = key.partition("|")[2]
@@ -199,7 +199,7 @@ def _watched(redis: Redis) -> set[tuple[str, int]]:
 
 
 def _wred_of(redis: Redis, oid: str, name: str) -> str:
-    """The ASIC's WRED object of a queue."""
+    """Return the ASIC's WRED object of a queue."""
     row = redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_QUEUE:{oid}")
     wred = row.get("SAI_QUEUE_ATTR_WRED_PROFILE_ID", "")
     if not wred or wred == "oid:0x0":
@@ -211,7 +211,7 @@ def _wred_of(redis: Redis, oid: str, name: str) -> str:
 
 
 def _colours(redis: Redis, profile: str) -> list[str]:
-    """The colours whose thresholds count. Those not set in the profile cannot be put back."""
+    """Return the colours that mark. All their fields must be set, or they cannot be restored."""
     row = redis.hash(CONFIG_DB, f"WRED_PROFILE|{profile}")
     ecn = row.get("ecn", "")
     used = [c for c in COLOURS if ecn == "ecn_all" or c in ecn.split("_")[1:]]
@@ -231,7 +231,7 @@ def _colours(redis: Redis, profile: str) -> list[str]:
 
 
 def _telemetry(redis: Redis) -> list[dict[str, Any]]:
-    """High Frequency Telemetry's profiles that stream the queues' depth; it is not in Redis."""
+    """Return the High Frequency Telemetry profiles that stream queue depths (not to Redis)."""
     found = []
     for key, row in _rows(redis, CONFIG_DB, "HIGH_FREQUENCY_TELEMETRY_GROUP|*").items():
         _, name, group, *more = [*key.split("|"), "", ""]
@@ -249,7 +249,7 @@ def _rows(redis: Redis, db: int, pattern: str) -> dict[str, dict[str, str]]:
 
 
 def _version(path: str) -> dict[str, str]:
-    """The keys of SONiC's version file, a flat YAML file."""
+    """Return the keys of SONiC's version file, a flat YAML file."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.read(65_536)

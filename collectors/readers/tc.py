@@ -1,8 +1,8 @@
 """Reads RED queues over routing netlink: backlog, bytes, packets, marks, drops, thresholds.
 
-One pass asks every namespace for its qdiscs, with one system call for all of them, and takes the
-counters of all queues out of the answers with a few array operations: where they stand is learned
-from the first pass, and checked at each later one.
+One pass asks every namespace for its qdiscs, with one system call for all of them. A few array
+operations then extract the counters of all queues. Their offsets are learned in the first pass and
+checked in each later one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RED_SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "droppe
 
 @dataclass(frozen=True)
 class QueueReading:
-    """Counters of all queues, shapes (queues,). `max_p` is the raw 32-bit probability."""
+    """Counters of all queues, shapes (queues,). `max_p` is the kernel's 32-bit probability."""
 
     qlen_bytes: Ints
     tx_bytes: Ints
@@ -51,7 +51,7 @@ class QueueReading:
         return {name: getattr(self, name) for name in RED_SIGNALS}
 
 
-# Fields and their places are in 32-bit words of a pass's buffer.
+# Fields of a queue; their places are indices of 32-bit words in a pass's buffer.
 _FIELDS = (
     "header", "ifindex", "handle", "bytes_low", "bytes_high", "packets", "backlog", "drops",
     "prob_drops", "tail_drops", "marked", "kmin", "kmax", "max_p",
@@ -61,8 +61,8 @@ _FIELDS = (
 class RedReader:
     """Reads the RED queues of several namespaces.
 
-    `exchange` asks the namespaces (see `DUMP_QDISCS`); `places` gives for each queue its
-    (namespace in the exchange's order, ifindex, handle of the RED).
+    `exchange` asks the namespaces (see `DUMP_QDISCS`). `places` has (namespace in the exchange's
+    order, ifindex, handle of the RED) of each queue.
     """
 
     def __init__(self, exchange: Exchange, places: Sequence[tuple[int, int, int]]) -> None:
@@ -148,7 +148,7 @@ class RedReader:
 
 
 def _attributes(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Netlink attributes between two offsets: kind -> (start, end) of the payload."""
+    """Return the netlink attributes between two offsets: kind -> (start, end) of the payload."""
     result = {}
     while at + 4 <= end:
         length, kind = struct.unpack_from("=HH", buffer, at)
@@ -167,7 +167,7 @@ class Unwrapped:
         self._total: dict[str, Ints] = {}
 
     def __call__(self, name: str, value: Ints) -> Ints:
-        """Return the counter `name` in 64 bits, now that the kernel says `value`."""
+        """Return the counter `name` in 64 bits, given the kernel's new `value`."""
         last = self._last.get(name)
         total = value if last is None else self._total[name] + ((value - last) & 0xFFFFFFFF)
         self._last[name], self._total[name] = value, total

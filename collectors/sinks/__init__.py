@@ -1,1 +1,1 @@
-"""Where records go besides the archive: line protocol, a spool on the disk, InfluxDB."""
+"""Destinations of records besides the archive: line protocol, a spool on disk, InfluxDB."""

@@ -1,6 +1,6 @@
-"""InfluxDB 2 through influxdb-client: one request, and what its answer means. Nothing is retried.
+"""InfluxDB 2 through influxdb-client: single requests and the meaning of answers, no retries.
 
-The one module that imports influxdb-client, and not before a connection is opened.
+Only this module imports influxdb-client, when a connection is opened.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, Literal
 
 from orchestration.model.errors import NotReadyError, TrialError
 
-# ok: it has all. later: try again, it is not our fault. refused: not with these settings.
+# ok: all was stored. later: try again, the fault is not ours. refused: not with these settings.
 Meaning = Literal["ok", "later", "refused", "too-large"]
 
 _TIMEOUT_MS = 20_000
-_FAST = 1  # of gzip's levels: four times the speed of the best for a fifth more bytes
+_FAST = 1  # gzip level: four times as fast as the best one, for a fifth more bytes
 _SHOWN_CHARACTERS = 200
 _NO_CONTENT = 204
 
 
 @dataclass(frozen=True)
 class Server:
-    """Where an InfluxDB 2 is, and who we are there. The token is in no text that is made of it."""
+    """Address of an InfluxDB 2 and our account there. No text made from it has the token."""
 
     url: str
     org: str
@@ -37,7 +37,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a request. `wait_s` is how long the server asks us to wait, 0 if it does not."""
+    """The result of a request. `wait_s` is how long the server asks us to wait, else 0."""
 
     meaning: Meaning
     text: str = ""
@@ -49,7 +49,7 @@ class InfluxConnection:
     """A connection to one server. Close it."""
 
     def __init__(self, server: Server, timeout_ms: int = _TIMEOUT_MS) -> None:
-        """Make ready; nothing is sent yet. Raises NotReadyError without influxdb-client."""
+        """Prepare; nothing is sent yet. Raises NotReadyError without influxdb-client."""
         try:
             from influxdb_client.client.influxdb_client import InfluxDBClient
             from influxdb_client.service.write_service import WriteService
@@ -70,7 +70,7 @@ class InfluxConnection:
         self._client.close()
 
     def write(self, lines: Sequence[str]) -> Answer:
-        """Send lines of line protocol, compressed, times in ns; return what the server says."""
+        """Send lines of line protocol, compressed, with times in ns; return the answer."""
         from influxdb_client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
@@ -94,9 +94,9 @@ class InfluxConnection:
         return Answer("ok")
 
     def query(self, flux: str) -> Iterator[list[str]]:
-        """Yield the rows of a Flux query's annotated CSV, headings and all, as lists of text.
+        """Yield the rows of a Flux query's annotated CSV, headings included, as lists of text.
 
-        Raises TrialError, with the server's words, if it gives none.
+        Raises TrialError, with the server's message, if the query fails.
         """
         from influxdb_client.rest import ApiException
         from urllib3.exceptions import HTTPError
@@ -109,7 +109,7 @@ class InfluxConnection:
             raise TrialError(answer.text, answer.remedy) from error
 
     def _failure(self, error: Any, what: str) -> Answer:
-        """Return what an exception means: the server's refusal, or no server at all."""
+        """Return the answer that an exception stands for: a refusal, or no server at all."""
         where = self.server.url
         if not hasattr(error, "status"):
             return Answer(
@@ -177,7 +177,7 @@ def _short(text: str) -> str:
 
 
 def _cause(error: Exception) -> str:
-    """Return the reason in a few words: urllib3 wraps it in the names of its objects."""
+    """Return the reason of an error in a few words, without urllib3's names of objects."""
     reason: object = error
     while True:
         inner = getattr(reason, "reason", None) or next(
@@ -190,7 +190,7 @@ def _cause(error: Exception) -> str:
 
 
 def _retry_after_s(error: Any) -> float:
-    """Return the seconds of the header Retry-After, 0 if it is not there or is a date."""
+    """Return the seconds of the header Retry-After, 0 if it is missing or is a date."""
     headers = error.headers or {}
     try:
         return max(0.0, float(headers.get("Retry-After", 0)))

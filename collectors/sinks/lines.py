@@ -1,4 +1,4 @@
-"""InfluxDB's line protocol: columns of a measurement as lines of text, a line a point."""
+"""InfluxDB's line protocol: columns of a measurement as lines of text, one per point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXT = str.maketrans({'"': r"\"", "\\": "\\\\"})
 
 
 def series(measurement: str, tags: Mapping[str, str]) -> str:
-    """Return how a series' lines begin: the measurement and its tags. Empty tags are left out."""
+    """Return the beginning of a series' lines: measurement and tags, without empty tags."""
     words = [f"{key}={_tag(value)}" for key, value in tags.items() if value]
     return ",".join([measurement, *words])
 
@@ -39,10 +39,10 @@ def text_field(value: str) -> str:
 
 
 def unique_times(t_ns: Column, codes: Column) -> Column:
-    """Return the times of points so that no two of a series have the same, shape (rows,).
+    """Return the times of points, made unique within each series, shape (rows,).
 
-    `codes` says which series a row is of. A point's time is its own, or, if that is not later, one
-    ns after the point before it: two points of one series and time would be one in the database.
+    `codes` has each row's series. A point keeps its time unless that is not after the point before
+    it; then it gets the next ns. Two points of one series and time would be one in the database.
     """
     times = np.array(t_ns, dtype=np.int64)
     order = np.argsort(codes, kind="stable")
@@ -62,7 +62,7 @@ def encode(
 ) -> list[str]:
     """Return a line for each row. `begins[codes[i]]` is row i's `series`, `times_ns` is absolute.
 
-    A field that is missing, or no number, is left out.
+    A field that is missing or NaN is left out.
     """
     if not len(times_ns):
         return []
@@ -93,7 +93,7 @@ def _some_absent(
     there: Column,
     times_ns: Column,
 ) -> list[str]:
-    """Return the lines of rows that lack fields: `there` (rows, fields) says which they have."""
+    """Return the lines of rows of which some lack fields; `there` (rows, fields) says which."""
     names = list(kinds)
     values = list(zip(*shown.values(), strict=True))
     patterns, which = np.unique(there, axis=0, return_inverse=True)

@@ -1,9 +1,9 @@
-"""What is written to InfluxDB: measurements, their tags, their fields. The one list of the names.
+"""The names in InfluxDB: measurements, their tags and their fields.
 
-Samples and actions follow from the declared signals and knobs.
+Those of samples and actions are derived from the declared signals and knobs.
 
-Tags are bounded by the testbed and the campaign: devices, ports, hosts, traffic classes, trials.
-Flows are told apart by a field and by their time, never by a tag.
+The number of tag values is bounded by testbed and campaign: devices, ports, hosts, traffic classes,
+trials. Flows are distinguished by a field and by their time, never by a tag.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Kind = Literal["int", "int?", "float", "text", "bool"]
 
 # Every point has these: the campaign, the trial's id, and which run of the trial it is (`run_tag`).
 COMMON_TAGS = ("campaign", "trial", "run")
-# A row's number in the table, where its order is that of what happened.
+# A row's number in its table, where rows are in order of events.
 ROW = "row"
 
 
@@ -29,7 +29,7 @@ ROW = "row"
 class Measurement:
     """A measurement: the table that it holds ("" if none), its own tags, its fields.
 
-    `time` is the field that a point's time is made of, ns of the trial's clock.
+    `time` is the field from which a point's time is made, in ns of the trial's clock.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Measurement:
     time: str = "t_ns"
 
 
-# Of the measurements that samples go to, the part of the name after "closloop_".
+# The names, after "closloop_", of the measurements of samples.
 _OF_SCOPE: dict[Scope, str] = {"queue": "port", "switch": "switch", "host": "host"}
 SAMPLES: dict[Scope, Measurement] = {
     scope: Measurement(
@@ -70,7 +70,7 @@ FLOW = Measurement(
     },
     time="start_ns",
 )
-# By knob. That of ECN is called as it was when there was no other.
+# By knob. That of ECN keeps its name from before there were other knobs.
 ACTIONS = {
     knob.name: Measurement(
         "closloop_action" if knob is ECN else f"closloop_action_{knob.name}",
@@ -96,7 +96,7 @@ FILE = Measurement(
 )
 # The measurements that hold tables, in the order in which an archive is sent.
 OF_TABLES = (*SAMPLES.values(), *ACTIONS.values(), FLOW, EVENT)
-# Written last: a trial that has it is in the database as a whole. `rows_…` say how much that is.
+# Written last: a trial that has this point is complete in the database. `rows_…` are its sizes.
 TRIAL = Measurement(
     "closloop_trial",
     "",
@@ -120,7 +120,7 @@ MEASUREMENTS = {one.name: one for one in (*OF_TABLES, FILE, TRIAL)}
 def run_tag(started_ns: int) -> str:
     """Return the tag `run` of a trial that started at `started_ns`, ns since 1970 (UTC).
 
-    It tells a trial's runs apart: of one that failed and was run again, only the last is archived.
+    It distinguishes the runs of a trial. If one failed and was repeated, only the last is archived.
     """
     seconds, rest = divmod(started_ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y%m%dT%H%M%S}.{rest:09}Z"

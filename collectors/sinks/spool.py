@@ -1,9 +1,9 @@
-"""A spool on the disk: records of running trials, appended by one process, read by another.
+"""A spool on disk: records of running trials, appended by one process and read by another.
 
-Each run of a trial has a folder of segments, `000000.seg` and so on, which are deleted when all in
-them has arrived. A segment is a sequence of frames: length, CRC-32 and kind, then the payload. The
-first frame says what the run is. Appending is a write to the page cache: it waits for no network,
-and what was written survives the end of the process, however that comes about.
+Each run of a trial has a folder of segments, `000000.seg` and so on. A segment is deleted when all
+of it has arrived. It is a sequence of frames: length, CRC-32 and kind, then the payload. The first
+frame describes the run. Appending writes to the page cache: it waits for no network, and the data
+survives the end of the process, however it ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 SEGMENT_BYTES = 4 << 20
-# After so many bytes the spool's whole size is looked at again: other trials write to it too.
+# The spool's whole size is checked again after so many bytes: other trials write to it too.
 _LOOK_EVERY_BYTES = 1 << 20
 _HEAD = struct.Struct("<IIB")
 _ABOUT = 0
@@ -34,21 +34,21 @@ class DamagedSpool(ValueError):  # noqa: N818 (a finding)
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A place in a run's spool: the number of a segment and the byte in it."""
+    """A position in a run's spool: the number of a segment and the byte in it."""
 
     segment: int = 0
     byte: int = 0
 
 
 class SpoolWriter:
-    """Appends the frames of one run. It never raises: a spool that is full takes nothing more.
+    """Appends the frames of one run. It never raises; a full spool refuses frames instead.
 
-    `full` says in words why frames were refused, and is "" as long as none was. A spool that
-    refused one takes none after it: there are no holes in what it holds.
+    `full` is the reason why frames were refused, or "" if none was. After one refused frame all
+    others are refused too, so that the spool has no gaps.
     """
 
     def __init__(self, spool: Path, name: str, about: Mapping[str, Any], limit_bytes: int) -> None:
-        """Begin the run `name` in the folder `spool`, which may hold `limit_bytes` in all."""
+        """Begin the run `name` in the folder `spool`, which may hold `limit_bytes` in total."""
         self._handle = self._lock = -1
         self.full = ""
         self._spool, self._folder, self._limit = spool, spool / f"{name}{_RUN_SUFFIX}", limit_bytes
@@ -56,7 +56,7 @@ class SpoolWriter:
         self._segment = self._size = 0
         self._unseen = _LOOK_EVERY_BYTES
         try:
-            # A reader is to see it only when it is held.
+            # Rename after locking, so that a reader never sees it without its lock.
             new = self._folder.with_suffix(".new")
             new.mkdir(parents=True)
             self._lock = os.open(new / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -69,7 +69,7 @@ class SpoolWriter:
         self.close()
 
     def add(self, kind: int, payload: bytes) -> bool:
-        """Append a frame; return whether it was taken."""
+        """Append a frame; return whether it was accepted."""
         if self.full:
             return False
         data = frame(kind, payload)
@@ -85,7 +85,7 @@ class SpoolWriter:
         except OSError as error:
             self.full = f"{self._folder} cannot be written: {error.strerror}"
             return False
-        if written != len(data):  # a disk that is full in the midst of a frame
+        if written != len(data):  # the disk became full within the frame
             self.full = f"{self._folder}: no space left"
             return False
         self._size += written
@@ -93,7 +93,7 @@ class SpoolWriter:
         return True
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """End the run: readers see that nothing more will be written."""
         for handle in (self._handle, self._lock):
             if handle >= 0:
                 os.close(handle)
@@ -110,7 +110,7 @@ class SpoolWriter:
 
 
 class SpooledRun:
-    """What is left of a run in the spool."""
+    """The remaining records of a run in the spool."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +121,7 @@ class SpooledRun:
         return self.folder.name.removesuffix(_RUN_SUFFIX)
 
     def about(self) -> dict[str, Any] | None:
-        """Return what the run is, or None if nothing is written yet.
+        """Return the description of the run, None if nothing is written yet.
 
         Raises DamagedSpool.
         """
@@ -137,7 +137,7 @@ class SpooledRun:
         return None
 
     def is_written(self) -> bool:
-        """Return whether its writer is still there."""
+        """Return whether its writer still runs."""
         try:
             handle = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -151,9 +151,9 @@ class SpooledRun:
         return False
 
     def frames(self, after: Place) -> Iterator[tuple[int, bytes, Place]]:
-        """Yield (kind, payload, the place after it) of the frames from the place `after` on.
+        """Yield (kind, payload, place after it) of the frames from the place `after` on.
 
-        A frame that is not whole yet ends it. Raises DamagedSpool.
+        Stops at a frame that is not complete yet. Raises DamagedSpool.
         """
         for segment in self._segments():
             if segment < after.segment:
@@ -164,13 +164,13 @@ class SpooledRun:
                     yield kind, payload, Place(segment, end)
 
     def forget(self, before: Place) -> None:
-        """Delete the segments that lie before a place as a whole."""
+        """Delete the segments that are entirely before a place."""
         for segment in self._segments():
             if segment < before.segment:
                 self._path(segment).unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Delete all of it."""
+        """Delete the run."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _segments(self) -> list[int]:
@@ -184,17 +184,17 @@ class SpooledRun:
 
 
 def spooled_runs(spool: Path) -> list[SpooledRun]:
-    """Return the runs in a spool by name, none if it is not there."""
+    """Return the runs in a spool, sorted by name; empty if the spool does not exist."""
     return [SpooledRun(folder) for folder in sorted(spool.glob(f"*{_RUN_SUFFIX}"))]
 
 
 def spooled_bytes(spool: Path) -> int:
-    """Return how many bytes the runs in a spool have."""
+    """Return the total size of the runs in a spool in bytes."""
     total = 0
     for run in _names(spool):
         if run.endswith(_RUN_SUFFIX):
             for file in _names(f"{spool}/{run}"):
-                with suppress(OSError):  # sent and deleted just now
+                with suppress(OSError):  # it may just have been sent and deleted
                     total += os.stat(f"{spool}/{run}/{file}").st_size
     return total
 

@@ -1,7 +1,7 @@
-"""The loop's side of a sink: an observer that appends what it is told to a spool, and no more.
+"""The loop's side of a sink: an observer that only appends readings and changes to a spool.
 
-The worker leaves a note in a trial's work folder where its records are to go; the backend's
-observers find it there. Times are made absolute here, once: `Anchor`.
+The worker leaves a note in the trial's work folder that says where its records go; the backend's
+observers read it there. Times are made absolute here, once.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _KNOBS = tuple(KNOBS.values())
 _SCOPES: set[Scope] = {"queue", *(knob.scope for knob in _KNOBS)}
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
-# A frame has so many readings at most, and is as old at most: some at once cost a third.
+# Limits of a frame: readings, records, age. Appending several readings at once costs a third.
 _MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
 _LONG_AGO_NS = -(1 << 62)
-# how many readings, of how many queues
+# number of readings, number of queues
 _READINGS = struct.Struct("<II")
-# the knob's number, observed_ns, decided_ns, applied_ns, first row, how many targets
+# the knob's number, observed_ns, decided_ns, applied_ns, first row, number of targets
 _CHANGE = struct.Struct("<IqqqqI")
 
 
 @dataclass(frozen=True)
 class SpoolNote:
-    """Where a trial's records go: the spool's folder, its size, and the names of the trial."""
+    """Where a trial's records go: the spool's folder, its size limit, and the trial's names."""
 
     spool: str
     limit_bytes: int
@@ -53,7 +53,7 @@ class SpoolNote:
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings as they were spooled: `columns` of shape (readings, queues), -1 where there is none.
+    """Readings as spooled: `columns` have shape (readings, queues), -1 where a value is missing.
 
     `times_ns` (readings,) are the points' times, `t_ns` the trial's own.
     """
@@ -65,9 +65,9 @@ class Readings:
 
 @dataclass(frozen=True)
 class SpooledChange:
-    """A change of a knob as it was spooled; arrays of shape (changes,).
+    """A change of a knob as spooled; arrays of shape (changes,).
 
-    `first_row` is how many targets' changes of this knob there were before it.
+    `first_row` is the number of earlier rows of this knob, one per changed target.
     """
 
     times_ns: Ints
@@ -79,16 +79,16 @@ class SpooledChange:
 
 
 def leave_note(work: Path, note: SpoolNote | None) -> None:
-    """Have the observers of the trial in the folder `work` spool what they see; None: nothing."""
+    """Tell the observers of the trial in the folder `work` to spool; None leaves no note."""
     if note is not None:
-        with suppress(OSError):  # a full disk: the archive, if there will be one, is sent
+        with suppress(OSError):  # a full disk: the archive, if there is one, is sent later
             (work / NOTE_FILE).write_text(json.dumps(asdict(note)), encoding="utf-8")
 
 
 def started_ns(work: Path, otherwise_ns: int) -> int:
-    """Return the wall clock, ns since 1970, at time 0 of the trial that ran in `work`.
+    """Return the wall clock, in ns since 1970, at time 0 of the trial that ran in `work`.
 
-    It is what the spooled times were made with; `otherwise_ns` if nothing was spooled.
+    The spooled times are based on it. Returns `otherwise_ns` if nothing was spooled.
     """
     try:
         return int(json.loads((work / STARTED_FILE).read_text(encoding="utf-8")))
@@ -97,16 +97,16 @@ def started_ns(work: Path, otherwise_ns: int) -> int:
 
 
 def spooled(work: Path, testbed: Testbed) -> tuple[Observer, ...]:
-    """Return the observers that the note in `work` asks for, none without one."""
+    """Return the observers that the note in `work` asks for; empty without a note."""
     try:
         note = SpoolNote(**json.loads((work / NOTE_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # none, or one that a full disk has cut off
+    except (OSError, ValueError, TypeError):  # no note, or one that a full disk cut off
         return ()
     return (SpoolObserver(note, testbed, work / STARTED_FILE),)
 
 
 class SpoolObserver:
-    """Spools a trial's readings of queues and its changes. Use a new one for each run of it."""
+    """Spools a trial's readings of queues and its changes. Use a new one for each run."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class SpoolObserver:
         self._targets = {scope: target_names(testbed, scope) for scope in _SCOPES}
         self._queues = self._targets["queue"]
         self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
-        # Copies: memory that a reading gives back at once stays in the CPU's cache.
+        # Readings are copied here, so their own memory is reused while it is in the CPU's cache.
         self._values = np.empty((self._at_once, len(_SIGNALS), len(self._queues)), dtype="<i8")
         self._t_ns: list[int] = []
         self._taken: list[Ints | None] = []
@@ -141,7 +141,7 @@ class SpoolObserver:
         self.close()
 
     def observed(self, observation: Observation) -> None:
-        """Take one reading of all queues; append it and those before it if it is time."""
+        """Take one reading of all queues; append the waiting readings if it is time."""
         if self._writer is None:
             self._begin(observation.t_ns)
         values = self._values[len(self._t_ns)]
@@ -161,13 +161,13 @@ class SpoolObserver:
             self._change(self._writer, observed_ns, decided_ns, applied)
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Append the waiting readings and end the run."""
         if self._writer is not None:
             self._append()
             self._writer.close()
 
     def _begin(self, t_ns: int) -> None:
-        """Anchor the trial's time to the wall clock, and open the spool under that time's name."""
+        """Fix the trial's start on the wall clock, and open the spool under its name."""
         self._start_ns = self._clock_ns() - t_ns
         note, run = self._note, run_tag(self._start_ns)
         about = {
@@ -181,7 +181,7 @@ class SpoolObserver:
         try:
             if self._started_file is not None:
                 self._started_file.write_text(str(self._start_ns), encoding="utf-8")
-        except OSError:  # the archive could not tell that these records are its own
+        except OSError:  # without the start time the archive could not match these records
             limit = 0
         name = f"{run}.{note.trial}"
         writer = self._writer = SpoolWriter(Path(note.spool), name, about, limit)
@@ -191,7 +191,7 @@ class SpoolObserver:
         self._due_s = self._clock_s() + _OLDEST_S
 
     def _append(self) -> None:
-        """Append the readings that wait, as one frame."""
+        """Append the waiting readings as one frame."""
         t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
         taken, self._taken = self._taken, []
         self._due_s = self._clock_s() + _OLDEST_S
@@ -209,7 +209,7 @@ class SpoolObserver:
         self._writer.add(READING, head + times.tobytes() + t_ns.tobytes() + values.tobytes())
 
     def _not_new(self, taken_ns: list[Ints | None]) -> NDArray[np.bool_]:
-        """Return at which readings a queue showed what an earlier one had, as in the archive."""
+        """Return which readings have no new values of a queue, as in the archive."""
         taken = [row for row in taken_ns if row is not None]
         if len(taken) < len(taken_ns):
             return np.zeros((len(taken_ns), len(self._queues)), dtype=bool)
@@ -242,7 +242,7 @@ def _little(dtype: str) -> str:
 
 
 def decode(kind: int, payload: bytes) -> Readings | SpooledChange:
-    """Return what a frame of the spool holds. Raises ValueError on what no observer wrote."""
+    """Return the content of a frame. Raises ValueError if no observer wrote it."""
     try:
         return _decode_readings(payload) if kind == READING else _decode_change(payload)
     except struct.error as error:
