@@ -1,1 +1,1 @@
-"""What there is: testbeds, their devices, ports and links."""
+"""Inventory: testbeds, their devices, ports and links, and the racks that they stand for."""

@@ -1,7 +1,7 @@
 """Addresses of a fabric's hosts: NIC n of leaf number t is 10.t.(n/256).(n%256), a /32.
 
-Links are unnumbered: switch number s has 169.254.(1 + s/250).(1 + s%250), a /32 on its loopback
-interface that it answers for at every port, and routes lead to each leaf's 10.t.0.0/16 through the
+Links are unnumbered. Switch number s has 169.254.(1 + s/250).(1 + s%250), a /32 on its loopback
+interface, and answers ARP for it at every port. Routes lead to each leaf's 10.t.0.0/16 through the
 neighbours' addresses.
 """
 
@@ -13,7 +13,7 @@ _ROUTERS_PER_OCTET = 250
 
 
 def router_addresses(testbed: Testbed) -> dict[str, str]:
-    """Address of every switch, by name. Neighbours differ: none is the other's own address."""
+    """Return the address of every switch, by name; each address is unique."""
     result = {}
     for number, name in enumerate(testbed.switches):
         high, low = divmod(number, _ROUTERS_PER_OCTET)
@@ -22,7 +22,7 @@ def router_addresses(testbed: Testbed) -> dict[str, str]:
 
 
 def attachments(testbed: Testbed) -> dict[str, int]:
-    """Switches that hosts are attached to, numbered as in their addresses."""
+    """Return the switches that hosts attach to, with their numbers in the hosts' addresses."""
     owners = [
         testbed.ports[port.peer].device for host in testbed.hosts for port in testbed.ports_of[host]
     ]
@@ -30,7 +30,7 @@ def attachments(testbed: Testbed) -> dict[str, int]:
 
 
 def nic_addresses(testbed: Testbed) -> dict[int, str]:
-    """Address of every host port, by port index."""
+    """Return the address of every host port, by port index."""
     numbers = attachments(testbed)
     count = dict.fromkeys(numbers, 0)
     result = {}

@@ -1,4 +1,4 @@
-"""Changes figures in a testbed file, and nothing else of it: comments and order stay."""
+"""Changes figures in a testbed file and keeps everything else, comments and order included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from inventory.topology import Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.units import format_duration, parse_duration_ns
 
-# What a file calls the links of a tier; a custom file lists each link.
+# Names of the links of a tier in a file; a custom file lists each link instead.
 _LINKS_OF_TIER = {
     "leaf-spine": {1: "host_link", 2: "uplink"},
     "fat-tree": {1: "host_link", 2: "aggregation_link", 3: "core_link"},
@@ -29,8 +29,8 @@ def amended(
 ) -> str:
     """Return a testbed file's text under another name, with new framing and delays.
 
-    `delay_change_ns` is added to the delay of every link of a tier (1: between hosts and leaves);
-    no delay gets below a nanosecond. Raises InputError for what `load_testbed` refuses.
+    `delay_change_ns` is added to the delay of every link of a tier (1: between hosts and leaves).
+    No delay becomes less than 1 ns. Raises InputError for what `load_testbed` refuses.
     """
     testbed = load_testbed(name_or_path)
     yaml = YAML(typ="rt")
@@ -54,7 +54,7 @@ def amended(
 
 
 def _cables(data: Any, testbed: Testbed) -> list[tuple[Any, int]]:
-    """Return what has a delay in the file, with its links' tier."""
+    """Return the entries of the file that have a delay, with the tier of their links."""
     if data["kind"] != "custom":
         return [(data[key], tier) for tier, key in _LINKS_OF_TIER[data["kind"]].items()]
     return [
@@ -64,7 +64,7 @@ def _cables(data: Any, testbed: Testbed) -> list[tuple[Any, int]]:
 
 
 def check_new(path: Path) -> None:
-    """Raise InputError if the file is there already, or its folder is not."""
+    """Raise InputError if the file exists already or its folder does not."""
     if path.exists():
         raise InputError.single(str(path), "is there already", "choose another name")
     if not path.absolute().parent.is_dir():
@@ -72,7 +72,7 @@ def check_new(path: Path) -> None:
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file that is not there yet. Raises InputError if it is, or cannot be written."""
+    """Write a new file. Raises InputError if it exists already or cannot be written."""
     check_new(path)
     try:
         with path.open("x", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """A rack from a standard Ansible YAML inventory.
 
 Groups `hosts`, `leaves`, `spines` and `cores` hold the devices of tiers 0 to 3, `collector` the
-machine that keeps the live copy. Variables named `closloop_*` are ours, the rest is Ansible's.
+machine that keeps the live copy. Variables named `closloop_*` are ours, all others are Ansible's.
 `write_rack` writes such a file.
 """
 
@@ -45,7 +45,7 @@ __all__ = ["load_rack", "write_rack"]
 def load_rack(path: Path) -> Rack:
     """Return the rack of an inventory file.
 
-    Raises InputError for a bad file, with every problem that can be told at once.
+    Raises InputError for a bad file, with every problem that can be found at once.
     """
     path = Path(path)
     groups = Groups(read(path))
@@ -103,7 +103,7 @@ def _beside(path: Path, file: str) -> str:
 
 
 def _tiers(groups: Groups) -> tuple[dict[str, int], list[Problem]]:
-    """Return the fabric's devices in order, with their tiers; and what is wrong with the groups."""
+    """Return the fabric's devices in order, with their tiers, and the problems of the groups."""
     document = groups.document
     result: dict[str, int] = {}
     problems = []
@@ -142,7 +142,7 @@ def _device_document(groups: Groups, name: str) -> Document:
 def _device_problems(
     name: str, tier: int | None, variables: DeviceVariables, document: Document
 ) -> Iterator[Problem]:
-    """Yield what does not fit a device of that tier (None for a collector outside the fabric)."""
+    """Yield variables that do not fit a device of that tier (None: a collector outside)."""
     if tier != 0 and variables.closloop_nic == "roce":
         yield document.problem(
             ("closloop_nic",), f"{name} is no host, but has a RoCE NIC", "remove closloop_nic"
@@ -190,7 +190,7 @@ def _named_testbed(named: str, path: Path, document: Document) -> Testbed:
 def _match_problems(
     groups: Groups, listed: Mapping[str, Listed], testbed: Testbed
 ) -> list[Problem]:
-    """Return where the inventory is not of `testbed`: variables, then devices, then links."""
+    """Return where the inventory contradicts `testbed`: variables, then devices, then links."""
     document = _rack_document(groups, FABRIC_NAMES)
     problems = [
         document.problem((name,), f"{name} is given by testbed {testbed.name}", "remove it")
@@ -219,7 +219,7 @@ def _match_problems(
 def _built_testbed(
     name: str, document: Document, listed: Mapping[str, Listed]
 ) -> tuple[Testbed, dict[str, tuple[str, ...]]]:
-    """Return the testbed that the links make, and its devices' interfaces. Raises InputError."""
+    """Return the testbed made of the links, and its devices' interfaces. Raises InputError."""
     named = Document(
         document.name, {**document.data, f"{PREFIX}name": name}, document.lines, document.faults
     )
@@ -264,7 +264,7 @@ def _fabric_problems(file: FabricVariables, document: Document) -> Iterator[Prob
 def _queue_problems(
     devices: Mapping[str, DeviceVariables], documents: Mapping[str, Document], testbed: Testbed
 ) -> Iterator[Problem]:
-    """Yield SONiC switches that have not one queue for each traffic class."""
+    """Yield SONiC switches whose number of queues is not the number of traffic classes."""
     for name, variables in devices.items():
         found, wanted = len(variables.closloop_queues), testbed.queues_per_port
         if variables.closloop_platform == "sonic" and found != wanted:

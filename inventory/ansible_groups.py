@@ -1,7 +1,7 @@
-"""Ansible's view of an inventory file: its groups, its hosts, and each host's variables, merged.
+"""Ansible's view of an inventory file: its groups, its hosts, and each host's merged variables.
 
-Merged as Ansible does: variables of `all`, then of groups from the outermost in (equally deep ones
-by `ansible_group_priority`, then by name), then the host's own. The last one counts.
+Variables are merged as in Ansible: those of `all`, then of groups from the outermost inwards (at
+equal depth by `ansible_group_priority`, then by name), then the host's own. The last one wins.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTS = ("vars", "hosts", "children")
 _KNOWN = (*DEVICE_NAMES, *RACK_NAMES)
 _OURS = frozenset((*_KNOWN, *REFUSED, "ansible_group_priority", "<<"))
 _REFERENCES = ("tag ", "alias ", "anchor ")
-# `where` of a variable: its path in the file.
+# Variables by name, with their path in the file.
 Variables = dict[str, Loc]
 
 
@@ -50,16 +50,16 @@ class Groups:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """Every group's name, in the file's order."""
+        """Names of all groups, in the file's order."""
         return tuple(self._groups)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Every host's name, in the file's order."""
+        """Names of all hosts, in the file's order."""
         return tuple(self._host_variables)
 
     def hosts_of(self, name: str) -> dict[str, Loc]:
-        """Hosts of a group and of the groups in it, and where each is named first."""
+        """Return the hosts of a group and its subgroups, and where each is named first."""
         result: dict[str, Loc] = {}
         for group in self._groups.values():
             if group.name == name or name in self._ancestors(group.name):
@@ -72,15 +72,15 @@ class Groups:
         return self._places[host]
 
     def own(self, host: str) -> Variables:
-        """Variables that are written at the host itself."""
+        """Return the variables that are written at the host itself."""
         return self._host_variables[host]
 
     def group_variables(self, name: str) -> Variables:
-        """Variables that are written at the group itself."""
+        """Return the variables that are written at the group itself."""
         return self._groups[name].variables if name in self._groups else {}
 
     def merged(self, host: str) -> Variables:
-        """Every variable of a host, each with the place that counts."""
+        """Return every variable of a host, each with the place whose value wins."""
         member = {ALL: None}
         for group in self._groups.values():
             if host in group.hosts:
@@ -93,23 +93,23 @@ class Groups:
         return result
 
     def every_variable(self) -> Iterator[tuple[str, Loc]]:
-        """Yield every variable of the file and its place, also those that another one hides."""
+        """Yield every variable of the file and its place, overridden ones included."""
         for group in self._groups.values():
             yield from group.variables.items()
         for variables in self._host_variables.values():
             yield from variables.items()
 
     def value(self, loc: Loc) -> Any:
-        """Return what is at a path of the file."""
+        """Return the value at a path of the file."""
         here: Any = self.document.data
         for part in loc:
             here = here[part]
         return here
 
     def view(self, variables: Variables, fallback: Loc) -> Document:
-        """Return variables as a document of their own; problems name the variables' lines.
+        """Return variables as a separate document whose problems name the variables' lines.
 
-        A problem that is of no variable names `fallback`.
+        A problem that belongs to no variable names `fallback`.
         """
         lines: dict[Loc, int] = {(): self.document.lines[fallback]}
         for name, loc in variables.items():
@@ -120,7 +120,7 @@ class Groups:
 
     @cached_property
     def _paths_below(self) -> dict[Loc, list[Loc]]:
-        """Every path of the file by the variable that it is in."""
+        """All paths of the file, by the variable that contains them."""
         result: dict[Loc, list[Loc]] = {loc: [] for _, loc in self.every_variable()}
         for path in self.document.lines:
             for length in range(1, len(path) + 1):
@@ -156,7 +156,7 @@ class Groups:
             self._group(child, inner, (*loc, "children", child), name)
 
     def _mapping(self, value: Any, loc: Loc, name: str) -> dict[str, Any]:
-        """Return a mapping that may be left empty; report anything else."""
+        """Return a mapping, or an empty one for no value; report anything else."""
         if isinstance(value, dict):
             return value
         if value is not None:
@@ -179,7 +179,7 @@ class Groups:
             if group.name in self._ancestors(group.name):
                 what = f"group {group.name!r} is inside itself"
                 yield self.document.problem(group.loc, what, "take it out of its own children")
-                # Depths are asked for afterwards: they need an end.
+                # Break the cycle: depths are computed later and must be finite.
                 group.parents = {ALL: None}
 
     def _rank(self, name: str) -> tuple[int, int, str]:
@@ -192,7 +192,7 @@ class Groups:
 
 
 def refusals(groups: Groups, path: Path) -> list[Problem]:
-    """Return every fault of the file, and of the folders beside it."""
+    """Return every problem of the file and of the folders beside it."""
     return [
         *groups.problems,
         *_yaml_faults(groups),
@@ -206,7 +206,7 @@ def _is_ours(variable: str) -> bool:
 
 
 def _yaml_faults(groups: Groups) -> Iterator[Problem]:
-    """Yield what is no plain YAML, but for tags and references in foreign variables."""
+    """Yield what is not plain YAML, except tags and references in foreign variables."""
     document = groups.document
     variables = {loc: name for name, loc in groups.every_variable()}
     only_foreign: dict[int, bool] = {}
@@ -224,7 +224,7 @@ def _yaml_faults(groups: Groups) -> Iterator[Problem]:
 
 
 def _variable_problems(groups: Groups) -> Iterator[Problem]:
-    """Yield variables that have no place in the file: unknown ones of ours, passwords, others."""
+    """Yield variables that the file must not have, such as unknown `closloop_*` and passwords."""
     document = groups.document
     ours = tuple(name for name in _KNOWN if name.startswith(PREFIX))
     for name, loc in groups.every_variable():
@@ -250,7 +250,7 @@ def _variable_problems(groups: Groups) -> Iterator[Problem]:
 
 
 def _folder_problems(path: Path) -> Iterator[Problem]:
-    """Yield files beside the inventory that Ansible would take variables of ours from."""
+    """Yield files beside the inventory from which Ansible would read our variables."""
     for folder in ("group_vars", "host_vars"):
         for file in sorted((path.parent / folder).rglob("*")):
             if not file.is_file():

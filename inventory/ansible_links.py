@@ -1,6 +1,7 @@
-"""The links that an inventory lists: both ends must agree, with each other and with the testbed.
+"""The links listed in an inventory: both ends must agree with each other and with the testbed.
 
-Without a testbed file the links make the testbed; `link_specs` keeps each device's order of ports.
+Without a testbed file the links define the testbed. `link_specs` keeps each device's order of
+ports.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _Cable = frozenset[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Listed:
-    """A device's links as listed, its tier, and the document that its problems are told in."""
+    """A device's links as listed, its tier, and the document that its problems refer to."""
 
     device: str
     tier: int
@@ -36,7 +37,7 @@ class Listed:
 def agreement_problems(listed: Mapping[str, Listed], *, need_figures: bool) -> Iterator[Problem]:
     """Yield where the two ends of a link differ.
 
-    With `need_figures`, every link must state rate and delay, since no testbed file does.
+    With `need_figures`, every link must state rate and delay, since there is no testbed file.
     """
     by_port = {
         (item.device, link.interface): link for item in listed.values() for link in item.links
@@ -105,7 +106,10 @@ def _end_problems(
 
 
 def testbed_problems(listed: Mapping[str, Listed], testbed: Testbed) -> Iterator[Problem]:
-    """Yield where the links are not those of `testbed`, port by port. The ends agree already."""
+    """Yield where the links differ from those of `testbed`, port by port.
+
+    The two ends of each link must agree already.
+    """
     for name, item in listed.items():
         ports = testbed.ports_of[name]
         if len(item.links) != len(ports):
@@ -153,7 +157,7 @@ def _port_problems(
 
 
 def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
-    """Yield the devices that the first switch does not reach through switches."""
+    """Yield the devices that cannot be reached from the first switch through switches."""
     start = next((name for name, item in listed.items() if item.tier), None)
     if start is None:
         return
@@ -173,8 +177,8 @@ def reach_problems(listed: Mapping[str, Listed]) -> Iterator[Problem]:
 def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, tuple[str, ...]]]:
     """Return each link once, from the hosts up, and each device's interfaces in that order.
 
-    A device's links come in the order in which it lists them; where the orders of several devices
-    cannot all be kept, in that of those in lower tiers.
+    A device's links keep the order in which it lists them. If the orders of several devices
+    contradict each other, those of lower tiers win.
     """
     left: dict[_Cable, LinkSpec] = {}
     turn: dict[str, list[_Cable]] = {name: [] for name in listed}
@@ -186,7 +190,7 @@ def link_specs(listed: Mapping[str, Listed]) -> tuple[list[LinkSpec], dict[str, 
             left.setdefault(cable, LinkSpec(name, link.peer, link.rate or 0, link.delay or 0))
     interfaces: dict[str, tuple[str, ...]] = dict.fromkeys(listed, ())
     specs = []
-    # Devices from this tier on need not be asked; the highest one gives way first.
+    # The order of devices from this tier on may be ignored, that of the highest tiers first.
     givings = sorted({item.tier for item in listed.values()} | {len(GROUPS)}, reverse=True)
     while left:
         cable = next(

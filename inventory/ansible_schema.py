@@ -1,6 +1,6 @@
 """Schema of the variables that closloop reads from an Ansible inventory.
 
-Those named `closloop_*` are its own; of Ansible's it reads the ones that say how to log in.
+Those named `closloop_*` are its own. Of Ansible's it reads those that say how to log in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel
 
 PREFIX = "closloop_"
-# Groups by tier. Those above have their number in their name.
+# Groups by tier. Higher tiers have their number in the name.
 GROUPS = ("hosts", "leaves", "spines", "cores", "tier4", "tier5", "tier6", "tier7", "tier8")
 COLLECTOR = "collector"
 
@@ -28,7 +28,7 @@ PASSWORDS = (
     "ansible_sudo_pass",
     "ansible_sudo_password",
 )
-# What would make Ansible log in otherwise than closloop does, and what to write instead.
+# Variables with which Ansible would log in differently from closloop, and what to write instead.
 REFUSED = {
     "ansible_ssh_common_args": "write jump hosts and the like in ~/.ssh/config, which both read",
     "ansible_ssh_extra_args": "write jump hosts and the like in ~/.ssh/config, which both read",
@@ -45,7 +45,7 @@ _TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
 def _truth(value: object) -> object:
-    """Take Ansible's words for true and false, which YAML 1.2 leaves as text."""
+    """Convert Ansible's words for true and false, which are text in YAML 1.2."""
     text = str(value).lower()
     return True if text in _TRUE else False if text in _FALSE else value
 
@@ -61,7 +61,7 @@ def _plain(value: object) -> object:
 
 
 def _matching(pattern: str, problem: str) -> AfterValidator:
-    """Text that matches `pattern` whole; `problem` says what is wrong with any other."""
+    """Return a validator of text that fully matches `pattern`; `problem` describes a mismatch."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -146,7 +146,7 @@ class DeviceVariables(StrictModel):
     closloop_links: tuple[LinkVariable, ...] = ()
 
 
-# Fields of `rack.Access` by the variables that say them.
+# Fields of `rack.Access` by the variables that set them.
 ACCESS = {
     "ansible_user": "user",
     "ansible_port": "port",

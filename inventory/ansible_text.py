@@ -1,4 +1,4 @@
-"""A rack, or a skeleton to be edited, as an Ansible YAML inventory for `inventory.ansible`."""
+"""Writes a rack, or a skeleton to be edited, as a YAML inventory for `inventory.ansible`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orchestration.model.units import format_duration, format_rate, format_size
 _DIGITS = 12
 _PLAIN = re.compile(r"[A-Za-z/~][A-Za-z0-9_./~@-]*")
 _NOT_TEXT = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
-# Variables that devices often share, and are then written once.
+# Variables that are written once if all devices share them.
 _SHARED = (
     "ansible_user",
     "ansible_port",
@@ -33,7 +33,7 @@ _SHARED = (
 )
 
 
-# Networks that no device has, for documentation (RFC 5737).
+# Networks reserved for documentation, which no device has (RFC 5737).
 _EXAMPLES = tuple(map(ip_network, ("192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/24")))
 _PER_NETWORK = 254
 
@@ -68,11 +68,11 @@ One whose links have no rate of their own (virtual ones) is shaped with closloop
 
 
 def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
-    """Write a rack's inventory. `load_rack` gives the same rack.
+    """Write a rack's inventory, from which `load_rack` returns an equal rack.
 
     `testbed` names the rack's testbed as `closloop_testbed` does: a path is relative to the
-    inventory's folder. Without it, a testbed of the package is named and any other one is written
-    as its links. Raises InputError if the links alone do not make it again.
+    inventory's folder. Without it, a testbed of the package is named, and any other one is written
+    as its links. Raises InputError if the links alone do not define the same testbed.
     """
     Path(path).write_text(inventory_text(rack, testbed), encoding="utf-8")
 
@@ -80,7 +80,7 @@ def write_rack(rack: Rack, path: Path, testbed: str = "") -> None:
 def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | None = None) -> str:
     """Return a rack's inventory; see `write_rack`.
 
-    `comments` are written above the variable or group of that name; the one for "" goes first.
+    `comments` are written above the variable or group of that name, the one for "" at the top.
     """
     about = _Comments(comments or {})
     named = testbed or _packaged(rack.testbed)
@@ -117,7 +117,7 @@ class _Comments:
 
 
 def _packaged(testbed: Testbed) -> str:
-    """Return the name of the package's testbed that this one is, "" if it is none of them."""
+    """Return the name of the package's testbed that equals this one, "" if none does."""
     known = testbed.name in known_testbeds() and load_testbed(testbed.name) == testbed
     return testbed.name if known else ""
 
@@ -163,17 +163,17 @@ def _seconds(value: float) -> str:
 
 
 def _variables(access: Access) -> dict[str, Any]:
-    """Return a device's variables but for its address and links."""
+    """Return a device's variables except its address and links."""
     said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
     return {**said, "closloop_queues": list(access.queues)}
 
 
-# What need not be written; `ansible_user` always is.
+# Defaults, which are not written; `ansible_user` always is.
 _USUAL = {**_variables(Access("", "")), "ansible_user": ""}
 
 
 def _shared(accesses: Collection[Access]) -> dict[str, Any]:
-    """Return the variables that are written once: all of the fabric's devices have them alike."""
+    """Return the variables that are the same on all of the fabric's devices."""
     alike = {}
     for name in _SHARED:
         values = [_variables(access)[name] for access in accesses]
@@ -226,7 +226,7 @@ def _buffer_bytes(testbed: Testbed) -> int:
 
 
 def _check_links(rack: Rack) -> None:
-    """Raise InputError unless the links alone make the rack's testbed again."""
+    """Raise InputError unless the links alone define the rack's testbed."""
     testbed = rack.testbed
     nowhere = Document("", {}, {(): 0})
     listed = {
@@ -267,7 +267,7 @@ def _listed_links(rack: Rack, name: str) -> Iterable[LinkVariable]:
 
 
 def skeleton(testbed: Testbed, named: str = "") -> str:
-    """Return the text of an inventory for `testbed`, which closloop_testbed calls `named`."""
+    """Return the text of an inventory for `testbed`, with `named` as its closloop_testbed."""
     access = {}
     for number, device in enumerate(testbed.devices):
         ports = testbed.ports_of[device.name]
@@ -282,7 +282,7 @@ def skeleton(testbed: Testbed, named: str = "") -> str:
 
 
 def is_example(address: str) -> bool:
-    """Tell whether an address is one of those that a skeleton has in place of the real ones."""
+    """Return whether an address is one of a skeleton's placeholders."""
     try:
         parsed = ip_address(address)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What devices said of themselves, and how a rack is judged by it. Pure.
+"""Checks a rack against what its devices report about themselves. Pure.
 
-A cable is proven by LLDP at both of its ends: each device must hear, at the right interface, the
-right interface of the right device.
+A cable is proven by LLDP at both ends: each device must hear the right interface of the right
+device at the right interface of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from inventory.topology import Port
 from orchestration.model.units import format_rate
 
 Severity = Literal["wrong", "unproven"]
-# In the order in which they are shown; each needs the ones before it only where one says so.
+# In the order in which they are shown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights")
 
-# Programs that a device needs, and the package that has them on Debian.
+# Programs that a device needs, and their Debian packages.
 _PACKAGES = {
     "tc": "iproute2",
     "ip": "iproute2",
@@ -26,7 +26,7 @@ _PACKAGES = {
     "ib_write_bw": "perftest",
 }
 _NO_MAC = "00:00:00:00:00:00"
-# A veth has no rate of its own: what its driver says means nothing.
+# A veth has no rate: the one that its driver reports means nothing.
 _RATELESS = frozenset(("veth",))
 _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow LLDP on the port"
 
@@ -35,7 +35,8 @@ _LLDP_REMEDY = "install and start lldpd there (apt-get install lldpd), and allow
 class Neighbour:
     """A neighbour at an interface, as it announces itself over LLDP.
 
-    `port` is its port as `port_type` (ifname, mac, local, ifalias, …); `description` is the port's.
+    `port` identifies its port as `port_type` says (ifname, mac, local, ifalias, …); `description`
+    is that of the port.
     """
 
     interface: str
@@ -48,7 +49,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class InterfaceState:
-    """One interface. `speed_bps` is -1 where the device does not tell, `offloads` then None."""
+    """One interface. `speed_bps` is -1, and `offloads` None, if the device does not report them."""
 
     exists: bool
     operstate: str = ""
@@ -61,9 +62,9 @@ class InterfaceState:
 
 @dataclass(frozen=True)
 class Survey:
-    """One device. `neighbours` is None where LLDP cannot be read, for `lldp_problem`.
+    """One device's report. `neighbours` is None if LLDP cannot be read; see `lldp_problem`.
 
-    `system` is shown and kept, not judged. `programs` are versions by name, "" if not told.
+    `system` is shown and kept, not checked. `programs` has versions by name, "" if unknown.
     """
 
     device: str
@@ -81,7 +82,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a device, or that its survey leaves unproven, and what to do."""
+    """Something that is wrong with a device, or not proven by its survey, and what to do."""
 
     device: str
     check: str
@@ -91,9 +92,9 @@ class Finding:
 
 
 def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
-    """Return what is wrong with the rack, or unproven, device by device.
+    """Return what is wrong with the rack, or not proven, device by device.
 
-    A device without a survey is not judged, but what is wired to it is.
+    A device without a survey is not checked, but its neighbours are.
     """
     heard = _Heard(rack, surveys)
     findings: list[Finding] = []
@@ -112,7 +113,7 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A neighbour by the rack's names; `interfaces` are what its port may be called."""
+    """A neighbour by the rack's names; `interfaces` are the possible names of its port."""
 
     device: str
     interfaces: tuple[str, ...]
@@ -125,7 +126,7 @@ class _Seen:
 
 
 class _Heard:
-    """Whom devices hear, by the rack's names."""
+    """The neighbours that devices hear over LLDP, by the rack's names."""
 
     def __init__(self, rack: Rack, surveys: Mapping[str, Survey]) -> None:
         self._surveys = surveys
@@ -142,7 +143,7 @@ class _Heard:
         self._of_name.pop("", None)
 
     def at(self, device: str, interface: str) -> list[_Seen]:
-        """Return whom a device hears at an interface."""
+        """Return the neighbours that a device hears at an interface."""
         neighbours = self._surveys[device].neighbours or ()
         return [self._seen(item) for item in neighbours if item.interface == interface]
 
@@ -153,7 +154,7 @@ class _Heard:
             return _Seen(device, (interface,))
         names = (neighbour.port, neighbour.description)
         if neighbour.port_type == "mac":
-            # The description is then the interface's name, as lldpd announces it.
+            # lldpd then announces the interface's name as the description.
             names = (neighbour.description, neighbour.port)
         return _Seen(
             self._device(neighbour) or neighbour.system,
@@ -161,7 +162,7 @@ class _Heard:
         )
 
     def _device(self, neighbour: Neighbour) -> str:
-        """Return whose announcement it is: by its chassis, or by a name that no other has."""
+        """Return the device that sent an announcement, by its chassis or by a unique name."""
         owners = {device for device, _ in self._of_mac.get(neighbour.chassis.lower(), ())}
         if len(owners) == 1:
             return owners.pop()
@@ -209,7 +210,7 @@ def _cabling(rack: Rack, survey: Survey, heard: _Heard) -> Iterator[Finding]:
 
 
 def _strays(rack: Rack, device: str, strays: Mapping[str, tuple[Port, _Seen]]) -> Iterator[Finding]:
-    """Yield the ports that hear somebody else; two that hear each other's neighbour together."""
+    """Yield the ports that hear the wrong neighbour; two swapped ports make one finding."""
     told: set[str] = set()
     for name, (port, seen) in strays.items():
         if name in told:
@@ -246,7 +247,7 @@ def _hears(rack: Rack, port: Port, seen: _Seen) -> bool:
 
 
 def _end(rack: Rack, port: Port) -> str:
-    """Return what a port should be wired to, by its operating system's name."""
+    """Return the port that a port should be wired to, by its operating system's name."""
     far = rack.testbed.ports[port.peer]
     return f"{far.device}:{rack.interface(far)}"
 
@@ -259,7 +260,7 @@ def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             continue
         wanted = format_rate(port.rate_bps)
         if state.speed_bps < 0 or state.driver in _RATELESS:
-            # A link that is shaped has the rate it is shaped to.
+            # A shaped link has the rate that it is shaped to.
             if not access.shape:
                 what = f"that {name} runs at {wanted} is not proven: it tells no rate"
                 remedy = "compare with `ethtool`; closloop_shape: true shapes links without a rate"
@@ -275,7 +276,7 @@ def _rates(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
 
 
 def _mtus(rack: Rack, survey: Survey) -> Iterator[Finding]:
-    """A switch must take the testbed's packets; a host must send them at that size."""
+    """Check MTUs: a switch must accept the testbed's packets, a host must send that size."""
     wanted = rack.testbed.mtu_bytes
     is_switch = rack.testbed.device[survey.device].kind == "switch"
     for port in rack.testbed.ports_of[survey.device]:

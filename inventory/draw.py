@@ -1,7 +1,8 @@
-"""A testbed as a picture of text: the top switches, and below them what they hold together.
+"""Draws a testbed as text: the top switches, and below them the parts that they connect.
 
-Each column under the top tier is what stays connected without it: a leaf with its hosts, a rack of
-leaves that share hosts, a pod of a fat tree. Columns that do not fit are left out of the middle.
+Each column below the top tier is a set of devices that stay connected without it: a leaf with its
+hosts, a rack of leaves that share hosts, a pod of a fat tree. If not all columns fit, those in the
+middle are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from orchestration.model.units import format_rate
 
 _GAP = 2
 _LONGEST_TEXT = 20
-# Which neighbours a cell of the bus joins: left, right, up, down.
+# Characters of the bus by the neighbours that they join: left, right, up, down.
 _JOINTS = {
     (0, 0, 1, 1): "│",
     (1, 1, 0, 0): "─",
@@ -34,7 +35,7 @@ _JOINTS = {
 
 @dataclass(frozen=True)
 class _Column:
-    """A box with lines of text, and a text below it. Without lines, no box."""
+    """A box with lines of text, and a text below it. Without lines there is no box."""
 
     lines: tuple[str, ...] = ()
     below: str = ""
@@ -139,7 +140,7 @@ class _Page:
 def _groups(testbed: Testbed, top: int) -> list[list[str]]:
     """Return the sets of devices that are connected without the top tier, in their order.
 
-    Hosts that hang from the top tier alone are one set together.
+    Hosts that connect only to the top tier form one set.
     """
     neighbours: dict[str, list[str]] = {d.name: [] for d in testbed.devices if d.tier < top}
     for link in testbed.links:
@@ -179,7 +180,7 @@ def _column(testbed: Testbed, names: Sequence[str], tiers: Sequence[int]) -> _Co
 
 
 def _span(names: Sequence[str]) -> str:
-    """Return `h1..h6` for names numbered on, else as many of them as are easily read."""
+    """Return `h1..h6` for consecutively numbered names, else as many names as are easy to read."""
     if len(names) > 2:
         stem = names[0].rstrip("0123456789")
         first = names[0].removeprefix(stem)
@@ -193,7 +194,7 @@ def _short(text: str) -> str:
 
 
 def _fit(columns: list[_Column], width: int) -> list[_Column]:
-    """Return as many columns as fit: the first ones, and the last after a gap."""
+    """Return as many columns as fit: the first ones, a gap, and the last one."""
     if _total(columns) <= width:
         return columns
     kept = columns[:1]
@@ -209,7 +210,7 @@ def _total(columns: Sequence[_Column]) -> int:
 
 
 def _centres(columns: Sequence[_Column], span: int) -> list[int]:
-    """Return where each column's middle is, the whole row centred in `span`."""
+    """Return the position of each column's middle, with the row centred in `span`."""
     left = (span - _total(columns)) // 2
     centres = []
     for column in columns:
@@ -223,7 +224,7 @@ def _drawn(centres: Sequence[int], columns: Sequence[_Column]) -> list[int]:
 
 
 def _cabling(testbed: Testbed, tier: int, key: Callable[[Testbed, Link], object]) -> str:
-    """Return `2x100Gbps` for the links of a tier's devices, counted by `key`."""
+    """Return text such as `2x100Gbps` for the links of a tier's devices, counted by `key`."""
     links = [
         link
         for link in testbed.links

@@ -1,4 +1,4 @@
-"""Testbed files: where they are found, and what is checked beyond their schema.
+"""Testbed files: finds them, and checks what their schema cannot.
 
 A testbed is named by a file of the package (`graphcc`) or by a path (`./rack.yml`).
 """
@@ -29,18 +29,18 @@ def known_testbeds() -> tuple[str, ...]:
 
 
 def load_testbed(name_or_path: str) -> Testbed:
-    """Return a testbed of the package by its name, or one's own by the path of its file.
+    """Return a testbed of the package by name, or a user's own by the path of its file.
 
-    What contains a `/` or ends in .yml or .yaml is a path. An installed package offers one as an
-    entry point of `closloop.testbeds`: its file's path. Raises InputError for an unknown name,
-    and for a bad file with every problem in it.
+    A name with a `/`, or that ends in .yml or .yaml, is a path. An installed package can offer a
+    testbed as an entry point of `closloop.testbeds` that holds its file's path. Raises InputError
+    for an unknown name, and for a bad file with all its problems.
     """
     with _file(name_or_path) as path:
         return _load(path)
 
 
 def testbed_text(name_or_path: str) -> str:
-    """Return a testbed's file as text, named as for `load_testbed`, which checks it."""
+    """Return a testbed's file as text, unchecked; the name is as for `load_testbed`."""
     with _file(name_or_path) as path:
         return path.read_text(encoding="utf-8")
 
@@ -100,7 +100,7 @@ def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
 
 
 def _class_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with traffic classes together: their number, names and buffers."""
+    """Yield problems of the traffic classes as a whole: their number, names and buffers."""
     if "classes" not in file.model_fields_set:
         return
     count = len(file.classes)
@@ -127,7 +127,7 @@ def _class_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
 
 
 def _device_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
-    """Yield what is wrong with the names and links of a fabric listed by hand."""
+    """Yield problems of the names and links in a custom testbed file."""
     tiers: dict[str, int] = {}
     for loc, name, tier in _named(file):
         if name in tiers:
@@ -147,7 +147,7 @@ def _device_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
 
 
 def _reach_problems(file: CustomFile, document: Document) -> Iterator[Problem]:
-    """Yield the devices that the first switch does not reach through switches."""
+    """Yield the devices that cannot be reached from the first switch through switches."""
     neighbours: dict[str, list[str]] = {name: [] for _, name, _ in _named(file)}
     for link in file.links:
         neighbours[link.a].append(link.b)

@@ -1,7 +1,7 @@
 """Generators of regular fabrics: leaf-spine, k-ary fat tree, one switch.
 
-Pure: parameters to (devices, links). Devices are listed tier by tier from the hosts up, cables from
-the hosts up as well, so that a switch's first ports face down.
+Pure: parameters to (devices, links). Devices are listed tier by tier from the hosts up. So are
+cables, so that a switch's first ports face down.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Fabric = tuple[list[Device], list[LinkSpec]]
 
 @dataclass(frozen=True)
 class Cable:
-    """What all cables between two tiers have in common."""
+    """Rate and delay of all cables between two tiers."""
 
     rate_bps: int
     delay_ns: int
@@ -26,7 +26,7 @@ class Cable:
 
 
 class GeneratorError(ValueError):
-    """Parameters that no fabric has: which one, what is wrong with it, what to do."""
+    """An impossible parameter: which one, what is wrong with it, what to do."""
 
     def __init__(self, parameter: str, what: str, remedy: str) -> None:
         super().__init__(f"{what}: {remedy}")
@@ -45,12 +45,12 @@ def leaf_spine(
     nics_per_host: int = 1,
     uplinks_per_spine: int = 1,
 ) -> Fabric:
-    """Return a leaf-spine fabric: h1.., leaf1.., spine1.. .
+    """Return a leaf-spine fabric with devices h1.., leaf1.., spine1.. .
 
-    `hosts_per_leaf` counts the host ports of one leaf and `uplinks_per_spine` the cables from each
-    leaf to each spine. With n NICs, a host connects to n different leaves: leaves 1 to n serve the
-    first rack, the next n the second, and so on. Raises GeneratorError if the leaves do not divide
-    into racks of n.
+    `hosts_per_leaf` is the number of host ports of one leaf, `uplinks_per_spine` the number of
+    cables from each leaf to each spine. With n NICs, a host connects to n different leaves: leaves
+    1 to n serve the first rack, the next n the second, and so on. Raises GeneratorError if the
+    leaves do not divide into racks of n.
     """
     _at_least_one(leaves=leaves, spines=spines, hosts_per_leaf=hosts_per_leaf)
     _at_least_one(nics_per_host=nics_per_host, uplinks_per_spine=uplinks_per_spine)
@@ -93,7 +93,7 @@ def fat_tree(*, k: int, host_cable: Cable, aggregation_cable: Cable, core_cable:
 
 
 def single_switch(*, hosts: int, host_cable: Cable) -> Fabric:
-    """Return `hosts` hosts on one switch, switch1. Raises GeneratorError for fewer than two."""
+    """Return `hosts` hosts on one switch, switch1. Raises GeneratorError for fewer than 2 hosts."""
     if hosts < 2:
         raise GeneratorError(
             "hosts", f"hosts is {hosts}", "use 2 or more, for traffic between them"

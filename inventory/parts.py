@@ -1,4 +1,4 @@
-"""What a testbed is made of, as pure data: devices, ports and their queues, links."""
+"""The parts of a testbed as pure data: devices, ports and their queues, links."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Port:
-    """One end of a link. `buffer_bytes` is 0 on a host, whose queue is its stack's own."""
+    """One end of a link. `buffer_bytes` is 0 on a host: its queue belongs to the host's stack."""
 
     index: int
     device: str
@@ -38,9 +38,9 @@ class Port:
 
 @dataclass(frozen=True)
 class TrafficClass:
-    """What shares a port with other classes: each has a queue of its own, served by `weight`.
+    """A traffic class: it has its own queue at every port, served by `weight`.
 
-    Its flows use `congestion_control`; "" leaves that to the campaign's `host`.
+    Its flows use `congestion_control`; "" means that of the campaign's `host`.
     """
 
     name: str
@@ -50,10 +50,10 @@ class TrafficClass:
 
 @dataclass(frozen=True)
 class Queue:
-    """The queue of one traffic class at one switch port; it answers what its port would.
+    """The queue of one traffic class at one switch port, with the properties of its port.
 
-    `klass` indexes `Testbed.classes`; `class_name` is "" on a testbed without classes, where the
-    port has one queue. `buffer_bytes` is what this queue alone may hold.
+    `klass` indexes `Testbed.classes`. `class_name` is "" on a testbed without classes, where a port
+    has one queue. `buffer_bytes` is what this queue alone may hold.
     """
 
     port: Port
@@ -63,7 +63,7 @@ class Queue:
 
     @property
     def label(self) -> str:
-        """The queue's full name: `leaf1:eth3/tcp`, or its port's where that has one queue."""
+        """The queue's full name: `leaf1:eth3/tcp`, or its port's name without classes."""
         return f"{self.port.label}/{self.class_name}" if self.class_name else self.port.label
 
     @property
@@ -93,7 +93,7 @@ class Queue:
 
     @property
     def rate_bps(self) -> int:
-        """The port's rate in bit/s, which the queue has while the port's others are empty."""
+        """The port's rate in bit/s: that of the queue while the port's other queues are empty."""
         return self.port.rate_bps
 
     @property
@@ -115,7 +115,7 @@ class Link:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """A cable as a generator states it, before ports are numbered."""
+    """A cable as a generator returns it, before ports are numbered."""
 
     a: str
     b: str

@@ -1,7 +1,7 @@
 """Rack: a testbed's devices as they are reached and wired, from an Ansible inventory.
 
-A testbed says what there is; a rack says where it is: the devices' addresses and users, the names
-of their ports in the operating system, and how far a run may go.
+A testbed describes the fabric. A rack adds the devices' addresses and users, the names of their
+ports in the operating system, and the limits of a run.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from inventory.topology import Port, Testbed
 Platform = Literal["linux", "sonic"]
 NicKind = Literal["plain", "roce"]
 
-# The queue that SONiC's stock configuration makes lossless and ECN-capable first.
+# The first queue that is lossless and ECN-capable in SONiC's stock configuration.
 SONIC_QUEUE = 3
 
 
 @dataclass(frozen=True)
 class Access:
-    """One device: how to log in, and what is special about it.
+    """One device: how to log in, and its special settings.
 
     `interfaces` are its ports' names in the operating system, in the testbed's order. With `shape`,
-    its ports are shaped to their rates, for links without a rate of their own. `queues` are a SONiC
-    switch's queue numbers, one for each traffic class.
+    its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
+    of a SONiC switch, one per traffic class.
     """
 
     device: str
@@ -44,11 +44,11 @@ class Access:
 
 @dataclass(frozen=True)
 class Corridor:
-    """Bounds that a trial must keep to; the circuit breaker trips outside them.
+    """Bounds for a trial; the circuit breaker trips outside them.
 
-    Shares are of one `window_s`: packets dropped, time that PFC may have paused a port (each pause
-    frame counts as the longest one), and bytes sent compared with the busiest window so far. 1 (0
-    for throughput) never trips.
+    Shares refer to one `window_s`: packets dropped, time for which PFC may have paused a port (each
+    pause frame counts as the longest one), and bytes sent compared with the busiest window so far.
+    1 (0 for throughput) never trips.
     """
 
     window_s: float = 1.0
@@ -59,9 +59,9 @@ class Corridor:
 
 @dataclass(frozen=True)
 class Safety:
-    """How far a run may go.
+    """Safety limits of a run.
 
-    After `deadman_s` without a word from the controller a device restores itself; a lease that is
+    A device that hears nothing from the controller for `deadman_s` restores itself. A lease that is
     not renewed for `lease_s` is free. A queue's thresholds change at most every
     `min_change_interval_ns`.
     """
@@ -74,9 +74,9 @@ class Safety:
 
 @dataclass(frozen=True)
 class Rack:
-    """A testbed that can be logged in to. `access` has every device of `testbed`.
+    """A testbed with logins. `access` has every device of `testbed`.
 
-    `known_hosts_file` is looked at besides the user's own; host keys are never accepted unseen.
+    `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Shortest-path ECMP routes over a testbed, and what an idle path costs.
+"""Shortest-path ECMP routes over a testbed, and ideal times on idle paths.
 
-Pure: the backends install what `next_hops` says, the analysis takes ideal times from `PathTable`.
+Pure: backends install the routes of `next_hops`, analysis takes ideal times from `PathTable`.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from inventory.topology import Port, Testbed
 def next_hops(
     testbed: Testbed, down_links: Collection[int] = ()
 ) -> dict[str, dict[str, tuple[Port, ...]]]:
-    """Return, for each device and each switch that hosts attach to, the equal-cost ports there.
+    """Return the equal-cost ports of each device towards each switch that hosts attach to.
 
-    `result[device][target]` are the ports of `device` on a shortest path to `target`; the targets
-    for traffic to a host are its `attachment`. Hosts have entries too: the NICs to send with, more
-    than one where several are equally near. A device that cannot reach a target, or is it, has no
-    entry for it. Links in `down_links` (indices into `Testbed.links`) are not used. Hosts never
-    forward.
+    `result[device][target]` are the ports of `device` on a shortest path to `target`. The targets
+    for traffic to a host are its `attachment`. A host's entries are the NICs to send with, several
+    if they are equally near. A device has no entry for itself or for a target that it cannot reach.
+    Links in `down_links` (indices into `Testbed.links`) are not used. Hosts never forward.
     """
     down = frozenset(down_links)
     result: dict[str, dict[str, tuple[Port, ...]]] = {d.name: {} for d in testbed.devices}
-    # A dictionary, unlike a set, keeps its order from one process to the next.
+    # Unlike a set, a dictionary has the same order in every process.
     for target in dict.fromkeys(a for h in testbed.hosts for a in attachment(testbed, h)):
         distance = _distances(testbed, target, down)
         for device in testbed.devices:
@@ -50,7 +49,7 @@ def attachment(testbed: Testbed, host: str) -> tuple[str, ...]:
 
 
 def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str, int]:
-    """Return each device's number of links to `target`, not through hosts."""
+    """Return each device's distance to `target` in links, without paths through hosts."""
     distance = {target: 0}
     todo = deque([target])
     while todo:
@@ -67,9 +66,9 @@ def _distances(testbed: Testbed, target: str, down: frozenset[int]) -> dict[str,
 
 @dataclass(frozen=True)
 class Path:
-    """One shortest path of an idle fabric, host to host: links, delay, slowest link's rate.
+    """A shortest path between hosts in an idle fabric: links, delay, slowest link's rate.
 
-    `links` are indices into `Testbed.links`, from the source on.
+    `links` are indices into `Testbed.links`, starting at the source.
     """
 
     hops: int
@@ -81,7 +80,7 @@ class Path:
 class PathTable:
     """Base RTT and ideal completion time between hosts of an idle fabric.
 
-    Paths between two hosts are taken to be alike (a Clos fabric); the first shortest one is used.
+    All shortest paths between two hosts are assumed equal, as in a Clos fabric; the first is used.
     """
 
     def __init__(self, testbed: Testbed) -> None:
@@ -92,7 +91,7 @@ class PathTable:
     def path(self, src: str, dst: str) -> Path:
         """Return the path between the NICs of `src` and `dst` that are nearest to each other.
 
-        Raises ValueError if there is none, or `src` is `dst`.
+        Raises ValueError if there is no path, or if `src` is `dst`.
         """
         key = (src, dst)
         if key not in self._paths:
@@ -104,11 +103,11 @@ class PathTable:
         return 2 * self.path(src, dst).one_way_ns
 
     def ideal_fct_ns(self, src: str, dst: str, size_bytes: int) -> int:
-        """Return the time the flow takes alone at line rate, headers and base RTT counted.
+        """Return the time in ns that the flow takes alone at line rate, with headers and base RTT.
 
-        base RTT + (wire bytes after the first packet) / slowest link: the sender learns of the end
-        one RTT after the last packet left. The first packet's own serialisation is part of the
-        path's latency, as it is for a ping.
+        It is base RTT + (wire bytes after the first packet) / slowest link: the sender learns of
+        the end one RTT after the last packet left. The serialisation of the first packet is part
+        of the path's latency, as for a ping.
         """
         path = self.path(src, dst)
         total = self._testbed.wire_bytes(size_bytes)

@@ -12,7 +12,7 @@ from inventory.strictyaml import Duration, Rate, Size, StrictModel
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
-# As many as IPv4's old type-of-service bits tell apart for Linux (rt_tos2priority).
+# Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).
 MAX_CLASSES = 4
 MAX_WEIGHT = 100
 # More than any encapsulation adds to a packet.

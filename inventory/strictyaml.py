@@ -1,7 +1,7 @@
-"""The one loader of the user's YAML files: strict, and every error with its line and a remedy.
+"""The strict loader of all user-written YAML files. Every error has a line and a remedy.
 
-A file is read into a `Document`, then checked against a `StrictModel`. A caller adds what its own
-checks find and raises once:
+A file is read into a `Document`, then checked against a `StrictModel`. A caller adds the problems
+that its own checks find, and raises once:
 
     document = read("campaign.yml")
     campaign, problems = document.check(Campaign)
@@ -9,7 +9,7 @@ checks find and raises once:
     if problems:
         raise InputError(in_order(problems))
 
-In a ValueError raised by a validator, what follows the last ": " is taken as the remedy.
+In a ValueError raised by a validator, the text after the last ": " is the remedy.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(path: str | Path) -> Document:
     """Read a YAML file. Raises InputError if it cannot be read or is not YAML."""
     try:
         with Path(path).open(encoding="utf-8") as file:
-            # One character more than is accepted: a huge file is refused unread.
+            # One character more than is accepted, so that a huge file is not read whole.
             text = file.read(yamltree.MAX_CHARS + 1)
     except FileNotFoundError:
         raise InputError.single(str(path), "no such file", "check the path") from None
@@ -65,7 +65,7 @@ def parse(text: str, name: str) -> Document:
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
-    """Return what a model's fields are called in a file: `class` is no name for one in Python."""
+    """Return the names of a model's fields in a file, such as `class`, a keyword in Python."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -76,7 +76,7 @@ def in_order(problems: Iterable[Problem]) -> list[Problem]:
 
 @dataclass(frozen=True)
 class Document:
-    """A file's plain data. `faults` are what its YAML alone is refused for: duplicate keys, …"""
+    """A file's plain data. `faults` are problems of the YAML itself, such as duplicate keys."""
 
     name: str
     data: dict[str, Any]
@@ -91,18 +91,18 @@ class Document:
         return f"{self.name}:{self.lines[self._resolve(loc)]}"
 
     def problem(self, loc: Loc, what: str, remedy: str = "") -> Problem:
-        """Return a problem with what is at `loc`."""
+        """Return a problem with the value at `loc`."""
         return Problem(self.where(loc), what, remedy)
 
     def check(self, model: type[Model]) -> tuple[Model | None, list[Problem]]:
         """Return the validated model (None if there is none) and the problems found.
 
-        They are all of them, or the first `yamltree.MAX_FAULTS`.
+        At most `yamltree.MAX_FAULTS` problems are returned.
         """
         problems = list(self.faults)
         faulty = {problem.where for problem in self.faults}
         try:
-            # By JSON's rules, a strict model still takes a list for a tuple and 1 for 1.0.
+            # Through JSON, a strict model still accepts a list for a tuple and 1 for 1.0.
             text = pydantic_core.to_json(self.data, inf_nan_mode="constants")
             result = model.model_validate_json(text)
         except ValidationError as error:
@@ -112,7 +112,7 @@ class Document:
                     problems.append(Problem(self.name, what, "correct these first"))
                     break
                 problem = self._problem_of(dict(details), model)
-                # A refused alias was read as no value: its fault says more than the schema can.
+                # A refused alias was read as None; its own fault is the better message.
                 aliased = details["input"] is None and problem.where in faulty
                 if not aliased and not _only_seems_short(dict(details)):
                     problems.append(problem)
@@ -153,7 +153,7 @@ def _line(where: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-# pydantic's error types -> what a value should have been.
+# The expected kind of value, by pydantic's error type.
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -179,7 +179,7 @@ _BOUNDS = {
 
 
 def _only_seems_short(details: dict[str, Any]) -> bool:
-    """Tell whether a list is too short only since pydantic leaves out its wrong items."""
+    """Return whether a list is too short only because pydantic left out its faulty items."""
     if details["type"] != "too_short":
         return False
     return bool(len(details["input"]) >= details["ctx"]["min_length"])
@@ -239,7 +239,7 @@ def _described(model: type[BaseModel], loc: Loc) -> str:
 
 
 def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
-    """Return the models that `loc` may lead to from `model`."""
+    """Return the models that may be at `loc`, starting from `model`."""
     here = _alternatives(model)
     for part in loc:
         inner: list[Any] = []
@@ -251,7 +251,7 @@ def _models_at(model: type[BaseModel], loc: Loc) -> list[type[BaseModel]]:
                 inner += _alternatives(get_args(kind)[1])
             elif isinstance(part, int) and get_args(kind):
                 inner += _alternatives(get_args(kind)[0])
-        # A part that leads nowhere is the tag of a union: it picks the models that carry it.
+        # A part that leads nowhere is the tag of a union: it selects the models with that tag.
         here = inner or [kind for kind in here if part in _kinds(kind)] or here
     return [kind for kind in here if isinstance(kind, type) and issubclass(kind, BaseModel)]
 
@@ -268,7 +268,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _kinds(model: Any) -> list[str]:
-    """Return the values of a model's `kind`, which tells it from the others of its union."""
+    """Return the values of a model's `kind`, the discriminator of its union."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return []
     field = model.model_fields.get("kind")

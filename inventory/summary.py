@@ -1,6 +1,6 @@
-"""What a testbed comes to: tiers, links, oversubscription, base RTTs. Pure, JSON-ready.
+"""A testbed's key figures: tiers, links, oversubscription, base RTTs. Pure, JSON-ready.
 
-A base RTT is propagation alone; BDP is the slowest link of the path times it.
+A base RTT is propagation only. BDP is the base RTT times the rate of the path's slowest link.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def summarise(testbed: Testbed) -> dict[str, Any]:
 
 
 def tier_name(testbed: Testbed, tier: int) -> str:
-    """Return what the devices of a tier are called: `leaf` for leaf1, leaf2, else `tier 1`."""
+    """Return the common name of a tier's devices, `leaf` for leaf1, leaf2; else `tier 1`."""
     if tier == 0:
         return "host"
     names = {d.name.rstrip("0123456789_") for d in testbed.devices if d.tier == tier}
@@ -38,7 +38,7 @@ def tier_name(testbed: Testbed, tier: int) -> str:
 
 
 def _classes(testbed: Testbed) -> list[dict[str, Any]]:
-    """Return a row for each traffic class, none where a port has one queue."""
+    """Return a row for each traffic class; empty if ports have one queue."""
     total = sum(klass.weight for klass in testbed.classes)
     return [
         {
@@ -71,7 +71,7 @@ def _tiers(testbed: Testbed) -> list[dict[str, Any]]:
 
 
 def _oversubscription(testbed: Testbed, name: str) -> float:
-    """Return the bandwidth of a device's ports down over that up, 0 if it lacks one of them."""
+    """Return a device's bandwidth down divided by that up, 0 if it lacks either."""
     tier = testbed.device[name].tier
     down = up = 0
     for port in testbed.ports_of[name]:
@@ -83,7 +83,7 @@ def _oversubscription(testbed: Testbed, name: str) -> float:
 
 
 def _links(testbed: Testbed) -> list[dict[str, Any]]:
-    """Return a row for each kind of link: the tiers that it joins, rate and delay."""
+    """Return a row for each kind of link: the tiers that it connects, rate and delay."""
     kinds: Counter[tuple[int, int, int, int]] = Counter()
     for link in testbed.links:
         ends = (testbed.device[testbed.ports[port].device].tier for port in (link.a, link.b))
@@ -103,7 +103,7 @@ def _links(testbed: Testbed) -> list[dict[str, Any]]:
 def _paths(testbed: Testbed) -> list[dict[str, Any]]:
     """Return a row for each length of path between hosts, with its longest base RTT.
 
-    Two hosts of each rack stand for all of it.
+    Two hosts represent each rack.
     """
     racks: dict[tuple[str, ...], list[str]] = {}
     for host in testbed.hosts:

@@ -1,4 +1,4 @@
-"""A testbed as JSON: run folders and guests are complete without the file that it came from."""
+"""A testbed as JSON, so that run folders and guests do not need its file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from inventory.topology import Device, Link, Port, Testbed, TrafficClass
 
 
 def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
-    """Return the testbed as JSON-ready data: one list of values for a device, link or port.
+    """Return the testbed as JSON-ready data: one list of values per device, link or port.
 
-    Traffic classes are there if the testbed has any.
+    Traffic classes are included if the testbed has any.
     """
     classes = {"classes": _rows(TrafficClass, testbed.classes)} if testbed.classes else {}
     return {

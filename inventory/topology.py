@@ -1,8 +1,8 @@
-"""Testbed: what there is, as pure data (see `parts`), with the questions asked of it.
+"""Testbed: a fabric as pure data (see `parts`), with queries.
 
 A testbed is a Clos fabric: hosts below, switches in tiers above. It is the same object for every
-backend. Ports are numbered once; `Testbed.queues` fixes the order of the switch ports' queues in
-every array that the rest of the project passes around (observations, actions, tables).
+backend. Ports are numbered once. `Testbed.queues` defines the order of queues in all arrays of the
+project (observations, actions, tables).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inventory.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
 
 __all__ = ["Device", "Link", "LinkSpec", "Port", "Queue", "Testbed", "TrafficClass"]
 
-# Ethernet preamble 8, frame check 4, inter-frame gap 12: on the wire, in no Linux byte counter.
+# Ethernet preamble 8, frame check 4, inter-frame gap 12. Linux byte counters do not include them.
 ETHERNET_FRAMING_BYTES = 24
 ETHERNET_HEADER_BYTES = 14
 # IPv4 20, TCP 20, TCP timestamps 12 (the Linux default).
@@ -26,8 +26,8 @@ TCP_IP_HEADER_BYTES = 52
 class Testbed:
     """Devices, links and ports of one fabric. Build one with `Testbed.build`.
 
-    `source` says where its figures come from. With `classes`, every switch port has a queue for
-    each of them, and shares its rate between those that are not empty by their weights.
+    `source` says where its figures come from. With `classes`, every switch port has one queue per
+    class, and divides its rate among the non-empty queues by weight.
     """
 
     __test__ = False  # pytest collects classes named Test*
@@ -105,7 +105,7 @@ class Testbed:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts; a host's place here is its number in a schedule."""
+        """Names of the hosts; a host's index here is its number in a schedule."""
         return tuple(device.name for device in self.devices if device.kind == "host")
 
     @cached_property
@@ -128,22 +128,22 @@ class Testbed:
 
     @cached_property
     def queues(self) -> tuple[Queue, ...]:
-        """Every queue, port by port as in `switch_ports` and at each port class by class.
+        """All queues, port by port as in `switch_ports`, and class by class at each port.
 
-        The order of all per-queue arrays.
+        This is the order of all per-queue arrays.
         """
         return tuple(queue for port in self.switch_ports for queue in self.queues_at(port))
 
     @property
     def queues_per_port(self) -> int:
-        """How many queues a switch port has."""
+        """Number of queues of a switch port."""
         return max(1, len(self.classes))
 
     def queues_at(self, port: Port) -> tuple[Queue, ...]:
-        """The queues of a switch port: one a class, or one.
+        """Return the queues of a switch port: one per class, or one without classes.
 
-        A class may hold its weight's share of the port's buffer, so that together they hold what
-        the port may (decision 13).
+        A class may use its weight's share of the port's buffer, so that all classes together use
+        no more than the port's buffer (decision 13).
         """
         if not self.classes:
             return (Queue(port, buffer_bytes=port.buffer_bytes),)
@@ -154,9 +154,9 @@ class Testbed:
         )
 
     def class_index(self, name: str) -> int:
-        """The place of a class in `classes`; 0, the first, for "".
+        """Return the index of a class in `classes`; 0, the first, for "".
 
-        Raises ValueError for a name that the testbed has not.
+        Raises ValueError for a name that the testbed does not have.
         """
         if not name:
             return 0
@@ -167,9 +167,9 @@ class Testbed:
 
     @cached_property
     def links_by_name(self) -> dict[str, tuple[int, ...]]:
-        """Indices of the links between two devices by a name of both, `leaf1-spine2`, either order.
+        """Indices of links by the names of their two devices, `leaf1-spine2`, in either order.
 
-        Parallel links have one name.
+        Parallel links share a name.
         """
         result: dict[str, tuple[int, ...]] = {}
         for link in self.links:
@@ -179,11 +179,11 @@ class Testbed:
         return result
 
     def peer_device(self, port: Port | Queue) -> Device:
-        """The device at the other end of the link of `port`, a port or one of its queues."""
+        """Return the device at the other end of the link of `port`, a port or one of its queues."""
         return self.device[self.ports[port.peer].device]
 
     def host_rate_bps(self, host: str) -> int:
-        """Line rate of a host, its NICs together, in bit/s."""
+        """Return the line rate of a host in bit/s, summed over its NICs."""
         return sum(port.rate_bps for port in self.ports_of[host])
 
     @cached_property
@@ -192,7 +192,7 @@ class Testbed:
         return self.mtu_bytes - TCP_IP_HEADER_BYTES
 
     def wire_bytes(self, payload_bytes: int) -> int:
-        """Bytes that `payload_bytes` of one TCP flow occupy on a link, framing included."""
+        """Return the bytes that `payload_bytes` of one TCP flow take on a link, with framing."""
         packets = max(1, -(-payload_bytes // self.mss_bytes))
         overhead = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES + self.framing_bytes
         return payload_bytes + packets * overhead

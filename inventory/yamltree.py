@@ -1,8 +1,8 @@
-"""YAML text to plain data, with the line of every key and item, and nothing implicit.
+"""Converts YAML text to plain data, with the line of every key and item.
 
-YAML 1.2's core schema only: `yes`, `on` and dates are text. Duplicate keys, tags, anchors, aliases
-and keys that are not text are faults; all of them are found, not the first alone.
-Size, depth and the number of faults are bounded, so that no file makes the reader hang.
+Only YAML 1.2's core schema is used: `yes`, `on` and dates are text. Duplicate keys, tags, anchors,
+aliases and keys that are not text are faults. All of them are reported, not only the first. Size,
+depth and the number of faults are bounded, so that no file makes the reader hang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestration.model.errors import InputError, Problem
 
 Path = tuple[str | int, ...]
 
-# The largest files name each link of a fabric: an inventory of 8,192 hosts has 6 MB.
+# The largest files list each link of a fabric: an inventory of 8,192 hosts has 6 MB.
 MAX_CHARS = 8 * 2**20
 MAX_DEPTH = 50
 MAX_FAULTS = 100
@@ -59,10 +59,10 @@ class Tree:
 
 
 def parse(text: str, name: str) -> Tree:
-    """Read one YAML document. `name` is what errors call the file.
+    """Read one YAML document. `name` stands for the file in errors.
 
-    Raises InputError where no tree can be had: a syntax error, a top level that is not a mapping,
-    more than one document.
+    Raises InputError for a syntax error, a top level that is not a mapping, and more than one
+    document.
     """
     if len(text) > MAX_CHARS:
         what = f"more than {MAX_CHARS / 1e6:.0f} million characters"
@@ -88,9 +88,9 @@ def parse(text: str, name: str) -> Tree:
 
 
 def _events(text: str, name: str) -> Iterator[Event]:
-    """Yield the parser's events, each before the text behind it is read; refuse deep nesting.
+    """Yield the parser's events, each before the text after it is parsed; refuse deep nesting.
 
-    The parser's time grows with the square of the depth, so it must not be given the whole text.
+    The parser's time grows with the square of the depth, so deep text must not be parsed further.
     """
     depth = 0
     for event in YAML(typ="safe", pure=True).parse(text):
@@ -158,7 +158,7 @@ class _Builder:
                 self._fault(
                     event, f"duplicate key {key!r}, first in line {self.lines[inner]}", remedy
                 )
-                # The value is read for its own faults, under a path that nothing refers to.
+                # The value is read only for its faults, under a path that nothing refers to.
                 self.build(next(events), events, (*path, f"{key} again"))
                 continue
             self.lines[inner] = event.start_mark.line + 1
@@ -205,7 +205,7 @@ class _Builder:
 
 
 def _resolve(text: str) -> str | int | float | bool | None:
-    """Return a plain scalar's value by the core schema of YAML 1.2 (section 10.3)."""
+    """Return a plain scalar's value according to YAML 1.2's core schema (section 10.3)."""
     if text in _CORE_CONSTANTS:
         return _CORE_CONSTANTS[text]
     if _INT.fullmatch(text):
