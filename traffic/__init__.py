@@ -1,1 +1,1 @@
-"""What is sent: flow sizes, arrival patterns, a trial's schedule, and the drivers that send it."""
+"""Traffic: flow sizes, arrival patterns, a trial's schedule, and the drivers that send it."""

@@ -21,13 +21,13 @@ COLUMNS: dict[str, Kind] = {
     "class": "name",
 }
 HEADER = ",".join(COLUMNS)
-# Patterns and tuners of a campaign share their repeats' files.
+# The patterns and tuners of a campaign share the files of their repeats.
 _FILES_KEPT = 4
 
 
 @dataclass(frozen=True)
 class RecordedFlows:
-    """The rows of a flow file in their order, arrays of shape (flows,), starts rising."""
+    """The rows of a flow file, sorted by start; arrays of shape (flows,)."""
 
     columns: CsvColumns
     start_ns: Ints
@@ -41,11 +41,11 @@ class RecordedFlows:
 
 
 def read_flows(path: str) -> RecordedFlows:
-    """Return the flows of a file; one that was read before and has not changed is not read again.
+    """Return the flows of a file. A file that has not changed is not read again.
 
-    Raises InputError, naming file and line, for a file that cannot be read or is torn, what is no
-    number, flows that are not sorted by start, start before 0, are of no bytes, or go from a host
-    to itself.
+    Raises InputError, with file and line, for a file that cannot be read or is cut off, for cells
+    that are not numbers, and for flows that are not sorted by start, start before 0, have no bytes,
+    or go from a host to itself.
     """
     try:
         about = os.stat(path)
@@ -76,7 +76,7 @@ def _read(path: str, *_version: int) -> RecordedFlows:
 def host_numbers(flows: RecordedFlows, testbed: Testbed) -> tuple[Ints, Ints]:
     """Return each flow's source and destination as indices of `Testbed.hosts`, shapes (flows,).
 
-    Raises InputError with the line of the first flow of a host that the testbed has not.
+    Raises InputError with the line of the first flow of a host that the testbed does not have.
     """
     number = {name: place for place, name in enumerate(testbed.hosts)}
     ends = []

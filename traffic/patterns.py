@@ -1,7 +1,8 @@
-"""Arrival patterns: each a pure function of (spec, testbed, random streams) to flows.
+"""Arrival patterns: each is a pure function from (spec, testbed, random streams) to flows.
 
-Times, places and sizes come from separate streams, read front to back: a higher load compresses the
-same sequence of flows in time, and a longer window or a wider incast adds flows, reshuffling none.
+Times, places and sizes come from separate streams that are read sequentially. So a higher load
+compresses the same sequence of flows in time, and a longer window or wider incast adds flows
+without changing the others.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ class Flows:
 
 
 def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Return the flows of `spec`. Raises ValueError for what `check_pattern` finds wrong.
+    """Return the flows of `spec`.
 
-    Raises InputError for a workload or a file of flows that cannot be read.
+    Raises ValueError for what `check_pattern` finds wrong, and InputError for a workload or a file
+    of flows that cannot be read.
     """
     problem = check_pattern(spec, testbed)
     if problem:
@@ -79,18 +81,19 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
 
 
 def poisson(spec: PoissonSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Poisson arrivals whose offered load, in payload bytes, is `load` of the hosts' line rates.
+    """Return Poisson arrivals with an offered load of `load` times the hosts' line rates.
 
-    A source is chosen in proportion to its line rate, its destination evenly among the others.
+    Load counts payload bytes. Sources are drawn in proportion to their line rates, destinations
+    uniformly among the other hosts.
     """
     workload = load_workload(spec.workload)
     return _arrivals(spec, workload.mean_bytes, workload.sample, testbed, streams)
 
 
 def message_mix(spec: MessageMixSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, each size equally likely.
+    """Return Poisson arrivals, as `poisson`, of messages of `sizes_bytes`, all equally likely.
 
-    With a receiver, its line rate is what `load` is a share of, and the others are the sources.
+    With a receiver, `load` is a share of its line rate, and the other hosts are the sources.
     """
     sizes = np.array(spec.sizes_bytes, dtype=np.int64)
 
@@ -102,13 +105,14 @@ def message_mix(spec: MessageMixSpec, testbed: Testbed, streams: Streams) -> Flo
 
 
 def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
-    """At `start_ns` and every period after, `fan_in` hosts send to one receiver, all at once.
+    """Return incasts: at `start_ns` and every period after, `fan_in` hosts send to one receiver.
 
-    The senders are new each period, and distinct; a narrower incast has some of the same senders.
+    Senders start together. They are distinct and drawn anew for each period. A narrower incast has
+    a subset of the same senders.
     """
     starts = _periodic(spec)
     hosts = len(testbed.hosts)
-    # One row of draws an event: the first picks a receiver, the others rank the hosts as senders.
+    # One row of draws per event: the first picks a receiver, the others rank hosts as senders.
     draws = streams.places.random((len(starts), 1 + hosts))
     receiver = (draws[:, 0] * hosts).astype(np.int64)
     if spec.receiver:
@@ -125,7 +129,7 @@ def incast(spec: IncastSpec, testbed: Testbed, streams: Streams) -> Flows:
 
 
 def all_to_all(spec: AllToAllSpec, testbed: Testbed) -> Flows:
-    """At `start_ns` and every period after, each host sends to every other host, all at once."""
+    """Return all-to-all bursts, at `start_ns` and every period after, with all flows at once."""
     starts = _periodic(spec)
     hosts = len(testbed.hosts)
     src, dst = np.nonzero(~np.eye(hosts, dtype=np.bool_))
@@ -138,7 +142,7 @@ def all_to_all(spec: AllToAllSpec, testbed: Testbed) -> Flows:
 
 
 def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
-    """One flow."""
+    """Return one flow."""
     src, dst = testbed.hosts.index(spec.src), testbed.hosts.index(spec.dst)
     return Flows(
         *(np.array([x], dtype=np.int64) for x in (spec.start_ns, src, dst, spec.size_bytes))
@@ -146,9 +150,9 @@ def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
 
 
 def replay(spec: ReplaySpec, testbed: Testbed) -> Flows:
-    """Return the flows of a file, in its order: those of the window, and of the recorded class.
+    """Return the flows of a file that are in the window and of the recorded class, in its order.
 
-    Raises InputError, with the line, for a bad file and for hosts that the testbed has not.
+    Raises InputError, with the line, for a bad file and for hosts that the testbed does not have.
     """
     flows = read_flows(spec.file)
     src, dst = host_numbers(flows, testbed)
@@ -195,7 +199,7 @@ def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
                 or (itself if spec.src == spec.dst else "")
             )
         case ReplaySpec():
-            return ""  # reading the file finds what is wrong with it
+            return ""  # its file is checked when it is read
         case _:
             assert_never(spec)
 
@@ -245,7 +249,7 @@ def _arrivals(
     streams: Streams,
     receiver: int | None = None,
 ) -> Flows:
-    """Return Poisson arrivals in the spec's window, offering its load at that mean size."""
+    """Return Poisson arrivals in the spec's window that offer its load at the given mean size."""
     rates = _host_rates_bps(testbed)
     capacity_bps = float(rates.sum() if receiver is None else rates[receiver])
     flows_per_ns = spec.load * capacity_bps / 8 / mean_bytes / 1e9
@@ -255,7 +259,7 @@ def _arrivals(
     n, hosts = len(start_ns), len(testbed.hosts)
     places = streams.places.random((n, 2))
     senders = np.flatnonzero(np.arange(hosts) != receiver).astype(np.int64)
-    # Never beyond the last sender: the sum's last entry may round to just below 1.
+    # Without the last entry, which may round to just below 1, no draw exceeds the last sender.
     upper = np.cumsum(rates[senders] / rates[senders].sum())[:-1]
     src = senders[np.searchsorted(upper, places[:, 0], side="right")]
     if receiver is not None:
@@ -266,7 +270,7 @@ def _arrivals(
 
 
 def _poisson_times(flows_per_ns: float, window_ns: int, rng: np.random.Generator) -> Ints:
-    """Return the times of a Poisson process in [0, window_ns), whole ns, rising."""
+    """Return the times of a Poisson process in [0, window_ns), in whole ns, sorted."""
     if flows_per_ns <= 0 or window_ns <= 0:
         return np.zeros(0, dtype=np.int64)
     expected = flows_per_ns * window_ns
@@ -275,4 +279,4 @@ def _poisson_times(flows_per_ns: float, window_ns: int, rng: np.random.Generator
     while (elapsed := np.cumsum(gaps))[-1] <= expected:
         gaps = np.concatenate([gaps, rng.standard_exponential(block)])
     times_ns = (elapsed[elapsed < expected] / flows_per_ns).astype(np.int64)
-    return np.minimum(times_ns, window_ns - 1)  # the division may round up to the window's end
+    return np.minimum(times_ns, window_ns - 1)  # rounding may reach the window's end

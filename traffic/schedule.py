@@ -1,7 +1,7 @@
-"""A trial's schedule: every flow before it starts. Seeded and pure.
+"""A trial's schedule: all its flows, known before it starts. Seeded and pure.
 
-It follows from the trial's traffic, seed and duration and from the testbed's hosts alone, so every
-tuner and every backend is sent the same flows, and comparisons between them are paired.
+It depends only on the trial's traffic, seed and duration and on the testbed's hosts. So every tuner
+and every backend gets the same flows, and comparisons between them are paired.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from traffic.workloads import workload_name
 def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     """Return every flow of `trial`, sorted by start, then pattern, source and destination.
 
-    `classes` has a name for each pattern, in the trial's order. Each pattern draws from random
-    streams of its own: editing or appending one leaves the flows of the others as they are. No flow
+    `classes` has a name for each pattern, in the trial's order. Each pattern draws from its own
+    random streams: editing or appending a pattern does not change the flows of the others. No flow
     starts at or after `duration_ns`. Recorded flows that tie keep their order. Raises ValueError
-    for a pattern that cannot be on the testbed and InputError for an unknown workload or a bad file
-    of recorded flows.
+    for a pattern that is impossible on the testbed, and InputError for an unknown workload or a bad
+    file of recorded flows.
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
@@ -66,9 +66,9 @@ def ideal_times_ns(testbed: Testbed, schedule: Schedule) -> Ints:
 
 
 def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
-    """Return the pattern with its window ended by the trial's end, and its repeat's own file.
+    """Return the pattern with its window cut at the trial's end, and with the file of its repeat.
 
-    A single flow has no window to shorten: raises ValueError if it would start too late.
+    A single flow has no window: raises ValueError if it would start too late.
     """
     if isinstance(spec, SingleFlowSpec):
         if spec.start_ns >= trial.duration_ns:
@@ -83,9 +83,9 @@ def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
 
 
 def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
-    """Return a name for each pattern: `incast/tcp` in class tcp, the second `incast/tcp#2`.
+    """Return a name for each pattern: `incast/tcp` in class tcp, the second one `incast/tcp#2`.
 
-    The replay of a recorded class keeps that class's name. No workload's file is read.
+    The replay of a recorded class keeps that class's name. Files of workloads are not read.
     """
     names: list[str] = []
     for spec in traffic:

@@ -1,7 +1,7 @@
-"""Flow-size distributions: the field's own (`tables/*.csv`) and a user's `bytes,cdf` table.
+"""Flow-size distributions: published ones (`tables/*.csv`) and a user's `bytes,cdf` table.
 
 A table gives points of the cumulative distribution. Between two points the size is linear in
-probability: draw u, interpolate the size. The choice matters: taking each segment's upper end
+probability: draw u, interpolate the size. This choice matters: taking each segment's upper end
 instead raises WebSearch's mean from 1.71 to 2.43 MB, and the offered load is flows per second
 times the mean. A first probability above 0 is the share of flows of exactly the first size.
 """
@@ -26,9 +26,9 @@ from orchestration.model.records import Floats, Ints
 
 GROUP = "closloop.workloads"
 HEADER = "bytes,cdf"
-# What the papers also call a built-in table. Case, "-", "_" and spaces never matter.
+# Other names of built-in tables in papers. Case, "-", "_" and spaces never matter.
 _ALIASES = {"alistorage": "AliStorage2019", "hadoop": "FB_Hadoop"}
-_LARGEST_BYTES = 2**53  # every whole number up to here is exact as a float
+_LARGEST_BYTES = 2**53  # every integer up to here is exact as a float
 _REMEDY_NUMBER = "write a size in bytes and a probability, like 30000,0.72"
 
 Point = tuple[int, float]
@@ -36,9 +36,9 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True)
 class Workload:
-    """A flow-size distribution: `points` are (bytes, probability of a size up to that many).
+    """A flow-size distribution: `points` are (bytes, probability of at most that size).
 
-    Both rise, and the last probability is 1. `source` says where the table comes from.
+    Both increase, and the last probability is 1. `source` says where the table comes from.
     """
 
     name: str
@@ -51,18 +51,18 @@ class Workload:
         return math.fsum(share * (low + high) / 2 for share, low, high in self._segments())
 
     def quantile(self, u: ArrayLike) -> Floats:
-        """Return the size in bytes, not rounded, at each probability `u`; the shape of `u`."""
+        """Return the size in bytes, not rounded, at each probability `u`, in the shape of `u`."""
         sizes, cdf = np.array(self.points, dtype=np.float64).T
         return np.asarray(np.interp(np.asarray(u, dtype=np.float64), cdf, sizes))
 
     def sample(self, rng: np.random.Generator, n: int) -> Ints:
-        """Return `n` flow sizes in whole bytes, at least 1. One uniform draw makes one size."""
+        """Return `n` flow sizes in whole bytes, at least 1, with one uniform draw each."""
         return np.maximum(1, np.rint(self.quantile(rng.random(n)))).astype(np.int64)
 
     def share_up_to(self, size_bytes: int, *, inclusive: bool = True) -> tuple[float, float]:
         """Return the share of all flows, and of all bytes, in flows of at most `size_bytes`.
 
-        Not `inclusive`: in smaller flows only, which differs where a table has a step.
+        Without `inclusive`, only smaller flows count, which differs where a table has a step.
         """
         flows, carried = [], []
         for share, low, high in self._segments():
@@ -91,9 +91,9 @@ def known_workloads() -> tuple[str, ...]:
 def load_workload(name_or_path: str) -> Workload:
     """Return a built-in distribution by name, or a user's from a path (`.csv`, or with a `/`).
 
-    An installed package offers one as an entry point of `closloop.workloads`: its table's path.
-
-    Raises InputError for an unknown name, a file that cannot be read, and every fault of a table.
+    An installed package can offer one as an entry point of `closloop.workloads` that holds its
+    table's path. Raises InputError for an unknown name, for a file that cannot be read, and with
+    every fault of a table.
     """
     if _is_path(name_or_path):
         path = Path(name_or_path)
@@ -114,7 +114,7 @@ def load_workload(name_or_path: str) -> Workload:
 
 
 def workload_name(name_or_path: str) -> str:
-    """Return what `load_workload` would call the distribution, without reading a user's file."""
+    """Return the name that `load_workload` would give, without reading a user's file."""
     return Path(name_or_path).stem if _is_path(name_or_path) else _resolve(name_or_path)
 
 
@@ -123,7 +123,7 @@ def _is_path(name_or_path: str) -> bool:
 
 
 def _resolve(name: str) -> str:
-    """Return the built-in name that `name` means, however it is spelt."""
+    """Return the built-in name that `name` is a spelling of."""
     known = known_workloads()
     spelt = {_plain(k): k for k in known} | _ALIASES
     if _plain(name) in spelt:
@@ -189,7 +189,7 @@ def _parse_point(row: str, at: str) -> Point | Problem:
 
 
 def _faults(point: Point, before: Point | None, is_last: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a point by itself and after the one before it, and what to do."""
+    """Yield the faults of a point, alone and relative to the one before, and their remedies."""
     size, probability = point
     if size < 0 or (size == 0 and probability > 0):
         what = f"flows of {size} bytes at probability {probability:g}"

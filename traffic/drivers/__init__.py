@@ -1,1 +1,1 @@
-"""What sends a schedule."""
+"""Drivers, which send the flows of a schedule."""

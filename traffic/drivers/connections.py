@@ -1,4 +1,4 @@
-"""A schedule's flows as a testbed's sockets send them: addresses, classes, and what came of it."""
+"""Addresses, traffic classes and results of flows that a testbed's sockets send."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def host_addresses(testbed: Testbed) -> list[tuple[str, ...]]:
 
 
 def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:
-    """Return how each pattern's flows are sent; nothing where the testbed has no classes.
+    """Return how each pattern's flows are sent; empty if the testbed has no classes.
 
-    Raises ValueError for a class that the testbed has not.
+    Raises ValueError for a class that the testbed does not have.
     """
     if not testbed.classes:
         return []
@@ -38,6 +38,6 @@ def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:
 
 
 def flow_records(board: Board) -> FlowRecords:
-    """Return a copy of what a driver has written on its board."""
+    """Return a copy of the results on a driver's board."""
     names = ("sent_ns", "end_ns", "retransmits", "status")
     return FlowRecords(**{name: np.array(getattr(board, name), dtype=np.int64) for name in names})

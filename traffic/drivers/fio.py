@@ -1,17 +1,17 @@
-"""fio: block traffic between hosts as storage makes it, with fio's own network engine.
+"""fio: block traffic between hosts, as storage produces it, with fio's own network engine.
 
-Each flow is a pair of fio jobs: the receiver listens and reads, the sender connects and writes
-blocks back to back or at a rate, over TCP. `fio --client` with `fio --server` would not do: there
-only orders and statistics cross the network, while the data stays on the server's disks. Such
-reports (`client_stats`) are read all the same.
+Each flow is a pair of fio jobs over TCP: the receiver listens and reads, the sender connects and
+writes blocks back to back or at a rate. `fio --client` with `fio --server` is not used: with these
+only commands and statistics cross the network, while the data stays on the server's disks. Their
+reports (`client_stats`) can be read nevertheless.
 
-A flow's bytes are rounded up to whole blocks, as fio moves nothing less. The receiver reads until
-the sender closes, and then the flow is over. It is not given the flow's size: fio's network engine
-counts what is left of a block that came in pieces only once (3.33 to 3.41 do), so a receiver would
-end early by its own count, break the sender's pipe, and its `io_bytes` are too few in any case.
+A flow's bytes are rounded up to whole blocks, since fio moves nothing less. The flow ends when the
+sender closes and the receiver has read everything. The receiver is not told the flow's size: fio's
+network engine (3.33 to 3.41) counts the rest of a block that arrived in pieces only once. By its
+own count a receiver would end early and break the sender's pipe. Its `io_bytes` are too low anyway.
 
-fio takes 0.1 to 0.3 s to begin (it measures its clocks, then sleeps) and looks for its jobs' end
-every 10 ms, so its flows start late, and their place in time is right to some 30 ms.
+fio takes 0.1 to 0.3 s to begin (it measures its clocks, then sleeps) and polls for the end of its
+jobs every 10 ms. So its flows start late, and their times are accurate to about 30 ms.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from traffic.drivers.programs import (
 )
 
 _NAME = "fio"
-# More than any flow has: the receiver reads until the sender closes.
+# More than the size of any flow: the receiver reads until the sender closes.
 _ENDLESS_BYTES = 1 << 40
 
 
 @dataclass(frozen=True)
 class Direction:
-    """What one direction of a job moved. Times of a block are of its completion."""
+    """What one direction of a job moved. A block's times are those of its completion."""
 
     bytes: int
     bytes_per_s: float
@@ -71,11 +71,11 @@ class Job:
 
 
 def parse_json(text: str) -> list[Job]:
-    """Return the jobs of an output of `--output-format=json` or `json+`.
+    """Return the jobs in an output of `--output-format=json` or `json+`.
 
-    With `--status-interval` there are several documents; the last has all. fio's own lines before
-    a document are passed over. Of several clients the entry "All clients" comes last. Raises
-    OutputError: fio's own error, or an output that is cut short or not fio's.
+    With `--status-interval` there are several documents; the last one is complete. Other lines
+    before a document are skipped. With several clients, the entry "All clients" comes last. Raises
+    OutputError with fio's own error, or for an output that is cut short or not fio's.
     """
     try:
         document = json_documents(_NAME, text)[-1]
@@ -127,9 +127,9 @@ _NOTHING = Direction(0, 0.0, 0)
 
 
 def parse_text(text: str) -> list[Job]:
-    """Return the jobs of an output in text: bytes there are rounded to four digits.
+    """Return the jobs in a text output, in which bytes are rounded to four digits.
 
-    Raises OutputError: fio's own error, or an output that is cut short or not fio's.
+    Raises OutputError with fio's own error, or for an output that is cut short or not fio's.
     """
     jobs: list[Job] = []
     for line in text.splitlines():
@@ -157,7 +157,7 @@ _WORDS = re.compile(r"error=(.+)$")
 
 
 def _words(text: str) -> str:
-    """Return the last of fio's complaints, without where in its source it comes from."""
+    """Return the last of fio's error messages, without the place in its source."""
     said = [line for line in text.splitlines() if line.startswith("fio: ")]
     said = [line for line in said if "waiting for connection" not in line]
     if not said:
@@ -167,7 +167,7 @@ def _words(text: str) -> str:
 
 
 class Fio(ProgramDriver):
-    """The driver."""
+    """Sends flows with fio."""
 
     name = _NAME
     options = (
@@ -183,7 +183,7 @@ class Fio(ProgramDriver):
             yield "rate", f"rate is {values['rate']} bits/s: give at least 8"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the receiver's (server) and the sender's (client) start."""
+        """Return the commands of the receiver (server) and the sender (client)."""
         values = self.values(options)
         block = min(values["block"], flow.size_bytes)
         size = -(-flow.size_bytes // block) * block
@@ -193,9 +193,9 @@ class Fio(ProgramDriver):
             f"--name=flow{flow.number}",
             "--thread",
             "--output-format=json",
-            # or else it leaves a file in its working folder
+            # without this it leaves a file in its working folder
             "--verify_state_save=0",
-            # its own choice is the CPU's counter, which knows nothing of virtual time
+            # its default is the CPU's counter, which does not follow virtual time
             "--clocksource=clock_gettime",
             "--ioengine=net",
             "--protocol=tcp",
@@ -214,7 +214,7 @@ class Fio(ProgramDriver):
         return client.stopped or (server.stopped and not client.exit_code)
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """The flow is done when the receiver has seen its end."""
+        """Return the outcome. The flow is done when the receiver has seen its end."""
         for output, role in ((client, "sender"), (server, "receiver")):
             if why := failure(_NAME, output, role):
                 said = _words(output.stdout + output.stderr) if output.exit_code > 0 else ""
@@ -223,7 +223,7 @@ class Fio(ProgramDriver):
         sent = sender.write.bytes
         if sender.error or receiver.error or sent < flow.size_bytes:
             raise FlowFailed(f"{_NAME}: it sent {sent} of {flow.size_bytes} bytes")
-        # fio counts in ms: a shorter transfer is given the time of the processes
+        # fio counts in ms: for a shorter transfer the time of the processes is used
         duration_ns = receiver.read.runtime_ns or None
         return finished(client, duration_ns, end_ns=server.ended_ns)
 

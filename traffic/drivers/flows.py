@@ -1,6 +1,6 @@
-"""A schedule's flows as connections: which ends, and how their sockets are set.
+"""A schedule's flows as connections: their endpoints and socket settings.
 
-Standard library only, and Python 3.9: a rack's hosts get theirs as JSON.
+Standard library only, and Python 3.9: a rack's hosts receive their flows as JSON.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _SOURCE_PORT_LIMIT = 65_000
 
 @dataclass(frozen=True)
 class Service:
-    """How flows of one traffic class are sent: the class's number, its type of service, its TCP.
+    """How flows of one traffic class are sent: the class's number, type of service, TCP.
 
-    `tos` is the byte of the IPv4 header, whose two ECN bits stay TCP's own. With
-    `congestion_control` "" the host's default holds.
+    `tos` is the byte of the IPv4 header; TCP controls its two ECN bits. If `congestion_control` is
+    "", the host's default is used.
     """
 
     number: int = 0
@@ -30,7 +30,7 @@ class Service:
     congestion_control: str = ""
 
     def apply(self, made: socket.socket) -> None:
-        """Set a socket that is not connected yet, or one that listens for its like."""
+        """Configure a socket that is not connected yet, or a listening socket."""
         if self.tos:
             made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.tos)
         if self.congestion_control:
@@ -40,9 +40,9 @@ class Service:
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where the hosts are: per host (in the schedule's order) the addresses of its NICs.
+    """The addresses of each host's NICs, with hosts in the schedule's order.
 
-    Class number n listens at `listen_port` + n.
+    Hosts listen for flows of class number n at `listen_port` + n.
     """
 
     addresses: Sequence[Sequence[str]]
@@ -52,9 +52,9 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class Flows:
-    """The flows of a schedule with the ends of their connections, an entry of each list a flow.
+    """The flows of a schedule with the ends of their connections; each list has an entry per flow.
 
-    `near` is the sender's address and port, `far` the receiver's and the port it listens at.
+    `near` is the sender's address and port, `far` the receiver's address and listening port.
     """
 
     start_ns: list[int]
@@ -72,8 +72,9 @@ class Flows:
     def of(cls, schedule: Schedule, ends: Endpoints, services: Sequence[Service] = ()) -> Flows:
         """Return the flows of `schedule`.
 
-        `services` has one entry for each of its patterns (`Schedule.klass`); without any, sockets
-        are as the hosts have them. Raises OSError if a host starts more flows than it has ports.
+        `services` has one entry for each of its patterns (`Schedule.klass`). If it is empty,
+        sockets keep the hosts' defaults. Raises OSError if a host starts more flows than it has
+        ports.
         """
         src, dst = schedule.src.tolist(), schedule.dst.tolist()
         if services:

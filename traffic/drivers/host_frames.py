@@ -3,11 +3,11 @@
     incast.send     send a flow's frames, at a rate or back to back
     incast.receive  count a flow's frames and those marked CE until its last one, or until stopped
 
-Both run as programs do (see `program.start` for when, `program.collect`, `program.stop`) and print
-what they measured as JSON. Frames go out through AF_PACKET as they were built, but for the two
-Ethernet addresses: these are the route's. Arrivals are counted in the kernel, by a filter on each
-of two packet sockets that are never read (PACKET_STATISTICS counts what does not fit, too); only
-the last frame is read.
+Both run as programs (see `program.start` for the times, `program.collect`, `program.stop`) and
+print their measurements as JSON. Frames are sent through AF_PACKET as they were built, except that
+the two Ethernet addresses are those of the route. Arrivals are counted in the kernel, by filters on
+two packet sockets that are never read (PACKET_STATISTICS also counts frames that do not fit into
+the buffer). Only the last frame is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestration.device.agent.main import Agent, Operation, OperationError
 from traffic.drivers.host_programs import Work, programs_of, sleep_until
 
 ROCE_PORT = 4791
-# A payload begins with these, then 1 in a flow's last frame and 0 in others.
+# A payload begins with these bytes, then 1 in a flow's last frame and 0 in all others.
 MARK = b"clos"
 _ETH_P_IP = 0x0800
 _SO_ATTACH_FILTER, _SO_TIMESTAMPNS = 26, 35
@@ -41,7 +41,7 @@ _IPV4_AT, _UDP_AT, _PAYLOAD_AT, _BTH_BYTES = 14, 34, 42, 12
 _CE = 3
 _SEND_BUFFER_BYTES = 1 << 22
 _FULL_S = 20e-6
-# Paced frames that are due together go out together, but no more than so many at once.
+# Paced frames that are due at the same time are sent together, at most so many at once.
 _BURST = 32
 _ARP_PATIENCE_S = 3.0
 _NO_MAC = "00:00:00:00:00:00"
@@ -50,9 +50,9 @@ _SIOCGIFHWADDR = 0x8927
 
 
 def _filter(flow: dict[str, Any], marked: bool, last: bool) -> bytes:
-    """Return a classic BPF program: frames of the flow, all, those marked CE, or the last one.
+    """Return a classic BPF program that accepts a flow's frames: all, those marked CE, or the last.
 
-    A flow is known by its addresses and its destination port, or its queue pair for RoCEv2.
+    A flow is identified by its addresses and its destination port, or its queue pair for RoCEv2.
     """
     roce = flow["queue_pair"] is not None
     mark_at = _PAYLOAD_AT + (_BTH_BYTES if roce else 0)
@@ -79,7 +79,7 @@ def _filter(flow: dict[str, Any], marked: bool, last: bool) -> bytes:
         if mask:
             code.append((0x54, 0, 0, mask))
         code.append((0x15, 0, length - len(code), value))
-    # one byte is enough of a frame that is only counted
+    # one byte is enough for a frame that is only counted
     code += [(0x06, 0, 0, 1), (0x06, 0, 0, 0)]
     return b"".join(struct.pack("=HBBI", *step) for step in code)
 
@@ -89,12 +89,12 @@ def _number(address: str) -> int:
 
 
 def _packet_socket(code: bytes) -> socket.socket:
-    """Return a packet socket on all interfaces that takes what the filter lets through."""
+    """Return a packet socket on all interfaces that receives what the filter accepts."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_IP))
     steps = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(steps))
     made.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-    # what came before the filter was there
+    # discard what arrived before the filter was set
     with suppress(BlockingIOError):
         while True:
             made.recv(1, socket.MSG_DONTWAIT)
@@ -121,7 +121,7 @@ def receive(flow: dict[str, Any]) -> Work:
         marked = _packet_socket(_filter(flow, marked=True, last=False))
         last = _packet_socket(_filter(flow, marked=False, last=True))
         last.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        # somebody listens, so that the kernel sends no ICMP; and the controller sees the port
+        # a socket must listen, so that the kernel sends no ICMP and the controller sees the port
         sinks = _sinks(flow)
         signal.signal(signal.SIGTERM, stop)
         began_ns = wait()
@@ -147,7 +147,7 @@ def _sinks(flow: dict[str, Any]) -> list[socket.socket]:
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Soft-RoCE, or another flow's receiver, may have RoCE's port
+        # Soft-RoCE, or another flow's receiver, may already use RoCE's port
         with suppress(OSError):
             sink.bind(("0.0.0.0", port))
         sinks.append(sink)
@@ -155,7 +155,7 @@ def _sinks(flow: dict[str, Any]) -> list[socket.socket]:
 
 
 def _arrival_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
-    """Return when a frame came, on CLOCK_MONOTONIC: its stamp is of the real-time one."""
+    """Return when a frame arrived on CLOCK_MONOTONIC, converted from its real-time stamp."""
     now_ns, real_ns = time.monotonic_ns(), time.time_ns()
     for level, kind, data in ancillary:
         if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
@@ -200,7 +200,7 @@ def send(flow: dict[str, Any]) -> Work:
 
 
 def _ethernet(src: str, dst: str) -> tuple[str, bytes]:
-    """Return the interface towards an address, and both Ethernet addresses of a frame there."""
+    """Return the interface towards an address, and the two Ethernet addresses for its frames."""
     answer = subprocess.run(
         ["ip", "-json", "route", "get", dst, "from", src],
         capture_output=True,
@@ -229,7 +229,7 @@ def _own_address(interface: str) -> bytes:
 
 
 def _neighbour(address: str, interface: str, src: str, dst: str) -> str:
-    """Return a neighbour's Ethernet address; a datagram to `dst` has the kernel ask for it."""
+    """Return a neighbour's Ethernet address; a datagram to `dst` makes the kernel ask for it."""
     until_s = time.monotonic() + _ARP_PATIENCE_S
     asked = False
     while time.monotonic() < until_s:
@@ -255,7 +255,7 @@ def _print(result: dict[str, int]) -> NoReturn:
 
 
 def operations(agent: Agent) -> dict[str, Operation]:
-    """Return the operations by name; programs are the agent's, with the service of that name."""
+    """Return the operations by name; their programs are listed with all others of the agent."""
     programs = programs_of(agent)
     return {
         "incast.send": lambda request: programs.add(request, send(request)),

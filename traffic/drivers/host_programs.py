@@ -1,17 +1,16 @@
-"""Programs on this host: started at a time, watched, collected, and never left behind.
+"""Programs on this host: starts them at given times, watches, collects and cleans up.
 
-    program.start      start `argv` as `program`, a name, with base64 `stdin`: at once, or with
-                       `after_ns` so long after the time that program.go gives; it may run for
-                       `limit_s`
-    program.go         let all that wait for it start, counted from `t0_ns`
-    program.listening  which of `ports`, [protocol, port]s, something on this host listens at
-    program.missing    which of the programs `names` this host does not have
-    program.stop       end `program`, or all without one
-    program.collect    what `program`, which has ended, printed, and when it ran; then forget it
+    program.start      start `argv` under the name `program`, with base64 `stdin`: at once, or
+                       `after_ns` after the time given by program.go; it may run for `limit_s`
+    program.go         start all waiting programs, at times counted from `t0_ns`
+    program.listening  return those of `ports`, [protocol, port]s, on which this host listens
+    program.missing    return those of the programs `names` that this host does not have
+    program.stop       end `program`, or all programs if none is named
+    program.collect    return the output and times of an ended `program`, then forget it
 
-The event `program.ended` names a `program` that has ended. Times are of CLOCK_MONOTONIC. A program
-is a process group of its own and dies with this process; what it leaves running in its group is
-killed when it ends. Of its output the first `KEPT_BYTES` are kept.
+The event `program.ended` names a `program` that has ended. Times are on CLOCK_MONOTONIC. A program
+has its own process group and dies with this process. What it leaves running in its group is killed
+when it ends. The first `KEPT_BYTES` of its output are kept.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from orchestration.device.agent.main import Agent, Operation, OperationError
 KEPT_BYTES = 4 << 20
 _PR_SET_PDEATHSIG = 1
 _PR_SET_TIMERSLACK = 29
-# A process is made so long before its start, and sleeps until then.
+# A process is created this long before its start, and sleeps until then.
 _AHEAD_NS = 50_000_000
-# Between the polite signal and the other one.
+# Time between SIGTERM and SIGKILL.
 _GRACE_NS = 1_000_000_000
 _READ_BYTES = 1 << 16
 _ERROR_BYTES = 500
@@ -44,8 +43,8 @@ _HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _LISTENING = {"tcp": "0A", "udp": "07"}
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# What a child does. It calls what it is given once, when it is ready: that returns at its time, and
-# returns that time.
+# What a child does. It is given a function that it calls once, when it is ready. That function
+# waits for the child's start time and returns it.
 Work = Callable[[Callable[[], int]], None]
 
 
@@ -68,7 +67,7 @@ class Child:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended and all that it printed is here."""
+        """Whether it has ended and all its output has been read."""
         return self.exit_code is not None and not self.open
 
     def signal(self, number: int) -> None:
@@ -78,7 +77,7 @@ class Child:
                 os.killpg(self.pid, number)
 
     def report(self) -> dict[str, Any]:
-        """Return what `program.collect` tells."""
+        """Return the answer of `program.collect`."""
         return {
             "exit_code": self.exit_code,
             "error": self.error,
@@ -107,7 +106,7 @@ class Programs:
         agent.at_end(self.kill_all)
 
     def add(self, request: dict[str, Any], work: Work) -> None:
-        """Have a child do `work`, as `program.start` says. Raises OperationError."""
+        """Create a child that does `work`, as in `program.start`. Raises OperationError."""
         name, after_ns = str(request["program"]), request.get("after_ns")
         if name in self._children:
             raise OperationError(f"there is a program {name!r} already", "collect it first")
@@ -120,7 +119,7 @@ class Programs:
             self._waiting.append((child, int(after_ns)))
 
     def go(self, t0_ns: int) -> None:
-        """Start those that wait, each at its time after `t0_ns`."""
+        """Start the waiting programs, each at its time after `t0_ns`."""
         waiting, self._waiting = self._waiting, []
         for child, after_ns in waiting:
             at_ns = t0_ns + after_ns
@@ -134,13 +133,13 @@ class Programs:
         os.lseek(stdin, 0, os.SEEK_SET)
         pipes = [os.pipe() for _ in range(3)]
         parent = os.getpid()
-        # the handlers are this process's: the child must not run them before it has its own
+        # block signals, so that the child does not run this process's handlers
         kept = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         child.pid = os.fork()
         if child.pid == 0:
             _become(child.work, parent, at_ns, stdin, [write for _, write in pipes], kept)
         signal.pthread_sigmask(signal.SIG_SETMASK, kept)
-        # the child was faster: it is another program by now, or has ended
+        # fails if the child was faster: it runs another program by now, or has ended
         with suppress(PermissionError, ProcessLookupError):
             os.setpgid(child.pid, child.pid)
         os.close(stdin)
@@ -163,7 +162,7 @@ class Programs:
             child.open.discard(fd)
             self._settle()
         elif pipe == "start":
-            # when it began, an error, or both
+            # its start time, an error, or both
             if piece[:1] == b"@":
                 (child.started_ns,) = struct.unpack_from("=q", piece, 1)
                 piece = piece[9:]
@@ -175,21 +174,21 @@ class Programs:
             child.cut_bytes += max(0, len(piece) - room)
 
     def _reap(self, *_: Any) -> None:
-        """Note who has ended, at once: this is the signal's handler, too."""
+        """Note at once which children have ended. This is also the signal handler."""
         now_ns = time.monotonic_ns()
         for child in list(self._children.values()):
             if child.pid and child.exit_code is None:
                 try:
                     pid, status = os.waitpid(child.pid, os.WNOHANG)
                 except ChildProcessError:
-                    # the handler came in between, and has noted it
+                    # the signal handler ran in between and has noted it
                     continue
                 if pid:
                     child.ended_ns = now_ns
                     child.exit_code = os.waitstatus_to_exitcode(status)
 
     def _settle(self) -> None:
-        """Sweep up after those that have ended, and tell of them."""
+        """Clean up after ended programs, and report their end."""
         with suppress(BlockingIOError):
             os.read(self._woken, _READ_BYTES)
         for child in list(self._children.values()):
@@ -206,12 +205,12 @@ class Programs:
             child.signal(signal.SIGKILL)
 
     def stop(self, name: str) -> None:
-        """End a program: politely, then not. One that has ended stays as it is."""
+        """End a program with SIGTERM, later SIGKILL. Does nothing if it has ended."""
         child = self._child(name)
         if child.exit_code is not None or child.stopped:
             return
         child.stopped = True
-        if not child.pid:  # its time has not come
+        if not child.pid:  # it has not started yet
             child.exit_code = -signal.SIGTERM
             self._settle()
             return
@@ -231,7 +230,7 @@ class Programs:
         return child.report()
 
     def kill_all(self) -> None:
-        """Kill whatever still runs."""
+        """Kill all programs that still run."""
         for child in self._children.values():
             child.signal(signal.SIGKILL)
 
@@ -244,7 +243,7 @@ class Programs:
 def _become(
     work: Work, parent: int, at_ns: int, stdin: int, pipes: list[int], mask: set[Any]
 ) -> NoReturn:
-    """In the new process: be a program of its own that dies with its parent, wait, and work."""
+    """Run in the new process: leave the parent's group, die with the parent, wait, and work."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (*_HANDLED, signal.SIGPIPE):
@@ -283,7 +282,7 @@ def sleep_until(monotonic_ns: int) -> None:
 
 
 def execute(argv: list[str]) -> Work:
-    """Return the work of being the program `argv`. Raises OperationError if there is none such."""
+    """Return work that executes the program `argv`. Raises OperationError if it is missing."""
     path = shutil.which(argv[0], path=_PATH)
     if path is None:
         raise OperationError(f"has no {argv[0]}", f"install it: {argv[0]} is not in {_PATH}")
@@ -297,7 +296,7 @@ def execute(argv: list[str]) -> Work:
 
 
 def listening(wanted: list[list[Any]]) -> list[list[Any]]:
-    """Return which of the [protocol, port]s are listened at."""
+    """Return those of the [protocol, port]s on which something listens."""
     found = []
     for protocol, state in _LISTENING.items():
         for suffix in ("", "6"):
@@ -316,7 +315,7 @@ _shared: dict[int, Programs] = {}
 
 
 def programs_of(agent: Agent) -> Programs:
-    """Return the agent's `Programs`, the same for every service that starts some."""
+    """Return the agent's `Programs`, which all services share."""
     if id(agent) not in _shared:
         _shared[id(agent)] = Programs(agent)
     return _shared[id(agent)]

@@ -1,14 +1,14 @@
 """Sends and receives this host's share of a schedule, with the socket driver in a child process.
 
-    flows.load     the flows that this host sends or receives (`Flows.to_json`), and its number
+    flows.load     take the flows that this host sends or receives (`Flows.to_json`), and its number
     flows.listen   open the listening sockets
-    flows.connect  connect what is sent from here; every host listens by now
-    flows.accept   accept what is received here; every host has connected by now
-    flows.go       start at a time of CLOCK_MONOTONIC; the event `flows.ended` tells of the end
-    flows.results  what became of the flows
+    flows.connect  connect the flows sent from here, once every host listens
+    flows.accept   accept the flows received here, once every host has connected
+    flows.go       start at a time on CLOCK_MONOTONIC; the event `flows.ended` reports the end
+    flows.results  return the results of the flows
     flows.stop     end the child
 
-One child a trial: it dies with the agent.
+There is one child per trial. It dies with the agent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from traffic.drivers.sockets import COLUMNS, Board, SocketDriver
 
 _PR_SET_PDEATHSIG = 1
 _ERROR_BYTES = 2000
-# The agent does nothing else while its driver connects: this is well below ANSWER_TIMEOUT_S.
+# The agent does nothing else while its driver connects, so this is well below ANSWER_TIMEOUT_S.
 _PATIENCE_S = 10.0
 _STEPS = ("listen", "connect", "accept")
 
@@ -85,7 +85,7 @@ class Sender:
             os._exit(code)
 
     def step(self, name: str) -> None:
-        """Have the child do its next step. Raises OperationError with what went wrong."""
+        """Let the child do its next step. Raises OperationError with the child's error."""
         os.write(self._orders, b"s")
         answer = os.read(self._answers, _ERROR_BYTES)
         if answer != b"+":
@@ -96,7 +96,7 @@ class Sender:
             )
 
     def go(self, t0_ns: int) -> None:
-        """Start at `t0_ns`; tell the controller when every flow here has ended."""
+        """Start at `t0_ns`. The controller is told when every flow here has ended."""
         self.board.t0_ns = t0_ns
         os.write(self._orders, b"g")
         self._agent.watch(self._answers, self._ended)

@@ -1,12 +1,12 @@
-"""iperf3: TCP and UDP flows, one client and one one-off server each, read from its JSON.
+"""iperf3: TCP and UDP flows with a client and a one-off server each; results from its JSON.
 
-What was seen of it, and why a flow's times need care:
+Observed behaviour, and why a flow's times need care:
 
-- Before 3.16 a test by bytes ends when they are handed over; the receiver stops counting there, so
-  it may report fewer bytes than will reach it.
-- From 3.16 on the sending threads are looked at only at each report interval: the shortest, 0.1 s,
-  is asked for, and is how late the end of a flow may be seen. Short flows belong to sockets.
-- From 3.16 on a UDP test by bytes goes on to the end of its interval and sends more than asked for.
+- Before 3.16, a test by bytes ends when they are handed to the kernel. The receiver stops counting
+  then, so it may report fewer bytes than will reach it.
+- From 3.16 on, the sending threads are checked only at each report interval. The shortest, 0.1 s,
+  is used, and the end of a flow may be seen that late. Use sockets for short flows.
+- From 3.16 on, a UDP test by bytes continues to the end of its interval and sends more than asked.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from traffic.drivers.programs import (
 _NAME = "iperf3"
 _INTERVAL_S = 0.1
 _CONNECT_MS = 5000
-# The first version whose streams have threads of their own.
+# The first version with a thread per stream.
 _THREADED = (3, 16)
 
-# What it takes for a datagram's payload.
+# The sizes that it accepts for a datagram's payload.
 _DATAGRAM_BYTES = range(16, 65_508)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one test moved. A receiver's values are None where it did not report any."""
+    """What one test moved. A receiver's values are None if it did not report any."""
 
     version: str
     protocol: str
@@ -65,14 +65,14 @@ class Transfer:
 
     @property
     def duration_ns(self) -> int:
-        """How long it took until the receiver was through, or else the sender."""
+        """The duration by the receiver, or by the sender if the receiver reported none."""
         return self.receiver_ns or self.sender_ns
 
 
 def parse_json(text: str) -> Transfer:
-    """Return what the output of `--json` or `--json-stream` says of the whole test.
+    """Return the result of the whole test from the output of `--json` or `--json-stream`.
 
-    Raises OutputError: iperf3's own error, or an output that is cut short or not its own.
+    Raises OutputError with iperf3's own error, or for an output that is cut short or not its own.
     """
     documents = json_documents(_NAME, text)
     if "event" in documents[0]:
@@ -81,7 +81,7 @@ def parse_json(text: str) -> Transfer:
 
 
 def _from_events(events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what `--json` would have printed, without the intervals."""
+    """Return the document that `--json` would have printed, without the intervals."""
     document: dict[str, Any] = {}
     for event in events:
         name = event.get("event")
@@ -127,7 +127,7 @@ _SUMMARY = re.compile(
 
 
 def parse_text(text: str) -> Transfer:
-    """Return what the text of a client says of the whole test.
+    """Return the result of the whole test from a client's text output.
 
     Text is rounded: bytes to three digits, times to 10 ms. Raises OutputError.
     """
@@ -136,7 +136,7 @@ def parse_text(text: str) -> Transfer:
             raise explain(line)
     sides: dict[str, re.Match[str]] = {}
     for line in text.splitlines():
-        # the sum, where there are several streams, comes after them
+        # with several streams, their sum comes last
         if match := _SUMMARY.match(line):
             sides[match["side"]] = match
     if "sender" not in sides:
@@ -176,7 +176,7 @@ _FAILURES = (
 
 
 def explain(text: str) -> OutputError:
-    """Return the error that iperf3's words stand for."""
+    """Return the error for a message of iperf3."""
     first = text.strip().splitlines()[0] if text.strip() else ""
     said = excerpt(first.removeprefix("iperf3: ").removeprefix("error - "))
     remedy = next((todo for sign, todo in _FAILURES if sign in said), "run its command by hand")
@@ -184,7 +184,7 @@ def explain(text: str) -> OutputError:
 
 
 class Iperf3(ProgramDriver):
-    """The driver."""
+    """Sends flows with iperf3."""
 
     name = _NAME
     options = (
@@ -210,7 +210,7 @@ class Iperf3(ProgramDriver):
                 yield "block", f"block is {block}: a datagram of UDP has {first} to {last} bytes"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the server's and the client's start."""
+        """Return the commands of the server and the client."""
         values = self.values(options)
         port = ("--port", str(flow.port))
         client = ["iperf3", "--client", flow.dst_address, "--bind", flow.src_address, *port]
@@ -235,7 +235,7 @@ class Iperf3(ProgramDriver):
         return pair(flow, server, client)
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """The client's report says what became of the flow."""
+        """Return the outcome by the client's report."""
         why = failure(_NAME, client, "client")
         if client.error or client.timed_out or client.cut_bytes:
             raise FlowFailed(why)

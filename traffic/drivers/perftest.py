@@ -1,14 +1,14 @@
 """perftest: RDMA write, send and read over RoCE NICs, as bandwidth or latency tests.
 
-One client and one server a flow, so N-to-1 is N pairs whose clients start at one time. A flow's
+Each flow has one client and one server, so N-to-1 is N pairs whose clients start together. A flow's
 bytes become iterations of a message size, rounded up. `--report_gbits` is always passed: JSON does
-not say its unit, and older text says MB where it means MiB.
+not state its unit, and older text says MB but means MiB.
 
-perftest measures with the CPU's cycle counter and needs the clock rate for it. Where it cannot tell
-that (a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused: the flow's
-times are then those of the client's process. In virtual time the cycle counter is of another clock
-altogether, only tests that wait for events come to an end (option `events`), and the process's
-times include half a second of measuring the clock rate.
+perftest measures with the CPU's cycle counter and needs the clock rate for it. If it cannot find
+the rate (on a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused, and
+the flow's times are then those of the client's process. In virtual time the cycle counter belongs
+to another clock, only tests that wait for events finish (option `events`), and the process's times
+include half a second of measuring the clock rate.
 """
 
 from __future__ import annotations
@@ -54,10 +54,7 @@ _HEADER_BYTES = 80
 
 
 class NoClockRate(OutputError):  # noqa: N818 (names what is so)
-    """The test ran to its end, but perftest could not tell the CPU's clock rate.
-
-    `iterations` were done.
-    """
+    """The test finished after `iterations`, but perftest could not find the CPU's clock rate."""
 
     def __init__(self, iterations: int) -> None:
         super().__init__(
@@ -70,7 +67,7 @@ class NoClockRate(OutputError):  # noqa: N818 (names what is so)
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """A bandwidth test's row. `iterations` are of all queue pairs; peak None if not measured."""
+    """A bandwidth test's row. `iterations` cover all queue pairs; peak is None if not measured."""
 
     message_bytes: int
     iterations: int
@@ -80,7 +77,7 @@ class Bandwidth:
 
     @property
     def duration_ns(self) -> int:
-        """How long the messages took; the message rate has more digits than the bandwidth."""
+        """The duration by the message rate, which has more digits than the bandwidth."""
         return round(self.iterations / self.messages_per_s * 1e9)
 
 
@@ -88,7 +85,7 @@ class Bandwidth:
 class Latency:
     """A latency test's row: half the round trip for write and send, all of it for read.
 
-    Of a test by duration only mean and rate are known.
+    For a test by duration, only mean and rate are known.
     """
 
     message_bytes: int
@@ -128,11 +125,11 @@ _BITS_OF = {"Gb/sec": 1e9, "MiB/sec": _MIB_BITS, "MB/sec": _MIB_BITS}
 
 
 def parse_text(text: str) -> list[Row]:
-    """Return the rows of a test's text, one a message size.
+    """Return the rows of a test's text output, one per message size.
 
     Raises:
         OutputError: there is no row, or one that cannot be read.
-        NoClockRate: the rows are there without figures.
+        NoClockRate: there are rows, but without figures.
     """
     rows: list[Row] = []
     header: list[str] = []
@@ -161,11 +158,11 @@ def parse_text(text: str) -> list[Row]:
 def parse_json(text: str, gbits: bool = True) -> Row:
     """Return the row of a test's JSON file; `gbits` says whether it ran with --report_gbits.
 
-    Versions before 24.01 leave keys and words unquoted; both forms are read.
+    Versions before 24.01 do not quote keys and words; both forms are read.
 
     Raises:
         OutputError: the file is cut short or not perftest's.
-        NoClockRate: the row is there without figures.
+        NoClockRate: there is a row, but without figures.
     """
     try:
         document = json.loads(text, parse_constant=str, parse_float=str, parse_int=str)
@@ -182,7 +179,7 @@ _PAIR = re.compile(r'"?([\w.]+)"?\s*:\s*"?([^",{}]*)"?,?$')
 
 
 def _unquoted(text: str) -> dict[str, dict[str, str]]:
-    """Read the almost-JSON of old versions: one pair a line, sections in braces."""
+    """Read the almost-JSON of old versions: one pair per line, sections in braces."""
     sections: dict[str, dict[str, str]] = {}
     inside: list[str] = []
     for line in text.strip().splitlines():
@@ -241,7 +238,7 @@ def _figure(values: Mapping[str, Any], name: str, iterations: int) -> float:
     return figure
 
 
-# What perftest says when it fails, and what to do about it; the first that fits.
+# perftest's error messages and their remedies; the first match is used.
 _FAILURES = (
     ("Couldn't connect to", "nothing listens there: see whether the server runs"),
     ("Couldn't listen to port", "the port is taken: see what an earlier run left"),
@@ -259,7 +256,7 @@ _FAILURES = (
 
 
 def explain(text: str) -> OutputError:
-    """Return the error that perftest's words stand for."""
+    """Return the error for a message of perftest."""
     for sign, remedy in _FAILURES:
         for line in text.splitlines():
             if sign in line:
@@ -268,7 +265,7 @@ def explain(text: str) -> OutputError:
 
 
 class Perftest(ProgramDriver):
-    """The driver."""
+    """Sends flows with perftest."""
 
     name = _NAME
     options = (
@@ -287,7 +284,7 @@ class Perftest(ProgramDriver):
     )
 
     def needs(self, options: Options) -> tuple[str, ...]:
-        """Return the one program of the test."""
+        """Return the program of the test."""
         return (_program(self.values(options)),)
 
     def _conflicts(
@@ -319,7 +316,7 @@ class Perftest(ProgramDriver):
             yield "rate_limit", f"rate_limit is {rate} bits/s: give at least {_LEAST_RATE_BPS}"
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the server's and the client's start."""
+        """Return the commands of the server and the client."""
         values = self.values(options)
         server = _argv(flow, values, values["device"] or flow.dst_rdma_device)
         client = _argv(flow, values, values["device"] or flow.src_rdma_device)
@@ -328,7 +325,7 @@ class Perftest(ProgramDriver):
         )
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Retransmissions are the NIC's, and unknown."""
+        """Return the outcome. Retransmissions are unknown, since the NIC makes them."""
         if why := failure(_NAME, client, "client"):
             if client.exit_code > 0 and not client.error:
                 raise explain(client.stderr + client.stdout)
@@ -348,7 +345,7 @@ def _program(values: Mapping[str, Any]) -> str:
 
 
 def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> list[str]:
-    """Return the command of either end: most options must agree."""
+    """Return the command of one end; most options must be the same at both ends."""
     argv = [_program(values), "--port", str(flow.port), "--size", str(values["size"]), "-F"]
     if device:
         argv += ["--ib-dev", device]

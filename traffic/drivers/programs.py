@@ -1,14 +1,14 @@
-"""What drivers of programs share: options, what to start, and how output is read.
+"""The base of drivers that send flows with programs: options, commands, and reading of output.
 
 A flow is a server on one host and a client on another. A driver only says what to start and reads
-what came out; starting is the backend's work. Servers are started first; when all of them listen,
+the output; the backend starts the programs. Servers are started first. When all of them listen,
 each client is started at its flow's time. Output is read strictly: what cannot be read is an error,
 never a zero.
 
-How a flow's times are found: the program says how long the transfer took, the host when the
-client's process ended. So a transfer is taken to end with the client's process and to begin that
-long before; the making of connections, which these programs do first, shows as lateness between
-the schedule's start and `sent_ns`.
+A flow's times are derived as follows. The program reports how long the transfer took, and the host
+when the client's process ended. The transfer is assumed to end with the client's process and to
+begin that long before. These programs connect first, which shows as lateness between the scheduled
+start and `sent_ns`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 Options = Mapping[str, Scalar]
 
-# A count that a program does not tell; the same as `records.MISSING`, without NumPy.
+# A count that a program does not report; the same as `records.MISSING`, without NumPy.
 UNKNOWN = -1
 BY_HAND = "run its command by hand on the host"
 
@@ -48,10 +48,10 @@ _SHOWN = 160
 
 @dataclass(frozen=True)
 class Flow:
-    """One flow for a program. Hosts are names, addresses those of the NICs that it uses.
+    """One flow for a program. Hosts are names; addresses are those of the NICs that it uses.
 
-    `port` is the receiver's and no other flow's there. `tos` is the byte of the IPv4 header that
-    the flow's traffic class has, ECN bits excluded. RDMA devices are "" where a host has none.
+    `port` is the receiver's, which no other flow uses there. `tos` is the traffic class's byte in
+    the IPv4 header, without the ECN bits. RDMA devices are "" if a host has none.
     """
 
     number: int
@@ -70,10 +70,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Launch:
-    """What to start on a host. `at_ns` is on the trial's clock; None is at once.
+    """A program to start on a host. `at_ns` is on the trial's clock; None means at once.
 
-    `listens` are the (protocol, port)s that tell that a server is ready. `operation` is the
-    agent's that starts it, with `extra` arguments of its own.
+    A server is ready when it listens on the (protocol, port)s of `listens`. `operation` is the
+    agent's operation that starts it, with `extra` arguments.
     """
 
     host: str
@@ -89,10 +89,10 @@ class Launch:
 
 @dataclass(frozen=True)
 class Output:
-    """What became of a started program; times on the trial's clock, -1 for never.
+    """The result of a started program; times on the trial's clock, -1 for never.
 
-    `exit_code` is minus the signal's number where one ended it. `stopped`: it was ended by us, as
-    the trial was over. `error` says why it could not be started, or that its host is lost.
+    `exit_code` is minus the signal's number if a signal ended it. `stopped` means that we ended it
+    because the trial was over. `error` says why it could not be started, or that its host is lost.
     """
 
     exit_code: int
@@ -108,7 +108,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a flow; `status` is one of `orchestration.model.status`."""
+    """The outcome of a flow; `status` is one of `orchestration.model.status`."""
 
     sent_ns: int
     end_ns: int
@@ -119,7 +119,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a driver. Campaigns may give a number with the unit that it is in."""
+    """One option of a driver. Campaigns may write a number with a unit, if it has one."""
 
     name: str
     default: Scalar
@@ -131,7 +131,7 @@ class Option:
 
 
 class OptionProblem(NamedTuple):
-    """What is wrong with an option, and what to do. `option` is "" for the driver as a whole."""
+    """A fault of an option, and what to do. `option` is "" for the driver as a whole."""
 
     option: str
     what: str
@@ -153,7 +153,7 @@ class FlowFailed(Exception):  # noqa: N818 (names what is so)
 
 
 class ProgramDriver(ABC):
-    """A program that sends flows. Its options are described in `docs/traffic-programs.md`."""
+    """A program that sends flows; `docs/traffic-programs.md` describes its options."""
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
@@ -167,27 +167,27 @@ class ProgramDriver(ABC):
         return ""
 
     def check(self, options: Options, testbed: Testbed | None = None) -> list[OptionProblem]:
-        """Return what is wrong with a campaign's options, on a testbed if one is given."""
+        """Return the faults of a campaign's options, on a testbed if one is given."""
         values, problems = _read(self.options, options)
         said = (*problems, *self._conflicts(values, options, testbed))
         return [OptionProblem(name, *_split(text)) for name, text in said]
 
     def values(self, options: Options) -> dict[str, Any]:
-        """Return every option's value, the default where none is given."""
+        """Return every option's value, or its default if none is given."""
         return _read(self.options, options)[0]
 
     def _conflicts(
         self, values: Mapping[str, Any], given: Options, testbed: Testbed | None
     ) -> Iterable[tuple[str, str]]:
-        """Return what options get wrong together: an option's name and `what: remedy`."""
+        """Return the faults of options in combination: an option's name and `what: remedy`."""
         return ()
 
     @abstractmethod
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the server's and the client's start."""
+        """Return the commands of the server and the client."""
 
     def outcome(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return what became of the flow, by what both printed."""
+        """Return the outcome of the flow by the output of both programs."""
         if self._cut_off(server, client):
             return Outcome(client.started_ns, -1, UNKNOWN, UNFINISHED)
         try:
@@ -199,23 +199,23 @@ class ProgramDriver(ABC):
         return Outcome(client.started_ns, -1, UNKNOWN, FAILED, why)
 
     def _cut_off(self, server: Output, client: Output) -> bool:
-        """Say whether the trial's end cut the flow off."""
+        """Return whether the trial's end cut the flow off."""
         return client.stopped
 
     @abstractmethod
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """Return the outcome of a flow that ran its course. Raises OutputError or FlowFailed."""
+        """Return the outcome of a flow that was not cut off. Raises OutputError or FlowFailed."""
 
 
 def known(name: str) -> bool:
-    """Return whether a driver has this name, or the name leads to a class of one's own."""
+    """Return whether a name is that of a driver, or a reference to a user's own class."""
     return name in DRIVERS or plugins.is_file(name) or name in plugins.offered(GROUP)
 
 
 def driver(name: str) -> ProgramDriver:
-    """Return the driver of that name, or of a reference to a class (`orchestration.model.plugins`).
+    """Return a driver by name, or by reference to a class (`orchestration.model.plugins`).
 
-    Raises ValueError, naming those there are.
+    Raises ValueError that names the known drivers.
     """
     if name not in _DRIVERS and known(name):
         found = plugins.load(name, GROUP)
@@ -233,7 +233,7 @@ def driver(name: str) -> ProgramDriver:
 
 
 def check(spec: DriverSpec, testbed: Testbed | None = None) -> list[OptionProblem]:
-    """Return what is wrong with a driver's options, on a testbed if one is given. Pure."""
+    """Return the faults of a driver's options, on a testbed if one is given. Pure."""
     if spec.name == SOCKETS.name:
         what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
         return [OptionProblem(key, what.format(key), remedy) for key, _ in spec.options]
@@ -241,7 +241,7 @@ def check(spec: DriverSpec, testbed: Testbed | None = None) -> list[OptionProble
 
 
 def option_units(name: str) -> dict[str, str]:
-    """Return the unit of each option of a driver that has one."""
+    """Return the units of a driver's options, for those that have one."""
     options = () if name == SOCKETS.name else driver(name).options
     return {option.name: option.unit for option in options if option.unit}
 
@@ -249,7 +249,7 @@ def option_units(name: str) -> dict[str, str]:
 def pair(
     flow: Flow, server: Sequence[str], client: Sequence[str], timeout_s: float = 3600.0
 ) -> tuple[Launch, Launch]:
-    """Return the starts of a server that listens at the flow's TCP port, and of its client."""
+    """Return the commands of a server that listens on the flow's TCP port, and of its client."""
     listens = (("tcp", flow.port),)
     return (
         Launch(flow.dst, tuple(server), "server", flow.number, None, timeout_s, listens),
@@ -295,7 +295,7 @@ _KINDS: dict[type, str] = {int: "whole number", bool: "true or false", str: "wor
 
 
 def _is_word(value: str) -> bool:
-    # what stands on a command line must not be taken for an option there
+    # a value on a command line must not be mistaken for an option
     return not value or (value[0].isalnum() and all(c.isalnum() or c in "._-" for c in value))
 
 
@@ -305,7 +305,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def failure(program: str, output: Output, role: str) -> str:
-    """Return why a program did not end well, or "" if it did."""
+    """Return why a program failed, or "" if it did not."""
     if output.error:
         return f"{program} {role}: {output.error}"
     if output.timed_out:
@@ -327,20 +327,21 @@ def finished(
     detail: str = "",
     end_ns: int | None = None,
 ) -> Outcome:
-    """Return the outcome of a whole transfer that took `duration_ns`.
+    """Return the outcome of a complete transfer that took `duration_ns`.
 
-    It is placed as the module says; without a duration it is given the client's whole run.
+    Its times are derived as the module says. Without a duration, they are those of the client's
+    whole run.
     """
     end_ns = client.ended_ns if end_ns is None else end_ns
     sent_ns = client.started_ns
     if duration_ns is not None:
         sent_ns = max(sent_ns, end_ns - duration_ns)
-    # ends on two hosts are as exact as their clocks
+    # times from two hosts are only as exact as their clocks
     return Outcome(sent_ns, max(sent_ns, end_ns), retransmits, DONE, detail)
 
 
 def excerpt(text: str) -> str:
-    """Return the start of a program's words as one line of printable characters."""
+    """Return the start of a program's output as one line of printable characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
 
@@ -354,15 +355,15 @@ def foreign(program: str, text: str) -> OutputError:
 
 
 def json_documents(program: str, text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in `text`, one after another, without the lines around them.
+    """Return the JSON objects in `text`, without the lines around them.
 
-    Raises OutputError for an object that does not end, or if there is none.
+    Raises OutputError for an incomplete object, or if there is none.
     """
     decoder = json.JSONDecoder(parse_constant=lambda name: _no_number(program, name))
     documents: list[dict[str, Any]] = []
     at = 0
     while True:
-        # a document begins a line: braces within messages are not one
+        # a document begins at the start of a line, unlike braces within messages
         while at < len(text) and text[at] != "{":
             line_end = text.find("\n", at)
             at = len(text) if line_end < 0 else line_end + 1
@@ -387,7 +388,7 @@ def _no_number(program: str, name: str) -> float:
 
 
 def mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the mapping of that name, an empty one where there is none."""
+    """Return the mapping of that name, an empty one if there is none."""
     inner = values.get(name)
     return inner if isinstance(inner, Mapping) else {}
 
@@ -402,7 +403,7 @@ def number(program: str, values: Mapping[str, Any], *path: str) -> float:
 
 
 def optional(program: str, values: Mapping[str, Any], *path: str) -> float | None:
-    """Return the number at a path of keys, or None where the last key is not there."""
+    """Return the number at a path of keys, or None if the last key is missing."""
     inner = _at(values, path[:-1])
     if not isinstance(inner, Mapping) or path[-1] not in inner:
         return None

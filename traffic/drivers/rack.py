@@ -1,4 +1,4 @@
-"""A trial's traffic on a rack: flows that sockets send, and flows that programs send."""
+"""A trial's traffic on a rack: flows sent by sockets and flows sent by programs."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _ENDED = "flows.ended"
 
 
 def uses_programs(trial: TrialSpec) -> bool:
-    """Say whether programs send some of the trial's flows."""
+    """Return whether programs send some of the trial's flows."""
     return any(spec.driver != SOCKETS for spec in trial.traffic)
 
 
 class RackTraffic:
-    """The traffic of one trial. All of it starts together, and none outlives the trial."""
+    """The traffic of one trial. All of it starts together and ends with the trial."""
 
     def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
         self._flows = RackFlows(trial, rack.testbed, schedule, fleet)
@@ -48,17 +48,17 @@ class RackTraffic:
         self.remarks: list[str] = []
 
     def connect(self, clocks: Mapping[str, Clock]) -> None:
-        """Make all connections, and start what has to be there before. Raises DeviceError."""
+        """Make all connections, and start servers. Raises DeviceError."""
         for part in self._parts:
             part.connect(clocks)
 
     def start(self, t0_ns: int) -> None:
-        """Have all begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        """Start everything at `t0_ns` on the controller's CLOCK_MONOTONIC."""
         for part in self._parts:
             part.start(t0_ns)
 
     def all_done(self) -> bool:
-        """Say whether every flow has ended. Raises TrialError if a driver failed."""
+        """Return whether every flow has ended. Raises TrialError if a driver failed."""
         return all(part.all_done() for part in self._parts)
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class RackTraffic:
             part.stop()
 
     def records(self) -> FlowRecords:
-        """Return what became of the flows; `remarks` has what programs said of theirs."""
+        """Return the outcomes of the flows. Remarks of programs are kept in `remarks`."""
         records = self._flows.records()
         for programs in self._programs:
             outcomes = programs.outcomes()
@@ -77,7 +77,7 @@ class RackTraffic:
 
 
 class RackFlows:
-    """The flows that sockets send: each host runs the socket driver with its share of them."""
+    """The flows sent by sockets: each host runs the socket driver with its share of them."""
 
     def __init__(
         self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, fleet: Fleet
@@ -113,13 +113,13 @@ class RackFlows:
             self._fleet.ask(step, {host: {} for host in self._share})
 
     def start(self, t0_ns: int) -> None:
-        """Have all hosts begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""
         self._running = set(self._share)
         orders = {host: {"t0_ns": t0_ns + self._clocks[host].offset_ns} for host in self._share}
         self._fleet.ask("flows.go", orders)
 
     def all_done(self) -> bool:
-        """Say whether every flow has ended. Raises TrialError if a driver died."""
+        """Return whether every flow has ended. Raises TrialError if a driver died."""
         for host in list(self._running):
             agent = self._fleet.agents[host]
             agent.poll()
@@ -136,13 +136,13 @@ class RackFlows:
     def stop(self) -> None:
         """Stop sending, wherever it can be reached."""
         for host in self._share:
-            with suppress(DeviceError):  # its driver dies with its agent
+            with suppress(DeviceError):  # the driver dies with its agent
                 self._fleet.ask("flows.stop", {host: {}})
 
     def records(self) -> FlowRecords:
-        """Fetch what became of the flows.
+        """Fetch the outcomes of the flows.
 
-        The sender says when a flow ended, the receiver how much of it came.
+        The sender knows when a flow ended, the receiver how much of it arrived.
         """
         answers = self._fleet.ask("flows.results", {host: {} for host in self._share})
         count = len(self._flows)

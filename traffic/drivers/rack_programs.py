@@ -1,4 +1,4 @@
-"""Flows that programs send on a rack's hosts: servers first, then all clients at their times.
+"""Flows sent by programs on a rack's hosts: starts servers first, then clients at their times.
 
 The agent's services are `programs` and, for prebuilt frames, `incast`.
 """
@@ -32,24 +32,24 @@ from traffic.drivers.programs import (
 )
 
 SERVICES = ("programs", "incast")
-# Below the ephemeral ports of Linux, above those that services are known for.
+# Below the ephemeral ports of Linux, above well-known ports.
 FIRST_PORT, LAST_PORT = 20_000, 32_000
-# Each flow is a process at either end, all there from the start of the trial.
+# Each flow is a process at either end, and all exist from the start of the trial.
 MOST_FLOWS_OF_HOST = 500
 _LISTEN_PATIENCE_S = 15.0
 _STOP_PATIENCE_S = 10.0
 _LOOK_EVERY_S = 0.02
-# What has been sent when its client ends has arrived so long after, or is lost.
+# Data that has not arrived this long after its client ended is lost.
 _ARRIVE_S = 0.5
 _SHOWN = 3
 
-# A program: its host, and its role with the flow's number.
+# Identifies a program: its host, and its role with the flow's number.
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A flow and what sends it."""
+    """A flow, with the driver that sends it and its options."""
 
     driver: ProgramDriver
     options: Options
@@ -57,9 +57,9 @@ class Job:
 
 
 def check_drivers(trial: TrialSpec) -> None:
-    """Raise InputError with what is wrong with the trial's drivers, or missing here.
+    """Raise InputError if the trial's drivers have faults, or something that they need is missing.
 
-    Campaigns are checked before; a trial may come from elsewhere.
+    Campaigns are checked earlier, but a trial may come from elsewhere.
     """
     problems = []
     for number, spec in enumerate(trial.traffic):
@@ -72,7 +72,7 @@ def check_drivers(trial: TrialSpec) -> None:
 
 
 def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None:
-    """Raise NotReadyError, naming hosts and programs, unless all hosts have what drivers need."""
+    """Raise NotReadyError, with hosts and programs, if a host lacks a program that drivers need."""
     needs: set[str] = set()
     for spec in trial.traffic:
         if spec.driver.name != SOCKETS.name:
@@ -90,7 +90,7 @@ def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None
 
 
 def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
-    """Return the schedule's flows that programs send. Raises TrialError if a host has too many."""
+    """Return the schedule's flows sent by programs. Raises TrialError if a host has too many."""
     testbed = rack.testbed
     of_host = dict(zip(testbed.hosts, host_addresses(testbed), strict=True))
     drivers = {
@@ -136,7 +136,7 @@ def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
 
 
 class RackPrograms:
-    """The flows of one trial that programs send. `connect` starts servers, `start` clients."""
+    """The flows of one trial sent by programs. `connect` starts servers, `start` clients."""
 
     def __init__(self, jobs: Iterable[Job], fleet: Fleet) -> None:
         self._fleet = fleet
@@ -153,7 +153,7 @@ class RackPrograms:
         self._quiet_since_s = 0.0
 
     def connect(self, clocks: Mapping[str, Clock]) -> None:
-        """Start all servers, wait until they listen, and make clients ready. Raises DeviceError."""
+        """Start all servers, wait until they listen, and prepare clients. Raises DeviceError."""
         self._clocks = clocks
         for host, taken in self._listening(self._ports()).items():
             if taken:
@@ -167,16 +167,16 @@ class RackPrograms:
         self._launch("client")
 
     def start(self, t0_ns: int) -> None:
-        """Have clients start, counted from `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        """Start clients at times counted from `t0_ns` on the controller's CLOCK_MONOTONIC."""
         self._t0_ns = t0_ns
         orders = {host: {"t0_ns": t0_ns + self._clocks[host].offset_ns} for host in self._hosts}
         self._fleet.ask("program.go", orders)
 
     def all_done(self) -> bool:
-        """Say whether every flow has ended.
+        """Return whether every flow has ended.
 
-        Servers that still wait when all clients have ended are given a moment: what they wait for
-        may be lost.
+        Servers that still wait when all clients have ended are given only a moment: the data that
+        they wait for may be lost.
         """
         self._take_events()
         left = self._started - self._ended
@@ -186,12 +186,12 @@ class RackPrograms:
         return not left or time.monotonic() - self._quiet_since_s > _ARRIVE_S
 
     def stop(self) -> None:
-        """End all programs, wherever they can be reached; others end with their agents."""
+        """End all programs that can be reached; others end with their agents."""
         with suppress(DeviceError):
             self._stop()
 
     def outcomes(self) -> dict[int, Outcome]:
-        """Stop what still runs; return what became of the flows, by number. Raises DeviceError."""
+        """Stop all programs; return the outcomes of the flows by number. Raises DeviceError."""
         self._stop()
         until_s = time.monotonic() + _STOP_PATIENCE_S
         self._take_events()
@@ -213,7 +213,7 @@ class RackPrograms:
     def _stop(self) -> None:
         """End all programs. Raises the first DeviceError, after all hosts have been asked.
 
-        Clients go first: one whose server is gone would say that its flow has failed.
+        Clients go first: a client whose server is gone would report that its flow has failed.
         """
         clients = [key for key in self._started if self._launches[key].role == "client"]
         try:
@@ -281,7 +281,7 @@ class RackPrograms:
         )
 
     def _each(self, op: str, asked: Mapping[Key, Mapping[str, Any]]) -> dict[Key, Any]:
-        """Send a request a program, all at once; return the answers. Raises the first error."""
+        """Send one request per program, all at once; return the answers. Raises the first error."""
         requests = {}
         for (host, name), arguments in asked.items():
             request = {"program": name, **arguments}
@@ -290,7 +290,7 @@ class RackPrograms:
         return answered(gather(requests))
 
     def _take_events(self) -> None:
-        """Note whose end the agents tell of; events of other services stay where they are."""
+        """Note which programs have ended by the agents' events; leave other services' events."""
         for host in self._hosts:
             agent = self._fleet.agents[host]
             agent.poll()
@@ -322,7 +322,7 @@ class RackPrograms:
 
 
 def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> FlowRecords:
-    """Return `records` with the flows that programs sent, by number, put in."""
+    """Return `records` with the outcomes of flows sent by programs, by number, filled in."""
     names = ("sent_ns", "end_ns", "retransmits", "status")
     columns = {name: getattr(records, name).copy() for name in names}
     for number, outcome in outcomes.items():
@@ -332,7 +332,7 @@ def with_outcomes(records: FlowRecords, outcomes: Mapping[int, Outcome]) -> Flow
 
 
 def remarks(outcomes: Mapping[int, Outcome]) -> list[str]:
-    """Return what drivers had to say of their flows, each remark once, with how often."""
+    """Return the drivers' remarks about flows, each once, with its count."""
     seen: dict[str, list[int]] = {}
     for number, outcome in outcomes.items():
         if outcome.detail:

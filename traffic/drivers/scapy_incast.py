@@ -1,13 +1,13 @@
-"""Incast from prebuilt frames: UDP or RoCEv2-shaped packets with ECN bits, built with Scapy here.
+"""Incast from prebuilt frames: UDP or RoCEv2-shaped packets with ECN bits, built with Scapy.
 
-The controller builds a flow's frames; the sending host's agent sends them at a common time, at a
-rate or back to back, and the receiving host's counts them and those marked CE. Nothing reacts to
-marks or losses: it is load as it is asked for, not a transport. A flow is done when all its frames
-have arrived. A RoCE NIC takes RoCEv2 frames for itself: there the receiver counts none of them, so
-that the shape is for hosts with plain NICs and for switches' queues.
+The controller builds a flow's frames. The sending host's agent sends them at a common time, at a
+rate or back to back. The receiving host's agent counts them, and those marked CE. Nothing reacts to
+marks or losses: this is a fixed load, not a transport. A flow is done when all its frames have
+arrived. A RoCE NIC consumes RoCEv2 frames itself, so that the receiver counts none of them. Use
+that shape on hosts with plain NICs and to load switches' queues.
 
-A flow sends its distinct frames in turn. Its bytes are those of payloads, each of which begins with
-a mark that tells the last frame from the others.
+A flow cycles through its distinct frames. Its bytes are payload bytes. Each payload begins with a
+mark that distinguishes the last frame from the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _PSNS = 1 << 24
 
 @dataclass(frozen=True)
 class Frames:
-    """A flow's frames: `packets` are sent, `cycle` in turn, and `last` as the last of them."""
+    """A flow's frames: `packets` are sent in all, from `cycle` in turn, then `last`."""
 
     cycle: tuple[bytes, ...]
     last: bytes
@@ -59,7 +59,7 @@ class Frames:
 
 
 def build(flow: Flow, options: Options) -> Frames:
-    """Return a flow's frames. Their Ethernet addresses are left to the sending host."""
+    """Return a flow's frames. The sending host sets their Ethernet addresses."""
     values = ScapyIncast().values(options)
     payload: int = values["payload"]
     packets = -(-flow.size_bytes // payload)
@@ -79,7 +79,7 @@ def _frame(flow: Flow, values: dict[str, Any], psn: int, size: int, last: bool) 
     ether: Packet = Ether(src="00:00:00:00:00:00", dst="00:00:00:00:00:00")
     tos = (flow.tos & ~3) | _ECN[values["ecn"]]
     packet = ether / IP(src=flow.src_address, dst=flow.dst_address, tos=tos, id=psn & 0xFFFF)
-    # the port by which ECMP spreads flows, as RoCE NICs choose it
+    # the port by which ECMP spreads flows, chosen as RoCE NICs do
     source = _FIRST_SOURCE_PORT + flow.number % _SOURCE_PORTS
     if values["shape"] == "udp":
         return bytes(raw(packet / UDP(sport=source, dport=flow.port) / filled))
@@ -93,18 +93,18 @@ def _frame(flow: Flow, values: dict[str, Any], psn: int, size: int, last: bool) 
         psn=psn % _PSNS,
         ackreq=int(last),
     )
-    # RoCEv2's UDP checksum may be 0, and is with most NICs
+    # RoCEv2's UDP checksum may be 0, as it is with most NICs
     udp = UDP(sport=source, dport=ROCE_PORT, chksum=0)
     return bytes(raw(packet / udp / bth / (filled + bytes(pad))))
 
 
 def queue_pair(flow: Flow) -> int:
-    """Return the queue pair that a flow's RoCEv2 frames name; no real one is that high."""
+    """Return the queue pair in a flow's RoCEv2 frames, higher than any real one."""
     return 0x800000 | (flow.number & 0x7FFFFF)
 
 
 class ScapyIncast(ProgramDriver):
-    """The driver."""
+    """Sends flows as prebuilt frames."""
 
     name = _NAME
     options = (
@@ -116,11 +116,11 @@ class ScapyIncast(ProgramDriver):
     )
 
     def needs(self, options: Options) -> tuple[str, ...]:
-        """Return what finds the way out of a host; Scapy is the controller's only."""
+        """Return `ip`, which finds routes. Scapy is needed only on the controller."""
         return ("ip",)
 
     def missing_here(self) -> str:
-        """Return that Scapy is missing, or ""."""
+        """Return a message if Scapy is missing, else ""."""
         if find_spec("scapy") is None:
             return "Scapy is not installed: pip install 'closloop[hardware]'"
         return ""
@@ -130,7 +130,7 @@ class ScapyIncast(ProgramDriver):
     ) -> Iterator[tuple[str, str]]:
         payload, headers = values["payload"], _IPV4_BYTES + _UDP_BYTES
         if values["shape"] == "roce":
-            # a RoCEv2 payload is filled up to words
+            # a RoCEv2 payload is padded to 4-byte words
             headers += _BTH_BYTES + _ICRC_BYTES + -payload % 4
         if testbed is not None and payload + headers > testbed.mtu_bytes:
             yield (
@@ -140,7 +140,7 @@ class ScapyIncast(ProgramDriver):
             )
 
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
-        """Return the receiver's (server) and the sender's (client) start."""
+        """Return the commands of the receiver (server) and the sender (client)."""
         values = self.values(options)
         frames = build(flow, options)
         identity = {
@@ -167,7 +167,7 @@ class ScapyIncast(ProgramDriver):
         )
 
     def _result(self, flow: Flow, server: Output, client: Output) -> Outcome:
-        """What arrived says what became of the flow."""
+        """Return the outcome by the frames that arrived."""
         if why := failure(_NAME, client, "sender") or failure(_NAME, server, "receiver"):
             raise FlowFailed(why)
         reports = [json_documents(_NAME, end.stdout) for end in (client, server)]

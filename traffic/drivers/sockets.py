@@ -1,19 +1,18 @@
-"""Sends a schedule with TCP sockets: one process, one epoll loop for all hosts that are here.
+"""Sends a schedule with TCP sockets: one process with one epoll loop for all hosts that are here.
 
-Each flow is a connection of its own, made before the trial's time 0 so that the handshake is not
-part of its time. At its start the sender hands over its bytes and closes its direction; the
-receiver closes when it has read everything; the sender's end time is when it learns of that.
+Each flow is a separate connection, made before the trial's time 0, so that the handshake is not
+part of its time. At its start the sender hands its bytes to TCP and closes its direction. The
+receiver closes when it has read everything. The flow ends when the sender learns of that.
 
-What makes it fast is few system calls and no copies: a mouse goes down in one `sendfile` of a file
-that is one hole, so that every packet refers to the kernel's page of zeros; the receiver is woken
-once (SO_RCVLOWAT) and discards in the kernel (MSG_TRUNC). What keeps it exact in virtual time is
-that no call fails: the virtual-time kernel charges a microsecond for every error, EAGAIN included.
-Source ports are fixed by the schedule, so that the five-tuple, and with it the ECMP path, is the
-same for every tuner.
+It is fast because it makes few system calls and no copies. A mouse takes one `sendfile` of a file
+that is one hole, so that every packet refers to the kernel's page of zeros. The receiver is woken
+once (SO_RCVLOWAT) and discards in the kernel (MSG_TRUNC). It is exact in virtual time because no
+call fails: the virtual-time kernel charges a microsecond for every error, EAGAIN included. The
+schedule fixes source ports, so that a flow's five-tuple and ECMP path are the same for every tuner.
 
 With traffic classes, both ends of a flow are set to its class (see `Service`). The receiver's end
-inherits from the socket that listened: so acknowledgements travel in the flow's class, and each
-class has a port to listen at.
+inherits its settings from the listening socket. So acknowledgements travel in the flow's class, and
+each class has its own listening port.
 
 Standard library only, and Python 3.9: on a rack each host runs it with its own flows.
 """
@@ -33,21 +32,21 @@ from traffic.drivers.flows import Flows, Service
 
 READ_LOW_WATER_BYTES = 4_000_000
 _DISCARD_BYTES = 1 << 24
-# Handing bytes to TCP reads the clock for each packet, which costs a nanosecond of virtual time:
-# small enough pieces let no other flow's start wait for long.
+# Handing bytes to TCP reads the clock for each packet, which costs a nanosecond of virtual time.
+# With small pieces no other flow's start is delayed for long.
 _SEND_BYTES = 1 << 19
 _UNTIL_SENT = select.EPOLLRDHUP | select.EPOLLOUT
-_TCP_INFO_BYTES = 104  # up to and with tcpi_total_retrans
+_TCP_INFO_BYTES = 104  # up to and including tcpi_total_retrans
 _BACKLOG = 65_535
-# What is told of each flow: times, -1 for never; how it ended; what its receiver has read.
+# Results of each flow: times, -1 for never; how it ended; how much its receiver has read.
 COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
 
 class Board:
     """Flow results in memory shared between the driver's process and its parent.
 
-    Every list has an entry a flow; `received_bytes` is what its receiver has read, if that is here.
-    `done` counts the flows sent from here that have ended; reading it costs no system call.
+    Every list has one entry per flow. `received_bytes` is how much its receiver has read, if it is
+    here. `done` counts the flows sent from here that have ended; reading it costs no system call.
     """
 
     def __init__(self, flows: int, buffer: memoryview) -> None:
@@ -62,12 +61,12 @@ class Board:
 
     @staticmethod
     def size_bytes(flows: int) -> int:
-        """Size of the shared memory."""
+        """Return the size of the shared memory for this many flows."""
         return 8 * (2 + len(COLUMNS) * flows)
 
     @property
     def done(self) -> int:
-        """Flows that ended, well or badly."""
+        """Number of flows that ended, successfully or not."""
         return self._head[0]
 
     @done.setter
@@ -88,9 +87,9 @@ class SocketDriver:
     """Sends the flows between hosts. `prepare` opens sockets, `run` is the loop.
 
     `enter` is called with a host's number before a socket of that host is opened. With `here`, only
-    these hosts' ends are opened: the others' are somebody else's affair, and `listen`, `connect`
-    and `accept` are called one after the other once all drivers have done the one before. A
-    connection that has not come about after `patience_s` is an OSError.
+    the ends on these hosts are opened; other drivers open the rest. The caller then calls `listen`,
+    `connect` and `accept` instead of `prepare`, each once all drivers have finished the step
+    before. A connection that is not made within `patience_s` raises OSError.
     """
 
     def __init__(
@@ -123,13 +122,13 @@ class SocketDriver:
         self._done = 0
 
     def prepare(self) -> None:
-        """Connect every flow. Takes virtual time: a round trip a flow."""
+        """Connect every flow. This takes virtual time, one round trip per flow."""
         self.listen()
         self.connect()
         self.accept()
 
     def listen(self) -> None:
-        """Open the sockets that flows are accepted at."""
+        """Open the listening sockets."""
         for flow in self._incoming:
             end = (self._flows.dst[flow], self._flows.service[flow])
             if end not in self._listeners:
@@ -224,7 +223,7 @@ class SocketDriver:
             self._epoll.register(fd, _UNTIL_SENT if self._left[flow] else select.EPOLLRDHUP)
 
     def _push(self, flow: int, sender: socket.socket, now_ns: int) -> None:
-        """Hand over the next piece, and the end of the stream after the last one."""
+        """Hand the next piece to TCP, and after the last one the end of the stream."""
         left = self._left[flow]
         try:
             left -= os.sendfile(sender.fileno(), self._zeros, 0, min(left, _SEND_BYTES))
@@ -304,7 +303,7 @@ def _retransmits(sender: socket.socket) -> int:
 
 
 class _Timer:
-    """A timerfd: epoll's own timeout counts milliseconds, and Python 3.11 has no timerfd."""
+    """A timerfd, since epoll's timeout is in milliseconds and Python 3.11 has no timerfd."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -313,7 +312,7 @@ class _Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def arm(self, at_ns: int) -> None:
-        """Make `fd` readable at the absolute time `at_ns`; the last call counts."""
+        """Make `fd` readable at the absolute time `at_ns`, in place of any earlier call."""
         value = struct.pack("=qqqq", 0, 0, *divmod(at_ns, 10**9))
         if self._libc.timerfd_settime(self.fd, 1, value, None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
