@@ -77,7 +77,7 @@ class SizeColumn(StrictModel):
 
 
 class OneBigSwitch(StrictModel):
-    """The fabric of results that say nothing of theirs: all hosts seen on one switch."""
+    """The fabric of results that do not describe theirs: all their hosts on one switch."""
 
     rate: Rate = Field(description="of each host's link, like 25Gbps")
     delay: Duration = Field(description="one-way propagation delay of each link, like 1us")
@@ -119,8 +119,8 @@ class OmnetppFlows(StrictModel):
     """Where an OMNeT++ result file has its flows.
 
     `module` is a regular expression for the modules that have them; its groups `src` and `dst` name
-    the hosts where no result does. The names are of vectors, whose values belong together by their
-    place, or of scalars, one flow a module.
+    the hosts where no result does. The names are those of vectors, whose values at the same index
+    belong to one flow, or of scalars, with one flow per module.
     """
 
     kind: Literal["vectors", "scalars"]

@@ -38,7 +38,7 @@ _NICE = 10
 _IDLE_S = 0.2
 # How long to wait at the end of a run for a server that does not work.
 _TROUBLE_S = 3.0
-# The process is ended after this time, even if a request has not reached its timeout.
+# The process is ended this long after its patience, even if a request is still unanswered.
 _SLACK_S = 5.0
 # How long to wait at the end of a run for a server that works.
 PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
