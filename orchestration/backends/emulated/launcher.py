@@ -119,7 +119,9 @@ def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def init_script(job: Path) -> str:
-    """Return the shell script that is the guest's process 1: this Python on the guest's program."""
+    """Return the shell script for the guest's process 1: it runs the guest's program with this
+    Python.
+    """
     python = shlex.quote(sys.executable)
     return (
         "#!/bin/sh\n"

@@ -100,9 +100,7 @@ class AnsweringTuner:
 
 
 def _read(path: str) -> bytes:
-    """Read a file without `open`, which would ask whether it is a terminal: a failing call costs
-    time.
-    """
+    """Read a file without `open`, whose check for a terminal is a failing call, which costs time."""
     fd = os.open(path, os.O_RDONLY)
     chunks = []
     while chunk := os.read(fd, 1 << 20):
