@@ -119,7 +119,7 @@ def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def init_script(job: Path) -> str:
-    """Return the shell script for the guest's process 1: it runs the guest's program with this
+    """Return the script that is the guest's process 1: it runs the guest's program with this
     Python.
     """
     python = shlex.quote(sys.executable)
