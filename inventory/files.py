@@ -14,8 +14,11 @@ from inventory.generators import Fabric, GeneratorError
 from inventory.schema import MAX_CLASSES, AnyFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.model import plugins
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.units import format_size
+
+GROUP = "closloop.testbeds"
 
 
 def known_testbeds() -> tuple[str, ...]:
@@ -28,7 +31,8 @@ def known_testbeds() -> tuple[str, ...]:
 def load_testbed(name_or_path: str) -> Testbed:
     """Return a testbed of the package by its name, or one's own by the path of its file.
 
-    What contains a `/` or ends in .yml or .yaml is a path. Raises InputError for an unknown name,
+    What contains a `/` or ends in .yml or .yaml is a path. An installed package offers one as an
+    entry point of `closloop.testbeds`: its file's path. Raises InputError for an unknown name,
     and for a bad file with every problem in it.
     """
     with _file(name_or_path) as path:
@@ -47,6 +51,9 @@ def _file(name_or_path: str) -> Iterator[Path]:
         yield Path(name_or_path)
         return
     known = known_testbeds()
+    if name_or_path not in known and name_or_path in plugins.offered(GROUP):
+        yield Path(plugins.load(name_or_path, GROUP))
+        return
     if name_or_path not in known:
         remedy = (
             f"{suggest(name_or_path, known)}known are {', '.join(known)}; or give a file's path"

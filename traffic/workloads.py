@@ -20,9 +20,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from orchestration.model import plugins
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats, Ints
 
+GROUP = "closloop.workloads"
 HEADER = "bytes,cdf"
 # What the papers also call a built-in table. Case, "-", "_" and spaces never matter.
 _ALIASES = {"alistorage": "AliStorage2019", "hadoop": "FB_Hadoop"}
@@ -89,6 +91,8 @@ def known_workloads() -> tuple[str, ...]:
 def load_workload(name_or_path: str) -> Workload:
     """Return a built-in distribution by name, or a user's from a path (`.csv`, or with a `/`).
 
+    An installed package offers one as an entry point of `closloop.workloads`: its table's path.
+
     Raises InputError for an unknown name, a file that cannot be read, and every fault of a table.
     """
     if _is_path(name_or_path):
@@ -102,6 +106,9 @@ def load_workload(name_or_path: str) -> Workload:
             ) from error
         return parse_table(path.stem, text, name_or_path)
     name = _resolve(name_or_path)
+    if name not in known_workloads():
+        path = Path(plugins.load(name, GROUP))
+        return parse_table(name, path.read_text(encoding="utf-8-sig"), str(path))
     table = resources.files("traffic").joinpath("tables", f"{name}.csv")
     return parse_table(name, table.read_text(encoding="utf-8"), f"{name}.csv")
 
@@ -121,6 +128,8 @@ def _resolve(name: str) -> str:
     spelt = {_plain(k): k for k in known} | _ALIASES
     if _plain(name) in spelt:
         return spelt[_plain(name)]
+    if name in plugins.offered(GROUP):
+        return name
     near = get_close_matches(_plain(name), spelt, n=1)
     guess = f"did you mean {spelt[near[0]]!r}? " if near else ""
     raise InputError.single(

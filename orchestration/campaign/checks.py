@@ -51,7 +51,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver((*loc, "driver"), pattern.get("driver"), whole, testbed)
+            yield from _check_driver(
+                (*loc, "driver"), pattern.get("driver"), whole, testbed, folder
+            )
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -90,7 +92,7 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _check_driver(
-    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None
+    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
     if driver is None:
         return
@@ -107,7 +109,13 @@ def _check_driver(
             options.append((key, driver.option(key)))
         except ValueError as error:
             yield _finding((*loc, key), str(error))
-    for problem in programs.check(DriverSpec(driver.name, tuple(options)), testbed):
+    name = schema.reference_beside(folder, driver.name)
+    try:
+        problems = programs.check(DriverSpec(name, tuple(options)), testbed)
+    except plugins.PluginError as error:
+        yield _finding(loc, str(error))
+        return
+    for problem in problems:
         yield Finding((*loc, *filter(None, [problem.option])), problem.what, problem.remedy)
 
 

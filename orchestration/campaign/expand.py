@@ -207,7 +207,8 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
     name = schema.reference_beside(folder, tuner.name)
     params = schema.params_beside(folder, tuner.params)
     actions = actions_of(name, params)
-    own_class = plugins.is_file(name)
+    drivers = [spec.driver.name for spec in traffic]
+    classes = sorted({own for own in (name, *drivers) if plugins.is_file(own)})
     own_actions = of_repeat(actions, repeat) if actions else ""
     if actions:
         params["actions"] = own_actions
@@ -242,7 +243,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
             **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
-            **({plugins.file_of(name): sha256_of(plugins.file_of(name))} if own_class else {}),
+            **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
@@ -263,7 +264,8 @@ def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
 
 
 def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
-    driver = DriverSpec(item.driver.name, tuple(item.driver.options.items()))
+    name = schema.reference_beside(folder, item.driver.name)
+    driver = DriverSpec(name, tuple(item.driver.options.items()))
     return replace(_flows_spec(item, duration_ns, folder), driver=driver)
 
 

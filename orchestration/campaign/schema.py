@@ -17,7 +17,7 @@ from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.model import plugins
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
-from traffic.drivers.programs import option_units
+from traffic.drivers.programs import DRIVERS, known, option_units
 
 # The backends that can run a campaign, of those that a trial can name.
 ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fluid", "simulated", "hardware")
@@ -161,12 +161,20 @@ NotNegative = Annotated[int, AfterValidator(_not_negative)]
 Load = Annotated[float, AfterValidator(_load)]
 
 
+def _driver(name: str) -> str:
+    if not known(name):
+        raise ValueError(
+            f"unknown driver {name!r}: {suggest(name, DRIVERS)}use {', '.join(DRIVERS)}"
+        )
+    return name
+
+
 class Driver(StrictModel):
     """What sends a pattern's flows. A program's options, its own, stand beside its name."""
 
     model_config = ConfigDict(extra="allow")
 
-    name: Literal["sockets", "perftest", "iperf3", "fio", "scapy"] = Field(
+    name: Annotated[str, AfterValidator(_driver)] = Field(
         description="the driver's name, like perftest"
     )
 
@@ -177,7 +185,9 @@ class Driver(StrictModel):
 
     def option(self, key: str) -> Scalar:
         """Return one option in its base unit. Raises ValueError if it cannot be read."""
-        return read_param(key, (self.model_extra or {})[key], option_units(self.name).get(key, ""))
+        # the units of a class of one's own are those that end its options' names
+        units = {} if plugins.is_file(self.name) else option_units(self.name)
+        return read_param(key, (self.model_extra or {})[key], units.get(key, ""))
 
 
 class Classed(StrictModel):

@@ -10,7 +10,7 @@ from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
-from tuners.ecn.static import secn1
+from tuners.ecn.static import Secn1
 
 MS = 1_000_000
 TESTBED = load_testbed("graphcc")
@@ -32,7 +32,7 @@ class Watcher(BaseTuner):
         self.seen = []
 
     def reset(self, testbed, seed):
-        return secn1().reset(testbed, seed)
+        return Secn1().reset(testbed, seed)
 
     def act(self, observation):
         self.seen.append(observation)

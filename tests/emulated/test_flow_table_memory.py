@@ -9,7 +9,7 @@ from orchestration.model.trial import AllToAllSpec, SingleFlowSpec, TrialSpec, T
 from orchestration.studies.bench.outcome import run_trial
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
-from tuners.ecn.static import secn1
+from tuners.ecn.static import Secn1
 
 MS = 1_000_000
 
@@ -47,7 +47,7 @@ class Watcher(BaseTuner):
         self.seen = []
 
     def reset(self, testbed, seed):
-        return secn1().reset(testbed, seed)
+        return Secn1().reset(testbed, seed)
 
     def act(self, observation):
         self.seen.append(observation)

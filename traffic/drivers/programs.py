@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from orchestration.model import plugins
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
 
@@ -33,12 +34,15 @@ Options = Mapping[str, Scalar]
 UNKNOWN = -1
 BY_HAND = "run its command by hand on the host"
 
+GROUP = "closloop.drivers"
 _DRIVERS = {
     "perftest": ("perftest", "Perftest"),
     "iperf3": ("iperf3", "Iperf3"),
     "fio": ("fio", "Fio"),
     "scapy": ("scapy_incast", "ScapyIncast"),
 }
+# The drivers that come with closloop.
+DRIVERS = (SOCKETS.name, *_DRIVERS)
 _SHOWN = 160
 
 
@@ -203,10 +207,26 @@ class ProgramDriver(ABC):
         """Return the outcome of a flow that ran its course. Raises OutputError or FlowFailed."""
 
 
+def known(name: str) -> bool:
+    """Return whether a driver has this name, or the name leads to a class of one's own."""
+    return name in DRIVERS or plugins.is_file(name) or name in plugins.offered(GROUP)
+
+
 def driver(name: str) -> ProgramDriver:
-    """Return the driver of that name. Raises ValueError, naming those there are."""
+    """Return the driver of that name, or of a reference to a class (`orchestration.model.plugins`).
+
+    Raises ValueError, naming those there are.
+    """
+    if name not in _DRIVERS and known(name):
+        found = plugins.load(name, GROUP)
+        if not (isinstance(found, type) and issubclass(found, ProgramDriver)):
+            raise plugins.PluginError(
+                f"{name!r} is no driver: derive a class from traffic.drivers.programs.ProgramDriver"
+            )
+        own: ProgramDriver = found()
+        return own
     if name not in _DRIVERS:
-        raise ValueError(f"unknown driver {name!r}: there are sockets, {', '.join(_DRIVERS)}")
+        raise ValueError(f"unknown driver {name!r}: there are {', '.join(DRIVERS)}")
     module, kind = _DRIVERS[name]
     made: ProgramDriver = getattr(import_module(f"traffic.drivers.{module}"), kind)()
     return made

@@ -6,12 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from functools import cache
 from typing import Protocol
 
 import numpy as np
 
 from collectors.readers.flows import FlowTables
+from collectors.readers.hosts import HostCounters
 from collectors.readers.netlink import RingExchange
 from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
 from orchestration.backends.emulated.changes import ThresholdChanges
@@ -38,7 +38,6 @@ from orchestration.model.records import (
     FlowRecords,
     Observation,
     Program,
-    Samples,
 )
 from orchestration.model.red_law import read_back_pmax, red_max_ps
 
@@ -57,13 +56,6 @@ _GLOBAL_SYSCTLS = {
 }
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
-# Where the hosts' signals are: table and name in /proc/net/snmp or netstat.
-_HOST_COUNTERS = {
-    "retransmits": (b"Tcp:", b"RetransSegs"),
-    "timeouts": (b"TcpExt:", b"TCPTimeouts"),
-    "out_of_order": (b"TcpExt:", b"TCPOFOQueue"),
-    "tx_bytes": (b"IpExt:", b"OutOctets"),
-}
 _HEAD_START_NS = 2_000_000
 # A trial's time 0 is a multiple of this on the guest's clock: however long its tuner took to load,
 # the kernel's ticks fall alike, and two trials part where their thresholds do.
@@ -194,7 +186,9 @@ class EmulatedRig:
                 for parent in [qdiscs.leaf_parent(klass, job.testbed.queues_per_port)]
             ],
         )
-        self._hosts = HostCounters(fabric, job.testbed.hosts)
+        self._hosts = HostCounters(
+            job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
+        )
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._ticker = Ticker()
@@ -309,55 +303,3 @@ class EmulatedRig:
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
             },
         )
-
-
-class HostCounters:
-    """Reads every host's TCP counters from /proc, one open file a host and table."""
-
-    def __init__(self, fabric: Fabric, hosts: Sequence[str]) -> None:
-        self._files = []
-        for name in hosts:
-            fabric.enter(fabric.number[name])
-            self._files.append(
-                [os.open(f"/proc/self/net/{table}", os.O_RDONLY) for table in ("snmp", "netstat")]
-            )
-        self._t_ns: list[int] = []
-        self._rows: list[np.ndarray] = []
-
-    def sample(self, t_ns: int) -> None:
-        """Keep one reading; of the text, 5 KB a host, nothing.
-
-        Thousands of scattered pages would be kept, each a mapping of the host: see `Recorder`.
-        """
-        self._t_ns.append(t_ns)
-        texts = (b"".join(os.pread(fd, 16_384, 0) for fd in files) for files in self._files)
-        counters = [proc_counters(text) for text in texts]
-        self._rows.append(np.array(counters, dtype=np.int64).reshape(-1, len(_HOST_COUNTERS)))
-
-    def samples(self) -> Samples:
-        """Return the readings."""
-        shape = (len(self._rows), len(self._files), len(_HOST_COUNTERS))
-        values = np.array(self._rows, dtype=np.int64).reshape(shape)
-        columns = {name: values[:, :, place] for place, name in enumerate(_HOST_COUNTERS)}
-        return Samples(np.array(self._t_ns, dtype=np.int64), columns)
-
-
-def proc_counters(text: bytes) -> list[int]:
-    """Return `_HOST_COUNTERS` of snmp and netstat: a line of names, then one of values.
-
-    This runs in the loop: of some 40 lines it splits the three that are wanted.
-    """
-    values: dict[bytes, list[bytes]] = {}
-    found = []
-    for table, name in _HOST_COUNTERS.values():
-        begin = text.index(b"\n" + table) + 1
-        middle = text.index(b"\n", begin) + 1
-        if table not in values:
-            values[table] = text[middle : text.index(b"\n", middle)].split()
-        found.append(int(values[table][_column(text[begin:middle], name)]))
-    return found
-
-
-@cache
-def _column(names: bytes, name: bytes) -> int:
-    return names.split().index(name)

@@ -88,7 +88,7 @@ class HardwareBackend:
         with self._open() as fleet:
             switches = _switches(rack)
             check_queues(fleet, switches)
-            check_sources(switches, tuners)
+            check_sources(switches, {spec.name: create(spec) for spec in tuners})
             check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
 
     def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
@@ -184,7 +184,7 @@ class HardwareBackend:
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
             rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
-            check_sources(switches, [trial.tuner] if tuner is None else [])
+            check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
                 record = run_trial(rig, decides, trial, testbed, folder, progress)
                 nics.finish()

@@ -11,9 +11,8 @@ from orchestration.backends.hardware.switches import Switch
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
+from orchestration.model.ports import Tuner
 from orchestration.model.signals import DERIVED, wants_flow_table
-from orchestration.model.trial import TunerSpec
-from tuners.registry import create
 
 _SHOWN = 12
 
@@ -47,23 +46,22 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
     )
 
 
-def check_sources(switches: Iterable[Switch], tuners: Iterable[TunerSpec]) -> None:
+def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> None:
     """Raise NotReadyError if a tuner observes what a switch does not offer.
 
     Call it after the first reading.
     """
     wanted: dict[str, list[str]] = {}
-    for spec in tuners:
-        tuner = create(spec)
+    for called, tuner in tuners.items():
         if wants_flow_table(tuner.observes):
             raise NotReadyError(
-                f"tuner {spec.name} observes flows, and a rack's switches keep no flow table",
+                f"tuner {called} observes flows, and a rack's switches keep no flow table",
                 "run it emulated, or another tuner here (pet-without-flows)",
             )
         for name in (one for one in tuner.observes if one not in DERIVED):
             users = wanted.setdefault(name, [])
-            if spec.name not in users:
-                users.append(spec.name)
+            if called not in users:
+                users.append(called)
     problems = []
     for switch in switches:
         sources = switch.sources()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collectors.readers.tc import Unwrapped
+from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack
 from inventory.topology import Queue
 from orchestration.device import qdiscs
@@ -130,7 +130,7 @@ class LinuxSwitch:
     def sources(self) -> Mapping[str, str]:
         """Everything comes from the queue itself."""
         return dict.fromkeys(
-            ("qlen_bytes", "tx_bytes", "marked_packets", "dropped_packets", "thresholds"),
+            (*RED_SIGNALS, "thresholds"),
             "Linux RED, at the moment of reading",
         )
 

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from collectors.readers.ns3 import SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
-from orchestration.backends.simulated.rig import SIGNALS, SimulatedRig
+from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord

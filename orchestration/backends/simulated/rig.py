@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from collectors.readers.ns3 import (
+    HOST_COUNTERS,
+    SIGNALS,
+    THRESHOLDS,
+    FlowWindow,
+    queues_and_hosts,
+    thresholds,
+)
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
@@ -28,15 +34,12 @@ from orchestration.model.records import (
     Samples,
     Schedule,
 )
-from orchestration.model.red_law import read_back_pmax, red_max_ps
+from orchestration.model.red_law import red_max_ps
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are kept at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
-_QUEUE_COUNTERS, _HOST_COUNTERS, _FLOW_COLUMNS, _TABLE_COLUMNS = 8, 4, 4, 4
-# Columns of a queue's counters: its signals, then its thresholds.
-SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
-_KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
+_FLOW_COLUMNS = 4
 
 
 class SimulatedRig:
@@ -60,7 +63,15 @@ class SimulatedRig:
         self._host_times: list[int] = []
         self._host_rows: list[Ints] = []
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
-        self._flows = _FlowWindow(simulation, testbed, slot) if flow_table else None
+        self._flows = (
+            FlowWindow(
+                lambda before, slot: simulation.ask(Operation.FLOW_TABLE, [before, slot]),
+                testbed,
+                slot,
+            )
+            if flow_table
+            else None
+        )
         self.events: list[Event] = []
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
         simulation.ask(Operation.BUILD, *arrays)
@@ -118,7 +129,7 @@ class SimulatedRig:
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
             },
-            settings={ECN.name: _thresholds(known)},
+            settings={ECN.name: thresholds(known)},
         )
 
     def apply(self, action: Action) -> Applied:
@@ -135,17 +146,15 @@ class SimulatedRig:
         queues = change.targets
         columns = (change["kmin_bytes"], change["kmax_bytes"], red_max_ps(change["pmax"]))
         wanted = np.column_stack(columns)
-        differs = (self._known[queues, _KMIN : _MAX_P + 1] != wanted).any(axis=1)
+        differs = (self._known[queues, THRESHOLDS] != wanted).any(axis=1)
         if differs.any():
             self._simulation.ask(Operation.THRESHOLDS, queues[differs], *wanted[differs].T)
             self._known, _ = self._read()
-        return Change(ECN.name, queues, _thresholds(self._known[queues]))
+        return Change(ECN.name, queues, thresholds(self._known[queues]))
 
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
-        words = self._simulation.ask(Operation.READ)
-        cut = _QUEUE_COUNTERS * len(self._testbed.queues)
-        return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, _HOST_COUNTERS)
+        return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
 
     def _keep_hosts(self, counters: Ints) -> None:
         self._host_times.append(self._now_ns)
@@ -156,7 +165,7 @@ class SimulatedRig:
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
         flows = FlowRecords(*words[:-2].reshape(-1, _FLOW_COLUMNS).T)
-        shape = (len(self._host_rows), len(self._testbed.hosts), _HOST_COUNTERS)
+        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
         rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
         t_ns = np.array(self._host_times, dtype=np.int64)
         hosts = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
@@ -168,28 +177,3 @@ class SimulatedRig:
             "run_wall_s": run_s,
         }
         return Outcome(flows, hosts, self.events, facts)
-
-
-def _thresholds(known: Ints) -> dict[str, Any]:
-    max_p = known[:, _MAX_P].astype(np.float64)
-    return ECN.named(known[:, _KMIN], known[:, _KMAX], read_back_pmax(max_p))
-
-
-class _FlowWindow:
-    """What the program's flow table says, slot by slot (see `collectors.readers.flows`)."""
-
-    def __init__(self, simulation: Simulation, testbed: Testbed, readings_per_slot: int) -> None:
-        self._simulation = simulation
-        self._queues, self._hosts = len(testbed.queues), len(testbed.hosts)
-        self._readings_per_slot = readings_per_slot
-        self._readings = self._slot = 0
-
-    def read(self) -> FlowReading:
-        """Count the flows of the last slots, and begin the next slot if it is time."""
-        before = self._slot - WINDOW_SLOTS
-        self._readings += 1
-        if self._readings % self._readings_per_slot == 0:
-            self._slot += 1
-        words = self._simulation.ask(Operation.FLOW_TABLE, [before, self._slot])
-        queue, receiver, sender, seen = words.reshape(-1, _TABLE_COLUMNS).T
-        return per_queue(queue, receiver, sender, seen, self._queues, self._hosts)

@@ -1,0 +1,56 @@
+"""Reads what the ns-3 program says of its queues, hosts and flow tables: rows of 64-bit words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from inventory.topology import Testbed
+from orchestration.model.knobs import ECN
+from orchestration.model.records import Ints
+from orchestration.model.red_law import read_back_pmax
+
+_QUEUE_COUNTERS, HOST_COUNTERS, _TABLE_COLUMNS = 8, 4, 4
+# Columns of a queue's counters: its signals, then its thresholds.
+SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+_KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
+# The thresholds among a queue's columns, as the program is set to them.
+THRESHOLDS = slice(_KMIN, _MAX_P + 1)
+
+
+def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
+    """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
+    cut = _QUEUE_COUNTERS * len(testbed.queues)
+    return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, HOST_COUNTERS)
+
+
+def thresholds(known: Ints) -> dict[str, Any]:
+    """Return the thresholds of queues from their counters, by column."""
+    max_p = known[:, _MAX_P].astype(np.float64)
+    return ECN.named(known[:, _KMIN], known[:, _KMAX], read_back_pmax(max_p))
+
+
+class FlowWindow:
+    """What the program's flow table says, slot by slot (see `collectors.readers.flows`)."""
+
+    def __init__(
+        self, ask: Callable[[int, int], Ints], testbed: Testbed, readings_per_slot: int
+    ) -> None:
+        """`ask(before, slot)` returns the rows of the slots since `before`, and begins `slot`."""
+        self._ask = ask
+        self._queues, self._hosts = len(testbed.queues), len(testbed.hosts)
+        self._readings_per_slot = readings_per_slot
+        self._readings = self._slot = 0
+
+    def read(self) -> FlowReading:
+        """Count the flows of the last slots, and begin the next slot if it is time."""
+        before = self._slot - WINDOW_SLOTS
+        self._readings += 1
+        if self._readings % self._readings_per_slot == 0:
+            self._slot += 1
+        words = self._ask(before, self._slot)
+        queue, receiver, sender, seen = words.reshape(-1, _TABLE_COLUMNS).T
+        return per_queue(queue, receiver, sender, seen, self._queues, self._hosts)
