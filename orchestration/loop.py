@@ -79,7 +79,7 @@ def run_loop(
 
 
 class _Bounded:
-    """Clips actions to the bounds of a testbed's devices, and counts the targets that it changed."""
+    """Clips actions to the bounds of a testbed's devices, and counts the targets changed."""
 
     def __init__(self, trial: TrialSpec, testbed: Testbed) -> None:
         self._trial = trial
@@ -88,7 +88,7 @@ class _Bounded:
         self.clamped = 0
 
     def __call__(self, action: Action, when: str) -> Action:
-        """Return `action` within bounds. Raises TrialError for a value without a nearest setting."""
+        """Return `action` within bounds. Raises TrialError for values without a nearest setting."""
         changes = []
         for change in action:
             knob = KNOBS[change.knob]

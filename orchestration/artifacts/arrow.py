@@ -1,4 +1,4 @@
-"""Arrow, Parquet and CSV for other programs: which tables they can read as is, and how to export."""
+"""Arrow, Parquet and CSV for other programs: tables that they can read as is, and exports."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Found:
 
 
 def trial_folders(path: Path) -> list[Path]:
-    """Return the folders of the finished trials at and below `path`, sorted; () if there are none."""
+    """Return the folders of the finished trials at and below `path`, sorted."""
     return sorted(_walk(path))
 
 
@@ -72,7 +72,7 @@ def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]
 
 
 def campaign_below(path: Path, trial: Path) -> str:
-    """Return the campaign's folder relative to `path`; "" if that is `path`, or `path` is a trial."""
+    """Return a campaign's folder relative to `path`; "" if that is `path`, or `path` is a trial."""
     return "" if path in (trial, trial.parent) else str(trial.parent.relative_to(path))
 
 

@@ -56,7 +56,7 @@ _KINDS = {"int64": _INT, "float64": pa.float64()}
 
 
 def _target(scope: Scope) -> dict[str, Any]:
-    """Return the columns that name a row's target. A queue's number is that of its traffic class."""
+    """Return the columns that name a row's target. A queue's number is its traffic class."""
     return {name: pa.int16() if name == "queue" else _NAME for name in TARGET_COLUMNS[scope]}
 
 

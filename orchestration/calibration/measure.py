@@ -1,4 +1,4 @@
-"""Figures from the probes' records: base RTT, goodput, marking curve, loop delay; also as a file."""
+"""Figures from the probes' records: base RTT, goodput, marking curve, loop delay; their file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class BaseRtt:
 
 @dataclass(frozen=True)
 class Goodput:
-    """One flow alone, sending steadily: payload in bit/s, and the framing that it implies in bytes."""
+    """One flow alone, sending steadily: payload in bit/s, and the implied framing in bytes."""
 
     rate_bps: int
     testbed_bps: float
@@ -63,7 +63,7 @@ class MarkingBin:
 
 @dataclass(frozen=True)
 class LoopDelay:
-    """The time from a reading to the read-back of the changed threshold, in ns, over all changes."""
+    """The time from a reading to the read-back of a changed threshold, in ns, over all changes."""
 
     count: int
     median_ns: int
@@ -106,7 +106,7 @@ def base_rtts(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> tupl
 
 
 def goodput(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Goodput:
-    """Return steady goodput from the path trial's two long flows. Slow start, in both, cancels out."""
+    """Return steady goodput from the path trial's two long flows; slow start cancels out."""
     fct_ns = _fct_ns(schedule, record)
     size_bytes = int(schedule.size_bytes[-1] - schedule.size_bytes[-2])
     measured_bps = size_bytes * 8e9 / float(fct_ns[-1] - fct_ns[-2])

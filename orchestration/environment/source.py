@@ -23,7 +23,7 @@ class EpisodeSource:
     def __init__(
         self, source: str | Path | TrialSpec, backend: BackendName | None, seed: int
     ) -> None:
-        """Read `source`. Raises InputError if it is faulty, or if its cells have different fabrics."""
+        """Read `source`. Raises InputError if it is faulty, or if its cells' fabrics differ."""
         where = source.campaign if isinstance(source, TrialSpec) else str(source)
         trials = _trials(source, backend)
         self._trials = [replace(trial, drain_ns=0) for trial in trials]

@@ -1,4 +1,4 @@
-"""A training's request: tuner, scenario, seed and settings; and the episodes that follow from it."""
+"""A training's request (tuner, scenario, seed, settings), and the episodes that follow from it."""
 
 from __future__ import annotations
 

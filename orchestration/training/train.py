@@ -43,7 +43,7 @@ _ROUND = ("episodes", "reward", "loss", "explore", "act_s", "learn_s")
 
 @dataclass(frozen=True)
 class Round:
-    """The results of a round: mean figures over its episodes, and the wall time of its two parts."""
+    """The results of a round: means over its episodes, and the wall time of its two parts."""
 
     episodes: int
     reward: float

@@ -190,7 +190,7 @@ def _facts(
 
 
 def _marking_law(record: TrialRecord) -> dict[str, str]:
-    """Describe how the ports marked, and how far that is from the straight line that was asked for."""
+    """Describe how the ports marked, and how far that is from the requested straight line."""
     thresholds = record.changes[ECN.name]
     columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
     settings = np.unique(np.column_stack(columns), axis=0)
@@ -218,7 +218,7 @@ class StageClock:
             self._begin, self._stage = now, message["stage"]
 
     def seconds(self) -> dict[str, float]:
-        """Return seconds by stage: start (kernel boot), boot (imports), build, connect, run, write."""
+        """Return seconds by stage: start (kernel), boot (imports), build, connect, run, write."""
         return dict(self._seconds)
 
 

@@ -1,4 +1,4 @@
-"""Messages from guest to host: JSON lines on the guest's console, recognised by their first word."""
+"""Messages from guest to host: JSON lines on the guest's console, known by their first word."""
 
 from __future__ import annotations
 

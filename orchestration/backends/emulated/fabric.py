@@ -172,7 +172,7 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
 
 
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
-    """Return each switch's routes over the links that are up, as requests that replace old routes."""
+    """Return each switch's routes over the links that are up; the requests replace old routes."""
     numbers = attachments(testbed)
     addresses = nic_addresses(testbed)
     hops = next_hops(testbed, down_links)
@@ -193,7 +193,7 @@ def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tupl
 
 
 def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[bytes]:
-    """Route through the first NIC by default; with several, traffic leaves by its source address."""
+    """Route through the first NIC by default; with several NICs, by source address."""
     requests = [_route("0.0.0.0", 0, ports[:1], replace=False)]
     if len(ports) > 1:
         for table, port in enumerate(ports, start=_FIRST_NIC_TABLE):

@@ -38,7 +38,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """Requests to send at one time: (namespace, requests) pairs, and the entry for the event log."""
+    """Requests to send at one time: (namespace, requests) pairs, and an entry for the event log."""
 
     t_ns: int
     kind: str

@@ -71,7 +71,7 @@ class AskingTuner(BaseTuner):
 
 
 class AnsweringTuner:
-    """Answers a guest's questions to `tuner`. `answer` passes on the tuner's exceptions unchanged."""
+    """Answers a guest's questions to `tuner`. The tuner's exceptions leave `answer` unchanged."""
 
     def __init__(self, folder: Path, tuner: Tuner, testbed: Testbed, seed: int) -> None:
         self._folder = folder / _EXCHANGE
@@ -100,7 +100,7 @@ class AnsweringTuner:
 
 
 def _read(path: str) -> bytes:
-    """Read a file without `open`, whose check for a terminal is a failing call, which costs time."""
+    """Read a file without `open`: its check for a terminal is a failing call and costs time."""
     fd = os.open(path, os.O_RDONLY)
     chunks = []
     while chunk := os.read(fd, 1 << 20):

@@ -151,7 +151,7 @@ class NoTraffic:
 
 
 class EmulatedRig:
-    """The Rig protocol over a built fabric. With `flows`, observations include flow-table counts."""
+    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class EmulatedRig:
         return time.monotonic_ns() - self._t0_ns if self._t0_ns else 0
 
     def wait_until(self, t_ns: int) -> bool:
-        """Sleep until `t_ns`, with the faults on the way; return False once every flow has ended."""
+        """Sleep until `t_ns`, with the faults on the way; False once every flow has ended."""
         while self._steps and self._steps[0].t_ns <= t_ns:
             step = self._steps.pop(0)
             self._ticker.sleep_until(self._t0_ns + step.t_ns)

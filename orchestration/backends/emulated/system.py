@@ -61,7 +61,7 @@ def bind(source: str, target: str) -> None:
 
 
 def unshare() -> None:
-    """Enter new mount, host name, IPC and network namespaces; children get a new PID namespace too."""
+    """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
     _check(_libc.unshare(_OWN), "unshare")
 
 

@@ -1,4 +1,4 @@
-"""The flows that each queue of the fluid fabric has seen lately: its flow table, of unlimited size."""
+"""The flows that each queue of the fluid fabric has seen lately: an unlimited flow table."""
 
 from __future__ import annotations
 

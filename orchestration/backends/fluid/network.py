@@ -69,7 +69,7 @@ class FluidNetwork:
         self._slope[ports] = pmax / np.maximum(kmax - kmin, 1)
 
     def set_links(self, ports: Iterable[int], *, up: bool) -> None:
-        """Take ports out of service, where they drop what they hold and receive, or put them back."""
+        """Take ports out of service, so that they drop everything, or put them back."""
         index = list(ports)
         self.rate[index] = self._full_rate[index] if up else 0.0
         self.buffer[index] = self._full_buffer[index] if up else 0.0

@@ -316,7 +316,7 @@ def distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
 
 
 def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[str, str]]:
-    """Return findings on numbers that a switch lacks, or updates less often than they are sampled."""
+    """Return findings on numbers that a switch lacks, or updates less often than sampled."""
     found = []
     for switch in switches:
         for text in switch.shortcomings(trial.sample_period_ns):

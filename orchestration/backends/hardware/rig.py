@@ -232,7 +232,7 @@ class HardwareRig:
         return Samples.of("host", t_ns, *np.moveaxis(values, 2, 0))
 
     def _set(self, change: Change) -> None:
-        """Send the settings that differ from those last requested, and store what is then in place."""
+        """Send settings that differ from those last requested; store what is in place then."""
         if not len(change.targets):
             return
         begin_ns = self.now_ns()

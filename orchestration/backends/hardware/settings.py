@@ -23,7 +23,7 @@ class Settings:
                 self._values[device.name] = switch_sysctls(trial.seed, number)
 
     def names(self) -> dict[str, list[str]]:
-        """Return the names of the settings that are written, by device: a snapshot must hold them."""
+        """Return the names of the written settings, by device: a snapshot must hold them."""
         return {device: sorted(values) for device, values in self._values.items()}
 
     def write(self, fleet: Fleet) -> dict[str, list[str]]:

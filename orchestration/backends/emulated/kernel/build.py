@@ -1,4 +1,4 @@
-"""Builds the virtual-time kernel into the cache: source, patches, configuration, make, test boot."""
+"""Builds the virtual-time kernel into the cache: source, patches, configuration, make, boot."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def _require_space(folder: Path) -> None:
 
 
 def _origin(source: Path) -> str:
-    """Return the identity of a source: a tarball's digest, or a tree's path and modification time."""
+    """Return a source's identity: a tarball's digest, or a tree's path and modification time."""
     path = source.absolute()
     if path.is_file():
         with path.open("rb") as file:

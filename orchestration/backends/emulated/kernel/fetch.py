@@ -80,7 +80,7 @@ def _unpack(tarball: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
 
 @dataclass(frozen=True)
 class Archive:
-    """Debian's archive through apt, with package lists and a cache of our own: no root, no traces."""
+    """Debian's archive through apt, with our own package lists and cache: no root, no traces."""
 
     folder: Path
     runner: LoggedRunner

@@ -1,4 +1,4 @@
-"""Guards a trial: prepares a way to restore the rack before any change, and restores it at the end."""
+"""Guards a trial: prepares the restore of the rack before any change, and does it at the end."""
 
 from __future__ import annotations
 

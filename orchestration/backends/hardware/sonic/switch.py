@@ -1,4 +1,4 @@
-"""A SONiC switch as the rig sees it (`switches.Switch`): requests to the service `sonic`, answers."""
+"""A SONiC switch as the rig sees it (`switches.Switch`): its requests and their answers."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class SonicSwitch:
         )
 
     def _paused_ns(self) -> Ints:
-        """Return the longest time that received pauses may have stopped each queue's port, in ns."""
+        """Return the longest time that received pauses may have stopped each port, in ns."""
         received = np.maximum(self.pauses[0], 0).astype(np.float64)
         paused: Ints = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps).astype(
             np.int64
