@@ -39,7 +39,7 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
         "net/ipv4/ip_forward": "1",
         # no connection ends at a switch, so none need be looked up
         "net/ipv4/ip_early_demux": "0",
-        # not 1, which would use the sender's random socket hash where a packet still carries it
+        # 3, not 1, which would use the sender's random socket hash where a packet still carries it
         "net/ipv4/fib_multipath_hash_policy": "3",
         "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
         "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
