@@ -1,1 +1,1 @@
-"""What decides: ECN thresholds per queue. `registry.create` makes a tuner by name."""
+"""Tuners: what sets ECN thresholds per queue. `registry.create` makes a tuner by name."""

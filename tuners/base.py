@@ -1,4 +1,4 @@
-"""What every tuner has, unless it says otherwise."""
+"""Defaults that every tuner inherits, and checks of parameters that tuners share."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class BaseTuner:
-    """A tuner of ECN thresholds that decides by queues alone and keeps nothing to learn from.
+    """A tuner of ECN thresholds that observes queues only and records no training data.
 
-    A subclass is a dataclass whose fields are its parameters: a campaign file sets them by name, in
-    the types that their annotations say. It adds `reset(testbed, seed)`, which returns what to
-    start from, and decides in `act`; it names what it observes and turns if that is something else.
+    A subclass is a dataclass whose fields are its parameters: a campaign file sets them by name,
+    with the types of their annotations. It adds `reset(testbed, seed)`, which returns the initial
+    settings, and decides in `act`. It overrides `observes` and `knobs` if it needs others.
     See `orchestration.model.ports.Tuner`.
     """
 
@@ -34,7 +34,7 @@ class BaseTuner:
     def check_testbed(self, testbed: Testbed | None) -> None:
         """Accept every testbed. A tuner that cannot run raises ValueError, as `what: remedy`.
 
-        Without a testbed, only what does not hang on one is checked, such as files that it needs.
+        Without a testbed, only what does not depend on one is checked, such as files.
         """
 
     def act(self, observation: Observation) -> Action:
@@ -73,7 +73,7 @@ def negative(**values: int) -> Iterator[str]:
 def impossible_thresholds(
     kmin_bytes: int, kmax_bytes: int, pmax: float, prefix: str = ""
 ) -> Iterator[str]:
-    """Yield what is wrong with one setting of ECN thresholds; `prefix` begins its names."""
+    """Yield what is wrong with one setting of ECN thresholds, its names preceded by `prefix`."""
     if kmin_bytes < 0:
         yield f"{prefix}kmin {kmin_bytes} B is below 0: use 0 or more"
     if kmin_bytes > kmax_bytes:

@@ -1,9 +1,9 @@
-"""Trained networks on disk: safetensors for the arrays, JSON beside it for what they are.
+"""Trained networks on disk: arrays as safetensors, with a JSON file that describes them.
 
     NAME.safetensors    parameters by name
     NAME.json           the card: tuner, architecture, data, seeds, versions, curve
 
-Never pickle: a checkpoint from a stranger can hold wrong numbers, but runs nothing.
+Never pickle: a checkpoint from a stranger may hold wrong numbers, but cannot run code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PRETRAINED = Path(__file__).with_name("pretrained")
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used; the text says why, then after a colon what to do."""
+    """A checkpoint that cannot be used. The text reads `what: remedy`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def pretrained() -> tuple[str, ...]:
 
 
 def find(name: str) -> Path:
-    """Return the file of a pretrained checkpoint's name, or of a path to a `.safetensors` file.
+    """Return the file of a checkpoint, given a pretrained one's name or a `.safetensors` path.
 
     Raises CheckpointError if there is none.
     """
@@ -57,9 +57,9 @@ def find(name: str) -> Path:
 
 
 def save(path: Path, arrays: Mapping[str, NDArray[Any]], card: Mapping[str, Any]) -> None:
-    """Write both files, each in one step: a reader sees the old one or the new one.
+    """Write both files, each atomically: a reader sees either the old or the new content.
 
-    Raises ValueError, and leaves the old ones, if a parameter is not finite.
+    Raises ValueError, and keeps the old files, if a parameter is not finite.
     """
     from safetensors.numpy import save as serialise
 
@@ -103,9 +103,9 @@ def load(name: str) -> Checkpoint:
 def load_for(
     name: str, tuner: str, architecture: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Checkpoint:
-    """Read a checkpoint that must be `tuner`'s and have these arrays.
+    """Read a checkpoint and require that it belongs to `tuner` and has arrays of these shapes.
 
-    An entry -1 of a shape takes any length. Raises CheckpointError with what differs.
+    An entry -1 in a shape accepts any length. Raises CheckpointError that says what differs.
     """
     checkpoint = load(name)
     card, path = checkpoint.card, checkpoint.path

@@ -1,8 +1,8 @@
-"""What every tuner must hold to, checked on readings of a made-up fabric that gets ever busier.
+"""The contract of tuners, checked on readings of a made-up fabric that gets ever busier.
 
-`closloop check-tuner` and the project's own tests run these checks. A tuner sees only what it says
-that it observes, may turn only the knobs that it names, within their bounds, sets every target of
-them from the start, and repeats itself: the same seed and readings give the same actions.
+`closloop check-tuner` and the project's own tests run these checks. A tuner sees only the signals
+that it declares. It may turn only the knobs that it declares, within their bounds, and sets every
+target of them at `reset`. It is deterministic: the same seed and readings give the same actions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FRAME_BYTES = 1514
 def check_tuner(
     reference: str, testbed: Testbed, params: Mapping[str, Scalar] | None = None
 ) -> list[str]:
-    """Return what is wrong with a tuner on a testbed, each as `what: remedy`; nothing if all holds.
+    """Return the faults of a tuner on a testbed, each as `what: remedy`; empty if it passes.
 
     `reference` is a tuner's name, `file.py:Class`, or an entry point of `closloop.tuners`.
     """
@@ -60,9 +60,9 @@ def check_tuner(
 def readings(
     testbed: Testbed, tuner: Tuner, setup: Setup, count: int = _READINGS
 ) -> list[Observation]:
-    """Return readings of a fabric that gets busier and busier, with what `tuner` observes.
+    """Return readings of a fabric that gets ever busier, with the signals that `tuner` observes.
 
-    The knobs stand as `setup` has them.
+    The knobs keep the values of `setup`.
     """
     rng = np.random.default_rng(0)
     observed = [BY_KEY[key] for key in tuner.observes]
@@ -81,7 +81,7 @@ def readings(
 
 
 def _series(rng: np.random.Generator, signal: Signal, count: int, testbed: Testbed) -> np.ndarray:
-    """Return a signal's readings (count, targets): counters grow, the others reach ever higher."""
+    """Return a signal's readings, shape (count, targets). All of them tend to grow."""
     shape = (count, len(targets(testbed, signal.scope)))
     most = {"B": 400_000, "packets": 400_000 // _FRAME_BYTES}.get(signal.unit, 50)
     if signal.cumulative:

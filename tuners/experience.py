@@ -1,4 +1,4 @@
-"""Experience replay: rings of transitions, drawn from uniformly."""
+"""Experience replay: ring buffers of transitions with uniform sampling."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Batch = dict[str, NDArray[np.generic]]
 
 
 class Replay:
-    """A ring of at most `capacity` transitions; a field is an array, a row a transition."""
+    """A ring buffer of at most `capacity` transitions: one array per field, one row each."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -25,7 +25,7 @@ class Replay:
         return self._size
 
     def add(self, rows: Mapping[str, NDArray[np.generic]]) -> Ints:
-        """Add transitions, arrays of shape (n, …); the oldest make room. Return their places."""
+        """Add transitions, arrays of shape (n, …), over the oldest. Return their indices."""
         count = len(next(iter(rows.values())))
         if not self._fields:
             self._fields = {
@@ -41,11 +41,11 @@ class Replay:
         return places
 
     def take(self, places: Ints) -> Batch:
-        """Return the transitions at `places`."""
+        """Return the transitions at the indices `places`."""
         return {name: values[places] for name, values in self._fields.items()}
 
     def sample(self, rng: np.random.Generator, count: int) -> Batch:
-        """Draw with replacement, each transition as likely as another."""
+        """Draw `count` transitions uniformly, with replacement."""
         return self.take(rng.integers(0, self._size, count))
 
     def field(self, name: str) -> NDArray[np.generic]:
@@ -58,7 +58,7 @@ class Replay:
         return {**held, "_next": np.array([self._next])}
 
     def load(self, state: Mapping[str, NDArray[np.generic]]) -> None:
-        """Hold what `state` returned."""
+        """Restore what `state` returned."""
         rows = {name: values for name, values in state.items() if name != "_next"}
         self._fields, self._next, self._size = {}, 0, 0
         if rows:

@@ -1,4 +1,4 @@
-"""What learners share: their protocol, a net that torch trains, and the refusal of NaN."""
+"""The protocol of learners, and networks that torch trains, with checks for NaN."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from tuners.nets import Arrays
 
 State = dict[str, NDArray[Any]]
 _LATE = 3  # of `TrainedNet.mean`
-# Adam divides a step by the root of the mean squared gradient. That of an action seldom tried is
-# tiny, so that with Adam's usual 1e-8 one lucky sample moves its value thirty times as far as the
-# learning rate says, and it looks best. 1.5e-4 is Rainbow's (Hessel et al., 2018).
+# Adam divides a step by the root of the mean squared gradient, which is tiny for an action that is
+# seldom tried. With Adam's usual 1e-8, one lucky sample would move the action's value thirty times
+# as far as the learning rate says, and make it look best. 1.5e-4 is from Rainbow (Hessel et al.,
+# 2018).
 _EPSILON = 1.5e-4
 
 
@@ -26,40 +27,40 @@ class NotANumberError(ArithmeticError):
 
 
 class Learner(Protocol):
-    """Learns from what acting tuners kept. Everything follows from the seed and the traces."""
+    """Learns from the traces of tuners. The result depends only on the seed and the traces."""
 
     def parameters(self) -> Arrays:
-        """Return what a checkpoint holds."""
+        """Return the parameters that a checkpoint holds."""
 
     def architecture(self) -> dict[str, Any]:
         """Return what must agree between a checkpoint and the tuner that loads it."""
 
     def acting(self) -> dict[str, Scalar]:
-        """Return the tuner's parameters for the next episode: how much to explore."""
+        """Return the tuner's parameters for the next episode, such as how much to explore."""
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Learn from one episode; return figures for the curve. Raises NotANumberError."""
 
     def state(self) -> State:
-        """Return everything that goes on learning needs."""
+        """Return everything that is needed to continue learning."""
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` returned."""
+        """Continue from what `state` returned."""
 
 
 def load_torch() -> Any:
     """Import torch, set up to compute the same bits on every CPU with AVX2.
 
-    Its kernels are chosen by CPU, and so are those of the library that multiplies matrices: AVX2
-    and the one branch that is for every maker's CPU are asked for, unless the caller's environment
-    says otherwise. Both are read once, so that this comes before the first tensor.
+    torch and MKL, which multiplies matrices, choose their kernels by CPU. This asks torch for AVX2
+    and MKL for the branch that runs on every vendor's CPU, unless the caller's environment says
+    otherwise. Both read it once, so this must come before the first tensor.
     """
     if "avx2" in Path("/proc/cpuinfo").read_text():
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx2")
     os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
     import torch
 
-    torch.set_num_threads(1)  # nets this small are no faster on more, and never the same
+    torch.set_num_threads(1)  # more do not help small nets, and make results vary
     return torch
 
 
@@ -81,7 +82,7 @@ class TrainedNet:
     def step(self, loss: Any, max_norm: float | None = None) -> float:
         """Move the parameters down the gradient of `loss`, and return it as a number.
 
-        Raises NotANumberError, with the parameters as they were, if it is none.
+        Raises NotANumberError, and leaves the parameters unchanged, if the loss is not finite.
         """
         value = float(loss.detach())
         if not np.isfinite(value):
@@ -103,10 +104,10 @@ class TrainedNet:
         return {name: tensor.detach().numpy().copy() for name, tensor in self.tensors.items()}
 
     def mean(self) -> Arrays:
-        """Return the mean of the parameters over the steps so far, late ones counting most.
+        """Return the mean of the parameters over all steps so far, late ones weighted most.
 
-        Single steps of stochastic descent scatter about a good network; their mean is nearer to it.
-        The weight of step i of n grows like i^3, so that the last quarter has two thirds of it
+        Single steps of stochastic descent scatter about a good network; their mean is closer to it.
+        The weight of step i of n grows like i^3, so the last quarter has two thirds of the weight
         (polynomial-decay averaging: Shamir and Zhang, 2013).
         """
         return {name: tensor.numpy().copy() for name, tensor in self._mean.items()}
@@ -122,7 +123,7 @@ class TrainedNet:
         return result
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         torch = self._torch
         with torch.no_grad():
             for name, tensor in self.tensors.items():

@@ -1,9 +1,9 @@
 """Small networks whose forward pass is written once, for NumPy arrays and for torch tensors.
 
-A tuner decides with NumPy, a learner differentiates with torch; both call the same functions on
-the same parameters, a mapping from names to arrays. Torch itself is imported by learners only.
+Tuners decide with NumPy, learners differentiate with torch. Both call the same functions on the
+same parameters, a mapping from names to arrays. Only learners import torch.
 
-With NumPy an output has the same bits on every x86-64 machine: see `product`, and `tuners.exact`
+With NumPy, an output has the same bits on every x86-64 machine: see `product`, and `tuners.exact`
 for exp and log.
 """
 
@@ -22,15 +22,15 @@ from tuners.exact import exp
 
 Arrays = dict[str, NDArray[np.float32]]
 
-_SUM_BITS = 53  # up to 2^53 every whole number is a double
+_SUM_BITS = 53  # up to 2^53 a double represents every integer
 _WEIGHT_BITS = 23
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix (…, inputs, outputs) as whole numbers times `unit`, a power of two; see `product`.
+    """A matrix (…, inputs, outputs) as integers times `unit`, a power of two; see `product`.
 
-    An entry is off by half of a 2^23rd of the largest at most, as a float32 of that size is.
+    The error of an entry is at most 2^-24 of the largest entry, as for a float32 of that size.
     """
 
     whole: NDArray[np.float64]
@@ -51,7 +51,7 @@ class Weight:
 
 
 def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return parameters whose matrices are rounded once, and not again with each decision."""
+    """Return the parameters with their matrices rounded, once rather than at every decision."""
     return {
         name: Weight.of(values) if name.endswith(".weight") else values.astype(np.float64)
         for name, values in parameters.items()
@@ -61,10 +61,9 @@ def ready(parameters: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 def product(x: Any, weight: Any) -> Any:
     """Return x @ weight, (…, inputs) by (…, inputs, outputs); for arrays the same bits everywhere.
 
-    A BLAS adds in an order that depends on the CPU, with fused multiplications or without. So each
-    row of `x` and the matrix are rounded to whole numbers, few bits enough that no sum exceeds
-    2^53. Then every partial sum is exact, and no order changes anything. The rounding is about that
-    of float32.
+    The order in which a BLAS adds, and whether it fuses multiplications, depends on the CPU. So
+    each row of `x` and the matrix are rounded to integers of so few bits that no sum exceeds 2^53.
+    Every partial sum is then exact, in any order. The rounding error is about that of float32.
     """
     if not isinstance(x, np.ndarray):
         return x @ weight
@@ -73,7 +72,7 @@ def product(x: Any, weight: Any) -> Any:
     bits = _SUM_BITS - _WEIGHT_BITS - math.ceil(math.log2(x.shape[-1]))
     exponent = np.frexp(np.abs(x).max(axis=-1, keepdims=True))[1]
     rows = np.rint(x * np.ldexp(1.0, bits - exponent))
-    if weight.whole.ndim == 2:  # one product, and not one for each of the leading axes
+    if weight.whole.ndim == 2:  # one product for all leading axes
         sums = (rows.reshape(-1, x.shape[-1]) @ weight.whole).reshape(*x.shape[:-1], -1)
     else:
         sums = rows @ weight.whole
@@ -86,8 +85,8 @@ def init_mlp(
 ) -> Arrays:
     """Return the parameters of a multilayer perceptron, `widths` from input to output.
 
-    Weights are uniform in +-sqrt(6 / inputs) but for the last layer's, a tenth of it; biases are 0.
-    With `copies`, each array has that many copies of the same start along a first axis.
+    Weights are uniform in +-sqrt(6 / inputs), those of the last layer a tenth of that; biases are
+    0. With `copies`, each array has a first axis of that many identical copies.
     """
     result: Arrays = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
@@ -102,7 +101,7 @@ def init_mlp(
 
 
 def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
-    """Return the perceptron's output for inputs (…, n, inputs): rectified between the layers."""
+    """Return the perceptron's output for inputs (…, n, inputs), with ReLU between the layers."""
     layer = 0
     while True:
         x = product(x, parameters[f"{name}.{layer}.weight"]) + parameters[f"{name}.{layer}.bias"]
@@ -115,7 +114,7 @@ def mlp(parameters: Mapping[str, Any], name: str, x: Any) -> Any:
 def mlp_by_group(
     parameters: Mapping[str, Any], name: str, x: NDArray[Any], group: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return outputs (n, outputs) for inputs (n, inputs), row i by copy `group[i]` of the net."""
+    """Return outputs (n, outputs) for inputs (n, inputs); row i uses copy `group[i]` of the net."""
     if len(parameters[f"{name}.0.weight"]) == 1:
         shared: NDArray[Any] = mlp(parameters, name, x[None])[0]
         return shared

@@ -1,4 +1,4 @@
-"""What tuners that learn by Q-learning share: targets, exploration, and what they keep."""
+"""Q-learning, shared by several tuners: targets, exploration, and traces to learn from."""
 
 from __future__ import annotations
 
@@ -19,28 +19,32 @@ _SENDING = 0.1  # of the port's rate
 
 
 def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float) -> Any:
-    """y = r + discount * Q(s', argmax_a Q(s', a; theta); theta') (ACC, equation 3).
+    """Return y = r + discount * Q(s', argmax_a Q(s', a; theta); theta') (ACC, equation 3).
 
-    `reward` has shape (…), the networks' values of the next state (…, actions); torch tensors.
+    `reward` has shape (…); `next_online` and `next_target` are the networks' values of the next
+    state, (…, actions). All are torch tensors.
     """
     best = next_online.argmax(dim=-1, keepdim=True)
     return reward + discount * next_target.gather(-1, best).squeeze(-1)
 
 
 def exploration(start: float, end: float, decay: float, decisions: int) -> float:
-    """Exponential decay from `start` to `end`, with a time constant of `decay` decisions."""
+    """Return a share that decays exponentially from `start` to `end`.
+
+    `decay` is the time constant in decisions.
+    """
     return end + (start - end) * float(exp(-decisions / decay))
 
 
 def explore(
     rng: np.random.Generator, choice: Ints, agents: Ints, share: float, values: NDArray[Any]
 ) -> None:
-    """Give some of `agents`, each with probability `share`, another choice, in place.
+    """Replace, in place, the choice of each of `agents` with probability `share`.
 
-    `values` has a row an agent. Its best action is drawn in proportion to 1, its second best to
-    1/2, the third to 1/3 and so on: "actions resulting large reward will be prioritised" (ACC,
-    section 4.3). Tried evenly, each of a hundred actions is tried so seldom that chance decides
-    which of them looks best; this way what looks best is tried again.
+    `values` has one row per agent. The best action is drawn with weight 1, the second best with
+    1/2, the third with 1/3 and so on: "actions resulting large reward will be prioritised" (ACC,
+    section 4.3). With uniform draws, each of a hundred actions is tried so seldom that chance
+    decides which looks best. With these weights, what looks best is tried again.
     """
     places = np.flatnonzero(rng.random(len(agents)) < share)
     edges = np.cumsum(1.0 / np.arange(1, values.shape[1] + 1))
@@ -50,9 +54,9 @@ def explore(
 
 
 class Kept:
-    """States, actions and rewards of a trial, a row a decision.
+    """States, actions and rewards of a trial, one row per decision.
 
-    A reward is what came before the state it stands beside: of the action one row earlier.
+    The reward in a row is that of the action in the row before.
     """
 
     def __init__(self) -> None:
@@ -67,7 +71,7 @@ class Kept:
         return self._rows[-1][:2] if self._rows else None
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
-        """Return all, arrays of (decisions, agents, …); nothing if there is none."""
+        """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
         if not self._rows:
             return {}
         x, action, reward = (np.stack(column) for column in zip(*self._rows, strict=True))
@@ -86,35 +90,35 @@ def transitions(trace: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Say which transitions (see `transitions`) can teach anything.
+    """Return which transitions (see `transitions`) are worth learning from.
 
-    A queue is idle that was empty at both readings while its port sent next to nothing: no setting
-    would have changed what it earned. Of such transitions there are many, and learning from them
-    gives each action that was tried there the value of an empty queue. (ACC's section 4.2 skips
-    idle queues too. Its rule, below kmin, would leave out what low thresholds earn.)
+    A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
+    would have changed its reward. Such transitions are frequent, and learning from them would give
+    every action tried there the value of an empty queue. (ACC's section 4.2 skips idle queues too,
+    but its rule, below kmin, would leave out the rewards of low thresholds.)
     """
     seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
     return np.logical_or(*seen)
 
 
 class QSettings(Protocol):
-    """What all Q-learners are set to; `explore_decay` is a time constant in decisions."""
+    """Settings of all Q-learners; `explore_decay` is a time constant in decisions."""
 
     @property
     def explore_start(self) -> float:
-        """Probability of a random action at first."""
+        """Initial probability of a random action."""
 
     @property
     def explore_end(self) -> float:
-        """And in the end."""
+        """Final probability of a random action."""
 
     @property
     def explore_decay(self) -> float:
-        """How many decisions it takes to fall to a third."""
+        """Time constant of the decay of exploration, in decisions."""
 
     @property
     def updates_per_decision(self) -> float:
-        """How many steps of gradient descent follow each decision."""
+        """Number of gradient steps per decision."""
 
 
 class QLearner(ABC):
@@ -139,13 +143,13 @@ class QLearner(ABC):
         return self._net.mean()
 
     def acting(self) -> dict[str, Scalar]:
-        """Exploration decays exponentially."""
+        """Return how much to explore next."""
         s = self._exploring
         share = exploration(s.explore_start, s.explore_end, s.explore_decay, self._decisions)
         return {"explore": share}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Store an episode, and make updates for each of its decisions."""
+        """Store an episode, and update the network for each of its decisions."""
         steps = len(trace["x"]) - 1
         if steps < 1:
             return {}
@@ -160,7 +164,7 @@ class QLearner(ABC):
         }
 
     def _updated(self, target_every: int) -> None:
-        """Count an update, and renew the target network after each `target_every` of them."""
+        """Count an update, and copy the network to the target after every `target_every`."""
         self._updates += 1
         if self._updates % target_every == 0:
             self._target = self._net.arrays()

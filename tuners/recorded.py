@@ -1,8 +1,8 @@
-"""A recording in place of a tuner: what was set in an earlier trial, or by somebody else, again.
+"""A tuner that replays recorded actions, of an earlier trial or from elsewhere.
 
 The file is CSV, sorted by `t_ns`, with the columns that name a knob's target and those of the knob:
-`t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax` for ECN thresholds. Rows at or before 0 are the
-starting point; each later one answers the first reading at or after its time.
+`t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax` for ECN thresholds. Rows at or before time 0 are
+the initial settings. Each later row is the answer to the first reading at or after its time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recording:
-    """Changes of one knob in the order of time; `t_ns` and those of `change` (changes,)."""
+    """Changes of one knob in order of time; `t_ns` and the arrays of `change` are (changes,)."""
 
     knob: Knob
     t_ns: Ints
@@ -35,7 +35,7 @@ class Recording:
 
 
 def columns_of(knob: Knob) -> dict[str, Kind]:
-    """Return the columns of a recording of `knob`, with what they hold."""
+    """Return the columns of a recording of `knob`, with their kinds."""
     kinds: dict[str, Kind] = {"int64": "integer", "float64": "number"}
     named: dict[str, Kind] = {
         name: "integer" if name == "queue" else "name" for name in TARGET_COLUMNS[knob.scope]
@@ -48,7 +48,7 @@ def columns_of(knob: Knob) -> dict[str, Kind]:
 
 
 def knob_of(path: str) -> Knob:
-    """Return the knob that a file's header is of; ECN if it is of none, or cannot be read."""
+    """Return the knob that a file's header belongs to; ECN if none, or if it cannot be read."""
     try:
         with open(path, newline="", encoding="utf-8") as file:
             header = {name.strip() for name in next(csv.reader(file), [])}
@@ -58,10 +58,11 @@ def knob_of(path: str) -> Knob:
 
 
 def read_actions(path: str, testbed: Testbed | None) -> Recording:
-    """Return the actions of a file; without a testbed its devices are taken as they come.
+    """Return the actions of a file; without a testbed its devices are not checked.
 
-    Raises InputError, naming file and line, for a file that cannot be read or is torn, what is no
-    number, impossible settings, times that go backwards, and targets that the testbed has not.
+    Raises InputError, with file and line, for a file that cannot be read or is cut off, for cells
+    that are not numbers, impossible settings, times that go backwards, and targets that the testbed
+    does not have.
     """
     knob = knob_of(path)
     columns = read_csv(path, columns_of(knob))
@@ -85,7 +86,7 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
 def faults(
     knob: Knob, values: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[tuple[np.ndarray[Any, Any], str, str]]:
-    """Return what can be wrong with settings: at which rows it is, what, and what to do."""
+    """Return the possible faults of settings, each as (mask of rows, what, remedy)."""
     found = []
     ascending = [values[name] for name in knob.ascending]
     if ascending:
@@ -109,7 +110,7 @@ def faults(
 
 
 def _named(columns: CsvColumns, testbed: Testbed, scope: Scope) -> Ints:
-    """Return the place of each row's switch or host in the testbed."""
+    """Return the index of each row's switch or host in the testbed."""
     (column,) = TARGET_COLUMNS[scope]
     known = {name: place for place, name in enumerate(targets(testbed, scope))}
     names = columns.names[column]
@@ -124,10 +125,10 @@ def _named(columns: CsvColumns, testbed: Testbed, scope: Scope) -> Ints:
 
 
 def _queues(columns: CsvColumns, testbed: Testbed) -> Ints:
-    """Return the place of each row's queue in `Testbed.queues`."""
+    """Return the index of each row's queue in `Testbed.queues`."""
     device, port, klass = columns.names["device"], columns.names["port"], columns.integers["queue"]
     number = {(q.device, q.name, q.klass): place for place, q in enumerate(testbed.queues)}
-    # one entry more than there are classes, for numbers that are no queue's
+    # one entry more than there are classes, for numbers of no queue
     most = testbed.queues_per_port
     table = np.array(
         [
@@ -148,7 +149,7 @@ def _queues(columns: CsvColumns, testbed: Testbed) -> Ints:
 
 
 def _no_such_queue(testbed: Testbed, device: str, port: str, klass: int) -> tuple[str, str]:
-    """Return what is wrong with a queue's name, and what to do."""
+    """Return what is wrong with a queue's name, and the remedy."""
     if device not in testbed.switches:
         known = f"its switches are {testbed.switches[0]} to {testbed.switches[-1]}"
         return (
@@ -169,7 +170,7 @@ def _no_such_queue(testbed: Testbed, device: str, port: str, klass: int) -> tupl
 
 @dataclass(eq=False)
 class RecordedTuner(BaseTuner):
-    """Repeats the actions of a file. It decides by the clock alone."""
+    """Replays the actions of a file, by the clock alone."""
 
     observes = ()
 
@@ -181,24 +182,24 @@ class RecordedTuner(BaseTuner):
         self.knobs = (knob_of(self.actions).name,)
 
     def check_testbed(self, testbed: Testbed | None) -> None:
-        """Read the file. Raises InputError for one that is wrong, or not of this testbed."""
+        """Read the file. Raises InputError if it is faulty or does not fit the testbed."""
         read_actions(self.actions, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Return the recorded starting point: what was set at or before time 0.
+        """Return the recorded initial settings: those at or before time 0.
 
-        Raises InputError for a file that is wrong, or not of this testbed.
+        Raises InputError if the file is faulty or does not fit the testbed.
         """
         self._recording = read_actions(self.actions, testbed)
         self._next = 0
         return Setup(self._until(0))
 
     def act(self, observation: Observation) -> Action:
-        """Return what was set since the last reading; a target that was set twice has its last."""
+        """Return what was set since the last reading; if a target was set twice, the last value."""
         return self._until(observation.t_ns)
 
     def facts(self) -> Mapping[str, Any]:
-        """Return how many changes the recording has, and how many of them had their time."""
+        """Return how many changes the recording has, and how many were replayed."""
         recorded = 0 if self._recording is None else len(self._recording.t_ns)
         return {"recorded_changes": recorded, "repeated_changes": self._next}
 
@@ -209,7 +210,7 @@ class RecordedTuner(BaseTuner):
         self._next = max(begin, int(np.searchsorted(recording.t_ns, t_ns, side="right")))
         if self._next == begin:
             return ()
-        # the last of each target, in the order in which the recording has them
+        # the last change of each target, in the order of the recording
         index = recording.change.targets[begin : self._next]
         _, from_end = np.unique(index[::-1], return_index=True)
         return (recording.change.at(np.sort(self._next - 1 - from_end)),)

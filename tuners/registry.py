@@ -1,7 +1,7 @@
-"""Tuners by name, by file or by entry point. Heavy libraries load with the tuner that needs them.
+"""Tuners by name, by file or by entry point. Heavy libraries load only when a tuner needs them.
 
 A tuner's class is a dataclass of its parameters (`tuners.base.BaseTuner`). Besides the names below,
-a campaign can name a class of one's own: `my_tuner.py:MyTuner`, or an entry point of the group
+a campaign can name a user's own class: `my_tuner.py:MyTuner`, or an entry point of the group
 `closloop.tuners`.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 GROUP = "closloop.tuners"
-# Repeats the actions of a file, which its parameter `actions` names.
+# This tuner replays the actions of a file, which its parameter `actions` names.
 RECORDED = "recorded"
 
 
@@ -115,7 +115,7 @@ def names() -> tuple[str, ...]:
 def tuner_class(name: str) -> type[Any]:
     """Return the class behind a tuner's name or reference.
 
-    Raises PluginError, a ValueError that says `what: remedy`, if there is none.
+    Raises PluginError, a ValueError with `what: remedy`, if there is none.
     """
     if name in TUNERS:
         return TUNERS[name]()
@@ -149,20 +149,20 @@ def create(spec: TunerSpec) -> Tuner:
 
 
 def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
-    """Return the checkpoint that a known tuner would load, by name or path; None if it has none."""
+    """Return the name or path of the checkpoint that a known tuner would load; None if none."""
     parameter = _parameters(tuner_class(name)).get("checkpoint")
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
 def actions_of(name: str, params: Mapping[str, Scalar]) -> str | None:
-    """Return the path of the actions that a tuner repeats; None for a tuner that decides itself."""
+    """Return the path of the actions that a tuner replays; None if it decides by itself."""
     return str(params["actions"]) if name == RECORDED and "actions" in params else None
 
 
 def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) -> tuple[str, ...]:
-    """Return all that is wrong with a tuner's name or parameters, each as `what: remedy`.
+    """Return all faults of a tuner's name or parameters, each as `what: remedy`.
 
-    With `testbed`, also what keeps the tuner from running there.
+    With `testbed`, also the reasons why the tuner cannot run there.
     """
     made, faults = _made(name, params)
     if made is None or faults:
@@ -170,7 +170,7 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
     try:
         made.check_testbed(testbed)
     except InputError as error:
-        # what is before the first colon is what is wrong
+        # callers split at the first colon, so the fault itself must not contain one
         return tuple(
             f"{item.what.replace(': ', ', ')} (in {item.where}): {item.remedy}"
             for item in error.problems
@@ -181,7 +181,7 @@ def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) 
 
 
 def _made(name: str, params: Mapping[str, Scalar]) -> tuple[Any, list[str]]:
-    """Return a new tuner, None if it cannot be made, and what is wrong with its parameters."""
+    """Return a new tuner (None if it cannot be created) and the faults of its parameters."""
     try:
         kind = tuner_class(name)
     except plugins.PluginError as error:
@@ -220,7 +220,7 @@ _WANTED = {int: "a whole number", float: "a number", bool: "true or false", str:
 
 
 def _fits(value: Scalar, wanted: Any) -> bool:
-    if wanted not in _WANTED:  # a class of one's own may take what it likes
+    if wanted not in _WANTED:  # a user's own class may take other types
         return True
     if wanted is float:
         wanted = int if isinstance(value, int) else float

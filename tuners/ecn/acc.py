@@ -1,9 +1,9 @@
 """ACC: a double deep Q-network per switch that sets the ECN thresholds of the switch's queues.
 
 Yan et al., "ACC: Automatic ECN Tuning for High-Speed Datacenter Networks", SIGCOMM 2021: sections
-3 and 4, equations 3 to 6, algorithm 1. A state is the last three readings of a queue, an action a
-template of (kmin, kmax, pmax). The parts of section 3 that fix the network's width, the discount
-and the templates' probabilities were not at hand; `AccSettings` says what was chosen.
+3 and 4, equations 3 to 6, algorithm 1. A state is the last three readings of a queue; an action is
+a template of (kmin, kmax, pmax). The parts of section 3 that give the network's width, the discount
+and the templates' probabilities were not available; `AccSettings` has the values chosen here.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 HISTORY = 3  # section 4.1: QS(t-2), QS(t-1), QS(t)
-START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until something has been seen
+START_BYTES = (5_000, 200_000, 0.01)  # SECN1, until the first decision
 
 
 @dataclass(frozen=True)
 class AccSettings:
-    """What learning takes. Times are in decisions."""
+    """Settings of training. Times are in decisions."""
 
     hidden: tuple[int, ...] = (64, 64)
-    # What a template does is over after a few round trips, long before the next decision.
+    # The effect of a template ends after a few round trips, long before the next decision.
     discount: float = 0.2
     learning_rate: float = 1e-3
-    batch: int = 48  # of each switch
-    least_batch: int = 256  # of all switches that share a network
+    batch: int = 48  # per switch
+    least_batch: int = 256  # over all switches that share a network
     target_every: int = 200
-    local_capacity: int = 60_000  # of each switch: some fifty episodes of 15 ms
+    local_capacity: int = 60_000  # per switch: about fifty episodes of 15 ms
     global_capacity: int = 200_000
     exchange_every: int = 250
-    exchange: int = 200  # transitions each way, of each switch
+    exchange: int = 200  # transitions each way, per switch
     explore_start: float = 1.0
     explore_end: float = 0.2
     explore_decay: float = 8_000.0  # time constant
@@ -57,7 +57,7 @@ class AccSettings:
 
 
 def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
-    """Return what a checkpoint of ACC must be."""
+    """Return the architecture that a checkpoint of ACC must have."""
     return {
         "network": "mlp",
         "features": list(ACC_FEATURES),
@@ -73,11 +73,11 @@ def _widths(settings: AccSettings) -> list[int]:
 
 @dataclass(eq=False)
 class Acc(LearnedTuner):
-    """Acts by a trained network; with `online`, goes on learning from what it sees.
+    """Acts by a trained network; with `online`, continues to learn from its observations.
 
-    `explore` is the probability of a random template. `idle_rule` is section 4.2's: a queue below
-    its kmin is idle, and gets no inference until it exceeds it. With `collect` everything is kept
-    for a learner, and no queue is idle.
+    `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
+    below its kmin is idle, and gets no inference until it exceeds kmin. With `collect`, all
+    decisions are kept for a learner, and no queue is idle.
     """
 
     checkpoint: str = "acc"
@@ -106,7 +106,7 @@ class Acc(LearnedTuner):
         self._learner: AccLearner | None = None
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
-            # an online start explores as much as offline training ended with
+            # online learning starts with the exploration that offline training ended with
             settings = AccSettings(
                 explore_start=max(self.explore, 0.1), explore_end=0.05, explore_decay=500.0
             )
@@ -115,7 +115,7 @@ class Acc(LearnedTuner):
         return Setup((self._templates.settings(self._all, self._choice),))
 
     def act(self, observation: Observation) -> Action:
-        """Choose each busy queue's template: the best by its network, or a random one."""
+        """Choose a template for each busy queue: its network's best, or a random one."""
         x = self._window.push(observation)
         reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
         share = self.explore
@@ -140,9 +140,9 @@ class Acc(LearnedTuner):
     def _busy(self, observation: Observation) -> NDArray[np.int64]:
         """Return the queues that get an inference (section 4.2).
 
-        The paper also calls a queue idle whose reward has not changed for three slots, and any idle
-        queue busy once it exceeds its kmin. Above kmin the second undoes the first at once, below
-        it a queue is idle anyway: so the reward does not enter.
+        In the paper a queue is also idle if its reward has not changed for three slots, and an idle
+        queue becomes busy once it exceeds its kmin. Above kmin the second rule cancels the first at
+        once; below kmin the queue is idle anyway. So the reward plays no part here.
         """
         length, kmin = observation["qlen_bytes"], observation.settings[ECN.name]["kmin_bytes"]
         self._idle |= length < kmin
@@ -161,7 +161,7 @@ class Acc(LearnedTuner):
         self._net = ready(learner.parameters())
 
     def facts(self) -> Mapping[str, Any]:
-        """Say how many inferences were made, and how many the idle rule saved."""
+        """Return how many inferences were made, and how many the idle rule saved."""
         return {
             "checkpoint": str(self._checkpoint.path.name),
             "inferences": self._inferences,
@@ -178,10 +178,10 @@ def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) ->
 
 
 class AccLearner(QLearner):
-    """Algorithm 1 with the exchange between local and global replay memories of section 3.
+    """Algorithm 1, with the exchange between local and global replay memories (section 3).
 
-    A parameter has one copy that all switches share (offline training: "the same offline training
-    model for network switches"), or one a switch (online). Each switch has its own memory.
+    All switches share one copy of the parameters (offline: "the same offline training model for
+    network switches"), or each has its own (online). Each switch has its own memory.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class AccLearner(QLearner):
         self._global = Replay(settings.global_capacity)
 
     def architecture(self) -> dict[str, Any]:
-        """Return what a checkpoint of this learner is."""
+        """Return the architecture of this learner's checkpoints."""
         return architecture(self._settings)
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -214,7 +214,7 @@ class AccLearner(QLearner):
             memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
 
     def update(self) -> float:
-        """One step of algorithm 1, lines 6 to 9; return the loss."""
+        """Make one step of algorithm 1 (lines 6 to 9) and return the loss."""
         import torch
 
         settings = self._settings
@@ -247,13 +247,13 @@ class AccLearner(QLearner):
         return loss
 
     def _exchange(self, rng: np.random.Generator) -> None:
-        """Each switch gives a sample to the global memory and takes one from it (section 3).
+        """Let each switch give a sample to the global memory and take one from it (section 3).
 
-        Samples are uniform: a memory in which large rewards are the more frequent would teach that
-        every action earns more than it does, and that of a noisy one most.
+        Samples are uniform. Preferring large rewards would overestimate the value of every action,
+        and that of noisy actions most.
         """
         if len(self._local) == 1:
-            return  # it would take back what it gave
+            return  # it would take back its own samples
         count = self._settings.exchange
         for memory in self._local:
             self._global.add(memory.sample(rng, count))
@@ -268,7 +268,7 @@ class AccLearner(QLearner):
         return result | {"counters": np.array([self._updates, self._decisions])}
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._net.load(part("online", state))
         self._target = part("target", state)
         for place, memory in enumerate((*self._local, self._global)):

@@ -5,15 +5,14 @@ Journal of Network and Computer Applications 61, 2016.
 
 From the paper (its abstract, and section 2.2 of the PET paper): switches measure the utilisation of
 their links periodically and tune the marking threshold by it alone, so that a link stays busy
-without a queue that it does not need. There is one threshold, as in DCTCP: a packet is marked when
+with no longer a queue than it needs. There is one threshold, as in DCTCP: a packet is marked when
 the queue is longer.
 
-The paper's text was not at hand, so the law and its numbers are chosen here: additive increase
-below the target utilisation, multiplicative decrease at or above it, once a decision. Both hold
-their own at any load: where a lower threshold costs throughput, the threshold stays within one step
-of the least that keeps the link at its target. The bounds are those of the static settings that the
-ACC paper compares with (DCQCN's kmin, HPCC's kmax); all are meant at 25 Gbit/s and grow with the
-rate.
+The paper's text was not available, so the law and its numbers are chosen here: at each decision,
+additive increase below the target utilisation, multiplicative decrease at or above it. Where a
+lower threshold costs throughput, the threshold stays within one step of the lowest that keeps the
+link at its target. The bounds are those of the static settings that the ACC paper compares with
+(DCQCN's kmin, HPCC's kmax). All sizes are for 25 Gbit/s and scale with the rate.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class AmtEcn(BaseTuner):
-    """Utilisation-driven marking thresholds; sizes are meant at 25 Gbit/s.
+    """Marking thresholds driven by utilisation; sizes are for 25 Gbit/s.
 
-    `target` is the utilisation, framing counted, from which a link is full; `step_bytes` is what
-    the threshold grows by in a decision, `cut` the share that it shrinks by.
+    A link counts as full at the utilisation `target`, framing included. In one decision the
+    threshold grows by `step_bytes` or shrinks by the share `cut`.
     """
 
     observes = ("tx_bytes", "tx_packets")
@@ -66,7 +65,7 @@ class AmtEcn(BaseTuner):
         links = np.array([queue.index for queue in testbed.queues], dtype=np.int64)
         self._link: Ints = np.unique(links, return_inverse=True)[1]
         self._before: tuple[int, Ints] | None = None
-        # kept as a fraction: steps of less than a byte add up
+        # not rounded: steps of less than a byte add up
         self._threshold: Floats = self._bounds.clip(self.start_bytes * self._bounds.scale)
         self._set: Ints = np.rint(self._threshold).astype(np.int64)
         return Setup((marking_at(np.arange(len(self._set)), self._set),))

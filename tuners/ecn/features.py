@@ -1,8 +1,8 @@
-"""Readings to what a network sees: normalised, with history, a row a queue.
+"""The inputs of networks: readings, normalised, with history, one row per queue.
 
-Sizes enter as log2(1 + KB) / 10, so that 1 MB is about 1 and short queues stay apart; rates as
-shares of the port's rate. A utilisation can slightly exceed 1: a reading is late by the wire time
-of what it counts.
+Sizes become log2(1 + KB) / 10, so that 1 MB is about 1 and short queues remain distinct. Rates
+become shares of the port's rate. A utilisation can slightly exceed 1: a packet may be counted later
+than it was sent, by its time on the wire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # u, q and ECN of GraphCC (section 3.3).
 PORT_FEATURES = ("utilisation", "queue", "marked")
-# ACC's four: qlen, txRate, txRate(m), ECN(c), of which the last is three numbers.
+# ACC's four: qlen, txRate, txRate(m) and ECN(c); the last one is three numbers.
 ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
 # PET's six factors (equation 2).
 PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
@@ -34,21 +34,21 @@ _INCAST_FULL = 64.0
 
 
 def observed_by(names: Collection[str]) -> tuple[str, ...]:
-    """Return the signals that features are made of."""
+    """Return the signals that these features are computed from."""
     flows = FLOW_TABLE if {"incast", "mice"} & set(names) else ()
     return ("qlen_bytes", "tx_bytes", "marked_packets", *flows)
 
 
 def size_feature(size_bytes: Floats) -> Floats:
-    """log2(1 + KB) / 10."""
+    """Return log2(1 + KB) / 10, any shape."""
     value: Floats = log2(1.0 + size_bytes / KB) / 10.0
     return value
 
 
 class FeatureWindow:
-    """The last `history` readings of every queue as features, the newest first.
+    """The last `history` readings of every queue as features, newest first.
 
-    After `push`, `utilisation` and `queue_bytes` (shape (queues,)) hold what rewards are made of.
+    After `push`, `utilisation` and `queue_bytes` (queues,) hold the inputs of rewards.
     """
 
     def __init__(
@@ -69,14 +69,14 @@ class FeatureWindow:
 
     @property
     def width(self) -> int:
-        """Features of a queue: history x names."""
+        """Number of features per queue: history x names."""
         return int(self._rows.shape[1])
 
     def push(self, observation: Observation) -> NDArray[np.float32]:
-        """Take one reading; return shape (queues, history x names), a new array.
+        """Add one reading and return a new array of shape (queues, history x names).
 
-        Raises ValueError for a reading that is no number, or that a feature needs and that is not
-        there.
+        Raises ValueError for a reading that is not a number, and for one that a feature needs but
+        the observation lacks.
         """
         before_ns, before_bytes, before_marked = self._last
         sent = observation["tx_bytes"].astype(np.float64)

@@ -1,7 +1,7 @@
-"""The graph of GraphCC: every switch queue is an agent, and who may send traffic into whom.
+"""The graph of GraphCC: agents are switch queues, edges say which may send traffic into which.
 
 GraphCC, section 3.3: the ingress neighbourhood of an agent v is every link that ends at the switch
-where v begins. Of those only switches' own ports are agents and send messages; hosts' are not.
+where v begins. Only switch ports are agents and send messages; host ports do not.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Graph:
-    """Ingress agents of each agent, padded to one width.
+    """Ingress neighbours of each agent, padded to the same number.
 
     `neighbours` and `present` have shape (agents, most neighbours): indices of agents, and 1.0
-    where there is one, 0.0 where there is padding.
+    for a neighbour, 0.0 for padding.
     """
 
     neighbours: Ints
@@ -31,7 +31,7 @@ class Graph:
 
 
 def graph(testbed: Testbed) -> Graph:
-    """Return the graph of a testbed's queues; queues of one class talk to each other."""
+    """Return the graph of a testbed's queues. Edges join queues of one traffic class only."""
     queues = testbed.queues
     into: dict[tuple[str, int], list[int]] = {}
     for index, queue in enumerate(queues):

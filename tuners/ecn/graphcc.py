@@ -1,9 +1,9 @@
-"""GraphCC: one message-passing Q-network, a copy at every switch port, that sets ECN thresholds.
+"""GraphCC: a message-passing Q-network, copied to every switch port, that sets ECN thresholds.
 
 Bernardez et al., "GraphCC: A Practical Graph Learning-based Approach to Congestion Control in
 Datacenters": sections 3.2, 3.3 and 4.1. Agents exchange hidden states with their neighbours along
-the fabric, K times, and then choose one of 120 settings each. The paper leaves its other
-hyper-parameters to a release of its code; `GraphccSettings` says what was chosen.
+the fabric, K times. Then each chooses one of 120 settings. The paper refers to a release of its
+code for its other hyper-parameters; `GraphccSettings` has the values chosen here.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 HIDDEN = 24
 ROUNDS = 2  # K
 HISTORY = 3  # this reading and p = 2 before it
-START = (32_000, 128_000, 0.01)  # until something has been seen
+START = (32_000, 128_000, 0.01)  # until the first decision
 _FAR = 1e9
 
 
 @dataclass(frozen=True)
 class GraphccSettings:
-    """What learning takes. A sample is the whole fabric at one time."""
+    """Settings of training. A sample is the whole fabric at one time."""
 
     layer: int = 32  # width between the two layers of each module
-    # What a setting does is over after a few round trips of 8 us, long before the next decision.
+    # The effect of a setting ends after a few round trips of 8 us, long before the next decision.
     discount: float = 0.2
     learning_rate: float = 1e-3
     batch: int = 16
-    least_agents: int = 192  # in a batch: a small fabric gives more samples
+    least_agents: int = 192  # in a batch: a small fabric contributes more samples
     target_every: int = 100
     capacity: int = 10_000
     explore_start: float = 1.0
@@ -56,7 +56,7 @@ class GraphccSettings:
 
 
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
-    """Return what a checkpoint of GraphCC must be."""
+    """Return the architecture that a checkpoint of GraphCC must have."""
     return {
         "network": "mpnn",
         "features": list(PORT_FEATURES),
@@ -82,10 +82,10 @@ def q_values(parameters: Mapping[str, Any], x: Any, fabric: Graph, present: Any)
     """Return the value of every action of every agent (sections 3.1.2 and 3.3).
 
     Args:
-        parameters: of the modules `message`, `update` and `readout`.
+        parameters: those of the modules `message`, `update` and `readout`.
         x: features, shape (…, agents, features), NumPy or torch.
         fabric: who sends messages to whom.
-        present: `fabric.present` with an axis more, (agents, neighbours, 1), of the kind of `x`.
+        present: `fabric.present` as (agents, neighbours, 1), NumPy or torch as `x` is.
 
     Returns:
         Shape (…, agents, actions).
@@ -105,8 +105,8 @@ def q_values(parameters: Mapping[str, Any], x: Any, fabric: Graph, present: Any)
 def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     """Return m(h_v, h_u) for each agent v and ingress neighbour u, (…, agents, neighbours, HIDDEN).
 
-    The message module's first layer is linear in both states, so each is multiplied once an agent
-    and not once a pair.
+    The message module's first layer is linear in both states. So each state is multiplied once per
+    agent, not once per pair.
     """
     weight = parameters["message.0.weight"]
     own = product(h, weight[:HIDDEN]) + parameters["message.0.bias"]
@@ -117,9 +117,9 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
 
 @dataclass(eq=False)
 class Graphcc(LearnedTuner):
-    """Acts by a trained network, the same on any fabric; it does not learn once deployed.
+    """Acts by a trained network that fits any fabric. It does not learn once deployed.
 
-    `explore` is the probability of a random setting. With `collect` everything is kept for a
+    `explore` is the probability of a random setting. With `collect`, all decisions are kept for a
     learner.
     """
 
@@ -149,7 +149,7 @@ class Graphcc(LearnedTuner):
         return Setup((self._templates.settings(self._all, self._choice),))
 
     def act(self, observation: Observation) -> Action:
-        """Let the agents exchange messages, and choose each one's setting of highest value."""
+        """Let the agents exchange messages, then choose the setting of highest value for each."""
         x = self._window.push(observation)
         before = self._choice
         values = q_values(self._net, x, self._graph, self._present)
@@ -165,7 +165,7 @@ class Graphcc(LearnedTuner):
         return (self._templates.settings(changed, self._choice[changed]),)
 
     def facts(self) -> Mapping[str, Any]:
-        """Say which checkpoint it was."""
+        """Return the name of the checkpoint."""
         return {"checkpoint": self._checkpoint.path.name}
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
@@ -191,7 +191,7 @@ class GraphccLearner(QLearner):
         self._memory = Replay(settings.capacity)
 
     def architecture(self) -> dict[str, Any]:
-        """Return what a checkpoint of this learner is."""
+        """Return the architecture of this learner's checkpoints."""
         return architecture(self._settings)
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -200,7 +200,7 @@ class GraphccLearner(QLearner):
         self._memory.add({**rows, "busy": at_work(rows).astype(np.float32)})
 
     def update(self) -> float:
-        """Draw a batch, move the network towards the double-Q target; return the loss."""
+        """Draw a batch, move the network towards the double-Q target, and return the loss."""
         import torch
 
         settings = self._settings
@@ -236,7 +236,7 @@ class GraphccLearner(QLearner):
         )
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         self._net.load(part("online", state))
         self._target = part("target", state)
         self._memory.load(part("memory", state))

@@ -1,4 +1,4 @@
-"""What tuners with a trained network share: their checkpoint, and checks of their parameters."""
+"""The base of tuners with a trained network: their checkpoint, and checks of their parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class LearnedTuner(BaseTuner):
-    """A tuner that acts by the network of a checkpoint. Making one raises CheckpointError."""
+    """A tuner that acts by the network of a checkpoint.
+
+    Creating one raises CheckpointError if its checkpoint cannot be used.
+    """
 
     explore: float
     online: bool = False
@@ -28,6 +31,6 @@ class LearnedTuner(BaseTuner):
             yield "the tuner learns online with torch: pip install 'closloop[learn]'"
 
     def check_testbed(self, testbed: Testbed | None) -> None:
-        """Refuse a testbed that has other switches than the checkpoint has networks for."""
+        """Refuse a testbed whose switches do not match the networks of the checkpoint."""
         if testbed is not None:
             own_parameters(self._checkpoint, testbed)

@@ -1,9 +1,9 @@
-"""PET: independent PPO agents, one a switch, that set the ECN thresholds of the switch's queues.
+"""PET: independent PPO agents, one per switch, that set the ECN thresholds of its queues.
 
 Cheng et al., "PET: Multi-agent Independent PPO-based Automatic ECN Tuning for High-Speed Data
-Center Networks": equations 2 to 13, algorithm 1, section 4.5.2 for several queues a port. A state
-is the last k readings of six factors, an action the three numbers n(kmin), n(kmax) of E(n) and
-pmax, each from a head of its own. What the paper leaves open stands in `PetSettings`.
+Center Networks": equations 2 to 13, algorithm 1, section 4.5.2 for several queues per port. A state
+is the last k readings of six factors. An action is three numbers, each from its own head: n(kmin)
+and n(kmax) of E(n), and pmax. `PetSettings` has the values that the paper does not state.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tuners.q_learning import at_work
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-HISTORY = 3  # k of equation 3; the paper names no number
+HISTORY = 3  # k of equation 3; the paper gives no value
 HEADS = (PET_LEVELS, PET_LEVELS, len(PET_PMAX))  # n of kmin, n of kmax, pmax
 START_HEADS = (0, 3, 0)  # 20 KB, 160 KB, 5 %: the nearest to SECN1
 FEATURES = {"six": PET_FEATURES, "four": ACC_FEATURES}
@@ -42,7 +42,7 @@ FEATURES = {"six": PET_FEATURES, "four": ACC_FEATURES}
 
 @dataclass(frozen=True)
 class PetSettings:
-    """What learning takes; the first group as section 5.2 gives it."""
+    """Settings of training; the values of the first group are from section 5.2."""
 
     actor_rate: float = 4e-4
     critic_rate: float = 1e-3
@@ -53,7 +53,7 @@ class PetSettings:
     # not in the paper
     states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
     hidden: tuple[int, ...] = (64, 64)
-    discount: float = 0.2  # as ACC's and GraphCC's here
+    discount: float = 0.2  # as for ACC and GraphCC here
     epochs: int = 10
     minibatch: int = 2_048
     max_norm: float = 0.5
@@ -61,7 +61,7 @@ class PetSettings:
 
 
 def architecture(settings: PetSettings) -> dict[str, Any]:
-    """Return what a checkpoint of PET must be."""
+    """Return the architecture that a checkpoint of PET must have."""
     return {
         "network": "actor and critic mlp",
         "features": list(FEATURES[settings.states]),
@@ -81,10 +81,10 @@ def _fresh(seed: int, settings: PetSettings) -> Arrays:
 
 @dataclass(eq=False)
 class Pet(LearnedTuner):
-    """Acts by a trained policy, its likeliest action; with `online`, goes on learning.
+    """Takes the likeliest action of a trained policy; with `online`, continues to learn.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
-    WebSearch, 0.7 and 0.3 for DataMining): they matter to learning only. `explore` is the share of
+    WebSearch, 0.7 and 0.3 for DataMining). They affect learning only. `explore` is the share of
     uniform choices in the policy; above 0, or with `collect`, actions are drawn from the policy.
     """
 
@@ -128,7 +128,7 @@ class Pet(LearnedTuner):
         mean = observation.get("qlen_mean_bytes")
         length = self._window.queue_bytes if mean is None else mean
         own = pet_reward(length, self._window.utilisation, self.beta_1, self.beta_2)
-        # section 4.5.2: rows of the port's matrix share what all of its queues earn
+        # section 4.5.2: the queues of a port share the mean of their rewards
         reward = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
         explore = self.explore
         if self._learner is not None:
@@ -163,7 +163,7 @@ class Pet(LearnedTuner):
         return {name: np.stack(rows) for name, rows in self._rows.items()}
 
     def facts(self) -> Mapping[str, Any]:
-        """Say which checkpoint it was."""
+        """Return the name of the checkpoint."""
         return {"checkpoint": self._checkpoint.path.name}
 
     def trace(self) -> Mapping[str, NDArray[Any]]:
@@ -175,7 +175,7 @@ class Pet(LearnedTuner):
 
 
 def states_of(checkpoint: str) -> str:
-    """Return which states a checkpoint was trained with. Raises CheckpointError."""
+    """Return the states that a checkpoint was trained with. Raises CheckpointError."""
     from tuners.checkpoint import CheckpointError, load
 
     found = load(checkpoint).card.get("architecture", {}).get("features")
@@ -186,7 +186,7 @@ def states_of(checkpoint: str) -> str:
 
 
 def port_of(testbed: Testbed) -> NDArray[np.int64]:
-    """Return a number for each queue's port: queues of one port have the same."""
+    """Return each queue's port as a number, the same for all queues of a port."""
     places: dict[tuple[str, str], int] = {}
     return np.array(
         [places.setdefault((q.device, q.name), len(places)) for q in testbed.queues],
@@ -195,7 +195,7 @@ def port_of(testbed: Testbed) -> NDArray[np.int64]:
 
 
 def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> Change:
-    """Return heads (n, 3) as thresholds: kmin and kmax in order, and never equal (equation 5)."""
+    """Return heads (n, 3) as thresholds, with kmin always below kmax (equation 5)."""
     edges = np.array([*exponential_bytes(PET_ALPHA_KB, PET_LEVELS + 1)], dtype=np.int64)
     low = np.minimum(heads[:, 0], heads[:, 1])
     high = np.maximum(heads[:, 0], heads[:, 1])
@@ -233,7 +233,7 @@ def _split(logits: Any) -> list[Any]:
 
 
 def exploration(settings: PetSettings, step: int) -> float:
-    """Equation 13: decay_rate^(t/T) * epsilon once t > T, epsilon until then."""
+    """Return epsilon of equation 13: constant until t = T, then times decay_rate^(t/T)."""
     if step <= settings.decay_steps:
         return settings.clip
     decay = exp(step / settings.decay_steps * log(settings.decay_rate))
@@ -243,9 +243,9 @@ def exploration(settings: PetSettings, step: int) -> float:
 def advantages(
     reward: NDArray[Any], value: NDArray[Any], discount: float, gae_lambda: float
 ) -> NDArray[np.float64]:
-    """Equations 9 and 10 over the first axis.
+    """Return the advantages of equations 9 and 10 over the first axis, shape (T, …).
 
-    `reward[t]` is what the action at t earned, shape (T, …); `value` has T + 1 rows.
+    `reward[t]` is the reward of the action at t, shape (T, …); `value` has T + 1 rows.
     """
     delta = reward + discount * value[1:] - value[:-1]
     result = np.zeros_like(delta, dtype=np.float64)
@@ -259,7 +259,7 @@ def advantages(
 def rewards_to_go(
     reward: NDArray[Any], last_value: NDArray[Any], discount: float
 ) -> NDArray[np.float64]:
-    """R of equation 12: the discounted rewards from t on, then the value where the episode ends."""
+    """Return R of equation 12: discounted rewards from t on, plus the value of the last state."""
     result = np.zeros_like(reward, dtype=np.float64)
     running = last_value.astype(np.float64)
     for t in range(len(reward) - 1, -1, -1):
@@ -269,13 +269,13 @@ def rewards_to_go(
 
 
 def clipped_loss(ratio: Any, advantage: Any, clip: float) -> Any:
-    """Equation 11, as a loss: minus the mean of min(ratio * A, clip(ratio) * A); tensors."""
+    """Return the loss of equation 11, -mean(min(ratio * A, clip(ratio) * A)); tensors."""
     bounded = ratio.clip(1 - clip, 1 + clip)
     return -(ratio * advantage).minimum(bounded * advantage).mean()
 
 
 class PetLearner:
-    """Algorithm 1. One policy for all switches (offline), or one a switch (online): see `Acc`."""
+    """Algorithm 1, with one policy for all switches (offline) or one per switch (online)."""
 
     def __init__(
         self,
@@ -297,11 +297,11 @@ class PetLearner:
         self._steps = 0
 
     def parameters(self) -> Arrays:
-        """Return actor and critic."""
+        """Return the parameters of actor and critic."""
         return self._nets["actor"].arrays() | self._nets["critic"].arrays()
 
     def architecture(self) -> dict[str, Any]:
-        """Return what a checkpoint of this learner is."""
+        """Return the architecture of this learner's checkpoints."""
         return architecture(self._settings)
 
     def acting(self) -> dict[str, Scalar]:
@@ -309,7 +309,7 @@ class PetLearner:
         return {"explore": exploration(self._settings, self._steps)}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
-        """Make N epochs over an episode, or a part of one (algorithm 1, lines 5 to 12)."""
+        """Learn N epochs from an episode, or part of one (algorithm 1, lines 5 to 12)."""
         import torch
 
         settings = self._settings
@@ -354,10 +354,10 @@ class PetLearner:
         }
 
     def _by_agent(self, values: NDArray[Any], busy: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the busy of (steps, queues, …) as (copies, samples, …), a copy a switch or one.
+        """Return the busy samples of (steps, queues, …) as (copies, samples, …).
 
-        A switch with fewer samples than another repeats some of its own; one without any gets all
-        that its queues saw, so that it has something to repeat.
+        There is one copy per switch, or one for all. A switch with fewer samples than another
+        repeats some of its own. A switch with none uses its idle samples instead.
         """
         if self._copies == 1:
             return values[busy][None]
@@ -390,7 +390,7 @@ class PetLearner:
         return result
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         for name, net in self._nets.items():
             net.load(part(name, state))
         self._steps = int(state["steps"][0])

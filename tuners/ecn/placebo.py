@@ -1,7 +1,7 @@
-"""The placebo: what a learned tuner does, without what it has learned.
+"""The placebo: it decides as often as a learned tuner, but at random.
 
-Same loop, same decisions, same action space; every choice is drawn at random. What a learned tuner
-gains over it, it gains by its choices, not by changing thresholds often.
+Loop and action space are the same. An advantage of a learned tuner over the placebo comes from its
+choices, not from changing thresholds often.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TEMPLATES = {"acc": acc_templates, "graphcc": graphcc_templates, "pet": pet_temp
 
 @dataclass(eq=False)
 class RandomEcn(BaseTuner):
-    """At each decision every queue gets one of the templates, each as likely as any other."""
+    """At each decision, every queue gets a template drawn uniformly."""
 
     observes = ()
 
@@ -36,7 +36,7 @@ class RandomEcn(BaseTuner):
             yield f"no templates are called {self.templates!r}: use {', '.join(TEMPLATES)}"
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Start the draws anew from `seed`, and return the first."""
+        """Seed the draws, and return the first."""
         self._templates = TEMPLATES[self.templates]()
         self._draws = np.random.default_rng(seed)
         self._queues = np.arange(len(testbed.queues), dtype=np.int64)

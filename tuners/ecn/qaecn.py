@@ -4,14 +4,14 @@ Kang et al., "QAECN: Dynamically tuning ECN threshold with micro-burst in multi-
 IEEE CSCWD 2019.
 
 From the paper (its title, section 2.2 of the PET paper, and the abstract of the authors' later
-MBECN+): every queue of a port has a threshold of its own, set by its instantaneous length alone, so
-that a micro-burst that passes does not draw marks that signal no congestion.
+MBECN+): every queue of a port has its own threshold, set by its instantaneous length alone, so
+that a passing micro-burst is not marked where there is no congestion.
 
-The paper's text was not at hand, so the law is chosen here: the threshold is a share of the queue
-as just read, within bounds. Below 1 that share keeps a standing queue above its threshold, hence
-marked, until it is short; a burst that drains is no longer marked once it has shrunk to that share
-of what was read, where a threshold at the lower bound would mark it to its end. The bounds are
-those of the static settings that the ACC paper compares with (DCQCN's kmin, HPCC's kmax), and grow
+The paper's text was not available, so the law is chosen here: the threshold is a share of the queue
+length just read, within bounds. With a share below 1, a standing queue stays above its threshold
+and is marked until it is short. A draining burst is no longer marked once it has shrunk to that
+share of the length read; a threshold at the lower bound would mark it to its end. The bounds are
+those of the static settings that the ACC paper compares with (DCQCN's kmin, HPCC's kmax), and scale
 with the rate.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class QueueAwareEcn(BaseTuner):
-    """Queue-driven marking thresholds; the bounds are meant at 25 Gbit/s.
+    """Marking thresholds driven by the queue's length; the bounds are for 25 Gbit/s.
 
-    `share` is the threshold over the queue's length. A change of less than a full packet is not
-    made: it would mark the same packets.
+    `share` is the ratio of the threshold to the queue's length. Changes of less than a full packet
+    are left out: they would mark the same packets.
     """
 
     observes = ("qlen_bytes",)
@@ -58,7 +58,7 @@ class QueueAwareEcn(BaseTuner):
         return Setup((marking_at(np.arange(len(self._set)), self._set.copy()),))
 
     def act(self, observation: Observation) -> Action:
-        """Return the queues whose length asks for another threshold."""
+        """Return new thresholds for the queues whose length calls for one."""
         length: Floats = observation["qlen_bytes"].astype(np.float64)
         wanted: Ints = np.rint(self._bounds.clip(self.share * length)).astype(np.int64)
         changed: Ints = np.flatnonzero(np.abs(wanted - self._set) >= self._packet_bytes)

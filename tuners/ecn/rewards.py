@@ -1,4 +1,4 @@
-"""What the papers' agents are rewarded for: full links and short queues, seen from one port."""
+"""The rewards of the papers' agents: they favour full links and short queues, per port."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ REWARD_LEVELS = 10
 def queue_score(qlen_bytes: Floats, alpha_kb: float = 1.0) -> Floats:
     """ACC's D(L): 1 - n/10 for E(n-1) < L <= E(n), with E(n) = alpha * 2^n KB, n = 0 .. 10.
 
-    1 up to E(0), 0 beyond E(9). Any shape. GraphCC's f is based on it (section 3.3). Alpha is the
-    one that `acc_templates` has, so that every threshold is an edge of a step.
+    The score is 1 up to E(0) and 0 beyond E(9), any shape. GraphCC's f is based on it (section
+    3.3). Alpha is that of `acc_templates`, so that every threshold is an edge of a step.
     """
     length = np.maximum(qlen_bytes, 1.0) / (alpha_kb * KB)
     steps = np.clip(ceil_log2(length), 0, REWARD_LEVELS)
@@ -29,7 +29,7 @@ def queue_utilisation_reward(
     w_queue: float = 0.7,
     w_utilisation: float = 0.3,
 ) -> Floats:
-    """ACC's reward, and GraphCC's with w1 = 0.7, w2 = 0.3 (section 3.3): any one shape."""
+    """Return ACC's reward, and GraphCC's with w1 = 0.7, w2 = 0.3 (section 3.3), any one shape."""
     reward: Floats = w_queue * queue_score(qlen_bytes) + w_utilisation * utilisation
     return reward
 
@@ -37,10 +37,10 @@ def queue_utilisation_reward(
 def pet_reward(
     qlen_mean_bytes: Floats, utilisation: Floats, beta_1: float, beta_2: float
 ) -> Floats:
-    """PET, equations 6 to 8: beta_1 * T + beta_2 / (average queue length), any one shape.
+    """Return PET's reward (equations 6 to 8): beta_1 * T + beta_2 / (mean queue), any one shape.
 
     The paper gives no unit and no value for an empty queue. Here the unit is E(0), the lowest
-    threshold that PET can set, and a queue below it counts as one.
+    threshold that PET can set, and a shorter queue counts as one unit.
     """
     delay = 1.0 / np.maximum(qlen_mean_bytes / (PET_ALPHA_KB * KB), 1.0)
     reward: Floats = beta_1 * utilisation + beta_2 * delay

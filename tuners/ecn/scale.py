@@ -1,4 +1,4 @@
-"""What rules with one marking threshold a queue share: bounds that grow with the port's rate."""
+"""Bounds that scale with the port's rate, for tuners with one marking threshold per queue."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Bounds:
-    """Least and most threshold of every queue; `scale` is its rate over 25 Gbit/s.
+    """Lowest and highest threshold of every queue; `scale` is its rate over 25 Gbit/s.
 
-    No bound is below two full packets, where DCTCP would stop sending, nor above the buffer.
+    No bound is below two full packets, where DCTCP would stop sending, or above the buffer.
     """
 
     def __init__(self, testbed: Testbed, least_bytes: int, most_bytes: int) -> None:
@@ -37,12 +37,12 @@ class Bounds:
 
 
 def wrong_limits(least_bytes: int, most_bytes: int) -> Iterator[str]:
-    """Yield what is wrong with the least and most threshold, each as `what: remedy`."""
+    """Yield what is wrong with the lowest and highest threshold, each as `what: remedy`."""
     yield from negative(least_bytes=least_bytes, most_bytes=most_bytes)
     if least_bytes > most_bytes:
         yield (f"least_bytes {least_bytes} is above most_bytes {most_bytes}: swap or correct them")
 
 
 def marking_at(queues: Ints, threshold_bytes: Ints) -> Change:
-    """Return the change by which `queues` mark every packet above their threshold, and no other."""
+    """Return the change that makes `queues` mark exactly the packets above their threshold."""
     return ECN.change(queues, threshold_bytes, threshold_bytes.copy(), 1.0)

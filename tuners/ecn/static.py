@@ -22,7 +22,7 @@ REFERENCE_RATE_BPS = 25_000_000_000
 class StaticEcn(BaseTuner):
     """The same (kmin, kmax, pmax) on every queue, or scaled with the port's rate.
 
-    With `per_25g`, kmin and kmax are meant at 25 Gbit/s and grow in proportion to the rate.
+    With `per_25g`, kmin and kmax are for 25 Gbit/s and scale in proportion to the rate.
     """
 
     observes = ()

@@ -1,4 +1,4 @@
-"""One static setting, then another from a given time on: the step response of a fabric."""
+"""One static setting, then another from a given time on, to measure a fabric's step response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents by switch: which switch a queue belongs to, and which copy of a network that one has."""
+"""Agents per switch: each queue's switch, and each switch's copy of a network."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def switch_of(testbed: Testbed) -> Ints:
-    """Return each queue's switch, as its place in `Testbed.switches`."""
+    """Return each queue's switch, as an index into `Testbed.switches`."""
     place = {name: index for index, name in enumerate(testbed.switches)}
     return np.array([place[queue.device] for queue in testbed.queues], dtype=np.int64)
 
@@ -23,8 +23,9 @@ def switch_of(testbed: Testbed) -> Ints:
 def own_parameters(checkpoint: Checkpoint, testbed: Testbed, *, per_switch: bool = False) -> Arrays:
     """Return a checkpoint's parameters for `testbed`.
 
-    A first axis of 1 is a network that all switches share; `per_switch` gives each a copy of it.
-    Raises CheckpointError if each switch has its own already, and they are other switches.
+    A first axis of length 1 means that all switches share one network; `per_switch` gives each a
+    copy of it. Raises CheckpointError if the checkpoint has one network per switch, but for other
+    switches.
     """
     arrays = checkpoint.arrays
     copies = len(next(iter(arrays.values())))
