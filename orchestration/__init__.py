@@ -1,1 +1,1 @@
-"""How an experiment is run: campaigns, backends, the loop, artifacts, analysis, command line."""
+"""Runs experiments: campaigns, backends, the loop, artifacts, analysis, command line."""

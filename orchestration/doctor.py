@@ -1,4 +1,4 @@
-"""What this machine can do, and what to do about what is missing."""
+"""Checks what this machine can do, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OPTIONAL_TOOLS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `missing` keeps trials from running, `note` does not."""
+    """The result of one check. `missing` keeps trials from running, `note` does not."""
 
     what: str
     state: State
@@ -47,7 +47,7 @@ class Finding:
 
 
 def examine(*, boot: bool) -> tuple[Finding, ...]:
-    """Look at this machine; `boot` boots the kernel too."""
+    """Check this machine; with `boot`, boot the kernel too."""
     return (
         _python(),
         _kernel(boot=boot),

@@ -1,6 +1,6 @@
-"""Observe, act, apply: the one loop that every tuner runs in, on every backend.
+"""Observe, act, apply: the one loop in which every tuner runs, on every backend.
 
-It knows protocols only. Time is the rig's: waiting advances a simulation, or virtual time.
+It uses protocols only. Time is the rig's: waiting advances a simulation, or virtual time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ def run_loop(
 ) -> dict[str, Any]:
     """Run one trial on `rig` until every flow has ended or the trial's drain time is over.
 
-    The tuner's programs and starting point are set before the clock starts. Every
-    `sample_period_ns` the fabric is read; at every multiple of `action_period_ns` the tuner sees
-    that reading, and what it changes takes effect `decision_latency_ns` later. Settings out of
-    bounds are brought into bounds and counted. Returns facts for the trial's record.
+    The tuner's programs and initial settings are set before the clock starts. The fabric is read
+    every `sample_period_ns`. At every multiple of `action_period_ns` the tuner sees that reading,
+    and its changes take effect `decision_latency_ns` later. Settings out of bounds are clipped and
+    counted. Returns facts for the trial's record.
 
     Raises:
-        TrialError: the tuner set a target to what is no number, or one that does not exist.
+        TrialError: the tuner set a target to a value that is not a number, or a target that does
+            not exist.
     """
     bounded = _Bounded(trial, testbed)
     decisions = 0
@@ -78,7 +79,7 @@ def run_loop(
 
 
 class _Bounded:
-    """Brings actions into the bounds of a testbed's devices; counts the targets that it changed."""
+    """Clips actions to the bounds of a testbed's devices, and counts the targets changed."""
 
     def __init__(self, trial: TrialSpec, testbed: Testbed) -> None:
         self._trial = trial
@@ -87,7 +88,7 @@ class _Bounded:
         self.clamped = 0
 
     def __call__(self, action: Action, when: str) -> Action:
-        """Return `action` within bounds. Raises TrialError for what has no nearest setting."""
+        """Return `action` within bounds. Raises TrialError for values without a nearest setting."""
         changes = []
         for change in action:
             knob = KNOBS[change.knob]

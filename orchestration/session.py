@@ -1,4 +1,4 @@
-"""One trial on a rig, from its first setting to its record: the one assembly, for every backend."""
+"""Runs one trial on a rig, from its first setting to its record, on every backend."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def run_trial(
 ) -> TrialRecord:
     """Run a trial on `rig` and return its record.
 
-    The recorder, the live view and the sinks that a note in `folder` asks for observe the loop.
-    `in_guest` is for a process whose own clock is the trial's: snapshots are then counted by
+    The loop is observed by the recorder, the live view and the sinks that a note in `folder` asks
+    for. `in_guest` is for a process whose own clock is the trial's: snapshots are then counted by
     samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
     """
     recorder = Recorder(testbed)
@@ -46,7 +46,7 @@ def run_trial(
 
 
 class Observers:
-    """Tells each of `observers`, in their order."""
+    """Passes each event to all `observers`, in order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
@@ -57,6 +57,6 @@ class Observers:
             observer.observed(observation)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        """Pass on one answer."""
+        """Pass on one applied action."""
         for observer in self._observers:
             observer.applied(observed_ns, decided_ns, applied)

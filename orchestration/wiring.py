@@ -1,4 +1,4 @@
-"""The one place that knows which class is behind a backend's name. Each loads when asked for."""
+"""The one place that maps a backend's name to its class. Each loads on demand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RackAccess:
-    """Which rack to run on: its inventory, and passwords where keys do not do."""
+    """The rack to run on: its inventory, and passwords where keys do not suffice."""
 
     inventory: Path
     secrets: Secrets
@@ -85,15 +85,15 @@ def backend_class(name: str) -> type[Backend]:
 
 
 def backend(name: str, rack: RackAccess | None = None) -> Backend:
-    """Return a new backend. Raises InputError as `backend_class`.
+    """Return a new backend. Raises InputError as `backend_class` does.
 
-    The hardware backend needs a `rack`; the others have no use for one.
+    The hardware backend needs a `rack`; the others ignore it.
     """
     return hardware(rack) if name == "hardware" else backend_class(name)()
 
 
 def check_fits(campaign: Campaign) -> None:
-    """Raise InputError if a tuner needs what its campaign's backend lacks."""
+    """Raise InputError if a tuner needs something that its campaign's backend lacks."""
     from inventory.files import load_testbed
     from orchestration.runner.fit import check_fit
 

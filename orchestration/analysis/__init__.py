@@ -1,1 +1,1 @@
-""""""
+"""Summaries, statistics, reports and comparisons of finished trials."""

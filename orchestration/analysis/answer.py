@@ -1,4 +1,4 @@
-"""What a campaign shows, in a sentence or two: what a reader came for."""
+"""The answer of a campaign in one or two sentences."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from orchestration.analysis.summary import Arm, Condition, Summary
 from orchestration.analysis.tuner_differences import REAL
 from orchestration.analysis.words import interval, quantity
 
-# Real differences that are told besides the headlines.
+# The number of real differences to name besides the headline metrics.
 _OTHERS = 3
 _HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
 
 def answers(summary: Summary) -> list[str]:
-    """Return one sentence a condition and compared tuner, in the order of the report."""
+    """Return one sentence per condition and compared tuner, in the report's order."""
     sentences = []
     for condition in summary.conditions:
         prefix = f"{condition.label}: " if len(summary.conditions) > 1 else ""
@@ -25,7 +25,7 @@ def answers(summary: Summary) -> list[str]:
 
 
 def standing(summary: Summary) -> str:
-    """Return how many trials count: `All 10 trials are valid.`"""
+    """Return how many trials are valid: `All 10 trials are valid.`"""
     total, invalid = len(summary.trials), len(summary.invalid)
     if not invalid:
         return f"All {total} trials are valid." if total > 1 else "The one trial is valid."
@@ -48,7 +48,7 @@ def _condition(condition: Condition) -> list[str]:
 
 
 def _against(condition: Condition, tuner: str) -> str:
-    """Return what FCT and slowdown show, then whatever else differs for real."""
+    """Return the results for FCT and slowdown, then the other real differences."""
     mine = [item for item in condition.comparisons if item.tuner == tuner]
     pairs = max(item.difference.n for item in mine)
     clauses = [
@@ -74,9 +74,9 @@ def _figure(label: str, estimate: Estimate, key: str) -> str:
 
 
 def marking_law(condition: Condition) -> str:
-    """Return the tuners' marking laws, what they share said once; "" if the backend says nothing.
+    """Return the tuners' marking laws, stating shared parts once; "" if the backend gives none.
 
-    A backend puts it into the facts as `red`: a text, or texts by name.
+    The backend's fact `red` is one text, or a mapping of names to texts.
     """
     laws = {arm.tuner: law for arm in condition.arms if (law := _law(arm))}
     names = dict.fromkeys(name for law in laws.values() for name in law)

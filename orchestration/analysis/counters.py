@@ -1,7 +1,7 @@
-"""What the switch ports counted against what links can carry and flows delivered.
+"""Checks port counters against link rates and against the bytes that flows delivered.
 
-Linux counts a frame without preamble, check sequence and gap: 14 bytes of Ethernet and 52 of
-IPv4 and TCP with timestamps around the payload. `Testbed.framing_bytes` come on top on the wire.
+Linux counts a frame without preamble, check sequence and gap: 14 bytes of Ethernet plus 52 bytes of
+IPv4 and TCP with timestamps, plus the payload. On the wire `Testbed.framing_bytes` are added.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from orchestration.model.units import format_duration, format_rate, format_size
 
 HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
 DELIVERED_TOLERANCE = 0.01
-# Of a link's rate, besides the packets that an interval cuts in two.
+# As a share of a link's rate, in addition to packets cut in two by the ends of an interval.
 RATE_TOLERANCE = 0.01
-# SYN, SYN-ACK and FIN carry longer options or come twice; a driver may say hello in each flow.
+# SYN, SYN-ACK and FIN have longer options or are repeated; a driver may greet in each flow.
 _FLOW_SLACK_BYTES = 256
-# Address resolution and the like, shorter or longer than a TCP header.
+# ARP and similar packets, shorter or longer than a TCP header.
 _PORT_SLACK_BYTES = 4096
-# Up to three SACK blocks, as fit beside timestamps: 2 + 3 x 8, padded.
+# Up to three SACK blocks fit beside timestamps: 2 + 3 x 8 bytes, padded.
 _SACK_BYTES = 28
 
 
 def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
-    """Add up the queues of each port: shape (..., queues) to (..., `Testbed.switch_ports`)."""
+    """Sum the queues of each port: shape (..., queues) to (..., `Testbed.switch_ports`)."""
     shape = (*values.shape[:-1], len(testbed.switch_ports), testbed.queues_per_port)
     return np.asarray(values.reshape(shape).sum(axis=-1), dtype=np.float64)
 
 
 def check_rates(testbed: Testbed, ports: Samples, *, faults: bool) -> Iterator[Reason]:
-    """Find intervals in which a link carried more than its rate, or less while it was surely busy.
+    """Find intervals in which a link carried more than its rate, or less although it was busy.
 
-    Surely busy: its queues held more at the start than the link can send until the end. A traffic
-    class alone may take all of the link's rate, hence all classes are taken together. Links that go
-    down by a planned fault (`faults`) may be slow.
+    A link was surely busy if its queues held more at the start of the interval than it can send
+    until the end. A single traffic class may take the whole rate, so all classes are summed. With
+    `faults`, links that go down as planned may be slower.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
@@ -73,7 +73,7 @@ def check_rates(testbed: Testbed, ports: Samples, *, faults: bool) -> Iterator[R
 
 
 def known_queues(samples: Ints) -> np.ndarray:
-    """Return which queues have a number at every sample: booleans (queues,), the last axis."""
+    """Return which queues have a value in every sample: booleans, shape (queues,)."""
     return np.asarray((samples != MISSING).reshape(-1, samples.shape[-1]).all(axis=0))
 
 
@@ -95,12 +95,12 @@ def _rate_reason(
 
 
 def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Iterator[Reason]:
-    """Compare what the ports towards each host sent, headers taken off, with what it was due.
+    """Compare the payload that ports sent to each host with the payload of its flows.
 
-    At least the payload of the flows that are done; at most that of all its flows, with every
-    retransmitted segment on top (and SACK options on the acknowledgements, if any flow lost one).
-    Pure acknowledgements carry nothing. 1 % and a few bytes for each flow are allowed either way.
-    A host whose port was not read at the end is not judged.
+    The minimum is the payload of the finished flows. The maximum is the payload of all its flows
+    plus every retransmitted segment, and SACK options on acknowledgements if any flow lost a
+    segment. Pure acknowledgements carry no payload. The tolerance is 1 % and a few bytes per flow.
+    Hosts whose port was not read at the end are not checked.
     """
     hosts = {name: number for number, name in enumerate(testbed.hosts)}
     payload, packets = np.zeros(len(hosts)), np.zeros(len(hosts))

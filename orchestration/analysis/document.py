@@ -1,4 +1,4 @@
-"""An HTML file that opens offline: style, plotly.js, pictures and their data are inside."""
+"""Self-contained HTML files: style, plotly.js, pictures and their data are inside."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from orchestration.analysis.figure_style import Data, Picture
 from orchestration.model.errors import NotReadyError
 from orchestration.model.files import write_whole
 
-# Nothing may be fetched: the page is the same on a plane.
+# The page must work offline, so it may fetch nothing.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data: blob:; font-src data:"
 )
-# plotly.js with what has two axes: a third of the whole, which plotly's package has.
+# The plotly.js build for two-axis plots, from plotly's package: a third of the full size.
 PLOTLY_FILE = "plotly-cartesian.min.js"
-# What some file system does not take in a name, or a shell not without quotes.
+# Characters that some file system refuses in a name, or that a shell needs quoted.
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]+")
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write `text` to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
+    """Write `text` to `path` atomically. Raises NotReadyError if that is impossible."""
     try:
         write_whole(path, text)
     except OSError as error:
@@ -41,7 +41,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def asset(name: str) -> str:
-    """Return the text of a file that pages are made with."""
+    """Return the text of a packaged asset."""
     return files("orchestration.analysis").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -57,7 +57,7 @@ def html_document(title: str, body: str) -> str:
 
 
 def csv_text(data: Data) -> str:
-    """Return the columns as CSV; what is not a number is an empty field."""
+    """Return the columns as CSV; NaN becomes an empty field."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(data)
@@ -72,16 +72,16 @@ def _field(value: Any) -> Any:
 
 
 class Pictures:
-    """The pictures of a page, numbered as they are placed, and the CSV files of their data."""
+    """The pictures of a page, numbered in order, and the CSV files of their data."""
 
     def __init__(self) -> None:
         self._count = 0
         self.tables: dict[str, str] = {}
 
     def grid(self, pictures: Sequence[Picture], *, wide: bool = False, prefix: str = "") -> str:
-        """Return pictures side by side, as many as fit; `wide` ones need more room.
+        """Return pictures side by side, as many as fit; `wide` ones get more room.
 
-        `prefix` starts the names of their CSV files.
+        The names of their CSV files start with `prefix`.
         """
         cells = "\n".join(self._figure(picture, prefix) for picture in pictures)
         return f'<div class="grid{" wide" if wide else ""}">\n{cells}\n</div>'
@@ -89,7 +89,7 @@ class Pictures:
     def _figure(self, picture: Picture, prefix: str) -> str:
         place, height = self._count, picture.figure.layout["height"]
         self._count += 1
-        # a name with </script> in it must not end the script
+        # a name that contains </script> must not end the script
         drawn = picture.figure.to_json().replace("<", "\\u003c")
         caption = escape(picture.caption) + self._link(picture, prefix)
         return (
@@ -107,7 +107,7 @@ class Pictures:
         name = self._free(prefix + _UNSAFE.sub("-", picture.name).strip("-")) + ".csv"
         text = csv_text(picture.data)
         self.tables[name] = text
-        # quote() leaves what a URL may have; commas are most of the rest
+        # quote() keeps the characters that a URL allows; most of the others are commas
         address = f"data:text/csv;charset=utf-8,{quote(text, safe=',:()')}"
         return (
             f' <a class="csv" download="{escape(name)}" href="{escape(address)}" '
@@ -115,7 +115,7 @@ class Pictures:
         )
 
     def _free(self, name: str) -> str:
-        """Return the name, numbered if another picture has it."""
+        """Return the name, with a number appended if another picture has it."""
         number, free = 1, name
         while f"{free}.csv" in self.tables:
             number += 1

@@ -1,4 +1,4 @@
-"""Parts that pictures of reports and of comparisons share: axes, names, rows of values."""
+"""Parts of pictures that reports and comparisons share: axes, names, rows of values."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from orchestration.analysis.figure_style import (
 from orchestration.analysis.plot import Figure, scatter
 from orchestration.model.units import format_size
 
-# Behind text, so that it can be read over lines.
+# Background of text, to keep it readable on top of lines.
 _VEIL = "rgba(255,255,255,0.75)"
-# Rows of values: a tuner each.
+# Heights for rows of values, one row per tuner.
 _ROW_PIXELS, _ROWS_BESIDES_PIXELS = 46, 80
 
 
 def queue_share_axes(figure: Figure, floor: float, longest: float, room: float) -> None:
-    """Make the axes of how often a queue is longer than x, log both.
+    """Set up log-log axes: share of samples in which a queue is longer than x.
 
-    `floor` is the smallest share drawn, `longest` the longest queue in bytes, `room` the factor by
-    which the axis goes on beyond it.
+    `floor` is the smallest share drawn and `longest` the longest queue in bytes; the x axis ends at
+    `room` times that.
     """
     decades = 10.0 ** np.arange(min(-1.0, np.floor(np.log10(floor))), 1)
     figure.update_yaxes(
@@ -51,7 +51,7 @@ def queue_share_axes(figure: Figure, floor: float, longest: float, room: float) 
 
 
 def ratio_axes(figure: Figure, title: str, ratios: Sequence[float], rows: Sequence[float]) -> None:
-    """Make the axes of rows of ratios, log, with a line at no difference; `rows` is their range."""
+    """Set up a log x axis of ratios with a line at 1; `rows` is the range of the y axis."""
     figure.add_vline(x=1, line={"color": INK, "width": 1})
     ticks = ratio_ticks(min(ratios), max(ratios))
     figure.update_xaxes(
@@ -87,7 +87,7 @@ def row_name(figure: Figure, row: int, text: str, above_pixels: int = 13, size: 
 
 
 def corner_name(figure: Figure, row: int, text: str, colour: str = INK) -> None:
-    """Write what a panel shows into its upper left corner."""
+    """Write what a panel shows in its upper left corner."""
     figure.add_annotation(
         x=0.005,
         y=0.99,
@@ -104,7 +104,7 @@ def corner_name(figure: Figure, row: int, text: str, colour: str = INK) -> None:
 
 
 def value_rows(rows: int, title: str) -> Figure:
-    """Return a figure for rows of values, a tuner each, with its axes."""
+    """Return an empty figure with axes for rows of values, one row per tuner."""
     axis = wrapped(title)
     more = TITLE_LINE_PIXELS * axis.count("<br>")
     figure = base_figure(height=_ROWS_BESIDES_PIXELS + more + _ROW_PIXELS * rows)
@@ -125,9 +125,10 @@ def value_row(
     mean_name: str,
     number: str,
 ) -> None:
-    """Draw a row: each value a circle that `texts` name, their mean a diamond, its interval a bar.
+    """Draw a row: circles for values, labelled `texts`, and the mean as diamond with interval bar.
 
-    `number` is how a value is told, as `%{x:.4g}us`; the interval's `ends` are NaN where unknown.
+    `number` is the format of a value, such as `%{x:.4g}us`. The interval's `ends` are NaN if
+    unknown.
     """
     if math.isfinite(ends[0]):
         figure.add_trace(line(list(ends), [name, name], colour, 5))

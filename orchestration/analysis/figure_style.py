@@ -1,4 +1,4 @@
-"""How every picture looks: colours, fonts, margins, direct labels."""
+"""The common look of all pictures: colours, fonts, margins, direct labels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from orchestration.analysis.plot import Figure, Trace, scatter
 
 INK, FAINT, GRID = "#222222", "#8a8a8a", "#e8e8e8"
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
-# Okabe and Ito's three (2008) that have a contrast of 3 to white, and three more that stay apart
-# from them and each other for readers without red, green or blue cones. Each has its own pattern.
+# Three colours of Okabe and Ito (2008) with a contrast of at least 3 to white, and three more that
+# colour-blind readers can tell from them and from each other. Each has its own line pattern.
 _PALETTE = {
     "#0072B2": "solid",
     "#D55E00": "dash",
@@ -25,19 +25,19 @@ _PALETTE = {
     "#606060": "longdashdot",
 }
 _LABEL_CHARACTERS = 12
-# As many of an axis' title fit below a picture on a phone of 360 pixels.
+# The length of an axis title that fits below a picture on a phone 360 pixels wide.
 _TITLE_CHARACTERS = 30
 TITLE_LINE_PIXELS = 18
-# A bold letter beside a line, the gap before the first, and what a short name has.
+# The width of a bold letter in a line's label, the gap before the label, and its least width.
 _LETTER_PIXELS, _LABEL_GAP_PIXELS, _LEAST_LABEL_PIXELS = 8, 14, 76
-# So many labels like +100% fit beside each other on a phone.
+# How many labels such as +100% fit side by side on a phone.
 _RATIO_TICKS = 5.5
-# WCAG 2.2, 1.4.3: the contrast of text.
+# The least contrast of text, WCAG 2.2, 1.4.3.
 _TEXT_CONTRAST = 4.5
 
 
 Colours = dict[str, str]
-# Column -> values, as a picture's CSV file has them.
+# Column -> values, as in a picture's CSV file.
 Data = Mapping[str, Sequence[Any]]
 
 
@@ -45,7 +45,7 @@ Data = Mapping[str, Sequence[Any]]
 class Picture:
     """A figure, what to see in it, and how it was made.
 
-    `name` is the name of its CSV file, without the ending, `data` what the file has.
+    `name` is the name of its CSV file without the extension, `data` the file's contents.
     """
 
     title: str
@@ -62,7 +62,7 @@ def colours_of(tuners: Sequence[str]) -> Colours:
 
 
 def readable(colour: str) -> str:
-    """Return the colour, darkened until text in it can be read on white."""
+    """Return the colour, darkened until text in it is readable on white."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     while contrast_to_white(f"#{red:02X}{green:02X}{blue:02X}") < _TEXT_CONTRAST:
         red, green, blue = (int(0.95 * part) for part in (red, green, blue))
@@ -70,7 +70,7 @@ def readable(colour: str) -> str:
 
 
 def contrast_to_white(colour: str) -> float:
-    """Return WCAG's contrast ratio of a colour `#rrggbb` to white, 1 to 21."""
+    """Return the WCAG contrast ratio of a colour `#rrggbb` to white, 1 to 21."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -79,17 +79,17 @@ def contrast_to_white(colour: str) -> float:
 
 
 def short(name: str) -> str:
-    """Return a name that fits beside a line."""
+    """Return the name, shortened to fit beside a line."""
     return name if len(name) <= _LABEL_CHARACTERS else name[: _LABEL_CHARACTERS - 1] + "…"
 
 
 def wrapped(title: str) -> str:
-    """Return an axis' title in lines that fit below a picture on a phone."""
+    """Return an axis title, wrapped to fit below a picture on a phone."""
     return "<br>".join(textwrap.wrap(title, _TITLE_CHARACTERS))
 
 
 def label_room(names: Iterable[str]) -> int:
-    """Return the margin, in pixels, that the names at the right ends of lines need."""
+    """Return the right margin, in pixels, that names at the ends of lines need."""
     longest = max((len(short(name)) for name in names), default=0)
     return max(_LEAST_LABEL_PIXELS, _LABEL_GAP_PIXELS + _LETTER_PIXELS * longest)
 
@@ -106,7 +106,7 @@ _AXIS: dict[str, Any] = {
 
 
 def base_figure(height: int, right: int = 20, figure: Figure | None = None) -> Figure:
-    """Return an empty figure, or `figure`, in the common style; as wide as its place allows."""
+    """Return `figure`, or an empty one, in the common style; as wide as the page allows."""
     figure = figure or Figure()
     layout = {
         "height": height,
@@ -132,14 +132,14 @@ def line(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
 
 
 def curve(x: Any, y: Any, colour: str, width: float = 2.5) -> Trace:
-    """Return a line in its colour's pattern, so that it is told apart without colours."""
+    """Return a line in the pattern of its colour, so that it can be told apart without colours."""
     trace = line(x, y, colour, width)
     trace["line"]["dash"] = _PALETTE.get(colour, "solid")
     return trace
 
 
 def band(x: Any, low: Any, high: Any, colour: str) -> Trace:
-    """Return the area between two lines, as a background."""
+    """Return the area between two lines, for the background."""
     known = np.isfinite(low) & np.isfinite(high)
     x, low, high = np.asarray(x)[known], np.asarray(low)[known], np.asarray(high)[known]
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
@@ -157,10 +157,10 @@ def band(x: Any, low: Any, high: Any, colour: str) -> Trace:
 def end_labels(
     figure: Figure, ends: Mapping[str, tuple[float, float]], colours: Mapping[str, str], span: float
 ) -> None:
-    """Write each line's name at its end, moved apart where they would meet.
+    """Write each line's name at its end, moving names apart where they would overlap.
 
-    `ends` is name -> (x, y) of the last point, `span` how far the y axis goes, both in the axes'
-    own numbers: logs on log axes.
+    `ends` is name -> (x, y) of the last point; `span` is the length of the y axis. Both are in axis
+    units, so logarithms on log axes.
     """
     known = {name: end for name, end in ends.items() if math.isfinite(end[1])}
     placed = -math.inf
@@ -180,9 +180,9 @@ def end_labels(
 def name_line(
     figure: Figure, name: str, x: float, y: float, colour: str, *, above: bool = False
 ) -> None:
-    """Write a line's name right of the point (x, y), below it or above it.
+    """Write a line's name to the right of the point (x, y), below or above it.
 
-    In the axes' own numbers: logs on log axes.
+    The point is in axis units, so logarithms on log axes.
     """
     figure.add_annotation(
         x=x,
@@ -197,7 +197,7 @@ def name_line(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round ticks of a log axis, as many as its span has room for."""
+    """Return round ticks for a log axis, as many as fit."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     span = math.log10(high / low)
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7)
@@ -208,7 +208,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def ratio_ticks(low: float, high: float) -> list[float]:
-    """Return ticks of a log axis of ratios around 1, as many as a phone has room for."""
+    """Return ticks for a log axis of ratios around 1, as many as fit on a phone."""
     span = math.log10(max(high, 1.01) / min(low, 0.99))
     if span < 0.2:
         ticks = [0.7, 0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5]
@@ -228,7 +228,7 @@ def ratio_ticks(low: float, high: float) -> list[float]:
 
 
 def padded(values: Sequence[float]) -> list[float]:
-    """Return the range of an axis that shows all of `values`, bars' ends included."""
+    """Return an axis range that contains all of `values`, including the ends of bars."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
@@ -236,7 +236,7 @@ def padded(values: Sequence[float]) -> list[float]:
 
 
 def size_ticks(top: float) -> list[float]:
-    """Return three to six round ticks of a linear axis from 0 to `top`."""
+    """Return three to six round ticks for a linear axis from 0 to `top`."""
     step = 10.0 ** math.floor(math.log10(top))
     for part in (1, 0.5, 0.2):
         if top / (step * part) >= 3:

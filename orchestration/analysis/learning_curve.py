@@ -1,4 +1,4 @@
-"""The picture of a training: reward, loss and exploration over episodes."""
+"""The picture of a training run: reward, loss and exploration over episodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 
 _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration"))
-# A share of the training: what its first and last rewards are taken over.
+# The share of the training over which first and last rewards are averaged.
 _ENDS = 0.1
 
 
@@ -39,7 +39,7 @@ def write_curve(table: Path, title: str) -> Path:
 
 
 def _change(rewards: list[float]) -> str:
-    """Return how the reward went: from the mean of its first tenth to that of its last."""
+    """Return the change of the reward: mean of the first tenth to mean of the last tenth."""
     if not rewards:
         return "No episode was trained"
     count = max(1, int(_ENDS * len(rewards)))

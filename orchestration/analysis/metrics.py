@@ -1,7 +1,7 @@
-"""What one trial measured: flow completion, queues, marks, utilisation.
+"""Metrics of one trial: flow completion, queues, marks, utilisation.
 
-Everything about flows counts the flows that are done; everything about queues the samples taken
-while flows arrived (up to the trial's duration), so that a long drain does not dilute it.
+Flow metrics count finished flows. Queue metrics use samples taken while flows arrived, up to the
+trial's duration, because a long drain would dilute them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from orchestration.model.records import (
 
 Unit = Literal["ns", "bytes", "ratio", "share", "count"]
 
-# The papers' classes of flow sizes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
+# The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
 SIZE_CLASSES = {
     "all": "all",
     "small": "(0, 100KB]",
@@ -40,13 +40,13 @@ _SMALL_UPTO_BYTES, _LARGE_FROM_BYTES = 100_000, 10_000_000
 SLOWDOWN_STATISTICS = {"p50": "median", "p95": "p95", "p99": "p99", "mean": "mean"}
 QUANTILES = (0.5, 0.95, 0.99)
 
-# Where the distribution of queue lengths is evaluated: empty or not, then 40 steps a decade.
+# Queue lengths at which the distribution is evaluated: 0, then 40 steps per decade.
 QUEUE_GRID_BYTES = np.concatenate(([0.0], np.geomspace(1e3, 1e8, 201)))
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a trial. Where `compared`, tuners are tested against each other on it."""
+    """A metric of a trial. If `compared`, tuners are tested against each other on it."""
 
     key: str
     label: str
@@ -74,7 +74,7 @@ def slowdown_key(statistic: str, klass: str) -> str:
 
 
 def fct_key(klass: str) -> str:
-    """Return the key of the mean FCT of a class of flow sizes."""
+    """Return the key of the mean FCT of a flow-size class."""
     return f"fct_mean_ns_{klass}"
 
 
@@ -101,12 +101,12 @@ METRIC = {metric.key: metric for metric in METRICS}
 
 @dataclass(frozen=True)
 class TrialMetrics:
-    """One trial's figures.
+    """One trial's metrics.
 
-    `scalars` has a value for every metric, NaN where the trial has none. `size_bytes`, `fct_ns` and
-    `slowdown` are of the flows that are done, shape (done,). `queue_ccdf` is the share of queue
-    samples above each of `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value a queue. Queues that
-    were not read at every sample count in none of the figures but totals, and are NaN there.
+    `scalars` has every metric, NaN if the trial has none. `size_bytes`, `fct_ns` and `slowdown` are
+    of finished flows, shape (done,). `queue_ccdf` is the share of queue samples above each of
+    `QUEUE_GRID_BYTES`; `queue_mean_bytes` has one value per queue. Queues that were not read in
+    every sample count only in totals, and are NaN in `queue_mean_bytes`.
     """
 
     scalars: Mapping[str, float]
@@ -119,7 +119,7 @@ class TrialMetrics:
 
 @dataclass(frozen=True)
 class DoneFlows:
-    """The flows of a trial that are done, arrays of shape (done,)."""
+    """A trial's finished flows, arrays of shape (done,)."""
 
     start_ns: Ints
     size_bytes: Ints
@@ -136,7 +136,7 @@ class DoneFlows:
 
 @dataclass(frozen=True)
 class PortFigures:
-    """What the switch ports of a trial show; the arrays are those of `TrialMetrics`."""
+    """The port metrics of a trial; for the arrays see `TrialMetrics`."""
 
     scalars: dict[str, float]
     queue_ccdf: Floats
@@ -144,7 +144,7 @@ class PortFigures:
 
 
 def measure(result: TrialResult) -> TrialMetrics:
-    """Return the figures of a trial. Raises InputError for a table that cannot be read."""
+    """Return the metrics of a trial. Raises InputError for a table that cannot be read."""
     flows, ports = done_flows(result), measure_ports(result)
     return TrialMetrics(
         scalars={
@@ -161,7 +161,7 @@ def measure(result: TrialResult) -> TrialMetrics:
 
 
 def done_flows(result: TrialResult) -> DoneFlows:
-    """Return the flows of a trial that are done. Raises InputError for an unreadable table."""
+    """Return a trial's finished flows. Raises InputError for an unreadable table."""
     flows, schedule = result.table("flows"), result.table("schedule")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
         raise InputError.single(
@@ -177,7 +177,7 @@ def done_flows(result: TrialResult) -> DoneFlows:
 
 
 def measure_ports(result: TrialResult) -> PortFigures:
-    """Return the figures of a trial's ports. Raises InputError for a table that is unreadable."""
+    """Return a trial's port metrics. Raises InputError for an unreadable table."""
     window = arrivals(result.ports, result.spec.duration_ns)
     queue = window.qlen_bytes[:, known_queues(window.qlen_bytes)]
     means = np.full(window.qlen_bytes.shape[1], math.nan)
@@ -196,13 +196,13 @@ def measure_ports(result: TrialResult) -> PortFigures:
 
 
 def _total(counts: Ints) -> float:
-    """Return the sum of what was counted; NaN if nothing was: others' results may not count."""
+    """Return the sum of a counter; NaN if nothing was counted, as in some imports."""
     known = counts[counts != MISSING]
     return float(known.sum()) if len(known) else math.nan
 
 
 def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
-    """Return which flows are of a class of sizes, as booleans (flows,)."""
+    """Return which flows belong to a flow-size class, as booleans (flows,)."""
     if klass == "small":
         return size_bytes <= _SMALL_UPTO_BYTES
     if klass == "large":
@@ -213,7 +213,7 @@ def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
 
 
 def arrivals(ports: Samples, duration_ns: int) -> Samples:
-    """Return the samples taken while flows arrived; all of them if there are fewer than two."""
+    """Return the samples taken while flows arrived, or all samples if those are fewer than two."""
     upto = int(np.searchsorted(ports.t_ns, duration_ns, side="right"))
     if upto < 2:
         return ports
@@ -221,7 +221,7 @@ def arrivals(ports: Samples, duration_ns: int) -> Samples:
 
 
 def flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
-    """Return slowdown and mean FCT by class of sizes, of flows that are done, shapes (done,)."""
+    """Return slowdown and mean FCT by size class of finished flows, given as arrays (flows,)."""
     scalars = {}
     for klass in SIZE_CLASSES:
         chosen = in_class(size, klass)
@@ -269,14 +269,14 @@ def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
 
 
 def totals(samples: Ints) -> Ints:
-    """Return each queue's last number of a counter, 0 where it never had one: shape (queues,)."""
+    """Return each queue's last value of a counter, 0 if it never had one: shape (queues,)."""
     if not len(samples):
         return np.zeros(samples.shape[1], dtype=np.int64)
     return np.asarray(np.maximum(samples.max(axis=0), 0))
 
 
 def _sent(samples: Ints) -> Floats:
-    """What was counted between the first and the last sample; NaN for queues not always read."""
+    """Return the counts between the first and last sample; NaN for queues not read every time."""
     counted = (samples[-1] - samples[0]).astype(np.float64)
     return np.where(known_queues(samples), counted, math.nan)
 
@@ -296,12 +296,12 @@ def _ccdf(queue: Ints) -> Floats:
 
 @dataclass(frozen=True)
 class _Histogram:
-    """Queue lengths that a run has as a histogram only, as the HPCC simulator writes them.
+    """Queue lengths of a run that has only a histogram, as written by the HPCC simulator.
 
-    The fact `queue_histogram` has `bin_bytes` and, by a queue's label, how many samples fell into
-    each bin. A length counts as its bin's lower edge. The samples are of the whole run, its drain
-    included. `edges_bytes` and `weight` (bins,) are of all queues together, `means` (queues,), NaN
-    where unknown.
+    The fact `queue_histogram` has `bin_bytes` and, by queue label, the number of samples in each
+    bin. A bin's lower edge stands for its lengths. The samples cover the whole run, including the
+    drain. `edges_bytes` and `weight` (bins,) are over all queues; `means` is (queues,), NaN if
+    unknown.
     """
 
     edges_bytes: Floats
@@ -310,7 +310,7 @@ class _Histogram:
 
     @classmethod
     def of(cls, fact: Mapping[str, Any], testbed: Testbed) -> _Histogram:
-        """Return the figures of the fact. Raises KeyError on foreign data."""
+        """Build the histogram from the fact. Raises KeyError on foreign data."""
         counts = {label: item["counts"] for label, item in fact["queues"].items()}
         bins = max(map(len, counts.values()), default=0)
         edges: Floats = np.arange(bins, dtype=np.float64) * float(fact["bin_bytes"])
@@ -325,7 +325,7 @@ class _Histogram:
 
     @property
     def scalars(self) -> dict[str, float]:
-        """The metrics of queues; none if there was no sample."""
+        """The queue metrics; empty if there are no samples."""
         total = self.weight.sum()
         if not total:
             return {}
@@ -338,7 +338,7 @@ class _Histogram:
         }
 
     def ccdf(self, grid_bytes: Floats) -> Floats:
-        """Return the share of samples above each length of the grid, NaN without a sample."""
+        """Return the share of samples above each grid length; NaN without samples."""
         total = self.weight.sum()
         if not total:
             return np.full(len(grid_bytes), math.nan)

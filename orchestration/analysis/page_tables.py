@@ -19,9 +19,9 @@ _CC_FACT = "congestion_control"
 
 
 def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption: str = "") -> str:
-    """Return a table: rows are (class, cells), cells are HTML, the last `numbers` right-aligned.
+    """Return a table of rows (class, HTML cells); the last `numbers` columns are right-aligned.
 
-    A cell alone is as wide as the table: what is told below a row, where a phone shows it too.
+    A row with a single cell spans the table: a note below a row that phones show too.
     """
     first_number = len(heads) - numbers
 
@@ -40,7 +40,7 @@ def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption
     body = "\n".join(row(klass, texts) for klass, texts in rows)
     told = f'<p class="caption">{escape(caption)}</p>' if caption else ""
     return (
-        # what scrolls must be reachable by key
+        # a scrolling area must be reachable by keyboard
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {heads[0]}">'
         f"<table><thead><tr>{cells('th', heads)}</tr></thead>"
         f"<tbody>\n{body}\n</tbody></table></div>{told}"
@@ -48,7 +48,7 @@ def html_table(heads: Sequence[str], rows: Iterable[_Row], numbers: int, caption
 
 
 def flow_table(condition: Condition) -> str:
-    """Return slowdown and mean FCT by class of flow sizes."""
+    """Return slowdown and mean FCT by flow-size class."""
     rows = [
         (
             "",
@@ -73,7 +73,7 @@ def flow_table(condition: Condition) -> str:
 
 
 def comparison_table(condition: Condition) -> str:
-    """Return the paired comparisons with the baseline."""
+    """Return the paired comparisons against the baseline."""
     several = len(condition.arms) > 2
     rows = [
         (
@@ -113,7 +113,7 @@ def p_value(p: float) -> str:
 
 
 def fabric_table(condition: Condition) -> str:
-    """Return what the switch ports measured, and what they did not."""
+    """Return the metrics of the switch ports, and name those not measured."""
     known, lacking = measured(condition.arms, FABRIC_METRICS)
     rows = [
         (
@@ -134,7 +134,7 @@ def fabric_table(condition: Condition) -> str:
 
 
 def stamp_table(summary: Summary) -> str:
-    """Return every trial with its verdict."""
+    """Return all trials with their verdicts."""
     rows: list[_Row] = []
     for trial in summary.trials:
         cells = [
@@ -169,7 +169,7 @@ def _findings(trial: Trial) -> str:
 
 
 def provenance_table(summary: Summary) -> str:
-    """Return what the trials ran on, each value once, with a count where trials differ."""
+    """Return what the trials ran on: each value once, with a count if trials differ."""
     values: dict[str, Counter[str]] = {}
     for trial in summary.trials:
         told = {**settings_told(trial.spec, trial.facts), **trial.versions}
@@ -185,21 +185,21 @@ def provenance_table(summary: Summary) -> str:
 
 
 def settings_told(spec: TrialSpec, facts: Mapping[str, object]) -> dict[str, str]:
-    """Return a trial's settings that pages tell first."""
+    """Return the settings of a trial that pages show first."""
     return {
         "testbed": spec.testbed,
         "backend": spec.backend,
-        # an import's is a fact: no campaign of ours set it
+        # for an import this is a fact: its spec comes from no campaign
         "congestion control": str(facts.get(_CC_FACT, spec.host.congestion_control)),
         "sampling period": quantity(spec.sample_period_ns, "ns"),
     }
 
 
 def plain_facts(facts: Mapping[str, object]) -> dict[str, str]:
-    """Return the facts that fit a cell, those of a group by `group: name`."""
+    """Return the facts that fit a cell; those of a group are named `group: name`."""
     plain = {}
     for key, value in facts.items():
-        if key == _CC_FACT:  # told among the settings
+        if key == _CC_FACT:  # shown among the settings
             continue
         items = value.items() if isinstance(value, dict) else [("", value)]
         for name, item in items:
@@ -221,7 +221,7 @@ def _counted(counter: Counter[str], total: int) -> str:
 
 
 def _range(values: Iterable[str]) -> str:
-    """Return from where to where numbers go, "" for texts."""
+    """Return the range of numbers, "" for texts."""
     try:
         numbers = [float(value) for value in values]
     except ValueError:

@@ -1,7 +1,7 @@
-"""What the papers' tables and figures print: FCT of mice and elephants, queues, throughput.
+"""Metrics that the papers print: FCT of mice and elephants, queues, throughput.
 
-Flows count if they are done and started in the wanted window. Queues and throughput are of the
-samples taken while flows arrived (up to the trial's duration).
+Flow metrics count finished flows that started in the wanted window. Queues and throughput use
+samples taken while flows arrived, up to the trial's duration.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Better = Literal["lower", "higher"]
 
 @dataclass(frozen=True)
 class PaperMetric:
-    """A figure of a trial as a paper prints it. `better` says which values are good.
+    """A metric of a trial as a paper prints it. `better` says whether low or high is good.
 
-    `of_flows` computes it from flows; without, it is one of `port_figures`.
+    `of_flows` computes it from flows; if None, it is one of `port_figures`.
     """
 
     key: str
@@ -91,12 +91,12 @@ PAPER_METRICS: dict[str, PaperMetric] = {
 
 
 def port_figures(result: TrialResult) -> Mapping[str, float]:
-    """Return the figures of queues, throughput and classes by key; NaN where there is none.
+    """Return queue, throughput and traffic-class metrics by key; NaN if there is none.
 
-    Throughput is payload: bytes sent less the headers of every packet, so that acknowledgements are
-    nothing. The receiver is the host that is sent the most bytes. The share of the first traffic
-    class (RDMA in ACC's figure 8) is of what the ports to the receiver sent; the shortfall is
-    1 - share / (the class's part of the weights), and unfairness its size.
+    Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
+    The receiver is the host to which most bytes are sent. The class share is the first traffic
+    class's part (RDMA in ACC's figure 8) of the bytes sent to the receiver. The shortfall is
+    1 - share / (the class's part of the weights); unfairness is its absolute value.
     """
     testbed, ports = result.testbed, result.ports
     upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))
@@ -135,7 +135,7 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
 
 
 def _receiver(result: TrialResult) -> str:
-    """Return the host that is sent the most bytes, the first by name of several, "" if none is."""
+    """Return the host to which most bytes are sent, the first by name of several; "" if none."""
     schedule = result.table("schedule")
     names, which = np.unique(schedule["dst"].astype(str), return_inverse=True)
     if not len(names):

@@ -1,7 +1,7 @@
-"""Figures for plotly.js, as the JSON that it draws: panels one below the other, traces, notes.
+"""Figures for plotly.js as JSON: panels one below the other, traces, notes.
 
-plotly.py makes the same JSON, but to import it and to have it check each attribute takes longer
-than all the rest of a report. Tests have it check what the reports draw.
+plotly.py writes the same JSON, but importing it and its checks of each attribute take longer than
+the rest of a report. Tests check the reports' figures with plotly.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-# One line, cloud of points or grid of cells, by plotly.js' names of its attributes.
+# A line, points, or a heat map, with plotly.js' attribute names.
 Trace = dict[str, Any]
-# numpy's name of a type of number -> plotly.js' name of it.
+# numpy dtype -> plotly.js dtype
 _NUMBERS = {
     "int8": "i1",
     "uint8": "u1",
@@ -41,9 +41,9 @@ def heatmap(**attributes: Any) -> Trace:
 class Figure:
     """A figure of one or more panels, one below the other, whose x axes move together.
 
-    `heights` are the panels' shares of the height, `gap` is the share between two of them.
-    `same_y` gives all the same y axis. Panels are called by their `row`, the upper one is 1; where
-    no row is given, a trace or an annotation has a place in the first panel, or of its own.
+    `heights` are the panels' shares of the height; `gap` is the share between two panels. With
+    `same_y` all panels have the same y axis. Panels are numbered by `row`, from 1 at the top.
+    Without a row, a trace goes to the first panel, and an annotation's own attributes place it.
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class Figure:
         self.data.append({**trace, **panel})
 
     def update_layout(self, changes: Mapping[str, Any]) -> None:
-        """Change the layout; what a mapping in it does not name stays."""
+        """Change the layout; mappings are merged."""
         _merge(self.layout, changes)
 
     def update_xaxes(self, row: int | None = None, **changes: Any) -> None:
-        """Change the x axis of a panel, or of all."""
+        """Change the x axis of one panel, or of all."""
         self._update_axes("xaxis", row, changes)
 
     def update_yaxes(self, row: int | None = None, **changes: Any) -> None:
-        """Change the y axis of a panel, or of all."""
+        """Change the y axis of one panel, or of all."""
         self._update_axes("yaxis", row, changes)
 
     def add_annotation(self, row: int | None = None, **attributes: Any) -> None:
-        """Write a text; with a row, its `xref` and `yref` are `x` and `y`, or `x domain`."""
+        """Write a text; with a row, `xref` and `yref` (`x`, `x domain`, ...) are of that panel."""
         if row is not None:
             for ref in ("xref", "yref"):
                 name, *rest = attributes[ref].split()
@@ -94,28 +94,28 @@ class Figure:
         self.layout.setdefault("shapes", []).append(attributes)
 
     def add_vline(self, x: float, line: Mapping[str, Any]) -> None:
-        """Draw a line from the bottom to the top of each panel."""
+        """Draw a vertical line across each panel."""
         for row in range(1, self._rows + 1):
             ends = {"x0": x, "x1": x, "y0": 0, "y1": 1}
             refs = {"xref": _axis("x", row), "yref": f"{_axis('y', row)} domain"}
             self.add_shape(type="line", **ends, **refs, line=line)
 
     def add_hline(self, y: float, line: Mapping[str, Any]) -> None:
-        """Draw a line from the left to the right of each panel."""
+        """Draw a horizontal line across each panel."""
         for row in range(1, self._rows + 1):
             ends = {"x0": 0, "x1": 1, "y0": y, "y1": y}
             refs = {"xref": f"{_axis('x', row)} domain", "yref": _axis("y", row)}
             self.add_shape(type="line", **ends, **refs, line=line)
 
     def top(self, row: int) -> float:
-        """Return where a panel ends, as a share of the height."""
+        """Return the position of a panel's upper edge, as a share of the height."""
         return float(self.layout[_axis("yaxis", row)]["domain"][1])
 
     def to_json(self) -> str:
-        """Return what plotly.js draws. Numbers that are none become null."""
+        """Return the JSON for plotly.js. NaN and infinity become null."""
         shown = _plain({"data": self.data, "layout": self.layout})
         text = json.dumps(shown, default=lambda value: value.tolist(), separators=(",", ":"))
-        if "NaN" in text or "Infinity" in text:  # which JSON does not have
+        if "NaN" in text or "Infinity" in text:  # JSON has neither
             read = json.loads(text, parse_constant=lambda _: None)
             text = json.dumps(read, separators=(",", ":"))
         return text
@@ -126,7 +126,7 @@ class Figure:
 
 
 def _axis(name: str, row: int) -> str:
-    """Return what plotly.js calls the axis of a row: the first has no number."""
+    """Return plotly.js' name of a panel's axis: the first has no number."""
     return name if row == 1 else f"{name}{row}"
 
 
@@ -141,7 +141,7 @@ def _merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return the value with its arrays in base64, which is short and quick to read."""
+    """Return the value with arrays encoded in base64, which is short and fast to read."""
     if isinstance(value, Mapping):
         return {
             name: list(inner) if name == "range" else _plain(inner) for name, inner in value.items()
@@ -152,7 +152,7 @@ def _plain(value: Any) -> Any:
 
 
 def _packed(values: np.ndarray) -> Any:
-    if values.dtype == np.int64 and values.size:  # JavaScript has no such numbers
+    if values.dtype == np.int64 and values.size:  # plotly.js has no 64-bit integer arrays
         ends = values.min(), values.max()
         kinds = [np.dtype(kind) for kind in ("int8", "int16", "int32")]
         fits = [k for k in kinds if np.iinfo(k).min <= ends[0] and ends[1] <= np.iinfo(k).max]

@@ -1,8 +1,8 @@
-"""Judges one trial: can its figures be trusted?
+"""The validity checks of one trial: can its figures be trusted?
 
-Each check returns what it found, or None when the backend's record does not allow it. The bounds
-are sound: they follow from what the packets must carry, so that a finding is a fault and no
-statistics. What a check cannot see, it does not claim: `Stamp.checked` lists the checks made.
+Each check returns findings, or None if the backend's record does not allow it. The bounds are
+sound: they follow from the bytes that packets must carry, so a finding is a fault and not chance.
+`Stamp.checked` lists the checks that were made; nothing is claimed beyond them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from orchestration.model.units import format_duration
 from traffic.schedule import ideal_times_ns
 
 GENERATOR_LATE_NS = 2_000
-# On a rack the senders' clocks are their own, and a program starts when its CPU lets it.
+# On a rack the senders' clocks differ, and a program starts when its CPU schedules it.
 GENERATOR_LATE_REAL_NS = 1_000_000
-# On a real clock so many readings may be late or missing before the samples mean something else.
+# On a real clock, this share of readings may be late or missing before samples are misleading.
 _MISSED_SHARE_REAL = 0.05
-# Faster than alone on an idle path by more than rounding: the path is not what the testbed says.
+# Flows faster than this share of the ideal time mean that the path differs from the testbed.
 _FASTER_THAN_IDEAL = 0.95
 _CPU_SATURATED = 0.95
 
@@ -51,7 +51,7 @@ def stamp(
 ) -> Stamp:
     """Return the trial's verdict. One reason of severity `invalid` makes it invalid.
 
-    `ideal_ns` (flows,) are the ideal completion times where they are known already.
+    `ideal_ns` (flows,) are the ideal completion times, if already known.
     """
     ideal_ns = ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns
     case = _Case(trial, testbed, schedule, record, ideal_ns)
@@ -61,7 +61,7 @@ def stamp(
 
 
 def verdict(reasons: Sequence[Reason], checked: Sequence[str]) -> Stamp:
-    """Return the stamp of these findings: one of severity `invalid` makes it invalid."""
+    """Return the stamp of these findings; one of severity `invalid` makes it invalid."""
     valid = all(reason.severity != "invalid" for reason in reasons)
     return Stamp(valid=valid, reasons=tuple(reasons), checked=tuple(checked))
 
@@ -99,7 +99,7 @@ def _flows(case: _Case) -> Iterable[Reason]:
 
 
 def check_ends(status: Ints) -> Iterator[Reason]:
-    """Yield what is wrong with how flows ended; `status` has shape (flows,)."""
+    """Yield problems with the ends of flows; `status` has shape (flows,)."""
     for code, word, value in (
         ("flows-unfinished", "had not ended", UNFINISHED),
         ("flows-failed", "failed", FAILED),
@@ -110,14 +110,14 @@ def check_ends(status: Ints) -> Iterator[Reason]:
 
 
 def _sampler(case: _Case) -> Iterable[Reason]:
-    """Ask for a reading within half a period of every multiple of the sampling period."""
+    """Require a reading within half a period of every multiple of the sampling period."""
     period, flows = case.trial.sample_period_ns, case.record.flows
     end_ns = case.trial.duration_ns + case.trial.drain_ns
     if not np.any(flows.status == UNFINISHED):  # the loop ends with the last flow
         end_ns = min(end_ns, int(flows.end_ns.max(initial=0)))
     ticks = end_ns // period
     t_ns = case.record.ports.t_ns
-    # half a period late still counts for its tick, a nanosecond more for the next one
+    # a reading half a period late counts for its tick, one a nanosecond later for the next
     seen = np.unique((t_ns + (period - 1) // 2) // period)
     missed = ticks - int(np.count_nonzero((seen >= 1) & (seen <= ticks)))
     if missed:
@@ -135,7 +135,7 @@ def _rates(case: _Case) -> Iterable[Reason]:
 
 
 def _delivered(case: _Case) -> Iterable[Reason] | None:
-    """Compare ports with flows; what programs send besides their payload is not known."""
+    """Compare ports with flows; impossible if programs send, whose overhead is unknown."""
     if not len(case.record.ports.t_ns) or _by_programs(case).any():
         return None
     return check_delivered(case.testbed, case.schedule, case.record)
@@ -160,7 +160,7 @@ def _ideal(case: _Case) -> Iterable[Reason]:
 
 
 def check_ideal(start_ns: Ints, end_ns: Ints, status: Ints, ideal: Ints) -> Iterator[Reason]:
-    """Compare flows that are done with their ideal completion times; all of shape (flows,)."""
+    """Compare finished flows with their ideal completion times; all shapes (flows,)."""
     done = status == DONE
     fct, ideal = (end_ns - start_ns)[done], ideal[done]
     fast = int(np.count_nonzero(fct < _FASTER_THAN_IDEAL * ideal))
@@ -186,7 +186,7 @@ def _offloads(case: _Case) -> Iterable[Reason] | None:
 
 
 def _clamped(case: _Case) -> Iterable[Reason] | None:
-    """Show thresholds that the tuner set out of bounds, and the loop brought into them."""
+    """Report thresholds that the tuner set out of bounds and the loop clamped."""
     if "clamped_changes" not in case.record.facts:
         return None
     count = int(case.record.facts["clamped_changes"])
@@ -200,7 +200,7 @@ def _clamped(case: _Case) -> Iterable[Reason] | None:
 
 
 def _processor(case: _Case) -> Iterable[Reason] | None:
-    """Judge the processor's load on a real clock only: virtual time waits for it."""
+    """Judge the CPU load on a real clock only: virtual time waits for the CPU."""
     facts = case.record.facts
     if not _real_clock(case) or "cpu_busy_share" not in facts:
         return None
@@ -212,14 +212,14 @@ def _processor(case: _Case) -> Iterable[Reason] | None:
 
 
 def _findings(case: _Case) -> Iterable[Reason] | None:
-    """Pass on what the backend itself found: numbers that a device lacks, a restore undone."""
+    """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
         return None
     return [Reason(**finding) for finding in case.record.facts["findings"]]
 
 
 def _by_programs(case: _Case) -> np.ndarray:
-    """Return which flows programs send, as booleans (flows,)."""
+    """Return which flows are sent by programs, as booleans (flows,)."""
     patterns = [spec.driver != SOCKETS for spec in case.trial.traffic]
     return np.array(patterns, dtype=bool)[case.schedule.klass]
 

@@ -1,7 +1,8 @@
 """Intervals and tests: over repeats, between tuners on the same seeds, and for pooled quantiles.
 
-A repeat is one observation: flows of one trial share queues and are not independent. So means and
-differences take one value from each repeat, and Student's t with as many degrees of freedom.
+A repeat is one observation, because flows of one trial share queues and are not independent. So
+means and differences use one value per repeat, and Student's t has that many degrees of freedom
+less one.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from orchestration.analysis import student_t
 from orchestration.model.records import Floats
 
 CONFIDENCE = 0.95
-# All sign patterns are tried up to this many pairs; more are sampled.
+# All sign patterns are tried up to this many pairs; with more pairs, patterns are sampled.
 _EXACT_PAIRS = 16
 _SAMPLED_SIGNS = 20_000
 _REPEATS_MOST = 100_000
-# Draws of the bootstrap: fewer for many values, whose intervals are narrow, to stay quick.
+# Bootstrap draws: fewer for many values, whose intervals are narrow, to save time.
 _BOOTSTRAPS_MOST, _BOOTSTRAPS_LEAST, _BOOTSTRAP_VALUES = 500, 100, 5_000_000
 
 
@@ -37,11 +38,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """`b` minus `a` over `n` pairs. Intervals are 95 %; NaN where there is none.
+    """`b` minus `a` over `n` pairs, with 95 % intervals; NaN if there is none.
 
-    `relative` is mean(b) / mean(a) - 1, with Fieller's interval: it excludes 0 exactly when the
-    absolute one does. `p_t` is the paired t-test's, `p_sign_flip` the exact permutation test's,
-    which assumes nothing but symmetry and cannot be smaller than 2 / 2^n.
+    `relative` is mean(b) / mean(a) - 1, with Fieller's interval: it excludes 0 exactly if the
+    absolute interval does. `p_t` is from the paired t-test. `p_sign_flip` is from the exact
+    permutation test, which assumes only symmetry and cannot be below 2 / 2^n.
     """
 
     mean: float
@@ -56,7 +57,7 @@ class PairedDifference:
 
 
 def t_interval(values: Sequence[float] | Floats) -> Estimate:
-    """Return the mean of one value a repeat, with Student's interval. NaN values are left out."""
+    """Return the mean of one value per repeat, with Student's interval. NaN values are left out."""
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
     n = len(sample)
@@ -70,7 +71,7 @@ def t_interval(values: Sequence[float] | Floats) -> Estimate:
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
-    """Compare `b` with `a`, shape (pairs,), one pair a seed. Pairs with a NaN are left out."""
+    """Compare `b` with `a`, shape (pairs,), one pair per seed. Pairs with a NaN are left out."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     both = np.isfinite(first) & np.isfinite(second)
     first, second = first[both], second[both]
@@ -95,7 +96,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float]) -> PairedDifferenc
 def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     """Return how many repeats give an interval of +- `half_width`, at the spread of `values`.
 
-    0 where that cannot be told: fewer than two values, or more repeats than anyone runs.
+    0 if unknown: fewer than two values, or more repeats than are practical.
     """
     sample = np.asarray(values, dtype=np.float64)
     sample = sample[np.isfinite(sample)]
@@ -107,7 +108,7 @@ def repeats_needed(values: Sequence[float] | Floats, half_width: float) -> int:
     def enough(count: int) -> bool:
         return _t_quantile(count) * deviation <= half_width * math.sqrt(count)
 
-    place = bisect_left(counts, True, key=enough)  # more repeats are never too few
+    place = bisect_left(counts, True, key=enough)  # more repeats are always enough
     return counts[place] if place < len(counts) else 0
 
 
@@ -126,10 +127,10 @@ def _paired_t(difference: Floats) -> float:
 
 
 def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
-    """Return Fieller's interval of mean(b)/mean(a) - 1, pairs kept together (Fieller 1954).
+    """Return Fieller's interval of mean(b)/mean(a) - 1 for paired values (Fieller 1954).
 
-    The ratios r that a paired t-test of b - r a does not reject; NaN when that is not an interval,
-    which happens when mean(a) itself cannot be told from 0.
+    It contains the ratios r for which a paired t-test does not reject b - r a = 0. NaN if these
+    are not an interval, which happens if mean(a) is not significantly different from 0.
     """
     n = len(a)
     return fieller(float(a.mean()), float(b.mean()), np.cov(a, b) / n, _t_quantile(n))
@@ -138,8 +139,8 @@ def _fieller(a: Floats, b: Floats) -> tuple[float, float]:
 def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, float]:
     """Return Fieller's interval of b/a - 1 for means with this covariance, shape (2, 2).
 
-    `t` is the quantile of Student's t for the confidence and the degrees of freedom. NaN when the
-    ratios that the test does not reject are no interval.
+    `t` is the quantile of Student's t for the confidence and degrees of freedom. NaN if the ratios
+    that the test does not reject are not an interval.
     """
     k = t * t
     aa = a * a - k * float(covariance[0, 0])
@@ -153,7 +154,7 @@ def fieller(a: float, b: float, covariance: Floats, t: float) -> tuple[float, fl
 
 
 def sign_flip(difference: Sequence[float] | Floats) -> float:
-    """Return the two-sided p of the sign-flip test of a mean of 0, exact up to 16 pairs."""
+    """Return the two-sided p-value of the sign-flip test of mean 0, exact up to 16 pairs."""
     values = np.asarray(difference, dtype=np.float64)
     n = len(values)
     if n == 0:
@@ -164,7 +165,7 @@ def sign_flip(difference: Sequence[float] | Floats) -> float:
     else:
         signs = np.random.default_rng(0).choice((-1, 1), size=(_SAMPLED_SIGNS, n))
     seen = abs(values.sum())
-    # a sum that differs by rounding only is as extreme as the one seen
+    # sums that differ only by rounding are equally extreme
     extreme = np.abs(signs @ values) >= seen - 1e-9 * max(seen, np.abs(values).sum())
     if exact:
         return float(extreme.mean())
@@ -172,7 +173,7 @@ def sign_flip(difference: Sequence[float] | Floats) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return the p-values corrected for several comparisons (Holm 1979); NaN stays NaN."""
+    """Return the p-values corrected for multiple comparisons (Holm 1979); NaN stays NaN."""
     corrected = [math.nan] * len(p_values)
     known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
     running = 0.0
@@ -187,9 +188,9 @@ def pooled_quantiles(
 ) -> tuple[Floats, Floats, Floats]:
     """Return quantiles of all repeats' values together, and the bounds of their 95 % intervals.
 
-    `groups` holds one array of values a repeat; the three results have shape (quantiles,). The
-    interval is a percentile bootstrap that draws repeats, then values within each: a repeat's
-    values are not independent, and a high quantile of one repeat alone is a poor estimate.
+    `groups` holds one array of values per repeat; the three results have shape (quantiles,). The
+    interval is a percentile bootstrap that draws repeats, then values within each: values of one
+    repeat are not independent, and a high quantile of a single repeat is a poor estimate.
     """
     filled = [np.asarray(group, dtype=np.float64) for group in groups if len(group)]
     if not filled:
@@ -216,7 +217,7 @@ def pooled_quantiles(
 
 
 def _sorted_quantiles(values: Floats, quantiles: Sequence[float]) -> Floats:
-    """Return np.quantile of sorted values, without its overhead, which thousands of draws feel."""
+    """Return np.quantile of sorted values, but faster, since it is called thousands of times."""
     at = np.asarray(quantiles) * (len(values) - 1)
     below = at.astype(int)
     above = np.minimum(below + 1, len(values) - 1)

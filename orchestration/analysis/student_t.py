@@ -1,7 +1,7 @@
-"""Student's t: its distribution and quantiles, for any positive number of degrees of freedom.
+"""Student's t: cdf and quantiles for any positive number of degrees of freedom.
 
-scipy.special has both, but to import it takes longer than all that a report computes, and it is the
-largest of the packages that a first run would install. Tests compare the two.
+scipy.special has both, but importing it takes longer than all computations of a report, and it
+would be the largest package of a fresh install. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import math
 from functools import lru_cache
 from statistics import NormalDist
 
-# Relative: what a step may still change.
+# The relative size of a step below which iterations end.
 _CLOSE = 1e-15
 _STEPS_MOST = 1_000
 _TINY = 1e-300
 
 
 def cdf(freedom: float, t: float) -> float:
-    """Return the probability of a value up to `t`; NaN where there is none."""
+    """Return the probability of a value up to `t`; NaN for invalid input."""
     if not freedom > 0 or math.isnan(t):
         return math.nan
     square = t * t
@@ -28,16 +28,16 @@ def cdf(freedom: float, t: float) -> float:
 
 @lru_cache(maxsize=4096)
 def quantile(freedom: float, probability: float) -> float:
-    """Return the value that has `probability` below it; NaN where there is none."""
+    """Return the value below which `probability` lies; NaN for invalid input."""
     if not (freedom > 0 and 0 < probability < 1):
         return math.nan
     if probability < 0.5:
         return -quantile(freedom, 1 - probability)
-    # The density falls from 0 on, so Newton's steps from below never pass the quantile.
+    # The density falls for t > 0, so Newton's steps from below never overshoot the quantile.
     t = NormalDist().inv_cdf(probability)
     for _ in range(_STEPS_MOST):
         step = (1 - probability - cdf(freedom, -t)) / _density(freedom, t)
-        if step >= -_CLOSE * t:  # what is left is rounding
+        if step >= -_CLOSE * t:  # only rounding error remains
             break
         t -= step
     return t
@@ -50,14 +50,14 @@ def _density(freedom: float, t: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:
-    """Return the regularised incomplete beta function (DLMF 8.17.22); `rest` is 1 - x, exactly."""
+    """Return the regularised incomplete beta function (DLMF 8.17.22); `rest` is 1 - x, exact."""
     if x <= 0 or rest <= 0:
         return float(x > 0)
-    if x > (a + 1) / (a + b + 2):  # where the fraction of the other side needs fewer steps
+    if x > (a + 1) / (a + b + 2):  # the fraction for the complement converges faster
         return 1 - _incomplete_beta(b, a, rest, x)
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     front += a * math.log(x) + b * math.log(rest)
-    # Lentz's way to compute a continued fraction, as modified by Thompson and Barnett (1986).
+    # Lentz's algorithm for continued fractions, modified by Thompson and Barnett (1986).
     value = 1.0
     numerator, denominator = 1.0, 0.0
     for step in range(_STEPS_MOST):

@@ -1,7 +1,7 @@
-"""A campaign's finished trials, taken together: conditions, tuners, estimates, comparisons.
+"""Summarises a campaign's finished trials: conditions, tuners, estimates, comparisons.
 
-`model.condition` says which trials were run under one condition. Within one,
-tuners are compared on the seeds that they share. Invalid trials are listed, never averaged.
+`model.condition` says which trials were run under one condition. Within a condition, tuners are
+compared on their common seeds. Invalid trials are listed, but never averaged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
-# Of one kind: whoever lost a disk has hundreds.
+# Problems of one kind to print: a lost disk causes hundreds.
 _PROBLEMS_TOLD = 5
 
 
@@ -62,7 +62,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class SizeCurve:
-    """Slowdown by flow size: groups of as many flows each, all valid repeats together.
+    """Slowdown by flow size: groups of about equal numbers of flows, all valid repeats pooled.
 
     `upto_bytes` (groups,) is each group's largest size; `slowdown`, `low` and `high` have shape
     (groups, quantiles) for the quantiles 0.5, 0.95 and 0.99; `flows` counts (groups,).
@@ -79,7 +79,7 @@ class SizeCurve:
 class Arm:
     """One tuner under one condition. `estimates` has every metric, over the valid repeats.
 
-    `flows` is the smallest number of flows that a valid repeat has in each class of sizes.
+    `flows` is the smallest number of flows of any valid repeat, by flow-size class.
     """
 
     tuner: str
@@ -92,7 +92,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Condition:
-    """What the tuners had in common, their results, and how they compare with the baseline."""
+    """A condition: the factors that its tuners share, their results, and their comparisons."""
 
     label: str
     factors: dict[str, Scalar]
@@ -102,7 +102,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything that a report says."""
+    """The contents of a report."""
 
     campaign: str
     baseline: str
@@ -116,13 +116,13 @@ class Summary:
 
     @property
     def parents(self) -> tuple[str, ...]:
-        """The runs that the trials replay, each once; none where they are no replays."""
+        """The runs that the trials replay, each once; empty if they are not replays."""
         named = (trial.spec.parent.partition(" sha256:")[0] for trial in self.trials)
         return tuple(dict.fromkeys(name.rpartition("/")[0] or name for name in named if name))
 
     @property
     def invalid(self) -> tuple[Trial, ...]:
-        """The trials that no figure counts."""
+        """The invalid trials; no metric counts them."""
         return tuple(trial for trial in self.trials if not trial.stamp.valid)
 
 
@@ -134,12 +134,12 @@ def summarise(
     baseline: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Summary:
-    """Read the finished trials at and below a folder and return what they show.
+    """Read the finished trials at and below a folder and summarise them.
 
-    `baseline` names the tuner that the others are compared with; if "", the first by name of those
-    with fixed settings, or else of all. `progress` is told how many of how many trials are read.
-    Raises InputError if there are no finished trials, a file cannot be read, or no tuner has that
-    name.
+    `baseline` names the tuner to compare the others with. If "", it is the first by name among
+    tuners with fixed settings or, without any, among all. `progress` is called with trials read and
+    trials in all. Raises InputError if there are no finished trials, a file cannot be read, or no
+    tuner has that name.
     """
     folders = trial_folders(folder)
     if not folders:
@@ -168,7 +168,7 @@ def _no_trials(folder: Path) -> Problem:
 
 
 def _headless(path: Path, found: Sequence[Path]) -> list[Path]:
-    """Return the folders with tables of a trial, but without the file that says which trial."""
+    """Return the folders that hold tables of a trial, but not the file that identifies it."""
     return [
         folder
         for campaign in sorted({trial.parent for trial in found if trial != path})
@@ -195,7 +195,7 @@ def _load_all(folders: Sequence[Path], progress: Callable[[int, int], None]) -> 
 
 
 def _said_once(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the first problems of each kind, the last of them with how many more there are."""
+    """Return the first problems of each kind; the last one says how many more there are."""
     kinds: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
         said = problem.what.replace(problem.where, "")  # libraries repeat the path
@@ -226,15 +226,15 @@ def _load(folder: Path) -> Trial:
 
 
 def _arm_label(spec: TrialSpec) -> str:
-    """Return what a trial's tuner is called: a recording is called what its campaign calls it."""
+    """Return the label of a trial's tuner; a recording has the name given by its campaign."""
     label = tuner_label(spec.tuner)
     return tuner_called(spec) if spec.tuner.name == RECORDED else label
 
 
 def tuner_label(tuner: TunerSpec) -> str:
-    """Return `secn1`, or `static(kmax_bytes=200000, kmin_bytes=5000)` with parameters.
+    """Return `secn1` or, with parameters, `static(kmax_bytes=200000, kmin_bytes=5000)`.
 
-    The file of recorded actions, which may be another one in each repeat, is left out.
+    The file of recorded actions is left out, because it may differ between repeats.
     """
     if not tuner.params or tuner.name == RECORDED:
         return tuner.name
@@ -247,7 +247,7 @@ def _ordered(tuners: set[str], baseline: str) -> list[str]:
 
 
 def _by_flows(trials: Sequence[Trial]) -> list[list[Trial]]:
-    """Return the trials, kept apart by their flows if a seed of an import has several."""
+    """Group trials by their flows, in case a seed of an import has several schedules."""
     flows = {(trial.spec.seed, trial.spec.files.get(SCHEDULE)) for trial in trials}
     seeds = {seed for seed, _ in flows}
     if trials[0].spec.backend != IMPORTED or len(flows) == len(seeds):
@@ -263,7 +263,7 @@ def _grouped(trials: Sequence[Trial], key: Callable[[Trial], str]) -> list[list[
 
 
 def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Condition]:
-    """Return the conditions; those of a campaign below `path` have its name in their labels."""
+    """Return the conditions; labels include the campaign's name if it is below `path`."""
 
     def key(trial: Trial) -> str:
         spec = trial.spec
@@ -278,7 +278,7 @@ def _conditions(path: Path, trials: Sequence[Trial], baseline: str) -> list[Cond
         campaign = campaign_below(path, group[0].folder)
         label = ", ".join([*([campaign] if campaign else []), *in_words(cell)]) or "all trials"
         labels[label] = labels.get(label, 0) + 1
-        if labels[label] > 1:  # the same factors, but another file made them
+        if labels[label] > 1:  # the same factors in another campaign file
             label = f"{label} (variant {labels[label]})"
         arms = _arms(group, baseline)
         conditions.append(Condition(label, factors_of(cell), arms, _comparisons(arms)))
@@ -316,9 +316,9 @@ def _comparisons(arms: Sequence[Arm]) -> tuple[Comparison, ...]:
 
 
 def size_edges(sizes: Floats) -> Floats:
-    """Return the largest size of each group of about as many flows, equal sizes kept together.
+    """Return the largest size of each group of about equal numbers of flows, not splitting sizes.
 
-    What a size that many flows share leaves over of its tenth joins the next group.
+    A size shared by many flows may fill more than a tenth; the rest joins the next group.
     """
     if not len(sizes):
         return np.zeros(0)

@@ -1,4 +1,4 @@
-"""What `closloop report` prints: tables that fit 80 columns, or JSON for a program."""
+"""The output of `closloop report`: tables for 80 columns, or JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import with_error
 
 EXPORT_FORMAT = 1
-# A p99 of fewer flows than this is close to the largest value.
+# With fewer flows than this, the p99 is close to the maximum.
 FLOWS_FOR_P99 = 100
 
 FABRIC_METRICS = (
@@ -45,7 +45,7 @@ FABRIC_METRICS = (
 
 
 def report_tables(summary: Summary) -> Group:
-    """Return what `closloop report` prints."""
+    """Return the output of `closloop report`."""
     parts: list[RenderableType] = [Text(f"{summary.campaign}: {standing(summary)}", style="bold")]
     parts += [Text(f"replays {parent}") for parent in summary.parents]
     parts += [Text(f"• {sentence}") for sentence in answers(summary)]
@@ -62,7 +62,7 @@ def report_tables(summary: Summary) -> Group:
 
 
 def plain_table(title: str, caption: str = "") -> Table:
-    """Return an empty table in the common style of the terminal."""
+    """Return an empty table in the terminal's common style."""
     return Table(
         title=title,
         title_justify="left",
@@ -94,7 +94,7 @@ def _flows(condition: Condition) -> Table:
 
 
 def flow_cells(arm: Arm, klass: str) -> list[str]:
-    """Return a class's median, p95, p99 slowdown and mean FCT, as text."""
+    """Return median, p95, p99 slowdown and mean FCT of a flow-size class, as text."""
     cells = [
         with_error(arm.estimates[slowdown_key(statistic, klass)], "ratio")
         for statistic in ("p50", "p95", "p99")
@@ -127,7 +127,7 @@ def _comparisons(condition: Condition) -> Table:
 
 
 def measured(arms: Sequence[Arm], keys: Sequence[str]) -> tuple[list[str], str]:
-    """Return the metrics that a tuner has a number of, and a sentence on the others."""
+    """Return the metrics for which some tuner has a value, and a sentence on the others."""
     known = [key for key in keys if any(math.isfinite(arm.estimates[key].mean) for arm in arms)]
     if not known:
         return [], "Nothing was measured of queues and links."
@@ -167,7 +167,7 @@ def _stamps(summary: Summary) -> list[RenderableType]:
 
 
 def summary_to_json(summary: Summary) -> dict[str, Any]:
-    """Return the report as JSON-ready data; what is not a number is null. Units are in the keys."""
+    """Return the report as JSON-ready data. NaN becomes null; keys include units."""
     return {
         "format": EXPORT_FORMAT,
         "campaign": summary.campaign,
@@ -213,7 +213,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return nested data as JSON has it: objects for dataclasses, None for what is no number."""
+    """Return nested data for JSON: dataclasses become objects, NaN becomes None."""
     if dataclasses.is_dataclass(value):
         return plain(vars(value))
     if isinstance(value, dict):

@@ -12,16 +12,16 @@ from orchestration.analysis.statistics import PairedDifference, holm, paired_dif
 from orchestration.analysis.words import change, interval, percent_change, quantity
 
 SIGNIFICANCE = 0.05
-# How the verdict of a real difference ends.
+# The end of a real difference's verdict.
 REAL = ", real"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A tuner against the baseline on one metric, over the seeds that both have.
+    """A tuner compared with the baseline on one metric, over their common seeds.
 
-    `p_holm` is the paired t-test's p-value corrected for `family` comparisons; `real` says that it
-    is below 5 %.
+    `p_holm` is the paired t-test's p-value, corrected for `family` comparisons; the difference is
+    `real` if it is below 5 %.
     """
 
     metric: str
@@ -35,10 +35,10 @@ class Comparison:
 
 
 def compare(values: Mapping[str, Mapping[int, Mapping[str, float]]]) -> tuple[Comparison, ...]:
-    """Compare every tuner with the first on the compared metrics.
+    """Compare every tuner with the first, on the metrics marked as compared.
 
-    `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons that can be
-    made at all are one family for Holm's correction.
+    `values` is tuner -> seed -> metric -> value of one valid trial. All comparisons with a p-value
+    form one family for Holm's correction.
     """
     baseline, *others = values
     drafts = []
@@ -65,7 +65,7 @@ def _judged(comparison: Comparison) -> Comparison:
 
 
 def _verdict(comparison: Comparison) -> str:
-    """Return what is shown: `12% higher (95% CI 8% to 16%), real`."""
+    """Return the verdict: `12% higher (95% CI 8% to 16%), real`."""
     difference = comparison.difference
     if difference.n < 2:
         return "cannot be told from chance with one pair"
@@ -92,7 +92,7 @@ def _verdict(comparison: Comparison) -> str:
 def describe_difference(comparison: Comparison) -> str:
     """Return the mean difference with its interval, in the metric's unit: `+12us [8us to 16us]`.
 
-    A difference of shares is in percentage points, not to be taken for a relative one.
+    Differences of shares are in percentage points, to avoid confusion with relative ones.
     """
     difference = comparison.difference
     unit = METRIC[comparison.metric].unit

@@ -1,4 +1,4 @@
-"""Figures as text: three significant digits and a unit."""
+"""Formats figures as text: three significant digits and a unit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def quantity(value: float, unit: Unit) -> str:
 
 
 def _decimals(value: float) -> int:
-    """Return how many decimals leave three significant digits of a value scaled by thousands."""
+    """Return how many decimals give three significant digits, scaled by powers of 1,000."""
     size = abs(value)
     if size < 1:
         return 2
@@ -59,7 +59,7 @@ def with_error(estimate: Estimate, unit: Unit) -> str:
 
 
 def extremes(values: Mapping[str, float], unit: Unit) -> str:
-    """Return `180KB with secn1, 420KB with secn2`; of more than three the lowest and highest."""
+    """Return `180KB with secn1, 420KB with secn2`; of more than three, only lowest and highest."""
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     if not known:
         return "nothing measured"

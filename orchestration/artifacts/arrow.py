@@ -1,4 +1,4 @@
-"""Tables for other engines: which files they can read as they are, and how to write a result."""
+"""Arrow, Parquet and CSV for other programs: tables that they can read as is, and exports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from orchestration.model.errors import InputError
 
 
 def is_current(path: Path, name: str) -> bool:
-    """Return whether the file is table `name` in its current version, so that all can read it.
+    """Return whether the file is table `name` in its current version, which any program can read.
 
-    Looks at the file's end only. Raises InputError, naming the file, when it is missing, damaged,
+    Reads only the end of the file. Raises InputError, naming the file, when it is missing, damaged,
     another table, or written by a newer closloop.
     """
     where, again = str(path), "run the trial again, or restore the file from a copy"

@@ -1,6 +1,6 @@
-"""Finds the finished trials at and below a path: a trial's folder, a campaign's, or of campaigns.
+"""Finds the finished trials at and below a path (a trial, a campaign, or a folder of campaigns).
 
-Every verb that takes runs takes these paths. Hidden folders are passed over.
+Every verb that takes runs accepts these paths. Hidden folders are skipped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestration.model.errors import InputError, Problem
 
 @dataclass(frozen=True)
 class Found:
-    """A finished trial: `run` is its campaign's folder as the path that was given leads to it."""
+    """A finished trial. `run` is its campaign's folder, seen from the path that was given."""
 
     run: str
     result: TrialResult
@@ -29,14 +29,15 @@ class Found:
 
 
 def trial_folders(path: Path) -> list[Path]:
-    """Return the folders of the finished trials at and below `path`, sorted; none if it is none."""
+    """Return the folders of the finished trials at and below `path`, sorted."""
     return sorted(_walk(path))
 
 
 def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
-    """Return the trials at and below `paths`, each once, by their folders.
+    """Return the trials at and below `paths`, sorted by folder, each once.
 
-    Raises InputError for a path that is not there, a damaged `trial.json`, or if no trial is found.
+    Raises InputError for a path that does not exist, a damaged `trial.json`, or if no trial is
+    found.
     """
     folders: dict[Path, Path] = {}
     paths = list(paths)
@@ -59,7 +60,7 @@ def find_trials(paths: Iterable[Path]) -> tuple[Found, ...]:
 
 
 def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]]:
-    """Return the trials of `folders`, and what is wrong with those that cannot be read."""
+    """Return the trials of `folders`, and the problems of those that cannot be read."""
     trials: list[TrialResult] = []
     problems: list[Problem] = []
     for folder in folders:
@@ -71,7 +72,7 @@ def read_each(folders: Sequence[Path]) -> tuple[list[TrialResult], list[Problem]
 
 
 def campaign_below(path: Path, trial: Path) -> str:
-    """Return where a trial's campaign is below `path`: "" for `path` itself, or a trial alone."""
+    """Return a campaign's folder relative to `path`; "" if that is `path`, or `path` is a trial."""
     return "" if path in (trial, trial.parent) else str(trial.parent.relative_to(path))
 
 
@@ -82,6 +83,6 @@ def _walk(path: Path) -> Iterator[Path]:
             inside.clear()
             yield here
         inside[:] = [name for name in inside if not name.startswith(".")]
-        # links are not walked into, but one to a trial is a trial
+        # links are not followed, but a link to a trial counts as a trial
         linked = (here / name for name in inside if (here / name).is_symlink())
         yield from (folder for folder in linked if (folder / TRIAL_FILE).is_file())

@@ -1,4 +1,4 @@
-"""Which code made a result: versions, and the commit when it ran from a git checkout."""
+"""The code that made a result: versions, and the commit when it ran from a git checkout."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
-    """Return name -> version of what decides a trial's result.
+    """Return the versions (name -> version) of everything that can change a trial's result.
 
-    `commit` is there in a git checkout only, with `+changes` when tracked files differ from it.
+    `commit` exists only in a git checkout; `+changes` is appended when tracked files differ from
+    it.
     """
     found = {"closloop": _installed("closloop"), "python": platform.python_version()}
     found |= {name: _installed(name) for name in ("numpy", "pyarrow")}

@@ -1,4 +1,4 @@
-"""Reads run folders back: the spec, stamp and facts at once, the tables when asked for."""
+"""Reads run folders back: spec, stamp and facts at once, tables on demand."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _AGAIN = "run the trial again, or restore the file from a copy"
 
 @dataclass(frozen=True)
 class TrialResult:
-    """One finished trial. Tables are read from `folder` on first use and kept with the object.
+    """One finished trial. Tables are read from `folder` on first use and then kept in memory.
 
-    Every property and method that reads raises InputError, naming the file, when it is missing,
-    damaged or foreign.
+    Every property and method that reads raises InputError, naming the file, when the file is
+    missing, damaged or foreign.
     """
 
     folder: Path
@@ -78,7 +78,7 @@ class TrialResult:
 
 
 def read_trial(folder: Path) -> TrialResult:
-    """Return the trial of a run folder. Raises InputError, naming the file, if it is not one."""
+    """Return the trial in a run folder. Raises InputError, naming the file, if it is not one."""
     path = folder / TRIAL_FILE
     data = _read_json(path)
     found = data.get("format")
@@ -102,7 +102,7 @@ def read_trial(folder: Path) -> TrialResult:
 
 
 def finished_trials(campaign_folder: Path) -> list[Path]:
-    """Return the run folders of the finished trials, by name; none if the folder is not there."""
+    """Return the run folders of the finished trials, by name; [] without a campaign folder."""
     if not campaign_folder.is_dir():
         return []
     return sorted(

@@ -12,7 +12,7 @@ Severity = Literal["invalid", "warning"]
 
 @dataclass(frozen=True)
 class Reason:
-    """Something that a check found. A trial with a reason of severity `invalid` is never averaged.
+    """A problem that a check found. A trial with a reason of severity `invalid` is never averaged.
 
     `code` is stable, for programs (`sampler-behind`); `text` is a sentence with the figures.
     """
@@ -24,7 +24,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The verdict. `checked` names the checks that were possible; the others prove nothing."""
+    """The verdict. `checked` names the checks that could be made; the others prove nothing."""
 
     valid: bool
     reasons: tuple[Reason, ...]

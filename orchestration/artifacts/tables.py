@@ -1,8 +1,8 @@
-"""Versioned Parquet tables: each file says which table it is and in which version of its schema.
+"""Versioned Parquet tables: each file states its table's name and the version of the schema.
 
-Tables of samples and of actions follow from the declared signals and knobs. A reader takes the
-current version, adds to older ones what has joined since, and refuses a newer one. Page checksums
-are written and verified, so a damaged file is an error, not a result.
+Tables of samples and of actions are derived from the declared signals and knobs. A reader takes the
+current version and adds to older files the columns that were introduced since. It refuses newer
+files. Page checksums are written and verified, so a damaged file is an error, not a result.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Columns = dict[str, NDArray[Any]]
 _NAME_KEY, _VERSION_KEY = b"closloop.table", b"closloop.version"
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _INT = pa.int64()
-# Integers that readers get as -1 when the file has none.
+# Readers get this for integers that the file lacks.
 _MISSING = -1
 
 
@@ -56,7 +56,7 @@ _KINDS = {"int64": _INT, "float64": pa.float64()}
 
 
 def _target(scope: Scope) -> dict[str, Any]:
-    """Return the columns that name a row's target; a queue's number is that of its class."""
+    """Return the columns that name a row's target. A queue's number is its traffic class."""
     return {name: pa.int16() if name == "queue" else _NAME for name in TARGET_COLUMNS[scope]}
 
 
@@ -113,8 +113,7 @@ TABLES: dict[str, TableSpec] = {
     )
 }
 
-# Tables that a run folder may lack: those of knobs that joined since it was written, or of knobs
-# that nothing turned.
+# Tables that a run folder may lack: the knob was introduced later, or nothing turned it.
 OPTIONAL = frozenset(knob.table for knob in KNOBS.values() if knob is not ECN)
 
 
@@ -130,7 +129,7 @@ def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
     """Write table `name` to `path`: zstd, names as dictionaries, its version in the metadata.
 
     `columns` holds an array, `Names` or list for every column of the table's schema, all of one
-    length. Raises OSError as the file system does.
+    length. Raises OSError if the file cannot be written.
     """
     spec = TABLES[name]
     arrays = [_to_arrow(columns[key], kind) for key, kind in spec.columns.items()]
@@ -148,19 +147,19 @@ def write_table(path: Path, name: str, columns: Mapping[str, Any]) -> None:
 
 
 class _NoPandas:
-    """An importer for which pandas is not installed."""
+    """An importer that makes pandas look as if it were not installed."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Refuse pandas, and leave all else to the other importers."""
+        """Refuse pandas; leave every other module to the other importers."""
         if name == "pandas":
             raise ModuleNotFoundError("not looked for", name=name)
 
 
 def _convert_without_pandas() -> None:
-    """Let pyarrow convert for the first time, at which it imports pandas where that is installed.
+    """Make pyarrow's first conversion without pandas, which it would import if installed.
 
-    It takes a quarter of a second, and nothing here uses pandas. Whoever asks pyarrow for a data
-    frame later gets one: it then looks for pandas again.
+    That import takes a quarter of a second, and nothing here uses pandas. Asking pyarrow for a data
+    frame later still works: it then looks for pandas again.
     """
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
@@ -176,9 +175,9 @@ _convert_without_pandas()
 def read_table(path: Path, name: str) -> Columns:
     """Return table `name` from `path` as column -> array of shape (rows,).
 
-    Names come as arrays of str, missing integers as -1; an optional table that is not there has no
-    rows. Raises InputError, naming the file, when
-    it is missing, truncated, damaged, another table, or written by a newer closloop.
+    Names are arrays of str; missing integers are -1. An optional table without a file has no rows.
+    Raises InputError, naming the file, when it is missing, truncated, damaged, another table, or
+    written by a newer closloop.
     """
     if is_absent(path, name):
         return no_rows(name)
@@ -203,12 +202,12 @@ def read_table(path: Path, name: str) -> Columns:
 
 
 def is_absent(path: Path, name: str) -> bool:
-    """Return whether a run folder lacks table `name`, as it may (see `OPTIONAL`)."""
+    """Return whether table `name` is absent and allowed to be (see `OPTIONAL`)."""
     return name in OPTIONAL and not path.exists()
 
 
 def no_rows(name: str) -> Columns:
-    """Return table `name` without a row."""
+    """Return table `name` with no rows."""
     kinds = {_INT: np.int64, pa.int16(): np.int16, pa.float64(): np.float64}
     return {
         column: np.zeros(0, kinds.get(kind, object))
@@ -217,7 +216,7 @@ def no_rows(name: str) -> Columns:
 
 
 def _upgraded(columns: Columns, name: str, version: int) -> Columns:
-    """Add the signals that joined a table of samples since its file was written, as missing."""
+    """Add the signals that were introduced since the file was written, as missing values."""
     rows = len(next(iter(columns.values())))
     joined = {
         signal.name: np.full(rows, _MISSING, dtype=np.int64)
@@ -232,7 +231,8 @@ def _upgraded(columns: Columns, name: str, version: int) -> Columns:
 def check_version(metadata: Mapping[bytes, bytes], name: str, where: str) -> int:
     """Return the version of table `name` from the metadata of its file `where`.
 
-    Raises InputError when it is another table, none of closloop's, or of a newer version.
+    Raises InputError when the file is another table, not written by closloop, or of a newer
+    version.
     """
     spec = TABLES[name]
     found = metadata.get(_NAME_KEY, b"").decode(errors="replace")
@@ -265,7 +265,7 @@ def _to_arrow(values: Any, kind: Any) -> Any:
 def _to_numpy(column: Any) -> NDArray[Any]:
     if pa.types.is_dictionary(column.type):
         one = column.unify_dictionaries().combine_chunks()
-        if isinstance(one, pa.ChunkedArray):  # of no rows
+        if isinstance(one, pa.ChunkedArray):  # without rows
             return np.zeros(0, dtype=object)
         names = np.array(one.dictionary.to_pylist(), dtype=object)
         return np.asarray(names[one.indices.to_numpy()])

@@ -1,6 +1,6 @@
-"""Writes the run folder of one trial: into a hidden sibling first, renamed when complete.
+"""Writes the run folder of one trial: first into a hidden sibling, which is renamed when complete.
 
-A folder with its final name is therefore a finished trial, whatever happens while it is written.
+A folder with its final name is therefore always a finished trial.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def write_trial(
     """Write the run folder `folder` of one finished trial.
 
     `facts` is JSON-ready and joins the record's own. `ideal_ns` (flows,) are the ideal completion
-    times where they are known already. Raises TrialError, leaving nothing behind, when the folder
-    exists or cannot be written (no space, no permission).
+    times, if already known. Raises TrialError, leaving nothing behind, when the folder exists or
+    cannot be written (no space, no permission).
     """
     if folder.exists():
         raise TrialError(f"{folder} already holds a finished trial", "remove it to run it again")
@@ -134,7 +134,7 @@ def _flows(
 
 
 def _samples(testbed: Testbed, scope: Scope, samples: Samples) -> dict[str, Any]:
-    """Long format, target by target: a counter's neighbours are its own, which packs well."""
+    """Return samples in long format, target by target: values of one counter then compress well."""
     count, rows = len(targets(testbed, scope)), len(samples.t_ns)
     return {
         "t_ns": np.tile(samples.t_ns, count),
@@ -156,7 +156,7 @@ def _actions(testbed: Testbed, knob: Knob, changes: ChangeRecords) -> dict[str, 
 def _target_columns(testbed: Testbed, scope: Scope, rows: Ints) -> dict[str, Any]:
     """Return the columns that name the targets of rows (rows,).
 
-    A row's queue is the number of the traffic class, 0 where a port has one queue.
+    A row's queue is the number of its traffic class, 0 where a port has one queue.
     """
     columns: dict[str, Any] = {}
     for place, name in enumerate(TARGET_COLUMNS[scope]):
@@ -164,7 +164,7 @@ def _target_columns(testbed: Testbed, scope: Scope, rows: Ints) -> dict[str, Any
         if name == "queue":
             columns[name] = np.array(parts, dtype=np.int16)[rows]
         else:
-            # of devices all switches are named, whether they have queues or not
+            # the names of all switches, whether or not they have queues
             words = testbed.switches if name == "device" else map(str, dict.fromkeys(parts))
             codes = {word: code for code, word in enumerate(words)}
             code = np.array([codes[str(part)] for part in parts], dtype=np.int32)

@@ -1,1 +1,1 @@
-""""""
+"""The engines that run a trial: emulated, fluid, simulated, hardware."""

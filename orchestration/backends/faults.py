@@ -1,4 +1,4 @@
-"""A trial's faults as a plan in time: the same links at the same times on every backend. Pure."""
+"""A trial's faults as a plan in time, the same on every backend. Pure."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 from inventory.topology import Link, Testbed
 from orchestration.model.trial import FaultSpec, TrialSpec
 
-# Tells the choice of links apart from everything else that a trial's seed decides.
+# Separates the choice of links from the other random choices of a trial's seed.
 _FAULT_STREAM = 0x6661756C74
 
 
 @dataclass(frozen=True)
 class FaultStep:
-    """At `t_ns`, either the links in `down` (indices) are down and all others up, or routes avoid
-    them from now on.
+    """A change of the links, or of the routes, at `t_ns`.
+
+    Either the links in `down` (indices) go down and all others come up, or routes avoid them from
+    now on.
     """
 
     t_ns: int
@@ -30,7 +32,7 @@ class FaultStep:
 def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
     """Return the trial's faults in order of time.
 
-    A link is down while any fault holds it down. Raises ValueError for a link that is not there.
+    A link is down while any fault holds it down. Raises ValueError for a link that does not exist.
     """
     held = [
         (fault, _links_of(fault, number, trial.seed, testbed))
@@ -58,7 +60,7 @@ def fault_plan(trial: TrialSpec, testbed: Testbed) -> tuple[FaultStep, ...]:
 
 
 def link_name(testbed: Testbed, link: Link) -> str:
-    """Return a link's name in a campaign file, `leaf1-spine2`."""
+    """Return a link's name in campaign files, like `leaf1-spine2`."""
     return f"{testbed.ports[link.a].device}-{testbed.ports[link.b].device}"
 
 

@@ -11,7 +11,7 @@ from orchestration.model.trial import HostSpec
 _BUCKET_SPARE_BYTES = 100
 
 # A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
-# default of 4 MB would let an elephant fill the NIC's queue with a millisecond of data.
+# default of 4 MB would let an elephant flow fill the NIC's queue with a millisecond of data.
 TSQ_LIMIT_BYTES = 65_536
 
 # Source and destination address, protocol, source and destination port.
@@ -19,14 +19,15 @@ _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 
 
 def host_sysctls(host: HostSpec) -> dict[str, str]:
-    """Return a host's settings: its TCP, and that flows do not know of each other."""
+    """Return a host's settings: its TCP, and that flows share no knowledge."""
     return {
         "net/ipv4/tcp_congestion_control": host.congestion_control,
         "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
         # a flow must not inherit what an earlier one learned about the path
         "net/ipv4/tcp_no_metrics_save": "1",
-        # a flow keeps its socket's hash after a timeout, too: the flow table knows it by that
+        # a flow keeps its socket's hash even after a timeout: the flow table identifies it by that
+        # hash
         "net/core/txrehash": "0",
     }
 
@@ -36,9 +37,9 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
     salt = (seed * 2_654_435_761 + number * 40_503 + 1) & 0x7FFFFFFF
     return {
         "net/ipv4/ip_forward": "1",
-        # nothing ends here: no packet's connection need be looked up
+        # no connection ends at a switch, so none need be looked up
         "net/ipv4/ip_early_demux": "0",
-        # 3 and not 1, which takes the sender's random socket hash where a packet still carries it
+        # 3, not 1, which would use the sender's random socket hash where a packet still carries it
         "net/ipv4/fib_multipath_hash_policy": "3",
         "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
         "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
@@ -46,16 +47,16 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
 
 
 def bucket_bytes(testbed: Testbed) -> int:
-    """Return a shaper's bucket: one frame, so that nothing bursts, and a little more.
+    """Return the bytes of a shaper's bucket: one frame and a little more, so that nothing bursts.
 
-    A shaper that wakes up a nanosecond late then catches up instead of losing that nanosecond of
-    its rate.
+    With the little more, a shaper that wakes up a nanosecond late catches up instead of losing that
+    nanosecond of its rate.
     """
     return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
 
 
 def host_queues(testbed: Testbed, port: Port) -> dict[str, Any]:
-    """Return a NIC's queues, as `qdiscs.stack` takes them: round robin between flows."""
+    """Return a NIC's queues for `qdiscs.stack`: round robin between flows."""
     return {"shaper": _shaper(testbed, port), "fair": True}
 
 

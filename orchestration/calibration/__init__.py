@@ -1,1 +1,1 @@
-"""What a backend's fabric really does, measured, and a testbed file corrected by it."""
+"""Measures what a backend's fabric really does, and corrects a testbed file by it."""

@@ -1,4 +1,4 @@
-"""What the probes' records say: base RTT, goodput, marking curve, loop delay; and as a file."""
+"""Figures from the probes' records: base RTT, goodput, marking curve, loop delay; their file."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from orchestration.model.records import DONE, MISSING, Ints, Samples, Schedule, 
 from orchestration.model.red_law import RedLaw
 
 _BINS = 8
-# Samples in which the queue moved further than this share of the ramp say little of a length.
+# A sample in which the queue moved by more than this share of the ramp belongs to no one length.
 _STEADY_SHARE = 0.15
 _Z95 = 1.96
 
 
 @dataclass(frozen=True)
 class BaseRtt:
-    """One kind of path: RTT of an idle path in ns, the median and the range of `count` flows."""
+    """The RTT of one kind of path, idle, in ns: median and range over `count` flows."""
 
     path: PathKind
     testbed_ns: int
@@ -39,7 +39,7 @@ class BaseRtt:
 
 @dataclass(frozen=True)
 class Goodput:
-    """One flow alone, sending steadily: payload in bit/s, and the framing that it implies."""
+    """One flow alone, sending steadily: payload in bit/s, and the implied framing in bytes."""
 
     rate_bps: int
     testbed_bps: float
@@ -50,7 +50,7 @@ class Goodput:
 
 @dataclass(frozen=True)
 class MarkingBin:
-    """Samples with a queue in [from, to) bytes: share marked, its 95 % interval, share wanted."""
+    """Samples with a queue in [from, to) bytes: share marked, its 95 % interval, share expected."""
 
     from_bytes: int
     to_bytes: int
@@ -63,7 +63,7 @@ class MarkingBin:
 
 @dataclass(frozen=True)
 class LoopDelay:
-    """From a reading to the changed threshold read back, in ns, over all changes."""
+    """The time from a reading to the read-back of a changed threshold, in ns, over all changes."""
 
     count: int
     median_ns: int
@@ -72,7 +72,7 @@ class LoopDelay:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What one backend's fabric does. `marking` is empty where it counts no marks."""
+    """The measurements of one backend's fabric. `marking` is empty if it counts no marks."""
 
     backend: str
     testbed: str
@@ -83,7 +83,7 @@ class Calibration:
 
 
 def base_rtts(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> tuple[BaseRtt, ...]:
-    """Return the base RTT of each kind of path from the path trial's tiny flows.
+    """Return the base RTT of each kind of path, from the path trial's tiny flows.
 
     Raises TrialError if one of them did not end.
     """
@@ -106,7 +106,7 @@ def base_rtts(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> tupl
 
 
 def goodput(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Goodput:
-    """Return steady goodput from the path trial's two long flows: slow start is in both."""
+    """Return steady goodput from the path trial's two long flows; slow start cancels out."""
     fct_ns = _fct_ns(schedule, record)
     size_bytes = int(schedule.size_bytes[-1] - schedule.size_bytes[-2])
     measured_bps = size_bytes * 8e9 / float(fct_ns[-1] - fct_ns[-2])
@@ -135,10 +135,10 @@ def _fct_ns(schedule: Schedule, record: TrialRecord) -> Ints:
 
 
 def marking(testbed: Testbed, ports: Samples) -> tuple[MarkingBin, ...]:
-    """Return the share marked by queue length at the queue that the marking trial held.
+    """Return the share marked by queue length, at the queue that the marking trial held.
 
-    A packet is marked on arrival and counted when sent, so a sample's queue is the mean of those
-    at its two ends, and samples in which it moved far are left out.
+    A packet is marked on arrival and counted when sent. So a sample's queue is the mean of those at
+    its two ends, and samples in which it moved far are left out.
     """
     queue = _held_queue(testbed)
     length = ports.qlen_bytes[:, queue]
@@ -179,10 +179,10 @@ def _wilson(share: float, count: int) -> tuple[float, float]:
 
 
 def loop_delay(record: TrialRecord) -> LoopDelay:
-    """Return how long the loop trial's changes took, from their readings."""
+    """Return the time that the loop trial's changes took, from reading to read-back."""
     actions = record.changes[ECN.name]
     read_ns = actions.observed_ns
-    # all queues that answer one reading are one change
+    # all queues that respond to one reading are one change
     took = np.array(
         [
             int(actions.applied_ns[read_ns == t_ns].max()) - t_ns
@@ -207,7 +207,7 @@ def to_json(calibration: Calibration) -> dict[str, Any]:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Return what `closloop calibrate --json` wrote. Raises InputError if the file is not that."""
+    """Return what `closloop calibrate --json` wrote. Raises InputError for any other file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data.pop("format") != FORMAT:

@@ -1,7 +1,7 @@
-"""The trials that calibration runs: lone flows on every kind of path, a marked queue, a busy loop.
+"""The trials of a calibration: lone flows on every kind of path, a marked queue, a busy loop.
 
-Virtual time is exact, so a few milliseconds of it are enough. On a real clock a reading takes as
-long as SSH does, and medians need many of them.
+Virtual time is exact, so a few milliseconds of it are enough. On a real clock, a reading takes as
+long as SSH does, so medians need many readings.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from orchestration.model.trial import BackendName, SingleFlowSpec, TrialSpec, Tu
 
 _MS_NS = 1_000_000
 TINY_BYTES = 1
-# Lone tiny flows on one path, a gap after each.
+# Lone tiny flows on each kind of path, with a gap after each.
 _TINY_FLOWS = 9
-# Line rate for so long: the time between the ends of two lone flows is that of steady sending.
+# Durations at line rate: the difference between the times of the two lone flows is steady sending.
 _SHORT_NS, _LONG_NS = 4 * _MS_NS, 12 * _MS_NS
 _MARK_SENDERS = 4
-# RED's ramp in the marking probe, for each 25 Gbit/s of the receiver.
+# RED's ramp in the marking probe, per 25 Gbit/s of the receiver's rate.
 _KMIN_BYTES, _KMAX_BYTES, _PER_BPS = 30_000, 240_000, 25e9
 PMAX = 0.1
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How finely a backend is sampled, and for how long its queue is held."""
+    """How often a backend is sampled, and how long its queue is held."""
 
     sample_period_ns: int
     hold_ns: int
@@ -44,7 +44,7 @@ def pace_of(backend: BackendName) -> Pace:
 
 @dataclass(frozen=True)
 class PathKind:
-    """Paths that are alike: a pair of hosts, and how many links of each tier one way has.
+    """A kind of path: a pair of hosts, and the number of links of each tier in one direction.
 
     A link's tier is that of its upper end: 1 between hosts and leaves.
     """
@@ -77,7 +77,7 @@ def link_tier(testbed: Testbed, link: int) -> int:
 def path_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
     """Return a trial of lone flows: tiny ones on each kind of path, then a short and a long one.
 
-    Flows of one kind stand together, in the order of `path_kinds`; the last two are the long ones.
+    Flows of one kind are adjacent, in the order of `path_kinds`; the last two are the long ones.
     """
     pace = pace_of(backend)
     at_ns = pace.gap_ns
@@ -100,12 +100,12 @@ def path_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
 
 
 def tiny_flows(kind: int) -> slice:
-    """Return the places, in `path_trial`'s flows, of the tiny ones on a kind of path."""
+    """Return the indices, in `path_trial`'s flows, of the tiny flows on a kind of path."""
     return slice(kind * _TINY_FLOWS, (kind + 1) * _TINY_FLOWS)
 
 
 def marking_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
-    """Return a trial in which a few hosts hold the queue before one host on RED's ramp."""
+    """Return a trial in which a few hosts hold the queue to one host on RED's ramp."""
     pace = pace_of(backend)
     receiver = testbed.hosts[0]
     rate_bps = testbed.host_rate_bps(receiver)
@@ -127,7 +127,7 @@ def ramp(testbed: Testbed) -> tuple[int, int]:
 
 
 def loop_trial(testbed: Testbed, name: str, backend: BackendName) -> TrialSpec:
-    """Return a trial in which every reading is answered by a change of some queues."""
+    """Return a trial in which every reading leads to a change of some queues."""
     pace = pace_of(backend)
     lasts_ns = 50 * pace.sample_period_ns
     rate_bps = testbed.host_rate_bps(testbed.hosts[0])

@@ -1,4 +1,4 @@
-"""Runs the probes on a backend, and finds the correction of a testbed that they ask for."""
+"""Runs the probes on a backend, and computes the correction of a testbed from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import BackendName, TrialSpec
 from traffic.schedule import ideal_times_ns, make_schedule
 
-# What is being done, and its part of the whole, 0 to 1.
+# (what is being done, the share that is done from 0 to 1)
 Listener = Callable[[str, float], None]
 _PROBES = {"paths": path_trial, "marking": marking_trial, "loop": loop_trial}
 
@@ -40,7 +40,7 @@ def calibrate(
     folder: Path,
     listener: Listener = lambda what, share: None,
 ) -> Calibration:
-    """Measure `backend` on a testbed, idle but for the probes; keep the trials below `folder`.
+    """Measure `backend` on a testbed that is idle but for the probes; keep the trials in `folder`.
 
     Trials of an earlier calibration there are replaced. Raises what the backend raises, and
     TrialError if a probing flow does not end.
@@ -85,20 +85,19 @@ def _run(
 
 @dataclass(frozen=True)
 class Correction:
-    """What to change in a testbed file: its framing in bytes, delays in ns by the links' tier."""
+    """Changes of a testbed file: its framing in bytes, and delays in ns by the links' tier."""
 
     framing_bytes: int
     delay_change_ns: dict[int, int]
 
 
 def correction(testbed: Testbed, mine: Calibration, like: Calibration | None) -> Correction:
-    """Return the change of `testbed` with which the backend of `mine` does what `like` does.
+    """Return the change of `testbed` that makes the backend of `mine` behave like that of `like`.
 
-    `testbed` is the one that both were measured on. Without `like`, the change makes the testbed
-    say what `mine` does. A framing that is right within a byte stays. A tier's links all get the
-    same correction of their delay: kinds of paths differ in how many links of each tier they have,
-    which is as much as round trips can tell apart. Raises InputError if the two were measured on
-    different paths.
+    Both were measured on `testbed`. Without `like`, the change makes the testbed agree with `mine`.
+    A framing that is right within a byte stays. All links of a tier get the same correction of
+    their delay: kinds of paths differ only in how many links of each tier they have, so round trips
+    cannot tell more apart. Raises InputError if the two were measured on different paths.
     """
     if like is not None and [r.path for r in like.rtts] != [r.path for r in mine.rtts]:
         raise InputError.single(

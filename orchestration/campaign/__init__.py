@@ -1,1 +1,1 @@
-"""Campaign files: a strict schema, factors crossed into trials, and the plan of them."""
+"""Campaign files: a strict schema, factors crossed into trials, and the resulting plan."""

@@ -1,7 +1,7 @@
-"""What is wrong with a campaign beyond its schema: fields together, and against the testbed.
+"""Checks of a campaign beyond its schema: fields in combination, and against the testbed.
 
-Each check works on the fields that are right on their own, so that one wrong field does not hide
-what is wrong with the others.
+Each check uses the fields that are valid on their own, so that one wrong field does not hide the
+faults of others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestration.model.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
 
-# More flows than this in one pattern is a slip of the unit: memory ends before the trial does.
+# More flows than this in one pattern must be a wrong unit: memory would run out first.
 MAX_FLOWS = 10_000_000
 
 _PATTERNS: dict[str, type[BaseModel]] = {
@@ -34,10 +34,10 @@ _PATTERNS: dict[str, type[BaseModel]] = {
 
 
 def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Finding]:
-    """Yield what is wrong with a cell's file beyond its schema.
+    """Yield the faults of a cell's file beyond its schema.
 
-    `data` is the file with every reference resolved, `testbed` the one it names (None if there is
-    none such), `folder` where the workloads that it names by a path are.
+    `data` is the file with every reference resolved. `testbed` is the one that it names, None if
+    that does not exist. `folder` is where its workloads' paths start.
     """
     whole = _right_fields(schema.CampaignFile, data)
     yield from _check_periods(whole)
@@ -68,7 +68,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
 
 
 def _right_fields(model: type[BaseModel], data: Fields) -> dict[str, Any]:
-    """Return the fields that are right on their own, and the defaults of those left out."""
+    """Return the fields that are valid on their own, and the defaults of those left out."""
     result: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         called = field.alias or name
@@ -184,7 +184,7 @@ def _check_tuner(
             yield _finding((*loc, key), str(error))
     params = schema.params_beside(folder, params)
     for fault in recordings.check_tuner(name, params, label, whole, testbed):
-        # A parameter that is there but cannot be read is not missing.
+        # A parameter that is present but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault for key in unread):
             yield _finding(loc, fault)
 
@@ -232,7 +232,7 @@ def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findin
 
 
 def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
-    """Find a congestion control that no flow would use: each class has one of its own."""
+    """Report a congestion control that no flow would use, because each class has its own."""
     own = [klass.congestion_control for klass in testbed.classes]
     if isinstance(host, dict) and "congestion_control" in host and own and all(own):
         yield Finding(
@@ -323,7 +323,7 @@ def _check_fault(
 
 
 def _finding(loc: Loc, fault: str) -> Finding:
-    """Return the finding of a sentence `what: remedy`."""
+    """Return a finding from a sentence `what: remedy`."""
     what, _, remedy = fault.partition(": ")
     return Finding(loc, what, remedy)
 

@@ -1,4 +1,4 @@
-"""A campaign file to its trials: factors x tuners x repeats, paired by seed, in random blocks."""
+"""Expands a campaign file: factors x tuners x repeats, paired by seed, in random blocks."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from tuners.registry import actions_of, checkpoint_of
 
 @dataclass(frozen=True)
 class Campaign:
-    """A campaign that was checked.
+    """A checked campaign.
 
-    `source` is the file's text, `cells` are what a trial's `cell` can be, in the file's order, and
-    `trials` stand in the order in which they run.
+    `source` is the file's text. `cells` are the possible values of a trial's `cell`, in the file's
+    order. `trials` are in the order in which they run.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Cell:
 def load_campaign(
     path: str | Path, *, backend: str | None = None, repeats: int | None = None
 ) -> Campaign:
-    """Return the campaign of a file; `backend` and `repeats` stand in for the file's own.
+    """Return the campaign of a file; `backend` and `repeats` override the file's own.
 
     Raises InputError with every problem of the file, each with its line.
     """
@@ -93,7 +93,7 @@ def load_campaign(
         name=cells[0].file.campaign,
         path=Path(path),
         source=Path(path).read_text(encoding="utf-8"),
-        # of a replay, a cell may have no trial in the first repeats
+        # in a replay, a cell may have no trial in the first repeats
         cells=tuple(cell for cell in labels if any(trial.cell == cell for trial in trials)),
         trials=trials,
     )
@@ -102,9 +102,9 @@ def load_campaign(
 def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     """Return the trials of `cells`, crossed with tuners and repeats, in the order of their run.
 
-    A block holds every cell once, in an order drawn from the campaign's seed: what drifts over time
-    then favours no tuner. A replay has those cells in a block whose trials its parent has. `folder`
-    is where the files that the campaign names by a path are.
+    A block holds every cell once, in an order drawn from the campaign's seed, so that drift over
+    time favours no tuner. In a replay, a block holds only the cells whose trials the parent has.
+    The campaign's paths start at `folder`.
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
@@ -123,8 +123,8 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
 def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
     """Return the seed of a repeat: the same for all its cells, so that they are paired.
 
-    Seeds for different purposes (`evaluation`, `training`) come from different streams: what a
-    tuner learned on is never what it is judged on. 53 bits, which JSON keeps exactly everywhere.
+    Seeds for different purposes (`evaluation`, `training`) come from different streams, so a tuner
+    is never judged on what it learned from. 53 bits, which JSON keeps exactly everywhere.
     """
     state = _entropy(campaign_seed, purpose, repeat).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(11))
@@ -185,7 +185,7 @@ def _has(parent: schema.Parent | None, tuner: schema.Tuner, repeat: int) -> bool
 def _parent_trial(
     parent: schema.Parent | None, tuner: schema.Tuner, repeat: int
 ) -> schema.ParentTrial | None:
-    """Return the trial that a tuner's repeat replays; None if it replays none."""
+    """Return the trial that a repeat of a tuner replays, or None."""
     listed = parent.trials if parent is not None else ()
     mine = (item for item in listed if (item.tuner, item.repeat) == (tuner.called, repeat))
     return next(mine, None)
@@ -251,7 +251,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
-    """Return the digest of a learned tuner's network: one that is trained anew is another trial."""
+    """Return the digest of a learned tuner's network: with another network it is another trial."""
     name = checkpoint_of(tuner, params)
     if name is None:
         return {}

@@ -1,4 +1,4 @@
-"""Factors: what a campaign varies. A field takes a factor's level by the reference `$name`.
+"""Factors: what a campaign varies. A field takes a factor's level through the reference `$name`.
 
     traffic:
       - {kind: poisson, workload: WebSearch, load: $load}
@@ -9,8 +9,8 @@
         none: []
         one-link: [{links: [leaf1-spine1], down: 3ms, convergence: 500us}]
 
-A reference is a whole value, never a part of one. Every factor is crossed with every other and with
-the tuners.
+A reference is a whole value, never a part of one. Every factor is crossed with every other factor
+and with the tuners.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestration.model.condition import TUNER
 from orchestration.model.errors import Problem
 from orchestration.model.trial import Scalar
 
-# One value for the whole campaign; a factor cannot vary them.
+# These have one value for the whole campaign; a factor cannot vary them.
 FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "parent")
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 @dataclass(frozen=True)
 class Level:
-    """One setting of a factor: its label in reports, and where in the file its value stands."""
+    """One setting of a factor: its label in reports, and the place of its value in the file."""
 
     label: Scalar
     loc: Loc
@@ -50,9 +50,9 @@ class Reference:
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of a file, the references to them, and all that is wrong with either.
+    """The factors of a file, the references to them, and the faults of both.
 
-    `levels` has the usable levels alone, `references` those that can be resolved.
+    `levels` has usable levels only, `references` only those that can be resolved.
     """
 
     levels: dict[str, tuple[Level, ...]]
@@ -66,12 +66,12 @@ class Factors:
             yield dict(zip(self.levels, levels, strict=True))
 
     def explains(self, problem: Problem) -> bool:
-        """Whether a problem only repeats that a reference could not be resolved."""
+        """Return whether a problem only repeats that a reference could not be resolved."""
         return any(repr(f"${ref.name}") in problem.what for ref in self.unresolved)
 
 
 def read_factors(document: Document) -> Factors:
-    """Find the factors of a campaign file and what refers to them."""
+    """Find the factors of a campaign file and the references to them."""
     levels: dict[str, tuple[Level, ...]] = {}
     problems: list[Problem] = []
     declared = document.data.get("factors")
@@ -102,7 +102,7 @@ def choose(
 ) -> Document:
     """Return the document with each reference replaced by the chosen level of its factor.
 
-    What is wrong with a value is then reported at the line where the level stands.
+    A fault of the value is then reported at the line of the level.
     """
     data = document.data
     lines = dict(document.lines)
@@ -197,7 +197,7 @@ def _get(data: Any, loc: Loc) -> Any:
 
 
 def _put(data: Any, loc: Loc, value: Any) -> Any:
-    """Return a copy of `data` with `value` at `loc`; what lies beside it is shared."""
+    """Return a copy of `data` with `value` at `loc`; all other parts are shared."""
     if not loc:
         return value
     copy = data.copy()

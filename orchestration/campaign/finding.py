@@ -1,4 +1,4 @@
-"""Something wrong with a campaign file beyond its schema."""
+"""Findings: faults of a campaign file beyond its schema."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fields = Mapping[str, Any]
 
 
 class Finding(NamedTuple):
-    """Something wrong: where in the document, what, and what to do."""
+    """A fault: where in the document, what, and the remedy."""
 
     loc: Loc
     what: str

@@ -1,7 +1,7 @@
-"""What a campaign would run, and what it would take: traffic exactly, time and disk estimated.
+"""Plans a campaign: what it would run, its traffic exactly, its time and disk space estimated.
 
-Wall time goes with packet-hops: the data packets of every flow times the links of their path. How
-many a core moves in a second is corrected by the trials that an earlier run left beneath `runs`.
+Wall time is proportional to packet-hops: the data packets of every flow times the links of their
+path. The rate per core is corrected by the trials that an earlier run left beneath `runs`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from traffic.schedule import make_schedule
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a backend is on one core: boot and shutdown of a trial, then packet-hops."""
+    """A backend's speed on one core: boot and shutdown of a trial in s, then packet-hops per s."""
 
     boot_s: float
     packet_hops_per_s: float
 
 
-# Measured on the quickstart's fabric, all queues sampled every 100 us.
+# Measured on the quickstart's fabric, with all queues sampled every 100 us.
 PACES = {
     "emulated": Pace(0.8, 450_000),
     "fluid": Pace(0.05, 8_000_000),
@@ -41,16 +41,16 @@ PACES = {
     "simulated": Pace(0.1, 170_000),
 }
 
-# Bytes in the run folder, measured: a sample of a queue and of a host, a flow, and the rest.
+# Measured bytes in the run folder: per sample of a queue and of a host, per flow, and the rest.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
 
-# Earlier trials that are looked at, the newest first.
+# At most this many earlier trials are read, the newest first.
 MAX_EARLIER = 20
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What one trial offers, and takes. `latest_ns` is the virtual time at which it is stopped."""
+    """The traffic and cost of one trial. `latest_ns` is the virtual time at which it is stopped."""
 
     trial: TrialSpec
     flows: int
@@ -63,9 +63,9 @@ class TrialPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """The trials in the order of their run, and how long they take, `jobs` side by side.
+    """The trials in the order in which they run, and their time with `jobs` side by side.
 
-    `earlier` is how many finished trials corrected the estimate.
+    `earlier` is the number of finished trials that corrected the estimate.
     """
 
     trials: tuple[TrialPlan, ...]
@@ -100,7 +100,7 @@ def packet_hops(schedule: Schedule, testbed: Testbed, paths: PathTable) -> int:
 
 
 class _Estimator:
-    """Estimates trials; those that offer the same flows share the work."""
+    """Estimates trials; trials with the same flows share the work."""
 
     def __init__(self) -> None:
         self._testbed = cache(load_testbed)
@@ -114,7 +114,7 @@ class _Estimator:
         pace = PACES[trial.backend]
         longest = int(schedule.size_bytes.max(initial=0))
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
-        # The last flow to end is a long one that started late, and had half of a link.
+        # Assumes that the last flow to end is a long one that started late and had half of a link.
         end_ns = trial.duration_ns + min(trial.drain_ns, 2 * longest * 8 * 10**9 // slowest_bps)
         samples = end_ns // trial.sample_period_ns
         row_bytes = QUEUE_SAMPLE_BYTES * len(testbed.queues) + HOST_SAMPLE_BYTES * len(
@@ -147,7 +147,7 @@ def _correction(estimator: _Estimator, backend: str, runs: Path) -> tuple[float,
         try:
             estimated_s += estimator.estimate(trial).wall_s
         except (ClosloopError, ValueError):
-            continue  # of a testbed or a workload that is no longer there
+            continue  # its testbed or workload no longer exists
         took_s += wall_s
         count += 1
     return (took_s / estimated_s if count else 1.0), count
@@ -161,6 +161,6 @@ def _earlier(backend: str, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
             about = json.loads(path.read_text(encoding="utf-8"))
             trial, wall_s = TrialSpec.from_json(about["spec"]), float(about["facts"]["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # another version's: an estimate does not need it
+            continue  # from another version: the estimate can do without it
         if trial.backend == backend and wall_s > 0:
             yield trial, wall_s

@@ -1,4 +1,4 @@
-"""What is wrong with a campaign's recordings: flows and actions in files, a replay's parent."""
+"""Checks a campaign's recordings: flows and actions in files, a replay's parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tuners import registry
 
 
 def repeats_of(whole: Fields, tuner: str = "") -> tuple[int, ...]:
-    """Return the repeats that a campaign has, with a tuner's label those of that tuner.
+    """Return the repeats of a campaign, or with a tuner's label those of that tuner.
 
     A replay of trials has the repeats that its `parent` lists, up to the campaign's `repeats`.
     """
@@ -35,9 +35,9 @@ def check_flows(
     folder: str,
     told: set[str],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the recorded flows of a pattern: the first fault of each file.
+    """Yield the faults of a pattern's recorded flows: the first fault of each file.
 
-    `told` has the files whose faults were found, and takes new ones: patterns share files.
+    `told` has the files whose faults were reported, and is extended: patterns share files.
     """
     if "file" not in pattern:
         return
@@ -70,7 +70,7 @@ def check_tuner(
     whole: Fields,
     testbed: Testbed | None,
 ) -> tuple[str, ...]:
-    """Return what `tuners.registry.check` finds, for each repeat where that has its own actions."""
+    """Return the faults that `tuners.registry.check` finds, in the actions of every repeat."""
     actions = registry.actions_of(name, params)
     if actions is None or REPEAT not in actions:
         return registry.check(name, dict(params), testbed)
@@ -81,7 +81,7 @@ def check_tuner(
 
 
 def check_parent(whole: Fields, labels: list[str]) -> Iterator[Finding]:
-    """Yield what is wrong with the list of the trials that are replayed."""
+    """Yield the faults in the list of replayed trials."""
     parent = whole.get("parent")
     if parent is None or not parent.trials:
         return

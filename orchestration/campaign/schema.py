@@ -1,7 +1,7 @@
-"""The campaign file's schema: its fields, their types and defaults, what is wrong with one alone.
+"""The campaign file's schema: its fields, their types and defaults, and faults of single fields.
 
-What needs more than one field, or a testbed, is in `checks`; `$name` references are resolved in
-`factors` before a file comes here. Every field is described in docs/campaign.md.
+Faults that involve several fields, or a testbed, are found in `checks`. `factors` resolves `$name`
+references before a file comes here. Every field is described in docs/campaign.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
 
-# The backends that can run a campaign, of those that a trial can name.
+# The backends that can run a campaign, among those that a trial can name.
 ACCEPTED_BACKENDS: tuple[BackendName, ...] = ("emulated", "fluid", "simulated", "hardware")
 
 _UNITS = {"_bytes": parse_size_bytes, "_ns": parse_duration_ns, "_bps": parse_rate_bps}
@@ -29,9 +29,9 @@ ACC_MESSAGE_SIZES_BYTES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 
 
 def check_backend(name: str) -> BackendName:
-    """Return `name` as a backend's; raise ValueError if campaigns cannot run on it.
+    """Return `name` as a backend's name; raise ValueError if campaigns cannot run on it.
 
-    A name of 0.1 is accepted with a FutureWarning.
+    A name of version 0.1 is accepted with a FutureWarning.
     """
     if name in FORMER_BACKENDS:
         now = FORMER_BACKENDS[name]
@@ -50,32 +50,32 @@ def check_backend(name: str) -> BackendName:
 
 
 def beside(folder: str, name: str) -> str:
-    """Return a name as it is, and the path of a file as it is seen from `folder`."""
+    """Return a name unchanged; resolve a file's path against `folder`."""
     return os.path.normpath(os.path.join(folder, name)) if is_path(name) else name
 
 
 def is_path(name: str) -> bool:
-    """Say whether a testbed's, workload's or checkpoint's name is the path of a user's file."""
+    """Return whether the name of a testbed, workload or checkpoint is the path of a user's file."""
     return "/" in name or name.endswith((".csv", ".yml", ".yaml", ".safetensors"))
 
 
 def reference_beside(folder: str, name: str) -> str:
-    """Return a name as it is; in a reference to a class in a file, the path as seen from `folder`.
+    """Return a name unchanged; resolve the path in a reference to a class in a file.
 
-    See `orchestration.model.plugins`.
+    `folder` is where the path starts. See `orchestration.model.plugins`.
     """
     return os.path.normpath(os.path.join(folder, name)) if plugins.is_file(name) else name
 
 
 def file_beside(folder: str, name: str) -> str:
-    """Return the path of a file, whatever its name looks like, as it is seen from `folder`."""
+    """Return a file's path resolved against `folder`, whatever its name looks like."""
     return os.path.normpath(os.path.join(folder, name))
 
 
 def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return a tuner's parameters, with the path of its checkpoint as it is seen from `folder`.
+    """Return a tuner's parameters, with the paths of checkpoint and actions resolved.
 
-    So with the path of recorded actions.
+    `folder` is where the paths start.
     """
     seen = dict(params)
     for key, place in (("checkpoint", beside), ("actions", file_beside)):
@@ -86,9 +86,9 @@ def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
 
 
 def read_param(name: str, value: object, unit: str = "") -> Scalar:
-    """Return a parameter or option; text is read by its unit, or the one that ends its name.
+    """Return a parameter or option. Text is read in `unit`, or the unit that ends its name.
 
-    `kmin_bytes` takes 5KB, or 5000. Raises ValueError if it cannot be read.
+    `kmin_bytes` accepts 5KB, or 5000. Raises ValueError if it cannot be read.
     """
     if isinstance(value, str):
         for suffix, parse in _UNITS.items():
@@ -185,7 +185,7 @@ class Driver(StrictModel):
 
     def option(self, key: str) -> Scalar:
         """Return one option in its base unit. Raises ValueError if it cannot be read."""
-        # the units of a class of one's own are those that end its options' names
+        # options of a user's class have the units that end their names
         units = {} if plugins.is_file(self.name) else option_units(self.name)
         return read_param(key, (self.model_extra or {})[key], units.get(key, ""))
 

@@ -1,1 +1,1 @@
-"""The command line: one thin module a verb. Each parses, calls one function, returns a code."""
+"""The command line: one thin module per verb, which parses, calls one function, returns a code."""

@@ -1,4 +1,4 @@
-"""`closloop calibrate`: what a backend's fabric really does, and a testbed file corrected by it."""
+"""`closloop calibrate`: measures a backend's fabric, and writes a corrected testbed file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`closloop check-tuner`: does a tuner of one's own hold to what every tuner must?"""
+"""`closloop check-tuner`: checks a user's tuner against the contract of all tuners."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check_tuner(
 
 
 def _read(text: str) -> object:
-    """Return a number, true or false as such; anything else is text."""
+    """Return a number, true or false as such; anything else as text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""How a run looks while it goes on: a live table on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONSOLE_LINES = 12
 
 
 class Display:
-    """A `Listener` that keeps a `Tally` and says in lines what ends; `show` is for more."""
+    """A `Listener` that keeps a `Tally`; `say` prints ended trials, `show` draws the tally."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class Display:
         self.tally.running[trial.id] = RunningTrial(self._clock(), end_ns=trial.duration_ns)
 
     def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Take how far a trial has come."""
+        """Update a trial's progress."""
         running = self.tally.running[trial.id]
         running.virtual_ns, running.end_ns = progress.virtual_ns, progress.end_ns
         running.wall_s = progress.wall_s
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Count a trial that is done."""
+        """Count a finished trial."""
         self._ended(trial, result.wall_s)
         self.tally.finished += 1
         self.tally.invalid += not result.valid
@@ -67,7 +67,7 @@ class Display:
         self._say(f"{self._count()} {trial.id} {verdict} ({result.wall_s:.1f} s)")
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Count a trial that failed, and show the end of its console."""
+        """Count a failed trial, and show the end of its console output."""
         self._ended(trial, failure.wall_s)
         self.tally.failed += 1
         lines = [f"{self._count()} {trial.id} FAILED: {failure.message}"]
@@ -77,7 +77,7 @@ class Display:
         self._say("\n".join(lines))
 
     def tick(self) -> None:
-        """Show how things stand."""
+        """Show the current state."""
         self._show(self.tally)
 
     def _ended(self, trial: TrialSpec, wall_s: float) -> None:
@@ -90,9 +90,9 @@ class Display:
 
 @contextmanager
 def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
-    """Show a run on standard error for as long as the context lasts.
+    """Show a run on standard error while the context lasts.
 
-    On a terminal, `watched` is the run folder whose fabric is shown on the whole screen.
+    On a terminal, `watched` is the run folder whose fabric is shown full-screen.
     """
     if not sys.stderr.isatty():
 
@@ -111,7 +111,7 @@ def open_display(title: str, watched: Path | None = None) -> Iterator[Listener]:
     from rich.live import Live
 
     console = Console(stderr=True)
-    # Refreshed by the run's ticks: a thread of its own would be forked into the workers' midst.
+    # Refreshed by the run's ticks: a refresh thread would exist while the workers are forked.
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def say(text: str) -> None:
@@ -128,7 +128,7 @@ def _say_plainly(text: str) -> None:
 
 
 class _Every:
-    """Shows how things stand, at most once in so many seconds."""
+    """Calls `show` at most once every `seconds`."""
 
     def __init__(
         self, seconds: float, show: Callable[[Tally, float], None], *, at_once: bool
@@ -144,7 +144,7 @@ class _Every:
 
 
 def live_view(title: str, tally: Tally, now_s: float) -> Group:
-    """Return the live picture: a line for the run, a row for each running trial."""
+    """Return the live display: a line for the run, a row for each running trial."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.text import Text
@@ -168,7 +168,7 @@ def live_view(title: str, tally: Tally, now_s: float) -> Group:
 
 
 def summary_table(summary: Summary) -> Table:
-    """Return how a run went: the counts, then each trial that is not as it should be."""
+    """Return the result of a run: the counts, then each failed or invalid trial."""
     from rich.markup import escape
 
     good = summary.finished + summary.skipped - len(summary.invalid)

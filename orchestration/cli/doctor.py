@@ -1,4 +1,4 @@
-"""`closloop doctor`: what this machine can do."""
+"""`closloop doctor`: reports what this machine can do."""
 
 from __future__ import annotations
 

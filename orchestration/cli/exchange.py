@@ -1,4 +1,4 @@
-"""`closloop import` and `closloop export`: others' results in, schedules and testbeds out."""
+"""`closloop import` and `closloop export`: conversion from and to formats of other tools."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ exporter = Group("Write a run's or campaign's flows in others' formats.")
 
 @dataclass(frozen=True)
 class _Trial:
-    """Which trial of the campaign it is that is taken over, and how that is said."""
+    """The seed and repeat of an imported trial, and the output format."""
 
     seed: Annotated[int | None, "Runs of equal flows are paired by it."] = None
     repeat: Annotated[int | None, "The number of the repeat."] = None
     as_json: Json = False
 
     def write(self, imported: Imported, out: Path, label: str) -> None:
-        """Write it into a campaign's folder, and say what it has."""
+        """Write it into a campaign's folder, and print a summary."""
         from orchestration.exchange.imported import write_imported
 
         with waiting("writing"):
@@ -297,7 +297,7 @@ def export_hpcc(
 
 
 def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:
-    """Return what to export, where to, and how that folder is called there."""
+    """Return what to export, the folder of each, and that folder's path in the simulator."""
     from orchestration.exchange.source import read_source
 
     items = read_source(run)

@@ -1,4 +1,4 @@
-"""`closloop inventory`: what testbeds there are, and inventories of racks."""
+"""`closloop inventory`: lists testbeds; writes and checks inventories of racks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def write_inventory(
 
     found = load_testbed(testbed)
     is_path = "/" in testbed or testbed.endswith((".yml", ".yaml"))
-    # A testbed file's path is relative to the inventory's folder.
+    # In an inventory, a testbed file's path is relative to the inventory's folder.
     seen = os.path.relpath(testbed, out.parent if out else Path()) if is_path else testbed
     text = skeleton(found, seen)
     if out is None:

@@ -1,4 +1,4 @@
-"""How `closloop inventory check` shows a rack: devices down, checks across, then what to do."""
+"""Output of `closloop inventory check`: a table of devices and checks, then remedies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 NOT_READY = 3
 _SHOWN = {"ok": "ok", "unproven": "?", "wrong": "WRONG", "unknown": "-"}
 _STYLES = {"ok": "green", "unproven": "yellow", "wrong": "bold red", "unknown": "dim"}
-# After one of these fails nothing else is known.
+# If one of these fails, all later checks are unknown.
 _FIRST = ("reachable", "login")
 
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """A rack with what its devices said, and what is wrong or unproven."""
+    """A rack, its devices' surveys, and the findings."""
 
     rack: Rack
     found: Mapping[str, Survey | ClosloopError]
@@ -46,7 +46,7 @@ class Checked:
 
 
 def check_rack(inventory: Path, access: RackAccess) -> Checked:
-    """Survey the rack and judge it. Raises InputError for the inventory, NotReadyError."""
+    """Survey the rack and judge it. Raises InputError for the inventory, or NotReadyError."""
     from inventory.ansible import load_rack
     from inventory.ansible_text import is_example
 
@@ -73,7 +73,7 @@ def check_rack(inventory: Path, access: RackAccess) -> Checked:
 
 @contextmanager
 def _progress(devices: int) -> Iterator[Callable[[str], None]]:
-    """Show on standard error how many devices are done with, on a terminal."""
+    """On a terminal, show on standard error how many devices are done."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -115,7 +115,7 @@ def _verdict(checked: Checked) -> str:
 
 
 def as_json(checked: Checked) -> dict[str, Any]:
-    """Return all of it, the surveys included, for a program."""
+    """Return everything as JSON-ready data, including the surveys."""
     return {
         "rack": checked.rack.name,
         "proven": not checked.findings,

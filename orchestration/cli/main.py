@@ -1,4 +1,4 @@
-"""`closloop`: its options, and the one place where errors become messages and exit codes."""
+"""`closloop`: global options, and the one place that maps errors to messages and exit codes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def options(
 
 
 def main() -> NoReturn:
-    """Run the command line and exit with the code of `orchestration.model.errors`."""
+    """Run the command line and exit with a code of `orchestration.model.errors`."""
     warnings.showwarning = _print_notice
     try:
         app()
@@ -73,7 +73,7 @@ def main() -> NoReturn:
 
 
 def _print_notice(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning as a line for the user; others than notices keep their kind's name."""
+    """Print a warning on one line; warnings other than notices are printed with their class."""
     kind = "notice" if issubclass(category, FutureWarning) else category.__name__
     print(f"{kind}: {message}", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""Options that several verbs have, declared once; `verb` lets verbs take groups of them."""
+"""Options shared by several verbs; `verb` lets a verb take groups of options."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ InventoryArgument = Annotated[
 
 @dataclasses.dataclass(frozen=True)
 class Passwords:
-    """Which passwords of a rack's devices are asked for."""
+    """Options: which passwords of a rack's devices to ask for."""
 
     ask_pass: Annotated[bool, "Ask for the password of the devices' users."] = False
     ask_become_pass: Annotated[bool, "Ask for the password that sudo wants there."] = False
 
     def secrets(self) -> Secrets:
-        """Ask for them; else CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD say them."""
+        """Ask for passwords, or read CLOSLOOP_SSH_PASSWORD and CLOSLOOP_BECOME_PASSWORD."""
         from orchestration.device.ssh import Secrets
 
         login = os.environ.get("CLOSLOOP_SSH_PASSWORD", "")
@@ -66,14 +66,14 @@ class Passwords:
         return Secrets(login, become)
 
     def access(self, inventory: Path) -> RackAccess:
-        """Return how to reach the rack of an inventory."""
+        """Return the access to an inventory's rack."""
         from orchestration.wiring import RackAccess
 
         return RackAccess(inventory, self.secrets())
 
 
 def enter_virtual_rack(inventory: Path | None) -> None:
-    """If the inventory is a virtual rack's, run this command inside it and exit with its code."""
+    """For a virtual rack's inventory, rerun this command inside the rack and exit with its code."""
     if inventory is None:
         return
     from orchestration.virtual_rack.attach import run_inside
@@ -87,12 +87,12 @@ Result = TypeVar("Result")
 
 
 def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Make a function a verb whose help ends with `epilog`.
+    """Make a function a verb; its help ends with `epilog`.
 
-    `Annotated[Path, "What it is."]` is enough to declare an option, or an argument where the
-    parameter is positional and has no default; a bool is a flag. Names that differ from the
-    parameter's come first: `Annotated[Path, "--out", "-o", "What it is."]`. Of a parameter that is
-    a dataclass, each field becomes an option, and the function gets the object.
+    `Annotated[Path, "What it is."]` declares an option, or an argument if the parameter is
+    positional without a default; a bool is a flag. Names that differ from the parameter's come
+    first: `Annotated[Path, "--out", "-o", "What it is."]`. For a parameter that is a dataclass,
+    each field becomes an option, and the function gets the object.
     """
 
     def wrap(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -127,13 +127,13 @@ def verb(epilog: str = "") -> Callable[[Callable[..., Result]], Callable[..., Re
 
 
 class Group(typer.Typer):
-    """A verb that is a group of verbs: what `command` is given becomes one."""
+    """A group of verbs; each function added by `command` becomes a verb."""
 
     def __init__(self, text: str, epilog: str | None = None) -> None:
         super().__init__(no_args_is_help=True, help=text, epilog=epilog)
 
     def command(self, name: str | None = None, **how: Any) -> Callable[[Any], Any]:
-        """Return what adds a function to the group; `how` is what typer takes."""
+        """Return a decorator that adds a verb to the group; `how` is passed to typer."""
         add = super().command(name, **how)
         return lambda function: add(verb()(function))
 
@@ -150,7 +150,7 @@ def _fields(group: Any) -> list[inspect.Parameter]:
 
 
 def _declared(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    """Return a parameter with what typer has to know of it."""
+    """Return a parameter with the annotation that typer needs."""
     kind, *told = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if told and all(isinstance(text, str) for text in told):
         *names, text = told

@@ -1,4 +1,4 @@
-"""`closloop plan`: what a campaign would run and what it would take, nothing started."""
+"""`closloop plan`: shows what a campaign would run and how long, without starting it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan(
 def show_plan(
     campaign: Campaign, rack: RackAccess | None, jobs: int, out: Path, *, as_json: bool
 ) -> None:
-    """Show a campaign's plan; with a `rack`, what its switches offer too."""
+    """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
     from orchestration.campaign.plan import make_plan
 
@@ -90,7 +90,7 @@ def _offers(campaign: Campaign, rack: RackAccess) -> list[dict[str, Any]]:
 
 
 def _offer_lines(offers: list[dict[str, Any]]) -> list[str]:
-    """Return where the numbers come from: switches that say the same in one line."""
+    """Return the sources of signals; switches with the same source share a line."""
     lines: dict[str, list[str]] = {}
     for offer in offers:
         names: dict[str, list[str]] = {}
@@ -151,7 +151,7 @@ def _total(made: Plan) -> str:
 
 
 def _order(made: Plan) -> str:
-    """Return a line for each block: every cell once, in the order of the run."""
+    """Return a line per block of trials: each cell once, in the order of the run."""
     blocks: dict[int, list[str]] = {}
     for planned in made.trials:
         labels = "/".join(str(label) for label in planned.trial.cell.values())

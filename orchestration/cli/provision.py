@@ -1,4 +1,4 @@
-"""`closloop provision`: bring a rack's devices into their state, see whether they are, or undo."""
+"""`closloop provision`: brings a rack's devices into their state, verifies it, or undoes it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def provision(
 def show_provisioning(
     rack: Rack, what: What, secrets: Secrets, *, quiet: bool = False, **more: Any
 ) -> ProvisionResult:
-    """Do it, show its progress and, unless `quiet`, how it went; `more` is of the function."""
+    """Provision, showing progress and, unless `quiet`, the result; `more` goes to the function."""
     from orchestration.provision.run import provision as run_playbooks
 
     with _progress() as listener:
@@ -118,7 +118,7 @@ def show_provisioning(
 
 
 def parameters(texts: list[str]) -> dict[str, int]:
-    """Return DCQCN parameters from `name=value` texts. Raises InputError."""
+    """Parse DCQCN parameters from `name=value` texts. Raises InputError."""
     result = {}
     for text in texts:
         name, _, value = text.partition("=")
@@ -142,7 +142,7 @@ def _what(verify: bool, undo: bool, check: bool) -> What:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Step], None]]:
-    """Show each device's step on standard error: live on a terminal, a line a step elsewhere."""
+    """Show each device's step on standard error: live on a terminal, else a line per step."""
     if not sys.stderr.isatty():
         yield _say_plainly
         return
@@ -207,7 +207,7 @@ def _verdict(result: ProvisionResult, check: bool) -> str:
 
 
 def result_table(result: ProvisionResult) -> Table:
-    """Return how it went: a row a device."""
+    """Return the result: a row per device."""
     shown = table("device", figures=("tasks", "changed", "settings", "left out", "seconds"))
     shown.add_column("")
     for device in result.devices.values():
@@ -224,7 +224,7 @@ def result_table(result: ProvisionResult) -> Table:
 
 
 def skipped_steps(result: ProvisionResult) -> list[tuple[str, str, str]]:
-    """Return the steps left out: step, reason, and the devices, which often are many."""
+    """Return the skipped steps: step, reason, and devices, which may be many."""
     devices: dict[tuple[str, str], list[str]] = {}
     for device in result.devices.values():
         for skipped in device.skipped:

@@ -1,4 +1,4 @@
-"""`closloop replay`: a run's recorded flows again, somewhere else or with something changed."""
+"""`closloop replay`: runs recorded flows again, elsewhere or with changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What is replayed of a run, and what is changed of it."""
+    """Options: what part of a run is replayed, and what is changed."""
 
     backend: Annotated[str, "--on", "Replay on this backend; default: the recorded one."] = ""
     tuner: Annotated[
@@ -87,7 +87,7 @@ def replay(
         for note in made.notes:
             typer.echo(f"note: {note}", err=True)
         typer.echo(f"campaign: {made.file}", err=True)
-    # all are checked before the first one runs
+    # check all campaigns before running the first
     campaigns = [load_campaign(made.file) for made in replays]
     rack = rack_of(campaigns[0], inventory, passwords)
     if plan_only:

@@ -1,4 +1,4 @@
-"""`closloop report`: what a campaign's finished trials show: tables, a page, a PDF, CSV files."""
+"""`closloop report`: reports a campaign's finished trials as tables, a page, a PDF, CSV files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def report(
     if pdf:
         from orchestration.analysis.report.pdf import find_browser
 
-        find_browser()  # before the work, not after it
+        find_browser()  # fail before the work, not after it
     with Phases() as phases:
         phases.phase("reading trials")
         summary = summarise(run_folder, baseline, phases.step)

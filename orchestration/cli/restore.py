@@ -1,4 +1,4 @@
-"""`closloop restore`: a rack as it was found, after runs and after provisioning."""
+"""`closloop restore`: puts a rack back as it was before runs and provisioning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`closloop run`, and running campaigns for the verbs that have some of their own."""
+"""`closloop run`, and running campaigns for other verbs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Running:
-    """How campaigns are run, and how that is reported."""
+    """Options: how campaigns are run, and how the result is reported."""
 
     out: Out = Path("runs")
     jobs: Jobs = 0
@@ -48,7 +48,7 @@ class Running:
         watch: bool = False,
         sink: str = "",
     ) -> Summary:
-        """Run a campaign and show how it goes; `watch` its fabric too, send records to a `sink`."""
+        """Run a campaign with progress; `watch` shows its fabric, `sink` receives its records."""
         from orchestration import wiring
         from orchestration.cli.display import open_display
         from orchestration.cli.telemetry import follow
@@ -68,7 +68,7 @@ class Running:
             )
 
     def show(self, summary: Summary) -> None:
-        """Print how a run went: as JSON, or as tables with the report of its results."""
+        """Print the result of a run: as JSON, or as tables with the report."""
         if self.as_json:
             print_json(_as_json(summary))
             return
@@ -120,14 +120,14 @@ def run(
 
 
 def spare_threads() -> None:
-    """Let NumPy have no threads of its own: trials run side by side, a core each."""
+    """Keep NumPy single-threaded: trials run in parallel, one per core."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) -> RackAccess | None:
-    """Return how to reach the rack that a campaign needs; None if it needs none, or has none.
+    """Return the access to the rack that a campaign needs; None if it needs or has none.
 
-    For a virtual rack the whole command runs inside it, and this does not return.
+    For a virtual rack, the whole command reruns inside it, and this does not return.
     """
     if campaign.trials[0].backend != "hardware" or inventory is None:
         return None
@@ -136,7 +136,7 @@ def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) ->
 
 
 def backend_named(name: str) -> BackendName:
-    """Return a backend's name, checked. Raises InputError for one that runs nothing."""
+    """Return a valid backend name. Raises InputError for a backend that runs nothing."""
     from orchestration.campaign.schema import check_backend
     from orchestration.model.errors import InputError
 
@@ -148,7 +148,7 @@ def backend_named(name: str) -> BackendName:
 
 
 def run_all(campaigns: dict[str, Campaign], runs: Path, jobs: int, *, replace: bool = False) -> int:
-    """Run campaigns, one after the other, and return the worst of their exit codes.
+    """Run campaigns one after the other; return the worst of their exit codes.
 
     With `replace`, finished trials that their files no longer describe are put aside first.
     """

@@ -1,4 +1,4 @@
-"""`closloop signals`: what can be measured and set, and which backend has it."""
+"""`closloop signals`: lists what can be measured and set, and which backends offer it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def signals(
 
 
 def declared() -> dict[str, Any]:
-    """Return the signals and knobs as JSON-ready data, with the backends that have each."""
+    """Return the signals and knobs as JSON-ready data, with the backends that offer each."""
     from orchestration.model.knobs import KNOBS
     from orchestration.model.signals import SIGNALS
 
@@ -79,7 +79,7 @@ def declared() -> dict[str, Any]:
 
 
 def as_markdown(data: dict[str, Any]) -> str:
-    """Return the page of the docs."""
+    """Return the signals page of the docs."""
     lines = [
         "# Signals and knobs",
         "",

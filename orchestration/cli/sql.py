@@ -1,4 +1,4 @@
-"""`closloop sql`: queries over all run folders at once."""
+"""`closloop sql`: SQL queries over run folders."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def sql(
 
 
 def _of_name(output: Path | None, formats: tuple[str, ...]) -> str:
-    """Return the format that a file's name says, or "table"."""
+    """Return the format given by a file's extension, or "table"."""
     suffix = output.suffix.removeprefix(".") if output is not None else ""
     return suffix if suffix in formats else "table"
 
@@ -84,7 +84,7 @@ def _print_rows(relation: duckdb.DuckDBPyRelation, kind: str) -> None:
     try:
         stream_result(relation, sys.stdout.buffer, kind)
         sys.stdout.buffer.flush()
-    except BrokenPipeError:  # | head
+    except BrokenPipeError:  # for example, piped to head
         sys.stderr.close()
 
 
@@ -99,7 +99,7 @@ def _print_table(columns: list[str], rows: list[tuple[Any, ...]], more: bool) ->
     for row in rows:
         shown.add_row(*(Text(_text(value)) for value in row))
     console = Console()
-    if not console.is_terminal:  # whole values for a pipe, however long
+    if not console.is_terminal:  # print whole values to a pipe, however long
         console = Console(width=max(80, 60 * max(1, len(columns))))
     console.print(shown)
     if more:

@@ -1,4 +1,4 @@
-"""`closloop bench`, `papers` and `fidelity`: studies that are made with the product."""
+"""`closloop bench`, `papers` and `fidelity`: studies made with the product."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _FOLDER, _RUNS = Path("examples/papers"), Path("runs/papers")
 
 @dataclass(frozen=True)
 class _Asked:
-    """Which campaigns of the papers are run, and how."""
+    """Options: which of the papers' campaigns are run, and how."""
 
     names: Annotated[list[str] | None, typer.Argument(help="Campaigns, by default all.")] = None
     campaigns: Campaigns = _FOLDER
@@ -79,7 +79,7 @@ class _Asked:
     replace: Annotated[bool, "Put aside finished trials that the files no longer describe."] = False
 
     def run(self, *, grids: bool = False) -> tuple[dict[str, Campaign], int]:
-        """Run them; return them with the exit code."""
+        """Run the campaigns; return them and the exit code."""
         from orchestration.studies.catalogue import load_campaigns
 
         names, backend, repeats = self.names or [], self.backend, self.repeats

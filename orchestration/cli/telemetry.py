@@ -1,4 +1,4 @@
-"""`closloop push`, `pull` and `exporter`: runs and InfluxDB, and metrics to scrape."""
+"""`closloop push`, `pull` and `exporter`: runs in InfluxDB, and metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SERVER = (
 
 
 def follow(sink: str, campaign_folder: Path) -> Following | None:
-    """Return what sends a run to `sink`; None for "". Raises InputError for an unknown one."""
+    """Return a sender of a run's records to `sink`; None for "". Raises InputError if unknown."""
     if not sink:
         return None
     from orchestration.model.errors import InputError

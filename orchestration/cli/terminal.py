@@ -1,4 +1,4 @@
-"""What verbs show: JSON, tables, pages that were written, and work that takes its time."""
+"""Terminal output of verbs: JSON, tables, written pages, and progress."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def print_json(data: object, indent: int | None = 1, **how: Any) -> None:
-    """Print data as JSON, for a program; `how` is what json.dumps takes."""
+    """Print data as JSON; `how` is passed to json.dumps."""
     typer.echo(json.dumps(data, indent=indent, **how))
 
 
 def table(*words: str, figures: tuple[str, ...] = (), **style: Any) -> Table:
-    """Return a table with columns of words, then of figures, which stand to the right."""
+    """Return a table with columns of words, then right-aligned columns of figures."""
     from rich.table import Table
 
     made = Table(**{"box": None, "pad_edge": False, **style})
@@ -35,7 +35,7 @@ def table(*words: str, figures: tuple[str, ...] = (), **style: Any) -> Table:
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page and say where. Raises NotReadyError if it cannot be written."""
+    """Write a page and print its path. Raises NotReadyError if it cannot be written."""
     from orchestration.model.errors import NotReadyError
 
     try:
@@ -50,7 +50,7 @@ def write_page(text: str, path: Path) -> None:
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[str], None]]:
-    """Show `what` with a spinner on a terminal; yield a function that takes how far it has come."""
+    """On a terminal, show `what` with a spinner; yield a function that shows progress text."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -61,7 +61,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 class Phases:
-    """Shows work in phases: a bar on a terminal, a line a phase elsewhere. A context manager."""
+    """Shows work in phases: a bar on a terminal, a line per phase elsewhere. A context manager."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -100,7 +100,7 @@ class Phases:
             print(f"{name} ...", file=sys.stderr, flush=True)
 
     def step(self, done: int, total: int) -> None:
-        """Show how far the phase is."""
+        """Show the progress of the phase."""
         if self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
 

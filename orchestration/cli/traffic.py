@@ -1,4 +1,4 @@
-"""`closloop traffic`: the flow-size distributions that a campaign can name."""
+"""`closloop traffic`: the flow-size distributions that campaigns can name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 app = Group("Show the flow-size distributions (workloads).")
 
-# The papers' classes of flow sizes.
+# The papers' flow-size classes.
 _CLASSES = ("(0,100KB]", "(100KB,10MB)", "[10MB,inf)")
 _BAR_COLUMNS = 40
 

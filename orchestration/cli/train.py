@@ -99,7 +99,7 @@ def _read(text: str) -> tuple[str, Scalar]:
 
 
 class _Display:
-    """A bar on a terminal, a line a round elsewhere."""
+    """A progress bar on a terminal, a line per round elsewhere."""
 
     def __init__(self, tuner: str, episodes: int) -> None:
         from rich import progress

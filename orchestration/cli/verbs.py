@@ -1,6 +1,6 @@
-"""The verbs by name: what `closloop --help` says of each, and where it is. Loaded when called.
+"""The table of verbs: name, help text and module. A verb's module is loaded when it is called.
 
-To import all verbs and read their options is a third of the time that `closloop --help` had.
+Importing all verbs and reading their options took a third of the time of `closloop --help`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: its name, the first paragraph of its help, and where its function or app is.
+    """A verb: its name, the first paragraph of its help, and the place of its function or app.
 
-    `place` is a module of this package and the name there, by default both the verb's.
+    `place` is `module:name` in this package; both default to the verb's name.
     """
 
     name: str
@@ -109,16 +109,16 @@ VERBS = (
 
 
 class Verbs(TyperGroup):
-    """The group of all verbs: it shows what `VERBS` says, and loads the one that is called."""
+    """The group of all verbs: shows the table `VERBS`, and loads the verb that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Return the verb that `args` call, with its options, and what is left of them."""
+        """Return the called verb's name, the verb with its options, and the remaining arguments."""
         name, shown, rest = super().resolve_command(ctx, args)
         return name, shown if name is None else load(name), rest
 
 
 def load(name: str) -> Any:
-    """Import a verb, and return it as the command that typer makes of it."""
+    """Import a verb, and return its typer command."""
     (verb,) = (verb for verb in VERBS if verb.name == name)
     place, _, attribute = verb.place.partition(":")
     module = importlib.import_module(f"orchestration.cli.{place or name}")

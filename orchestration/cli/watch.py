@@ -1,4 +1,4 @@
-"""`closloop watch`: a run as it goes on, in the terminal."""
+"""`closloop watch`: shows a run in progress on the terminal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _on_screen(folder: Path) -> None:
 
 
 def _in_lines(reader: RunReader) -> None:
-    """Print how things stand whenever they have changed, for logs and pipes."""
+    """Print a status line at every change, for logs and pipes."""
     from orchestration.watch.tally import status_line
 
     said = ""

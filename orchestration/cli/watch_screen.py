@@ -1,4 +1,4 @@
-"""The live view of a run on the whole screen, and its keys."""
+"""The full-screen live view of a run, and its keys."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _ENDS = ("q", "Q", "\x04")
 
 
 class Keys:
-    """What was typed: "next", "previous", "newest", "quit"; other keys are passed over."""
+    """Typed keys by meaning: "next", "previous", "newest", "quit"; other keys are ignored."""
 
     def __init__(self, handle: int | None) -> None:
         self._handle = handle
 
     def wait(self, seconds: float) -> list[str]:
-        """Return what is typed within `seconds`, as soon as something is."""
+        """Return the meanings of keys typed within `seconds`; return as soon as there are any."""
         handles = [] if self._handle is None else [self._handle]
         ready, _, _ = select.select(handles, [], [], seconds)
         if not ready or self._handle is None:
             return []
         typed = os.read(self._handle, 256).decode(errors="replace")
-        if not typed:  # the terminal is gone
+        if not typed:  # the terminal was closed
             return ["quit"]
         return meanings(typed)
 
 
 def meanings(typed: str) -> list[str]:
-    """Return what the keys of `typed` mean, in their order."""
+    """Return the meanings of the keys in `typed`, in order."""
     found = []
     while typed:
         for keys, meaning in ((_LEFT, "previous"), (_RIGHT, "next"), (_ENDS, "quit")):
@@ -57,9 +57,9 @@ def meanings(typed: str) -> list[str]:
 
 @contextmanager
 def open_keys() -> Iterator[Keys]:
-    """Read single keys from standard input while the context lasts; none if it is no terminal.
+    """Read single keys from standard input while the context lasts; no keys without a terminal.
 
-    Ctrl-C stays what it is.
+    Ctrl-C still interrupts.
     """
     if not sys.stdin.isatty():
         yield Keys(None)
@@ -82,7 +82,7 @@ _KEYS = f"q: quit   {_CHOOSE}"
 
 
 class Screen:
-    """Shows a run. `update` reads and draws, `press` chooses."""
+    """Shows a run. `update` reads and draws; `press` selects a trial."""
 
     def __init__(self, folder: Path, live: Live, keys: str) -> None:
         self._reader = RunReader(folder)
@@ -108,7 +108,7 @@ class Screen:
         return state
 
     def press(self, meaning: str, state: RunState) -> None:
-        """Choose another trial to show."""
+        """Select another trial to show."""
         names = [trial.id for trial in state.trials]
         if meaning == "newest" or not names:
             self._chosen, self._shown = "", None
@@ -124,7 +124,7 @@ def choose(state: RunState, chosen: str, before: TrialState | None) -> TrialStat
             return trial
     read = [trial for trial in state.trials if trial.snapshot is not None]
     if read:
-        # Another only when the one before has ended: nobody can read a picture that jumps.
+        # Keep showing the same trial until it ends: a picture that jumps cannot be read.
         kept = [trial for trial in read if before is not None and trial.id == before.id]
         return kept[0] if kept else read[-1]
     return before
@@ -132,17 +132,17 @@ def choose(state: RunState, chosen: str, before: TrialState | None) -> TrialStat
 
 @contextmanager
 def open_screen(folder: Path, console: Console, keys: str = _KEYS) -> Iterator[tuple[Screen, Keys]]:
-    """Show the run of `folder` on the whole screen, which is as before when the context ends."""
+    """Show the run of `folder` full-screen; the context restores the screen at its end."""
     with (
         open_keys() as typed,
-        # No thread of its own: a run's workers are forked from the process that draws.
+        # No refresh thread: a run's workers are forked from this process.
         Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         yield Screen(folder, live, keys), typed
 
 
 def watch_to_the_end(folder: Path, console: Console) -> RunState | None:
-    """Show a run until it ends, and return how it ended; None if the viewer has seen enough."""
+    """Show a run until it ends, and return its final state; None if the viewer quits."""
     with open_screen(folder, console) as (screen, keys):
         while True:
             state = screen.update()
@@ -158,9 +158,9 @@ def watch_to_the_end(folder: Path, console: Console) -> RunState | None:
 def open_run_screen(
     folder: Path,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Tally], None]]]:
-    """Show a run of this process on the whole screen, which is as before when the context ends.
+    """Show a run of this process full-screen; the context restores the screen at its end.
 
-    Yields what keeps a line, to be printed afterwards, and what draws how the run stands.
+    Yields two functions: one stores a line to print afterwards, one draws the run's state.
     """
     console = Console(stderr=True)
     said: list[str] = []
@@ -172,7 +172,7 @@ def open_run_screen(
             def show(tally: Tally) -> None:
                 nonlocal drawn_s, state
                 for meaning in keys.wait(0) if state is not None else ():
-                    if meaning != "quit":  # Ctrl-C stops a run
+                    if meaning != "quit":  # here only Ctrl-C stops a run
                         assert state is not None
                         screen.press(meaning, state)
                         drawn_s = float("-inf")

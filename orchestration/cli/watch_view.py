@@ -1,6 +1,6 @@
-"""The live view as lines of text for a screen of any size, 80 by 24 and up.
+"""The live view as lines of text for a screen of any size from 80 by 24.
 
-Heights carry the meaning, colours repeat it: the picture reads the same without them.
+Heights carry the meaning and colours repeat it, so the view is readable without colours.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestration.watch.tally import clock_text, status_line
 
 _BLOCKS, _ASCII = "·▁▂▃▄▅▆▇█", ".1234567#"
 _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")
-# Okabe and Ito's colours, which colour-blind people can tell apart, on dark and light grounds.
+# Okabe and Ito's colours: distinct for colour-blind readers, on dark and light backgrounds.
 _STYLES = ("dim", *["#0072b2"] * 2, *["#56b4e9"] * 3, *["#e69f00"] * 2, "bold #d55e00")
 _MARKS = {"invalid": "bold #d55e00", "failed": "bold #d55e00", "warning": "#e69f00"}
 _MOST_TRIALS, _MOST_PORTS, _MOST_CHANGES, _MOST_REMARKS = 4, 6, 3, 3
@@ -62,7 +62,7 @@ def view(
 
 
 class _Drawn:
-    """The parts of the view, for one width and one set of characters."""
+    """Draws the parts of the view for one width and one character set."""
 
     def __init__(self, width: int, ascii_only: bool) -> None:
         self._width = width
@@ -72,7 +72,7 @@ class _Drawn:
         self._more = "~" if ascii_only else "…"
 
     def head(self, state: RunState) -> list[Text]:
-        """The run: how far, how long; how it ended."""
+        """The run: its progress, its duration, and how it ended."""
         line = Text(f"{state.name}: {status_line(state.tally, state.now_s)}", style="bold")
         if state.ended:
             line = Text(f"{state.name} {state.ended}: ", style="bold")
@@ -81,7 +81,7 @@ class _Drawn:
         return [line, self._bar(ended, state.tally.trials, self._width)]
 
     def trials(self, state: RunState, shown: TrialState | None) -> list[Text]:
-        """A line for each running trial, the one that is shown among them."""
+        """One line per running trial, including the shown one."""
         running = list(state.trials)
         if shown is not None and all(trial.id != shown.id for trial in running):
             running.append(shown)
@@ -95,20 +95,20 @@ class _Drawn:
         return [self._trial(trial, state, trial is shown, room) for trial in running]
 
     def fabric(self, trial: TrialState, room: int) -> list[Text]:
-        """The heat map, the fullest ports, the tuner, in at most `room` lines."""
+        """The heat map, the fullest ports and the tuner, in at most `room` lines."""
         assert trial.snapshot is not None
         figures = port_figures(trial.testbed, trial.snapshot)
         changes = self._tuner(trial, _MOST_CHANGES if room >= 22 else 1)
         changes = [self._marks(trial, figures), *changes]
         ports = min(_MOST_PORTS, max(0, (room - len(changes)) // 4 - 1))
         table = self._ports(trial, figures, ports) if ports else []
-        # Two lines to say what the map shows, an empty one under it.
+        # Three lines: two of legend, and an empty one below the map.
         left = room - len(changes) - len(table) - 3
         picture = self._map(trial.testbed, figures, max(2, left))
         return [*picture, Text(), *table, *changes]
 
     def remarks(self, state: RunState, shown: TrialState | None) -> list[Text]:
-        """What went wrong: in the trial that is shown, and in those before it."""
+        """Problems of the shown trial, and of earlier ones."""
         lines = []
         if shown is not None and shown.snapshot is not None:
             snapshot = shown.snapshot
@@ -182,7 +182,7 @@ class _Drawn:
             scale.append_text(self._cell(height))
         what = "port" if laid.cell_is_port else "device, its highest port"
         more = f"; {laid.left_out} devices do not fit" if laid.left_out else ""
-        # Readings begin some ns late: 1 ms, not 1000 us.
+        # Rounded because readings begin some ns late: print 1 ms, not 1000 us.
         window = format_duration(round(figures.window_ns, -4), 1)
         return [
             Text.assemble(
@@ -219,7 +219,7 @@ class _Drawn:
         return [*lines, *(Text(_columns(row, widths)) for row in rows)]
 
     def _marks(self, trial: TrialState, figures: PortFigures) -> Text:
-        """Marks and drops of all ports together."""
+        """Marks and drops summed over all ports."""
         assert trial.snapshot is not None
         marked, sent = _sum(figures.marked_packets), _sum(figures.sent_packets)
         share = f", {100 * marked / sent:.1f} % of those sent" if marked and sent else ""

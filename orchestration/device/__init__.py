@@ -1,1 +1,1 @@
-"""What runs on devices, and how they are reached."""
+"""The agent that runs on devices, and the controller's connection to it."""

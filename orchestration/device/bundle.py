@@ -1,7 +1,8 @@
-"""The agent's source as one program: modules that import each other from memory.
+"""Bundle the agent's source as one program: modules that import each other from memory.
 
-The device's Python is started with a few words on its command line, reads this program's length
-and then the program from standard input, and goes on reading requests. Nothing is written there.
+Python is started on the device with the short program STARTER on its command line. That reads the
+length of the bundle and the bundle from standard input; the agent then reads requests from there.
+Nothing is written to the device's disk.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 
 _AGENT = "orchestration.device.agent"
-# The agent's services by name: readers and senders stand with others of their kind.
+# The agent's services by name. Readers and senders are in the folders of their kind.
 SERVICES = {
     **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "state", "survey")},
     "incast": "traffic.drivers.host_frames",
@@ -29,7 +30,7 @@ _OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
 
 _ONE_AT_A_TIME = Lock()
 
-# All that stands on the device's command line.
+# The whole program on the device's command line.
 STARTER = (
     "import sys;s=sys.stdin.buffer;exec(compile(s.read(int(s.readline())),'closloop-agent','exec'))"
 )
@@ -54,7 +55,7 @@ main()
 
 def program(services: Iterable[str]) -> bytes:
     """Return what to send to `STARTER`: the agent with `services`, by name."""
-    # agents are started side by side, and Python 3.11 cannot parse in two threads at once:
+    # agents are started in parallel, and Python 3.11 cannot parse in two threads at once:
     # https://github.com/python/cpython/issues/106905
     with _ONE_AT_A_TIME:
         return _program(tuple(services))
@@ -68,7 +69,7 @@ def _program(services: tuple[str, ...]) -> bytes:
 
 
 def modules_of(services: Iterable[str]) -> list[str]:
-    """Return the modules of services. Raises ValueError for one that is not known."""
+    """Return the modules of services. Raises ValueError for an unknown service."""
     try:
         return [SERVICES[name] for name in services]
     except KeyError as error:
@@ -88,7 +89,7 @@ def sources_of(modules: Iterable[str]) -> dict[str, str]:
 
 
 def _imports(name: str, source: str) -> Iterator[str]:
-    # what stands at the top of a module, not what only type checkers or the controller import
+    # only imports at the top level of a module: others are for type checkers or the controller
     for statement in ast.parse(source).body:
         if isinstance(statement, ast.ImportFrom) and statement.module:
             module = statement.module
@@ -109,7 +110,7 @@ def _is_module(name: str) -> bool:
 
 
 def _literal(sources: dict[str, str]) -> str:
-    # a JSON object of strings is also a Python literal, and ASCII only
+    # a JSON object of strings is also a Python literal, in ASCII
     return json.dumps(sources)
 
 

@@ -1,6 +1,6 @@
-"""The controller's end of an agent: one connection a device, kept open, requests in a row.
+"""The controller's client of an agent: one open connection per device.
 
-`fleet.gather` asks several devices at once.
+`fleet.gather` queries several devices at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUDO = "sudo"
 
 
 class AgentClient:
-    """An agent on one device. Close it, whatever happens: the agent ends with the connection."""
+    """The agent on one device. Always close it: the agent ends with the connection."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class AgentClient:
         return self.result(self.post(op, **arguments), timeout_s)
 
     def poll(self) -> None:
-        """Take in what has arrived, without waiting: `events` has the new ones."""
+        """Process the messages that have arrived, without waiting; new events are in `events`."""
         while self._channel.recv_ready():
             self._take(self._channel.recv(_READ_BYTES))
 
@@ -154,7 +154,7 @@ class AgentClient:
         )
 
     def _ended(self) -> DeviceError:
-        """The channel is at its end: say why, by what the device said on standard error."""
+        """Return why the channel has ended, from the device's standard error."""
         said = b""
         with suppress(Exception):
             self._channel.settimeout(2.0)
@@ -179,7 +179,7 @@ def open_agents(
     services: Mapping[str, Sequence[str]],
     secrets: Secrets | None = None,
 ) -> tuple[dict[str, AgentClient], list[DeviceError]]:
-    """Start an agent on every device, side by side; return them by device, and what went wrong."""
+    """Start an agent on every device in parallel; return the agents by device, and the errors."""
 
     def start(access: Access) -> AgentClient:
         return AgentClient(access, known_hosts_file, services[access.device], secrets)

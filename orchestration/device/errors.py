@@ -1,4 +1,4 @@
-"""What goes wrong with one device, by name, and what to do about it."""
+"""Errors of one device, with its name and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _SHOWN = 300
 
 
 class DeviceError(ClosloopError):
-    """A device refuses, or answers badly. `device` names it; `what` is the message without it."""
+    """A device refuses a request or answers badly. `what` is the message without the name."""
 
     exit_code = 3
 
@@ -18,16 +18,16 @@ class DeviceError(ClosloopError):
         self.what = what
 
 
-class DeviceGone(DeviceError):  # noqa: N818 (names what is so, like Interrupted)
+class DeviceGone(DeviceError):  # noqa: N818 (names a state, like Interrupted)
     """The connection to a device is lost, or the device does not answer in time."""
 
 
 class LoginRefused(DeviceError):  # noqa: N818
-    """A device cannot be logged in to: its key is unknown, or ours or the user is refused."""
+    """Logging in failed: the host key is unknown, or the device refuses our key or user."""
 
 
 def printable(text: str | bytes) -> str:
-    """Return what a device said as one line that is safe to show: it is data, not instructions."""
+    """Return a device's output as one line that is safe to show on a terminal."""
     if isinstance(text, bytes):
         text = text.decode(errors="replace")
     shown = " ".join("".join(c if c.isprintable() else " " for c in text).split())
@@ -35,7 +35,7 @@ def printable(text: str | bytes) -> str:
 
 
 def unreadable(device: str, what: str, error: Exception) -> DeviceError:
-    """Return the error for something that a device's agent sends and nobody can read."""
+    """Return the error for an answer of an agent that cannot be decoded."""
     said = printable(f"{type(error).__name__}: {error}")
     remedy = "see whether something changes what its agent sends"
     return DeviceError(device, f"{what} cannot be read: {said}", remedy)

@@ -1,7 +1,7 @@
 """Ethtool requests (ioctl SIOCETHTOOL): offloads, features, drivers and statistics.
 
-Standard library only, Python 3.9, and nothing else of this project: used by the agents, the guest
-and Ansible's modules. Struct layouts: linux/ethtool.h. All raise OSError where the kernel refuses.
+Agents, the guest and the Ansible modules use it, so it imports only the standard library and runs
+on Python 3.9. Struct layouts: linux/ethtool.h. All functions raise OSError if the kernel refuses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GET_FEATURES, _SET_FEATURES, _FEATURE_WORDS = 0x3A, 0x3B, 4
 
 
 def ethtool(interface: str, request: bytes) -> bytes:
-    """Make one request and return what the kernel has made of it."""
+    """Make one request and return the buffer as the kernel has filled it."""
     data = ctypes.create_string_buffer(request, len(request))
     ask = struct.pack("16sP16x", interface.encode(), ctypes.addressof(data))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -32,33 +32,33 @@ def ethtool(interface: str, request: bytes) -> bytes:
 
 
 def offloads_on(interface: str) -> list[str]:
-    """Return the offloads that merge or split packets and are on."""
+    """Return the offloads that are on, of those that merge or split packets."""
     return [name for name, (get, _) in _OFFLOADS.items() if _value(interface, get)]
 
 
 def turn_off(interface: str, offload: str) -> None:
-    """Turn an offload off; a driver may keep it on all the same."""
+    """Turn an offload off. A driver may keep it on without an error."""
     _value(interface, _OFFLOADS[offload][1])
 
 
 def _value(interface: str, command: int) -> int:
-    """Ask or, with the same words, set to 0: struct ethtool_value."""
+    """Read a value, or set it to 0 with a command that sets: struct ethtool_value."""
     answer = ethtool(interface, struct.pack("=II", command, 0))
     return int(struct.unpack("=II", answer)[1])
 
 
 def features(interface: str) -> list[int]:
-    """Return the features asked for, as the kernel's blocks of bits."""
+    """Return the requested features, as the kernel's blocks of 32 bits."""
     head = struct.pack("=II", _GET_FEATURES, _FEATURE_WORDS)
     answer = ethtool(interface, head + bytes(16 * _FEATURE_WORDS))
-    # there may be fewer blocks than there is room for
+    # the kernel may have fewer blocks than fit the buffer
     (count,) = struct.unpack_from("=I", answer, 4)
     # struct ethtool_get_features_block: available, requested, active, never_changed
     return [struct.unpack_from("=4I", answer, 8 + 16 * n)[1] for n in range(count)]
 
 
 def set_features(interface: str, wanted: Sequence[int]) -> None:
-    """Ask for features; blocks that are not given stay as they are."""
+    """Request features. Blocks that are not given stay unchanged."""
     words = []
     for number, present in enumerate(features(interface)):
         want = wanted[number] if number < len(wanted) else present
@@ -69,7 +69,7 @@ def set_features(interface: str, wanted: Sequence[int]) -> None:
 
 
 def driver(interface: str) -> str:
-    """Return what the kernel calls an interface's driver, "" if it does not say."""
+    """Return the name of an interface's driver, or ""."""
     request = struct.pack("=I", _GET_DRIVER).ljust(_DRIVER_INFO_BYTES, b"\0")
     try:
         return _text(ethtool(interface, request)[4:36])

@@ -1,4 +1,4 @@
-"""A rack's agents, addressed together: one round takes as long as the slowest device."""
+"""Query all agents of a rack at once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Agent(Protocol):
         """Wait for its answer."""
 
     def poll(self) -> None:
-        """Take in answers that have arrived."""
+        """Process the messages that have arrived."""
 
     def close(self) -> None:
         """End the connection."""
@@ -50,9 +50,9 @@ class Clock:
 def gather(
     requests: Mapping[Key, tuple[Agent, Request]], timeout_s: float = ANSWER_TIMEOUT_S
 ) -> dict[Key, Any]:
-    """Post all requests, then wait for every answer: the answers, or DeviceErrors, in that order.
+    """Post all requests, then wait for every answer; return answers and DeviceErrors by key.
 
-    So a round takes as long as the slowest device.
+    A round takes as long as the slowest device.
     """
     posted: dict[Key, int] = {}
     answers: dict[Key, Any] = dict.fromkeys(requests)
@@ -70,7 +70,7 @@ def gather(
 
 
 def answered(answers: dict[Key, Any]) -> dict[Key, Any]:
-    """Return what `gather` has gathered. Raises the first DeviceError in it."""
+    """Return the answers of `gather`. Raises the first DeviceError among them."""
     for answer in answers.values():
         if isinstance(answer, DeviceError):
             raise answer
@@ -80,7 +80,7 @@ def answered(answers: dict[Key, Any]) -> dict[Key, Any]:
 def side_by_side(
     accesses: Iterable[Access], work: Callable[[Access], T]
 ) -> dict[str, T | DeviceError]:
-    """Do `work` for devices at the same time: what it returns, or its DeviceError, by device."""
+    """Do `work` for all devices in parallel; return results or DeviceErrors by device."""
 
     def attempt(access: Access) -> T | DeviceError:
         try:
@@ -112,10 +112,9 @@ class Fleet:
             agent.close()
 
     def ask(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Send `op` to the devices named, with each one's arguments; return the answers.
+        """Send `op` to the named devices, each with its own arguments; return the answers.
 
-        Every device is asked, and every answer waited for. Raises DeviceError for the first device
-        that failed.
+        Waits for the answers of all devices. Raises DeviceError for the first device that failed.
         """
         return self.exchange({device: (op, arguments) for device, arguments in requests.items()})
 
@@ -126,7 +125,7 @@ class Fleet:
         )
 
     def clocks(self) -> dict[str, Clock]:
-        """Measure every device's clock against this one: the best of some exchanges."""
+        """Measure every device's clock against the local one; the best of several exchanges."""
         best: dict[str, Clock] = {}
         for device, agent in self.agents.items():
             for _ in range(_CLOCK_ROUNDS):

@@ -1,7 +1,7 @@
-"""Routing netlink: messages, attributes, and a socket whose answers are awaited.
+"""Routing netlink: messages, attributes, and a socket that waits for answers.
 
-Standard library only, Python 3.9, and nothing else of this project: used by the agents, the guest
-and Ansible's modules. Struct layouts: linux/netlink.h, linux/rtnetlink.h.
+Agents, the guest and the Ansible modules use it, so it imports only the standard library and runs
+on Python 3.9. Struct layouts: linux/netlink.h, linux/rtnetlink.h.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ATTRIBUTE = struct.Struct("=HH")
 
 _RECEIVE_BYTES = 1 << 18
 _TIMEOUT_S = 10.0
-# Acknowledgements of one batch must fit the socket's receive buffer.
+# The acknowledgements of one batch must fit into the socket's receive buffer.
 _BATCH = 64
 _DUMP_TRIES = 8
 
@@ -45,7 +45,7 @@ def route_socket() -> socket.socket:
 
 
 class RouteSocket:
-    """A routing netlink socket. One request or dump at a time; answers are awaited."""
+    """A routing netlink socket that waits for the answers to each request or dump."""
 
     def __init__(self) -> None:
         self._socket = route_socket()
@@ -64,16 +64,16 @@ class RouteSocket:
         self._socket.close()
 
     def request(self, requests: Sequence[bytes]) -> None:
-        """Have all requests done, in order. Raises OSError for the first one that failed.
+        """Send all requests, in order. Raises OSError for the first one that failed.
 
-        The others are tried all the same. The error's text is the kernel's own where it gives one.
+        The others are sent all the same. The error has the kernel's own text where there is one.
         """
         for error in self.answers(requests):
             if error is not None:
                 raise error
 
     def answers(self, requests: Sequence[bytes]) -> list[OSError | None]:
-        """Have all requests done, in order; return each one's error, or None."""
+        """Send all requests, in order; return the error of each, or None."""
         result: list[OSError | None] = []
         for start in range(0, len(requests), _BATCH):
             batch = requests[start : start + _BATCH]
@@ -88,7 +88,7 @@ class RouteSocket:
             found: dict[int, OSError | None] = {}
             while len(found) < len(batch):
                 for kind, flags, number, payload in self._receive():
-                    # answers to a request given up earlier have lower numbers
+                    # lower numbers belong to requests that were abandoned
                     if kind == NLMSG_ERROR and first <= number < first + len(batch):
                         found[number] = _error(flags, payload)
             result.extend(found[first + place] for place in range(len(batch)))
@@ -97,7 +97,7 @@ class RouteSocket:
     def dump(self, request: bytes) -> list[tuple[int, bytes]]:
         """Return all messages that answer a dump request, as (type, payload).
 
-        A dump that was disturbed by a change is asked for again.
+        A dump that a change has interrupted is repeated.
         """
         for _ in range(_DUMP_TRIES):
             messages, disturbed = self._dump(request)
@@ -130,7 +130,7 @@ class RouteSocket:
 
 
 def messages(data: bytes | memoryview) -> list[tuple[int, int, int, bytes]]:
-    """Return the messages in what was received: (type, flags, number, payload)."""
+    """Return the messages in the received bytes: (type, flags, number, payload)."""
     result, at = [], 0
     while at + HEADER.size <= len(data):
         length, kind, flags, number, _ = HEADER.unpack_from(data, at)
@@ -147,11 +147,11 @@ def _stamped(message: bytes, flags: int, number: int) -> bytes:
 
 
 def refusal(flags: int, payload: bytes) -> tuple[int, str]:
-    """Return the error number of an NLMSG_ERROR, 0 if there is none, and the kernel's own words."""
+    """Return the error number of an NLMSG_ERROR (0 for success) and the kernel's own text."""
     code = -int(struct.unpack_from("=i", payload)[0])
     if not code or not flags & _NLM_F_ACK_TLVS:
         return code, ""
-    # with NETLINK_CAP_ACK the answer repeats the request's header only
+    # with NETLINK_CAP_ACK the answer repeats only the header of the request
     inner = struct.unpack_from("=I", payload, 4)[0]
     at = 4 + (HEADER.size if flags & _NLM_F_CAPPED else (inner + 3) & ~3)
     said = attributes(payload, at).get(_NLMSGERR_ATTR_MSG, b"")
@@ -165,7 +165,7 @@ def _error(flags: int, payload: bytes) -> OSError | None:
 
 
 def message(kind: int, body: bytes, flags: int = 0) -> bytes:
-    """Return a netlink message of a type; `RouteSocket` adds number and the flags it needs."""
+    """Return a netlink message; `RouteSocket` adds the number and the flags it needs."""
     return HEADER.pack(HEADER.size + len(body), kind, flags, 0, 0) + body
 
 
@@ -176,7 +176,7 @@ def attribute(kind: int, payload: bytes) -> bytes:
 
 
 def attributes(payload: bytes, at: int = 0) -> dict[int, bytes]:
-    """Return the attributes from an offset on, by type; flags are taken off the type."""
+    """Return the attributes from an offset on, by type without its flag bits."""
     result = {}
     while at + 4 <= len(payload):
         length, kind = _ATTRIBUTE.unpack_from(payload, at)
@@ -188,7 +188,7 @@ def attributes(payload: bytes, at: int = 0) -> dict[int, bytes]:
 
 
 def interface_index(name: str) -> int:
-    """Return an interface's index. Raises OSError that names it."""
+    """Return an interface's index. Raises OSError with the interface's name."""
     try:
         return socket.if_nametoindex(name)
     except OSError:

@@ -1,8 +1,8 @@
-"""Queueing disciplines over netlink: requests that set them, and what the kernel says of them.
+"""Queueing disciplines over netlink: encode requests, decode the kernel's answers.
 
-Standard library only, Python 3.9: guests, agents on a rack's switches and Ansible's modules use the
-same encoding. pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests are built
-here (struct layouts: linux/pkt_sched.h).
+Guests, agents on switches and the Ansible modules use it, so it imports only the standard library
+and runs on Python 3.9. pyroute2 has no RED encoder and packs tbf's rate into 32 bits, so requests
+are built here (struct layouts: linux/pkt_sched.h).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ INGRESS_BLOCK = 0xFFFFFFF2  # clsact's ingress hook (TC_H_CLSACT | TC_H_MIN_INGR
 # Handles of a port's qdiscs, from the root down. Of several classes, the first has LEAF_HANDLE.
 NETEM_HANDLE, TBF_HANDLE, LEAF_HANDLE, ETS_HANDLE = 0x10000, 0x20000, 0x30000, 0x80000
 
-# The IPv4 type of service of each traffic class, by number, and the priority that a router gives
-# such a packet (rt_tos2priority, include/net/route.h). The two ECN bits are no part of either.
+# The IPv4 type of service of each traffic class, and the priority that a router gives such a packet
+# (rt_tos2priority, include/net/route.h). The two ECN bits are not included.
 CLASS_TOS = (0x00, 0x08, 0x10, 0x18)
 CLASS_PRIORITIES = (0, 2, 6, 4)
 _PRIORITIES = 16
@@ -69,7 +69,7 @@ def tc_message(
 def qdisc(
     ifindex: int, handle: int, parent: int, kind: str, options: bytes, *, nested: bool = False
 ) -> bytes:
-    """Add a qdisc with its options as the kernel has them."""
+    """Add a qdisc with encoded options."""
     attrs = attribute(_TCA_KIND, kind.encode() + b"\0")
     if options:
         attrs += attribute(_TCA_OPTIONS | (NESTED if nested else 0), options)
@@ -77,17 +77,17 @@ def qdisc(
 
 
 def leaf_handle(klass: int) -> int:
-    """Return the handle of a traffic class's RED; `klass` is 0 where a port has one queue."""
+    """Return the handle of a traffic class's RED; `klass` is 0 for a port with one queue."""
     return LEAF_HANDLE + klass * 0x10000
 
 
 def leaf_parent(klass: int, queues: int) -> int:
-    """Return what a class's RED hangs from on a port of so many queues: the shaper, or a band."""
+    """Return the parent of a class's RED: the shaper on a port with one queue, else a band."""
     return ETS_HANDLE + 1 + klass if queues > 1 else TBF_HANDLE + 1
 
 
 def netem(ifindex: int, handle: int, parent: int, delay_ns: int) -> bytes:
-    """Add a pure delay. Its packet limit is out of the way: the queue that counts comes after."""
+    """Add a pure delay, with a packet limit that is never reached: the queue proper comes after."""
     limit = 10_000_000
     qopt = struct.pack("=IIIIII", 0, limit, 0, 0, 0, 0)
     latency64 = attribute(10, struct.pack("=q", delay_ns))
@@ -99,12 +99,12 @@ def tbf(
 ) -> bytes:
     """Add a shaper at line rate with a bucket of `bucket_bytes`.
 
-    The rate is sent as 64 bits (TCA_TBF_RATE64), hence exact above 34 Gbit/s. `framing_bytes` are
-    charged for each packet: what a wire carries besides the frame.
+    The rate is sent as 64 bits (TCA_TBF_RATE64), so it is exact above 34 Gbit/s. `framing_bytes`
+    are charged per packet for what a wire carries besides the frame.
     """
     rate = rate_bps // 8
     ratespec = struct.pack("=BBHhHI", 0, 1, framing_bytes, 0, 0, min(rate, 0xFFFFFFFF))
-    # limit: only the default child's, which a leaf replaces at once
+    # this limit applies only to the default child, which a leaf replaces at once
     qopt = ratespec + b"\0" * 12 + struct.pack("=III", 10 * bucket_bytes, 0, 0)
     options = attribute(_TBF_PARMS, qopt) + attribute(_TBF_BURST, struct.pack("=I", bucket_bytes))
     if rate > 0xFFFFFFFF:
@@ -113,7 +113,7 @@ def tbf(
 
 
 def tbf_rate(options: dict[int, bytes]) -> int:
-    """Return a shaper's rate in bytes/s from its options' attributes."""
+    """Return a shaper's rate in bytes/s from the attributes of its options."""
     if _TBF_RATE64 in options:
         return int(struct.unpack("=Q", options[_TBF_RATE64])[0])
     return int(struct.unpack_from("=I", options[_TBF_PARMS], 8)[0])
@@ -122,10 +122,10 @@ def tbf_rate(options: dict[int, bytes]) -> int:
 def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
     """Add per-flow round robin without pacing: how a NIC serves its send queues.
 
-    One band for all priorities: Linux would give flows of some traffic classes nine times the share
-    of others, by the priority that comes with their type of service. It is band 0, where Linux 7.3
-    puts a flow that begins until it has looked at its priority: in any other, that flow would wait
-    for the end of the band's turn, 192 KB.
+    All priorities share one band. Otherwise Linux would give some traffic classes nine times the
+    share of others, because a packet's type of service sets its priority. The band is 0: Linux 7.3
+    puts a new flow there until it has read the flow's priority. With any other band, a new flow
+    would wait for the end of that band's turn, 192 KB.
     """
     bands = 3
     options = (
@@ -140,9 +140,9 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
 def ets(ifindex: int, handle: int, parent: int, weights: Sequence[int], frame_bytes: int) -> bytes:
     """Add deficit weighted round robin (sch_ets) between bands, one for each traffic class.
 
-    A round serves each band a whole number of times its weight in bytes, the smallest share a full
-    frame of `frame_bytes` at least, so that no band has to save for a frame over rounds. Packets of
-    priorities that no class has go to the first band.
+    A band's share of a round is proportional to its weight. The smallest share is at least a full
+    frame of `frame_bytes`, so that no band needs several rounds for one frame. Packets whose
+    priority belongs to no class go to the first band.
     """
     scale = -(-frame_bytes // min(weights))
     bands = [0] * _PRIORITIES
@@ -167,34 +167,34 @@ def red(
     max_p: int,
     limit_bytes: int,
 ) -> bytes:
-    """Add RED that marks on the instantaneous queue (EWMA weight 1); drop only above the limit.
+    """Add RED that marks by the instantaneous queue (EWMA weight 1) and drops only above the limit.
 
     `max_p` is the kernel's 32-bit probability (`orchestration.model.red_law.red_max_p`).
 
-    `nodrop`: a packet that cannot carry a mark is queued, whatever the thresholds say (red_enqueue,
-    net/sched/sch_red.c), and neither marked nor dropped below the limit.
+    With the flag `nodrop`, a packet that cannot carry a mark is neither marked nor dropped below
+    the limit (red_enqueue, net/sched/sch_red.c).
     """
     wanted = _marking(kmin_bytes, kmax_bytes, max_p, limit_bytes)
     return red_request(ifindex, handle, parent, wanted, ADD)
 
 
-# Where `red_change` has kmin, kmax and the probability, in 32-bit words.
+# Offsets of kmin, kmax and the probability in a message of `red_change`, in 32-bit words.
 RED_CHANGE_WORDS = (14, 15, 83)
 
 
 def red_change(
     ifindex: int, handle: int, parent: int, kmin_bytes: int, kmax_bytes: int, max_p: int
 ) -> bytes:
-    """Change thresholds and keep everything queued. The byte limit stays the inner queue's."""
+    """Change the thresholds and keep all queued packets and the byte limit of the inner queue."""
     return red_request(ifindex, handle, parent, _marking(kmin_bytes, kmax_bytes, max_p, 0))
 
 
 class Red(NamedTuple):
-    """RED's parameters as the kernel has them (struct tc_red_qopt).
+    """RED's parameters in the kernel's form (struct tc_red_qopt).
 
     `max_p` is the 32-bit probability. `flags` are ECN 1, harddrop 2, adaptive 4, nodrop 8; `known`
-    are those that this kernel knows. `limit_bytes` reads 0 after a change that left the inner queue
-    alone; the inner queue's own bound is then the earlier one.
+    are those that this kernel supports. `limit_bytes` reads 0 after a change that kept the inner
+    queue; that queue then still has its earlier limit.
     """
 
     limit_bytes: int
@@ -219,10 +219,10 @@ def red_request(
 ) -> bytes:
     """Change a RED to all the given parameters.
 
-    With `limit_bytes` 0 everything queued and the inner queue stay; any other value purges it and
-    makes a new inner queue of that bound (__red_change, net/sched/sch_red.c).
+    With `limit_bytes` 0 the inner queue and its packets stay. Any other value purges it and creates
+    a new inner queue with that limit (__red_change, net/sched/sch_red.c).
     """
-    # kernels before 5.7 have the flags among the parameters
+    # kernels before 5.7 expect the flags among the parameters
     parameters = _RED_QOPT.pack(*red[:6], 0 if red.known else red.flags)
     options = (
         attribute(_RED_PARMS, parameters)
@@ -247,11 +247,11 @@ def red_parameters(options: bytes) -> Red:
 
 
 def _idle_table(wlog: int, scell_log: int) -> bytes:
-    """Return how far the average decays in idle time, as shifts for 256 cells of time.
+    """Return the decay of the average during idle time, as shifts for 256 time cells.
 
-    The kernel does not tell the table it has. With weight 1 an idle queue counts as empty at once.
-    Otherwise tc (tc_red_eval_idle_damping) makes the shift grow linearly with time, to reach 31
-    between the 256th and the 512th cell: the middle is taken.
+    The kernel does not report its table. With weight 1 an idle queue counts as empty at once.
+    Otherwise tc (tc_red_eval_idle_damping) lets the shift grow linearly with time, so that it
+    reaches 31 between cells 256 and 512; this table uses the middle.
     """
     if wlog == 0 and scell_log == 0:
         return bytes([31]) * 256
@@ -261,8 +261,8 @@ def _idle_table(wlog: int, scell_log: int) -> bytes:
 def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
     """Return the requests that build a port's qdiscs, from `parent` down.
 
-    `wanted` may have a `shaper` (the words of `tbf`), below it `fair` queueing or `reds` (the words
-    of `red`), and for several of these `weights` and `frame_bytes` (the words of `ets`).
+    `wanted` may have a `shaper` (the arguments of `tbf`) and, below it, `fair` queueing or `reds`
+    (the arguments of `red`). Several reds need `weights` and `frame_bytes` (see `ets`).
     """
     requests = []
     if wanted.get("shaper"):
@@ -287,7 +287,7 @@ def clsact(ifindex: int) -> bytes:
 
 
 def drop_arrivals(ifindex: int) -> bytes:
-    """Drop every packet that arrives: the far end of a cut cable."""
+    """Drop every packet that arrives, as at the far end of a cut cable."""
     gact = struct.pack("=IIiii", 0, 0, 2, 0, 0)  # TC_ACT_SHOT
     action = attribute(1, b"gact\0") + attribute(2, attribute(2, gact))
     options = attribute(2, attribute(1, action))  # TCA_MATCHALL_ACT
@@ -326,7 +326,7 @@ class Qdisc(NamedTuple):
 def qdiscs(route: RouteSocket, *, invisible: bool = False) -> list[Qdisc]:
     """Return all qdiscs of the namespace, interface by interface.
 
-    With `invisible` also those that the kernel hides, like RED's inner queue.
+    With `invisible`, include those that the kernel hides, such as RED's inner queue.
     """
     asked = attribute(_TCA_DUMP_INVISIBLE, b"") if invisible else b""
     found = route.dump(tc_message(RTM_GETQDISC, 0, attrs=asked))
@@ -334,7 +334,7 @@ def qdiscs(route: RouteSocket, *, invisible: bool = False) -> list[Qdisc]:
 
 
 def qdisc_of(payload: bytes) -> Qdisc:
-    """Decode a message that tells of a qdisc, or asks for one, without the message's header."""
+    """Decode a message about a qdisc, given without its header."""
     _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     found = attributes(payload, _TCMSG.size)
     stats = attributes(found.get(_TCA_STATS2, b""))

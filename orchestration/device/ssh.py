@@ -1,6 +1,6 @@
-"""Logging in to devices with Fabric: host keys are verified, errors name the device and the remedy.
+"""Log in to devices with Fabric. Host keys are verified; errors name the device and the remedy.
 
-A user's `~/.ssh/config` counts (jump hosts, keys), and so does a running ssh-agent.
+The user's `~/.ssh/config` (jump hosts, keys) and a running ssh-agent are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEEPALIVE_S = 5
 
 @dataclass(frozen=True)
 class Secrets:
-    """Passwords of the devices' users and of their sudo. Never shown, nor written anywhere."""
+    """Login and sudo passwords of the devices. They are never shown or written to a file."""
 
     login: str = ""
     become: str = ""

@@ -1,4 +1,4 @@
-"""The fabric as an environment to learn in: PettingZoo's `ParallelEnv`, and Gymnasium's `Env`.
+"""The fabric as a learning environment: PettingZoo's `ParallelEnv`, and Gymnasium's `Env`.
 
 They need the extra `learn`: `pip install 'closloop[learn]'`.
 """

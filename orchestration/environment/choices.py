@@ -1,4 +1,4 @@
-"""What an agent chooses from and where: settings of a knob, at each target of the knob's scope."""
+"""The choices of an agent: settings of a knob, at each target of the knob's scope."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ LEVELS = 8
 
 
 class Choices(Protocol):
-    """Settings to choose from, by number."""
+    """Settings that can be chosen by number."""
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of settings."""
 
     def settings(self, targets: Ints, choice: Ints) -> Change:
-        """Return the change that gives `targets` the settings `choice`, both of one shape."""
+        """Return the change that gives `targets` the settings `choice`, both of the same shape."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings of a knob, arrays of shape (actions,) by column."""
+    """Settings of a knob: one array of shape (actions,) for each column."""
 
     knob: Knob
     values: Mapping[str, NDArray[Any]]
@@ -40,14 +40,14 @@ class Grid:
         return len(next(iter(self.values.values())))
 
     def settings(self, targets: Ints, choice: Ints) -> Change:
-        """Return the change that gives `targets` the settings `choice`, both of one shape."""
+        """Return the change that gives `targets` the settings `choice`, both of the same shape."""
         return self.knob.change(targets, *(self.values[name][choice] for name in self.values))
 
 
 def grid(knob: Knob, testbed: Testbed, levels: int = LEVELS) -> Grid:
-    """Return `levels` values of each column within its bounds, in all possible combinations.
+    """Return `levels` values of each column within its bounds, in all combinations.
 
-    Shares are spread evenly, anything else by equal factors.
+    Shares are spaced evenly, other values by equal factors.
     """
     capacity = None if knob.capacity is None else int(knob.capacity(testbed).min())
     columns = [_levels(column, capacity, levels) for column in knob.columns]
@@ -72,7 +72,7 @@ def _levels(column: Column, capacity: int | None, levels: int) -> list[float]:
 
 
 def knob_named(name: str) -> Knob:
-    """Return a knob. Raises InputError for one that is not declared, or that has no agents."""
+    """Return a knob. Raises InputError if it is not declared, or has no agents."""
     if name not in KNOBS:
         raise InputError.single("knob", f"{name!r} is not declared", f"use {', '.join(KNOBS)}")
     if KNOBS[name].scope not in ("queue", "switch"):
@@ -85,7 +85,7 @@ def knob_named(name: str) -> Knob:
 
 
 class Agents:
-    """Who decides: each queue, or each switch for all of its queues."""
+    """The agents: each queue is one, or each switch for all of its queues."""
 
     def __init__(self, testbed: Testbed, scope: Scope) -> None:
         self._switch: Ints | None = None
@@ -95,7 +95,7 @@ class Agents:
             self._queues = np.bincount(self._switch, minlength=len(place))
 
     def of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values of queues, by row, as those of agents: a switch has its queues' mean."""
+        """Convert values of queues to values of agents: a switch gets the mean of its queues."""
         if self._switch is None:
             return values
         sums = np.zeros((len(self._queues), *values.shape[1:]))

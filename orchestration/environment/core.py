@@ -1,4 +1,4 @@
-"""What both views of the environment share: arrays over all queues in, and out."""
+"""The part that both environments share: arrays over all queues in and out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tuners.ecn.templates import graphcc_templates
 # (reading, utilisation of every queue's port 0..1) -> reward of every queue, shapes (queues,).
 Reward = Callable[[Observation, Floats], Floats]
 
-# Features are shares and logarithms: 2 is a queue of a gigabyte, or twice the line rate.
+# Features are shares and logarithms: 2 means a queue of a gigabyte, or twice the line rate.
 FEATURE_LIMIT = 2.0
 
 
@@ -48,13 +48,13 @@ def default_reward(reading: Observation, utilisation: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Settings:
-    """What an environment is made of; the defaults are GraphCC's actions and ACC's observations.
+    """The settings of an environment; the defaults are GraphCC's actions and ACC's observations.
 
     Agents turn `knob`, each at one target of its scope: a queue, or a switch, which sees the mean
-    of its queues. `templates` are what an action chooses from; for another knob than ECN, by
-    default a grid within its bounds. `features` are names of `tuners.ecn.features`, shown of the
-    last `history` readings. `reward` is a function of a reading. `start` is the tuner whose first
-    setting an episode begins with, and targets that no agent decides on stay at.
+    of its queues. An action chooses from `templates`; for a knob other than ECN, the default is a
+    grid within its bounds. `features` are names of `tuners.ecn.features`, given for the last
+    `history` readings. `reward` is a function of a reading. `start` is the tuner whose initial
+    setup starts an episode; targets that no agent decides on keep it.
     """
 
     knob: str = ECN.name
@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step came to. Arrays have a row an agent, those of the reading a row a queue."""
+    """The result of a step. Arrays have a row per agent, those of the reading a row per queue."""
 
     features: NDArray[np.float32]
     rewards: Floats
@@ -78,7 +78,7 @@ class Step:
 
 
 class FabricEpisodes:
-    """Episodes on a fabric, one after the other. Nothing runs before `reset` or after `close`."""
+    """Episodes on a fabric, one after another. Nothing runs before `reset` or after `close`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class FabricEpisodes:
         self._backend = wiring.backend(self._source.backend)
         self._settings = settings
         self._episode: Episode | None = None
-        # A rack's clock is the world's.
+        # A rack runs in real time.
         self.deterministic = self._source.backend != "hardware"
         self.testbed = self._source.testbed
         knob = self._knob = knob_named(settings.knob)
@@ -110,10 +110,10 @@ class FabricEpisodes:
         self.width = self._new_window().width
 
     def reset(self, seed: int | None) -> Step:
-        """Start an episode and return its first reading, with rewards of no meaning.
+        """Start an episode and return its first reading; the rewards mean nothing yet.
 
-        With `seed`, the sequence of episodes begins anew. Raises NotReadyError if the backend
-        cannot run here and TrialError if the trial fails.
+        With `seed`, the sequence of episodes starts again. Raises NotReadyError if the backend
+        cannot run here, and TrialError if the trial fails.
         """
         self.close()
         if seed is not None:
@@ -143,7 +143,7 @@ class FabricEpisodes:
         return step
 
     def step(self, agents: Ints, choice: Ints) -> Step:
-        """Give `agents` the templates `choice`, both of one shape; let one period pass."""
+        """Give `agents` the templates `choice`, both of the same shape; let one period pass."""
         if self._episode is None:
             raise InputError.single("step", "no episode is running", "call reset first")
         if len(choice) and not (choice.min() >= 0 and choice.max() < len(self.templates)):
@@ -167,7 +167,7 @@ class FabricEpisodes:
     def _take(self, ask: Callable[[], Observation | Ended]) -> Step:
         try:
             said = ask()
-        except BaseException:  # Ctrl-C while it waits, too
+        except BaseException:  # also when Ctrl-C interrupts the wait
             self.close()
             raise
         self._decisions_left -= 1
@@ -186,7 +186,7 @@ class FabricEpisodes:
         return Step(self._agents.of(features), rewards, terminated, truncated, said, infos)
 
     def _infos(self, reading: Observation, utilisation: Floats) -> dict[str, NDArray[Any]]:
-        """Return a reading by name, one entry an agent."""
+        """Return the reading's values by name, one entry per agent."""
         times = {"age_ns": reading.age_ns, "taken_ns": reading.taken_ns}
         known = {name: values for name, values in times.items() if values is not None}
         of_queues = {**known, **reading.values, "utilisation": utilisation}
@@ -202,7 +202,7 @@ class FabricEpisodes:
 def last_reading(record: TrialRecord, before: Observation | None, testbed: Testbed) -> Observation:
     """Return the last sample of a trial that ended before its next decision, as a reading.
 
-    What samples do not hold (the flow table) is as it was `before`.
+    Values that samples lack (the flow table) are those of `before`.
     """
     ports, queues = record.ports, len(record.ports["qlen_bytes"][0])
     since = ports.t_ns > (before.t_ns if before else -1)
@@ -218,7 +218,7 @@ def last_reading(record: TrialRecord, before: Observation | None, testbed: Testb
 
 
 def _last(knob: Knob, changes: ChangeRecords, testbed: Testbed) -> dict[str, NDArray[Any]]:
-    """Return what each target of a knob was set to last: changes stand in the order of time."""
+    """Return the last setting of each target of a knob; changes are ordered by time."""
     columns = {}
     for column in knob.columns:
         values = np.zeros(len(targets(testbed, knob.scope)), dtype=column.dtype)

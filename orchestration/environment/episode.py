@@ -1,7 +1,7 @@
-"""One trial that is stepped from outside: the backend runs in a thread, and waits at each decision.
+"""Lets a caller step one trial: the backend runs in a thread, and waits at each decision.
 
-A thread and not a process: observations and actions change hands without being copied, and a
-guest dies with the thread that started it, so that nothing outlives the process of the environment.
+A thread, not a process: observations and actions are passed without copies. A guest dies with the
+thread that started it, so nothing outlives the environment's process.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tuners.base import BaseTuner
 
 
 class _Closed(BaseException):
-    """Unwinds the backend when nobody steps the episode any more."""
+    """Unwinds the backend when the episode is closed."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The trial has ended by itself: every flow has."""
+    """The trial ended by itself, because every flow ended."""
 
     record: TrialRecord
 
 
 class Episode:
-    """A running trial. Close it; one that is dropped, or left at exit, closes itself."""
+    """A running trial. Close it; if it is dropped, or left open at exit, it closes itself."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Episode:
     ) -> None:
         """Start the trial with `start`; `observes` and `knobs` are as in `Tuner`."""
         self._bridge = _Bridge(start, observes, knobs)
-        # Neither the thread nor the finalizer holds on to this object: it can be dropped.
+        # Neither the thread nor the finalizer references this object, so that it can be dropped.
         thread = threading.Thread(
             target=_run,
             args=(backend, trial, testbed, schedule, self._bridge),
@@ -58,7 +58,7 @@ class Episode:
         thread.start()
 
     def first(self) -> Observation | Ended:
-        """Return the first reading that a decision is due on. Raises what the backend raises."""
+        """Return the first reading that needs a decision. Raises what the backend raises."""
         return self._next()
 
     def step(self, action: Action) -> Observation | Ended:
@@ -67,7 +67,7 @@ class Episode:
         return self._next()
 
     def close(self) -> None:
-        """End the trial where it is. Nothing of it runs when this returns."""
+        """End the trial at once. When this returns, nothing of it runs."""
         self._finalizer()
 
     def _next(self) -> Observation | Ended:
@@ -78,7 +78,7 @@ class Episode:
 
 
 class _Bridge(BaseTuner):
-    """The backend's tuner: hands each reading to the stepping thread and waits for its answer."""
+    """The backend's tuner: passes each reading to the stepping thread and waits for its answer."""
 
     def __init__(self, start: Setup, observes: Collection[str], knobs: Collection[str]) -> None:
         self.observes, self.knobs = observes, knobs
@@ -88,7 +88,7 @@ class _Bridge(BaseTuner):
         self._start = start
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Return what to start from."""
+        """Return the initial setup."""
         return self._start
 
     def act(self, observation: Observation) -> Action:
@@ -100,7 +100,7 @@ class _Bridge(BaseTuner):
         return action
 
     def progress(self, t_ns: int, end_ns: int) -> None:
-        """Let the backend go on unless the episode was closed."""
+        """Let the backend continue unless the episode was closed."""
         if self.closed:
             raise _Closed
 
@@ -121,6 +121,6 @@ def _run(
 def _close(bridge: _Bridge, thread: threading.Thread) -> None:
     bridge.closed = True
     bridge.actions.put(None)
-    # Garbage may be collected in the trial's own thread, which then ends at its next decision.
+    # Garbage may be collected in the trial's own thread, which ends at its next decision.
     if thread is not threading.current_thread():
         thread.join()

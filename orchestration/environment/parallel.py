@@ -1,4 +1,4 @@
-"""The fabric as a PettingZoo `ParallelEnv`: one switch queue an agent."""
+"""The fabric as a PettingZoo `ParallelEnv`: each switch queue is an agent."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Features = NDArray[np.float32]
 class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc]  # untyped
     """Every switch queue is an agent, named by its label, and chooses its ECN setting.
 
-    With another knob in the settings, its targets are the agents, and choose its setting.
+    With another knob in the settings, the knob's targets are the agents and choose its setting.
 
-    An observation is the queue's features, shape (history x features,), the newest first; an action
-    is the number of a template. `step` lets one action period pass. All agents end together:
-    truncated at the trial's duration, terminated when every flow has ended. Infos hold the queue's
-    raw readings, counters cumulative, and `t_ns`.
+    An observation has the queue's features, shape (history x features,), newest first. An action is
+    the number of a template. `step` lets one action period pass. All agents end together: truncated
+    at the trial's duration, terminated when every flow has ended. Infos hold the queue's raw
+    readings, with cumulative counters, and `t_ns`.
     """
 
     metadata = {"name": "closloop_fabric_v0", "render_modes": []}  # noqa: RUF012 (the API's form)
@@ -47,8 +47,8 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
     ) -> None:
         """Prepare episodes of a campaign file's cells in turn, or of one trial.
 
-        `backend` stands in for the file's own. `seed` is where traffic's seeds come from until
-        `reset` is given another; they are never those of a campaign's trials. Raises InputError.
+        `backend` overrides the file's own. Traffic's seeds are derived from `seed` until `reset`
+        gets another; they are never those of a campaign's trials. Raises InputError.
         """
         self._episodes = FabricEpisodes(source, backend, seed, settings)
         labels = self._episodes.labels
@@ -73,7 +73,7 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Features], dict[str, dict[str, Any]]]:
-        """Start an episode; return observations and infos. `options` mean nothing."""
+        """Start an episode; return observations and infos. `options` are ignored."""
         step = self._episodes.reset(seed)
         self.agents = list(self.possible_agents)
         return self._by_agent(step.features), self._infos(step)
@@ -87,7 +87,7 @@ class FabricParallelEnv(ParallelEnv[str, Features, int]):  # type: ignore[misc] 
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        """Apply an action for every agent, let one period pass, return what came of it.
+        """Apply one action per agent, let one period pass, and return the results.
 
         Raises InputError if an agent has no action, or an action no agent.
         """

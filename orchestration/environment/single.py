@@ -24,12 +24,12 @@ Features = NDArray[np.float32]
 
 
 class FabricEnv(gymnasium.Env[Features, Any]):
-    """One agent chooses the ECN settings: of every queue, or with `queue` of that one.
+    """One agent chooses the ECN settings of every queue, or, with `queue`, of that queue.
 
-    For all queues an observation has shape (queues, history x features), an action has a template's
-    number for each queue, in the order of `Testbed.queues`, and the reward is the queues' mean.
-    For one queue an observation has shape (history x features,), an action is one number, and all
-    other queues stay at the setting to start from. Episodes end as in `FabricParallelEnv`.
+    For all queues, an observation has shape (queues, history x features), an action has the number
+    of a template for each queue, in the order of `Testbed.queues`, and the reward is the queues'
+    mean. For one queue, an observation has shape (history x features,), an action is one number,
+    and all other queues keep their initial setting. Episodes end as in `FabricParallelEnv`.
     """
 
     metadata = {"render_modes": []}  # noqa: RUF012 (the API's form)
@@ -83,13 +83,13 @@ class FabricEnv(gymnasium.Env[Features, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Features, dict[str, Any]]:
-        """Start an episode; return observation and info. `options` mean nothing."""
+        """Start an episode; return observation and info. `options` are ignored."""
         super().reset(seed=seed)
         step = self._episodes.reset(seed)
         return step.features[self._rows], self._info(step)
 
     def step(self, action: Any) -> tuple[Features, float, bool, bool, dict[str, Any]]:
-        """Apply an action, let one period pass; return what came of it."""
+        """Apply an action, let one period pass, and return the results."""
         choice = np.asarray(action, dtype=np.int64).reshape(self._queues.shape)
         step = self._episodes.step(self._queues, choice)
         reward = float(np.mean(step.rewards[self._rows]))

@@ -1,4 +1,4 @@
-"""Where episodes come from: a campaign's cells, or one trial, with traffic of training seeds."""
+"""The source of episodes: a campaign's cells, or one trial, with traffic from training seeds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from orchestration.model.trial import BackendName, Scalar, TrialSpec
 class EpisodeSource:
     """Trials to learn on, in an order that follows from a seed.
 
-    Of a campaign every cell is taken in turn; its tuners do not matter. An episode ends with the
-    trial's duration: there is no drain time.
+    A campaign's cells are taken in turn; its tuners are ignored. An episode ends with the trial's
+    duration: there is no drain time.
     """
 
     def __init__(
         self, source: str | Path | TrialSpec, backend: BackendName | None, seed: int
     ) -> None:
-        """Read `source`. Raises InputError for a faulty one, and for cells of several fabrics."""
+        """Read `source`. Raises InputError if it is faulty, or if its cells' fabrics differ."""
         where = source.campaign if isinstance(source, TrialSpec) else str(source)
         trials = _trials(source, backend)
         self._trials = [replace(trial, drain_ns=0) for trial in trials]
@@ -47,12 +47,12 @@ class EpisodeSource:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Begin the sequence of episodes that belongs to `seed`."""
+        """Start the sequence of episodes that belongs to `seed`."""
         self._seed = seed
         self._episode = 0
 
     def next(self) -> TrialSpec:
-        """Return the next episode's trial. Its seed is of the training stream."""
+        """Return the next episode's trial. Its seed comes from the training stream."""
         trial = self._trials[self._episode % len(self._trials)]
         self._episode += 1
         seed = trial_seed(self._seed, self._episode, purpose="training")
@@ -60,7 +60,7 @@ class EpisodeSource:
 
 
 def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list[TrialSpec]:
-    """Return one trial for each cell, tuners apart."""
+    """Return one trial for each cell, whatever its tuner."""
     if isinstance(source, TrialSpec):
         return [replace(source, backend=backend or source.backend)]
     campaign = load_campaign(source, backend=backend)

@@ -1,1 +1,1 @@
-"""Others' results and inputs: into run folders, and out of them again."""
+"""Exchange with other tools: import their results and flows, export trials as their input."""

@@ -1,7 +1,7 @@
-"""Makes flow records of a packet capture (pcap, pcapng, either one gzipped).
+"""Make flow records from a packet capture (pcap or pcapng, optionally gzipped).
 
 A flow is a five-tuple in one direction until it is idle for a while. TCP's bytes are counted by
-sequence numbers: a segment sent twice, or seen at two ports, counts once.
+sequence number: a segment that was sent twice or captured at two ports counts once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestration.exchange.records import (
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.units import format_duration
 
-# Ports of one switch are read in turn: packets may be a little out of order.
+# Packets may be a little out of order, because the ports of a switch are captured in turn.
 _JUMP_NS = 1_000_000_000
 _PCAP_HEADER_BYTES = 24
 _HALF, _WRAP = 1 << 31, 1 << 32
@@ -33,8 +33,8 @@ _HALF, _WRAP = 1 << 31, 1 << 32
 def read_capture(path: Path, idle_ns: int) -> Recorded:
     """Return the flows of a capture. A gap of more than `idle_ns` within a five-tuple ends a flow.
 
-    Raises InputError for a file that is no capture, is cut off, or whose clock jumps back, and
-    NotReadyError without Scapy.
+    Raises InputError for a file that is not a capture, is truncated, or has times that jump back.
+    Raises NotReadyError without Scapy.
     """
     flows: dict[bytes, _Flow] = {}
     ended: list[_Flow] = []
@@ -72,7 +72,7 @@ def read_capture(path: Path, idle_ns: int) -> Recorded:
 
 
 class _Flow:
-    """What was seen of one five-tuple since it was last idle."""
+    """The packets of one five-tuple since it was last idle."""
 
     __slots__ = ("end_ns", "first", "highest", "key", "payload", "start_ns")
 
@@ -94,7 +94,7 @@ class _Flow:
             return
         if self.first < 0:
             self.first = self.highest = packet.sequence
-        # Sequence numbers wrap at 32 bits: take the one nearest to the highest so far.
+        # Sequence numbers wrap at 32 bits: unwrap to the value nearest to the highest so far.
         ahead = (packet.sequence - self.highest + _HALF) % _WRAP - _HALF
         begin = self.highest + ahead
         self.first = min(self.first, begin)
@@ -144,7 +144,7 @@ def _packets(path: Path) -> Iterator[tuple[int, bytes, int]]:
                     _refuse_damage(path, number, complaints)
                     place += 16 + meta.caplen
                     yield meta.sec * 10**9 + meta.usec * scale, data, reader.linktype
-                # A header that is cut off ends the file for the reader without a word.
+                # The reader treats a truncated header as the end of the file, without an error.
                 if reader.f.tell() != place:
                     complaints.append("the next packet is cut off")
             if reader.f.read(1):
@@ -170,7 +170,7 @@ def _refuse_damage(path: Path, packets: int, complaints: list[str]) -> None:
 
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
-    """Collect what Scapy says while it reads, instead of showing it."""
+    """Collect Scapy's log messages while it reads, instead of showing them."""
     found: list[str] = []
 
     class Collect(logging.Handler):

@@ -1,4 +1,4 @@
-"""CSV files of flows: a run of one, as its mapping file says, and a trial's flows as one."""
+"""CSV files of flows: import one with a mapping file, and export a trial's flows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAPPING_ENDS = """\
 
 
 def import_csv(path: Path, mapping_path: Path) -> Imported:
-    """Read a CSV of flows. Raises InputError, with file and line, for what is wrong in either."""
+    """Read a CSV of flows. Raises InputError, with file and line, for faults in either file."""
     mapping, _ = read_mapping(mapping_path, CsvMapping)
     table = _Table(path, mapping)
     for block in blocks(path, table.wanted, DELIMITERS[mapping.delimiter]):
@@ -97,7 +97,7 @@ class _Table:
         self.wanted = _wanted(mapping)
 
     def take(self, block: Block) -> None:
-        """Take the rows of a block."""
+        """Add the rows of a block."""
         found = self.mapping.columns
         self.lines += block.lines
         self.src += block.cells["src"]
@@ -151,7 +151,7 @@ class _Table:
         return np.array(found, dtype=np.int64)
 
     def flows(self, src: Ints, dst: Ints) -> ImportedFlows:
-        """Return the flows. Raises InputError for rows that stand twice."""
+        """Return the flows. Raises InputError for duplicate rows."""
         joined = {name: np.concatenate(parts) for name, parts in self._numbers.items()}
         klass, classes = numbered(self._klass)
         ids = joined.get("flow_id")
@@ -189,7 +189,7 @@ class _Table:
 
 
 def _wanted(mapping: CsvMapping) -> dict[str, str]:
-    """Return what the mapped columns are called in the file's header."""
+    """Return the names of the mapped columns in the file's header."""
     items = {name: getattr(mapping.columns, name) for name in type(mapping.columns).model_fields}
     return {
         name: item if isinstance(item, str) else item.column
@@ -199,7 +199,7 @@ def _wanted(mapping: CsvMapping) -> dict[str, str]:
 
 
 def read_csv_records(path: Path, mapping_path: Path) -> tuple[Recorded, dict[str, str]]:
-    """Return the planned flows of a CSV, and the mapping file's `hosts`. Raises InputError."""
+    """Return the planned flows of a CSV, and `hosts` of the mapping file. Raises InputError."""
     mapping, _ = read_mapping(mapping_path, CsvMapping)
     columns = mapping.columns
     planned = ("src", "dst", "bytes", "start", "klass")
@@ -231,7 +231,7 @@ class CsvExport:
 
 
 def export_csv(item: Exported, folder: Path) -> CsvExport:
-    """Write one trial into the new folder `folder`. Raises InputError when it exists."""
+    """Write one trial into the new folder `folder`. Raises InputError if the folder exists."""
     if not len(item.schedule):
         raise InputError.single(f"trial {item.name}", "has no flows", "export a trial with flows")
     columns = schedule_columns(item)

@@ -1,10 +1,10 @@
-"""Makes flow records of what exporters print: nfdump's CSV, and sFlow samples from `sflowtool`.
+"""Make flow records from the output of flow exporters: nfdump's CSV, and `sflowtool` samples.
 
-NetFlow v5, v9 and IPFIX count IP bytes, headers included, and report a long flow in pieces.
+NetFlow v5, v9 and IPFIX count IP bytes including headers, and report a long flow in pieces.
 
-A sample of sFlow stands for as many packets as the sampling rate says. A packet may be sampled at
-every switch that it passes: of one flow, the switch with the most samples counts. Times are those
-of datagrams, whole seconds.
+An sFlow sample represents as many packets as the sampling rate says. A packet may be sampled at
+every switch on its path, so only the switch with the most samples of a flow counts. Times are those
+of datagrams, in whole seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestration.exchange.records import FlowRecord, Recorded, counted, ends_o
 from orchestration.model.csv_columns import opened, opened_csv, refuse, shown
 from orchestration.model.errors import InputError
 
-# What columns are called by nfdump 1.6, and by 1.7's shorter CSV.
+# Column names of nfdump 1.6, and of the shorter CSV of 1.7.
 _COLUMNS = {
     "start": ("ts", "firstSeen"),
     "duration": ("td", "duration"),
@@ -47,7 +47,7 @@ _PRINT_AGAIN = (
 def read_nfdump(path: Path, idle_ns: int) -> Recorded:
     """Return the flows of nfdump's CSV. Records of one five-tuple within `idle_ns` are one flow.
 
-    Raises InputError, with the line, for another file or a row that is none of its own.
+    Raises InputError, with the line, for another format or a malformed row.
     """
     records: list[FlowRecord] = []
     other = rows = whole_seconds = 0
@@ -96,7 +96,7 @@ def read_nfdump(path: Path, idle_ns: int) -> Recorded:
 
 
 def _records(cells: dict[str, str], protocol: str) -> list[FlowRecord]:
-    """Return a row's flow, and the one back where the row has both. Raises ValueError."""
+    """Return a row's flow, and the reverse flow if the row has both. Raises ValueError."""
     start_ns = _time_ns(cells["start"])
     end_ns = start_ns + _decimal(cells["duration"], 10**9)
     src, dst, sport, dport = (cells[name] for name in ("src", "dst", "sport", "dport"))
@@ -125,7 +125,7 @@ def _decimal(text: str, scale: int) -> int:
 
 
 def _time_ns(text: str) -> int:
-    """Return a time as nfdump writes it, or as seconds since 1970, in ns; zones are left out."""
+    """Return a time of nfdump, or seconds since 1970, in ns; time zones are ignored."""
     if text.replace(".", "", 1).isdecimal():
         return _decimal(text, 10**9)
     whole, _, part = text.partition(".")
@@ -149,7 +149,7 @@ class _Seen:
 def read_sflowtool(path: Path, idle_ns: int) -> Recorded:
     """Return the flows of sflowtool's lines. A gap of more than `idle_ns` (and 1 s) ends a flow.
 
-    Raises InputError, with the line, for other output, and for a clock that runs backwards.
+    Raises InputError, with the line, for another format, and for times out of order.
     """
     reader = _Sampled(path, max(1, idle_ns // 10**9))
     with opened(path) as file:
@@ -173,7 +173,7 @@ class _Sampled:
         self._samples = self._other = 0
 
     def take(self, number: int, line: bytes) -> None:
-        """Take a line."""
+        """Process a line."""
         tag, _, rest = line.strip().partition(b" ")
         value = rest.strip()
         if tag == b"unixSecondsUTC":
@@ -223,7 +223,7 @@ class _Sampled:
         seen.size_bytes += packet.payload_bytes * self._rate
 
     def result(self) -> Recorded:
-        """Return the flows of what was taken."""
+        """Return the flows of the processed lines."""
         if not self._samples:
             raise InputError.single(str(self._path), "has no sampled packets", _PRINT_AGAIN)
         for (key, agent), seen in self._open.items():
@@ -252,7 +252,7 @@ class _Sampled:
 
 
 def _of_one_switch(found: list[tuple[str, _Seen]]) -> list[_Seen]:
-    """Return what the switch with the most samples saw."""
+    """Return the samples of the switch that has the most."""
     samples: dict[str, int] = defaultdict(int)
     for agent, seen in found:
         samples[agent] += seen.samples

@@ -1,6 +1,6 @@
-"""Writes the input files of the HPCC ns-3 simulator, so that the very same flows run there.
+"""Write the input files of the HPCC ns-3 simulator, to run exactly the same flows there.
 
-What its formats cannot hold is refused; what they say differently is told (`HpccExport.notes`).
+Settings that its formats cannot express are refused; differences are noted (`HpccExport.notes`).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from orchestration.model.errors import InputError
 from orchestration.model.records import Schedule
 from orchestration.model.units import format_rate
 
-# Its sizes are 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
+# Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1
 _MAX_FLOWS_OF_PAIR = 65536 - 10000
 _MAX_PORTS = 256
 _GROUP = 3
-# What its fct_analysis takes for normal flows and for incast.
+# The destination ports that its fct_analysis expects of normal flows and of incast.
 _NORMAL_PORT, _INCAST_PORT = 100, 200
-# Its shipped setting, which grows with the rate: for ports whose thresholds are not known.
+# Its shipped setting, proportional to the rate, for ports whose thresholds are not known.
 _KMIN_BYTES_PER_GBPS, _KMAX_BYTES_PER_GBPS, _PMAX = 4_000, 16_000, 0.2
 
 
@@ -55,9 +55,9 @@ def export_hpcc(
 ) -> HpccExport:
     """Write one trial's input files into the new folder `folder`.
 
-    `control` is the congestion control there, by default the trial's; `prefix` is the folder's path
-    as the simulator will see it. Without `thresholds`, the config has HPCC's. Raises InputError for
-    what the formats cannot hold, and when the folder exists.
+    `control` is the congestion control to use, by default the trial's. `prefix` is the folder's
+    path as the simulator will see it. Without `thresholds`, the config has HPCC's own. Raises
+    InputError for settings that the formats cannot express, and if the folder exists.
     """
     notes: list[str] = []
     _refuse_testbed(item.testbed)
@@ -122,7 +122,7 @@ def _refuse_schedule(schedule: Schedule, testbed: Testbed) -> None:
 
 
 def _link_down(item: Exported) -> tuple[int, int, int]:
-    """Return LINK_DOWN's us and two node ids, zeros for no failure."""
+    """Return the values of LINK_DOWN: a time in us and two node ids, all 0 for no failure."""
     steps = [step for step in fault_plan(item.spec, item.testbed) if step.kind == "links"]
     if not steps:
         return 0, 0, 0
@@ -147,7 +147,7 @@ def _ids(testbed: Testbed) -> dict[str, int]:
 
 
 def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return each class's priority group and port: its own again, or 100 up, for incast 200 up."""
+    """Return each class's priority group and port: from its name, or from 100 (incast 200) up."""
     taken: set[tuple[int, int]] = set()
     result = []
     for name in classes:
@@ -163,7 +163,7 @@ def _class_ports(classes: tuple[str, ...]) -> list[tuple[int, int]]:
 
 
 def _own_port(name: str) -> tuple[int, int] | None:
-    """Return what an imported class without a name of its own says: `pg3-port100`."""
+    """Return group and port from the generated name of an imported class, such as `pg3-port100`."""
     group, _, port = name.removeprefix("pg").partition("-port")
     whole = name.startswith("pg") and group.isdecimal() and port.isdecimal()
     return (int(group), int(port)) if whole else None
@@ -222,7 +222,7 @@ def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
 
 
 def mode_of(control: str) -> tuple[int, str]:
-    """Return CC_MODE and its name. Raises InputError for what the simulator has not."""
+    """Return CC_MODE and its name. Raises InputError for one that the simulator lacks."""
     for number, name in CONGESTION_CONTROL.items():
         if name == control:
             return number, name
@@ -235,7 +235,7 @@ def mode_of(control: str) -> tuple[int, str]:
 def thresholds_of(item: Exported, wanted: bool, notes: list[str]) -> Thresholds:
     """Return the maps of thresholds; HPCC's own if they are not `wanted` or not known.
 
-    Raises InputError for what maps by rate, in whole KB, cannot hold.
+    Raises InputError for thresholds that maps by rate, in whole KB, cannot express.
     """
     rates = sorted({port.rate_bps for port in item.testbed.switch_ports})
     known = item.thresholds if wanted else None
@@ -280,7 +280,7 @@ def config_text(
     prefix: str,
     notes: list[str],
 ) -> str:
-    """Return the file's text; `notes` takes what is different there.
+    """Return the text of config.txt, and append differences from the trial to `notes`.
 
     `mode` is CC_MODE and its name, `down` the three values of LINK_DOWN, `prefix` the folder.
     """
@@ -297,7 +297,7 @@ def config_text(
     )
     windowed = mode[1] not in ("dcqcn", "timely")
     payload = testbed.mss_bytes
-    # One packet a round trip, as DCTCP's window grows.
+    # DCTCP's window grows by one packet per round trip.
     rtt_ns = _longest_rtt_ns(item)
     additive = max(1, (payload + HEADER_BYTES) * 8 * 10**9 // max(1, rtt_ns) // 10**6)
 
@@ -358,7 +358,7 @@ def config_text(
 
 
 def _number(value: float) -> str:
-    """Return thresholds in KB, probabilities as they are."""
+    """Return a threshold in KB or a probability as text."""
     return str(value // 1000) if isinstance(value, int) else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Makes a run of what the HPCC ns-3 simulator read and wrote."""
+"""Make a run from the input and output files of the HPCC ns-3 simulator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NAMES_FORMAT = 1
 
 @dataclass(frozen=True)
 class HpccFiles:
-    """The files of one run. Without `flow`, flows are known by their ends alone."""
+    """The files of one run. Without `flow`, only finished flows are known."""
 
     topology: Path
     flow: Path | None = None
@@ -63,7 +63,7 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
     """Read the files of one run of the HPCC simulator, or of a fork.
 
     `base_ns` is the simulator's time that becomes 0. Raises InputError, with file and line, for
-    what is wrong in a file or does not fit the others.
+    faults in a file and for files that do not fit together.
     """
     if files.flow is None and files.fct is None:
         raise InputError.single(
@@ -105,7 +105,7 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
 
 @dataclass(frozen=True)
 class Names:
-    """What ids are called here: the testbed, its nodes with their tiers, ports of flows' classes.
+    """The names of the testbed, its nodes (with tiers), and the classes of flows.
 
     `classes` maps (priority group, destination port) to a class's name. `trial`, `seed` and
     `repeat` are those of the trial that was exported.
@@ -120,7 +120,7 @@ class Names:
 
     @classmethod
     def of(cls, topology: HpccTopology) -> Names:
-        """Return names made of the ids, and tiers by the distance from the hosts."""
+        """Return names derived from the ids, and tiers from the distance to the hosts."""
         ends = [(link.a, link.b) for link in topology.links]
         tier = tiers(topology.nodes, topology.hosts, ends)
         nodes = tuple(
@@ -136,7 +136,7 @@ class Names:
 
 
 def _read_names(path: Path, topology: HpccTopology) -> Names:
-    """Read the names that `closloop export hpcc` left beside its files."""
+    """Read the names that `closloop export hpcc` wrote next to its files."""
     remedy = "give the names.json that was exported with this topology file, or leave --names out"
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -272,7 +272,7 @@ def _faults(
 
 
 def _thresholds(config: HpccConfig, testbed: Testbed) -> ChangeRecords | None:
-    """Return the thresholds that ports have by their rates, as set at time 0."""
+    """Return the thresholds of all ports by their rates, as changes at time 0."""
     if not config.thresholds:
         return None
     found = [

@@ -1,8 +1,8 @@
-"""Reads the input files of the HPCC ns-3 simulator: flows, topology, config.
+"""Read the input files of the HPCC ns-3 simulator: flows, topology, config.
 
-Facts of its code: ids of nodes are numbers from 0; a port's index counts the node's links in the
-order of the file, from 1; times of flows are seconds with nine decimals and begin at 2 s; config
-has thresholds in units of 1,000 B by rate, and one buffer in MiB for each switch.
+From its code: node ids count from 0. A port's index counts the node's links from 1, in the order of
+the file. Start times of flows are seconds with nine decimals and begin at 2 s. The config has
+thresholds by rate in units of 1,000 B, and one buffer per switch in MiB.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orchestration.model.units import UnitError, parse_duration_ns, parse_rate_b
 HEADER_BYTES = 48
 DEFAULT_PAYLOAD_BYTES = 1000
 DEFAULT_BUFFER_MIB = 16
-# Its LINK_DOWN counts from here, wherever the flows begin.
+# LINK_DOWN counts from this time, even if the flows begin at another one.
 BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
@@ -33,7 +33,7 @@ Thresholds = dict[int, tuple[int, int, float]]
 
 @dataclass(frozen=True)
 class HpccFlows:
-    """The rows of a flow file, arrays of shape (flows,). `start_ns` is of the simulator's clock."""
+    """The rows of a flow file, arrays of shape (flows,). `start_ns` is simulator time."""
 
     path: Path
     src: Ints
@@ -60,7 +60,7 @@ class HpccLink:
 
 @dataclass(frozen=True)
 class HpccTopology:
-    """A topology file: so many nodes, of which `switches` are no hosts."""
+    """A topology file: the number of nodes, and the ids of those that are switches."""
 
     path: Path
     nodes: int
@@ -74,10 +74,10 @@ class HpccTopology:
 
 
 def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
-    """Read a flow file: its count, then a line a flow; what follows is left alone.
+    """Read a flow file: the count, then a line per flow; lines after that are ignored.
 
-    ConWeave's has no destination port. Raises InputError, with the line, for what the simulator
-    could not send either.
+    ConWeave's format lacks the destination port. Raises InputError, with the line, for flows that
+    the simulator could not send either.
     """
     (first,) = head(path, 1)
     if len(first) != 1 or not first[0].isdigit():
@@ -103,7 +103,7 @@ def read_flows(path: Path, topology: HpccTopology) -> HpccFlows:
 
 
 def _starts(block: Rows) -> Ints:
-    """Return the last column, seconds as decimals, as exact ns: nine decimals at most."""
+    """Return the last column, seconds with at most nine decimals, as exact ns."""
     found = []
     for row, cell in enumerate(block.columns[-1]):
         match = _SECONDS.fullmatch(cell)
@@ -115,7 +115,7 @@ def _starts(block: Rows) -> Ints:
 
 
 def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> None:
-    """Raise InputError, with the line, for a flow between what are not two hosts."""
+    """Raise InputError, with the line, for a flow whose ends are not two different hosts."""
     is_host = np.ones(topology.nodes + 1, dtype=bool)
     is_host[list(topology.switches)] = False
     is_host[-1] = False
@@ -129,7 +129,7 @@ def check_hosts(block: Rows, topology: HpccTopology, src: Ints, dst: Ints) -> No
 
 
 def read_topology(path: Path) -> HpccTopology:
-    """Read a topology file: counts, switch ids, then a line a link; what follows is left alone."""
+    """Read a topology file: counts, switch ids, then a line per link; later lines are ignored."""
     counts, ids = head(path, 2)
     try:
         nodes, switch_count, link_count = (int(cell) for cell in counts)
@@ -179,10 +179,10 @@ def _rate(text: str) -> int:
 
 @dataclass(frozen=True)
 class HpccConfig:
-    """What a config file says that a run folder can hold. `thresholds`: rate -> kmin, kmax, pmax.
+    """The settings of a config file that a run folder can hold.
 
-    Sizes are bytes; `link_down` is (ns of the simulator's clock, node, node); `stop_ns` 0 is
-    unsaid.
+    `thresholds` maps a rate to kmin, kmax and pmax. Sizes are in bytes. `link_down` is (simulator
+    time in ns, node, node). `stop_ns` is 0 if it is not given.
     """
 
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES
@@ -194,10 +194,10 @@ class HpccConfig:
 
 
 def read_config(path: Path) -> HpccConfig:
-    """Read a config file: `KEY value...` lines in any order; keys of no use here are passed over.
+    """Read a config file: `KEY value...` lines in any order; keys not needed here are ignored.
 
-    As in the simulator's own reader a later line wins. Raises InputError, with the line, for a
-    value that is not what its key has.
+    A later line wins, as in the simulator's own reader. Raises InputError, with the line, for a
+    value that does not suit its key.
     """
     values = _config_values(path)
 
@@ -231,7 +231,7 @@ def read_config(path: Path) -> HpccConfig:
 
 
 def _config_values(path: Path) -> dict[str, tuple[int, list[str]]]:
-    """Return key -> (line number, words) of a config file; `#` begins a note."""
+    """Return key -> (line number, words) of a config file; `#` begins a comment."""
     found = {}
     try:
         text = opened(path).read().decode()

@@ -1,7 +1,7 @@
-"""Reads the output files of the HPCC ns-3 simulator and its forks: fct, pfc, queue lengths.
+"""Read the output files of the HPCC ns-3 simulator and its forks: fct, pfc, queue lengths.
 
-Times are ns of the simulator's clock. Hosts are addresses of eight hexadecimal digits, with the
-node's id in the middle sixteen bits, or in ConWeave's files the id itself.
+Times are simulator time in ns. Hosts are addresses of eight hexadecimal digits with the node's id
+in the middle 16 bits, or, in ConWeave's files, the id itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from orchestration.model.csv_columns import opened, refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 
-# The reader of the flow file takes seconds as a double, and truncates to a nanosecond.
+# The simulator reads start times as doubles in seconds, and truncates them to nanoseconds.
 _ROUNDING_NS = (0, -1, 1)
 _FIRST_PORT = 10000
 QUEUE_BIN_BYTES = 1000
-# Behind the two hosts: what a column is called, and its least value.
+# The columns after the two hosts: name in messages, and least value.
 _FCT_COLUMNS = (
     ("the port", 0),
     ("the port", 0),
@@ -32,13 +32,13 @@ _FCT_COLUMNS = (
     ("the completion time", 1),
     ("the standalone time", 1),
 )
-# 2 and 3 come from a fork, at the switch, a link's delay earlier.
+# 2 and 3 are written by a fork, at the sending switch, one link delay earlier.
 PFC_KINDS = {0: "pfc-resume", 1: "pfc-pause", 2: "pfc-pause-sent", 3: "pfc-resume-sent"}
 
 
 @dataclass(frozen=True)
 class HpccFct:
-    """The rows of an fct file, in its order: arrays of shape (rows,); `line` of each."""
+    """The rows of an fct file in its order: arrays of shape (rows,), with line numbers."""
 
     path: Path
     line: Ints
@@ -56,14 +56,14 @@ class HpccFct:
 
     @property
     def ordered(self) -> bool:
-        """Whether the ends do not decrease, as the simulator writes them."""
+        """True if the end times never decrease, as in the simulator's own files."""
         return bool(np.all(np.diff(self.start_ns + self.fct_ns) >= 0))
 
 
 def read_fct(path: Path, topology: HpccTopology) -> HpccFct:
-    """Read an fct file of eight columns, or of nine with a flow's number first.
+    """Read an fct file of eight columns, or of nine with the flow's number first.
 
-    Raises InputError, with the line, for anything else, and for hosts that the topology has not.
+    Raises InputError, with the line, for other formats, and for hosts not in the topology.
     """
     parts: list[tuple[Ints, ...]] = []
     for block in rows(path, (8, 9), what="a finished flow"):
@@ -102,7 +102,7 @@ def _node(block: Rows, row: int, cell: bytes) -> int:
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which flow each fct row is of, shape (rows,); `off` counts rows a nanosecond off."""
+    """The flow of each fct row, shape (rows,); `off` counts rows that differ by a nanosecond."""
 
     flow: Ints
     off: int
@@ -111,10 +111,10 @@ class Pairing:
 def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
     """Pair the rows of an fct file with the flows of the flow file of the same run.
 
-    By source, destination, size and start, and by destination port where the flow file has one. The
-    source port counts the flows of a pair of hosts, which tells those alike; where it does not fit,
-    they go by the order of their source ports. Raises InputError, with the line, for a row without
-    a flow, or with one that another row has.
+    They match by source, destination, size and start, and by destination port if the flow file has
+    it. The simulator's source ports count the flows of a pair of hosts, which distinguishes equal
+    flows; where the count does not fit, equal flows match in the order of their source ports.
+    Raises InputError, with the line, for a row without a flow or with the flow of another row.
     """
     ported = bool(flows.dport.any())
     flow = _by_source_port(fct, flows, ported)
@@ -155,7 +155,7 @@ def pair(fct: HpccFct, flows: HpccFlows) -> Pairing:
 
 
 def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:
-    """Return the flow that each row's source port counts to, -1 where it is not like the row."""
+    """Return each row's flow by the count in its source port, -1 where that does not match."""
     pair_of = flows.src << 32 | flows.dst
     order = np.argsort(pair_of, kind="stable")
     pairs, first = np.unique(pair_of[order], return_index=True)
@@ -170,7 +170,7 @@ def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:
     if ported:
         known &= flows.dport[flow] == fct.dport
     found = np.where(known, flow, -1)
-    # A row that stands twice has one flow; the other is refused by who calls.
+    # Of duplicate rows, only one gets the flow; the caller refuses the others.
     _, once = np.unique(found, return_index=True)
     again = np.ones(len(found), dtype=bool)
     again[once] = False
@@ -178,9 +178,9 @@ def _by_source_port(fct: HpccFct, flows: HpccFlows, ported: bool) -> Ints:
 
 
 def _matches(wanted: Sequence[Ints], order: Ints, offered: Sequence[Ints]) -> Ints:
-    """Return for each wanted row the place of the offered one with the same key, or -1.
+    """Return for each wanted row the index of the offered row with the same key, or -1.
 
-    Rows of one key are taken in `order`, offered ones as they stand.
+    Wanted rows with equal keys are matched in `order`, offered rows in their own order.
     """
     count = len(wanted[0])
     columns = [np.concatenate(pair) for pair in zip(wanted, offered, strict=True)]
@@ -207,7 +207,7 @@ def _matches(wanted: Sequence[Ints], order: Ints, offered: Sequence[Ints]) -> In
 
 @dataclass(frozen=True)
 class HpccPauses:
-    """The rows of a pfc file: arrays of shape (rows,). `port` is the place among a node's links."""
+    """The rows of a pfc file: arrays of shape (rows,). `port` is an index into a node's links."""
 
     t_ns: Ints
     node: Ints
@@ -216,7 +216,7 @@ class HpccPauses:
 
 
 def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
-    """Read a pfc file. Raises InputError, with the line, for a port that the topology has not."""
+    """Read a pfc file. Raises InputError, with the line, for a port not in the topology."""
     ports = _port_counts(topology)
     parts = []
     for block in rows(path, (5,), what="a pause"):
@@ -244,16 +244,16 @@ def _port_counts(topology: HpccTopology) -> Ints:
 
 @dataclass(frozen=True)
 class QueueHistogram:
-    """How long the queues were, over a whole run: (switch, port) -> samples in bins of 1,000 B."""
+    """Queue lengths over a whole run: (switch, port) -> number of samples in bins of 1,000 B."""
 
     until_ns: int
     counts: dict[tuple[int, int], list[int]]
 
 
 def read_queue_lengths(path: Path, topology: HpccTopology) -> QueueHistogram:
-    """Read a queue-length file and return its last block, which counts since the start.
+    """Read a queue-length file and return its last block, which counts from the start.
 
-    Raises InputError, with the line, when a block counts less than the one before it.
+    Raises InputError, with the line, if a block counts less than the one before it.
     """
     head(path, 1)
     ports = _port_counts(topology)
@@ -298,7 +298,7 @@ def read_queue_lengths(path: Path, topology: HpccTopology) -> QueueHistogram:
 
 
 def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram) -> None:
-    """Raise InputError if a queue was sampled less often than before: another run, or cut off."""
+    """Raise InputError if a queue has fewer samples than before: two runs, or a truncated file."""
     for queue, counts in before.counts.items():
         if sum(after.counts.get(queue, ())) < sum(counts):
             what = (

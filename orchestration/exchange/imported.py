@@ -1,6 +1,6 @@
-"""Writes others' results as a run folder, with a stamp that says what they are and what they lack.
+"""Write imported results as a run folder, with a stamp on their origin and what is missing.
 
-Only what the files prove is checked: a check that they do not allow is left out of `checked`.
+Only checks that the files allow are made; the others are left out of `checked`.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from orchestration.model.signals import Scope, targets
 from orchestration.model.trial import FaultSpec, HostSpec, TrialSpec, TunerSpec
 from traffic.schedule import ideal_times_ns
 
-# As a campaign's default.
+# The default of a campaign.
 _DRAIN_NS = 200_000_000
-# What the spec says in place of the hosts' congestion control; the facts have it.
+# Stands for the hosts' congestion control in the spec; the facts have the real one.
 IMPORTED = "imported"
 
 
 @dataclass(frozen=True)
 class ImportedFlows:
-    """Others' flows, arrays of shape (flows,) in any order; see `Schedule` and `FlowRecords`.
+    """Imported flows, arrays of shape (flows,) in any order; see `Schedule` and `FlowRecords`.
 
-    `end_ns` is `MISSING` for a flow that is not done; `ideal` is what the files say of the ideal
-    completion time, `MISSING` where they say nothing, None where they never do. With `in_order`,
-    the files are a schedule's own, and flows of one start are numbered as they stand there.
+    `end_ns` is `MISSING` for an unfinished flow. `ideal` is the ideal completion time of the files,
+    `MISSING` where it is unknown, None if the files never have it. With `in_order`, flows with
+    equal start times keep the order of the files, which come from a schedule.
     """
 
     start_ns: Ints
@@ -66,9 +66,9 @@ class ImportedFlows:
     in_order: bool = False
 
     def sorted(self) -> ImportedFlows:
-        """Return the flows in the order of every schedule: start, class, source, destination.
+        """Return the flows in the order of a schedule: start, class, source, destination.
 
-        Classes are numbered in the order in which they appear.
+        Classes are numbered in order of appearance.
         """
         by_start = np.argsort(self.start_ns, kind="stable")
         seen, first = np.unique(self.klass[by_start], return_index=True)
@@ -100,12 +100,12 @@ def numbered(names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Imported:
-    """Others' results, ready to be written.
+    """Imported results, ready to be written.
 
-    `inputs` and `results` are the files by what they are: those that decide the flows and the
-    fabric, and those that say what became of them. `missing` says in words what could not be had;
-    `complete` whether flows that did not end would be known; `measured` whether any end is.
-    `parent` is the trial whose flows were sent, if it was one of closloop's.
+    `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
+    kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
+    known, `measured` if any end is known. `parent` is the closloop trial whose flows were sent, if
+    there is one.
     """
 
     format: str
@@ -132,7 +132,7 @@ class Imported:
 
 @dataclass(frozen=True)
 class Written:
-    """What an import left: the trial's folder, its stamp, and counts of flows."""
+    """The outcome of an import: the trial's folder, its stamp, and counts of flows."""
 
     folder: Path
     stamp: Stamp
@@ -148,10 +148,10 @@ def write_imported(
     seed: int | None = None,
     repeat: int | None = None,
 ) -> Written:
-    """Write the results as a trial in the campaign's folder `out`, `label` in the tuner's place.
+    """Write the results as a trial in the campaign folder `out`, with `label` as its tuner.
 
-    Nothing is left behind if it fails. Raises InputError if the same is there already and
-    TrialError if it cannot be written.
+    A failure leaves nothing behind. Raises InputError if the trial exists already and TrialError if
+    it cannot be written.
     """
     flows = imported.flows.sorted()
     testbed = imported.testbed
@@ -192,18 +192,18 @@ def write_imported(
 
 
 def no_samples(testbed: Testbed, scope: Scope) -> Samples:
-    """Return samples of a scope without a row."""
+    """Return samples of a scope without rows."""
     return Samples.of(scope, np.zeros(0, np.int64), targets=len(targets(testbed, scope)))
 
 
 def no_changes() -> ChangeRecords:
-    """Return no change of thresholds."""
+    """Return an empty table of threshold changes."""
     none = np.zeros(0, dtype=np.int64)
     return ChangeRecords(none, none, none, none, ECN.named(none, none, np.zeros(0)))
 
 
 def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
-    """Return ideal completion times: those of the files, else those of the testbed."""
+    """Return the ideal completion times of the files, or else those computed for the testbed."""
     if known is not None and bool((known >= 0).all()):
         return known
     try:
@@ -220,7 +220,7 @@ def _trial(
     imported: Imported, flows: ImportedFlows, out: Path, label: str, seed: int, repeat: int
 ) -> TrialSpec:
     duration_ns = int(flows.start_ns[-1]) + 1
-    # Unless the files say when it stopped, runs of one schedule should not differ in it.
+    # A default that is the same for all runs of one schedule, unless the files have the stop time.
     stop_ns = imported.stop_ns or duration_ns + _DRAIN_NS
     last_ns = max(int(flows.end_ns.max()), duration_ns, stop_ns)
     return TrialSpec(
@@ -236,7 +236,7 @@ def _trial(
         sample_period_ns=imported.sample_period_ns,
         action_period_ns=imported.sample_period_ns,
         faults=imported.faults,
-        # Which it was stands in the facts: here it would keep runs of one schedule apart.
+        # The facts have the real one: here it would make runs of one schedule incomparable.
         host=HostSpec(congestion_control=IMPORTED),
         files={"schedule": _digest_of(flows), "testbed": _digest_text(imported.testbed)},
         parent=imported.parent,
@@ -244,7 +244,7 @@ def _trial(
 
 
 def _digest_of(flows: ImportedFlows) -> str:
-    """Return a SHA-256 of what was to be sent: runs that share it are compared."""
+    """Return a SHA-256 of the planned flows: runs that share it are comparable."""
     found = hashlib.sha256("\n".join(flows.classes).encode())
     for column in (flows.start_ns, flows.src, flows.dst, flows.size_bytes, flows.klass):
         found.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
@@ -252,7 +252,7 @@ def _digest_of(flows: ImportedFlows) -> str:
 
 
 def _digest_text(testbed: Testbed) -> str:
-    """Return a SHA-256 of the fabric without the words about it."""
+    """Return a SHA-256 of the fabric without its descriptions."""
     data = {**testbed_to_json(testbed), "source": ""}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 

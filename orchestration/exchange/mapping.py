@@ -1,6 +1,6 @@
-"""Mapping files: which column or vector of a foreign file is what, in which unit, on which hosts.
+"""Mapping files: the meaning, unit and hosts of the columns or vectors of a foreign file.
 
-A unit is always said, never guessed. The YAML is as strict as a campaign file's.
+Units are always given, never guessed. The YAML is as strict as that of a campaign file.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SizeColumn(StrictModel):
 
 
 class OneBigSwitch(StrictModel):
-    """The fabric of results that say nothing of theirs: all hosts seen on one switch."""
+    """The fabric of results that do not describe theirs: all their hosts on one switch."""
 
     rate: Rate = Field(description="of each host's link, like 25Gbps")
     delay: Duration = Field(description="one-way propagation delay of each link, like 1us")
@@ -119,8 +119,8 @@ class OmnetppFlows(StrictModel):
     """Where an OMNeT++ result file has its flows.
 
     `module` is a regular expression for the modules that have them; its groups `src` and `dst` name
-    the hosts where no result does. The names are of vectors, whose values belong together by their
-    place, or of scalars, one flow a module.
+    the hosts where no result does. The names are those of vectors, whose values at the same index
+    belong to one flow, or of scalars, with one flow per module.
     """
 
     kind: Literal["vectors", "scalars"]
@@ -202,10 +202,10 @@ def testbed_of(name: str, beside: Path) -> Testbed:
 
 
 def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) -> list[int]:
-    """Return each node's tier: 0 for hosts, for a switch its links to the nearest host.
+    """Return each node's tier: 0 for a host, for a switch its distance in links to a host.
 
-    Of two linked switches that are as near, the later one goes up, since links join tiers. A switch
-    that no host reaches begins in tier 1.
+    Links must join different tiers, so of two linked switches at the same distance, the later one
+    moves up. A switch that no host reaches starts in tier 1.
     """
     near: list[list[int]] = [[] for _ in range(nodes)]
     for a, b in links:
@@ -228,7 +228,7 @@ def tiers(nodes: int, hosts: Collection[int], links: Sequence[tuple[int, int]]) 
 
 
 class Hosts:
-    """Which hosts the cells of a file mean, on the testbed that its mapping names."""
+    """The hosts that the cells of a file refer to, on the testbed that its mapping names."""
 
     def __init__(
         self, mapping: CsvMapping | OmnetppMapping, mapping_path: Path, cells: Sequence[str]
@@ -241,7 +241,7 @@ class Hosts:
             called = [known.get(cell, cell) for cell in seen]
             self.testbed = self._one_switch(mapping.one_big_switch, mapping_path, called)
         else:
-            assert mapping.testbed is not None  # `read_mapping` wants one of the two
+            assert mapping.testbed is not None  # `read_mapping` requires one of the two
             self.testbed = testbed_of(mapping.testbed, mapping_path)
         numbers = {name: number for number, name in enumerate(self.testbed.hosts)}
         for cell, name in known.items():
@@ -278,7 +278,7 @@ class Hosts:
         )
 
     def numbers(self, cells: Sequence[str], where: Callable[[int], str]) -> Ints:
-        """Return the hosts' numbers; `where(row)` is the place of a row in errors."""
+        """Return the hosts' numbers; `where(row)` names a row's place in errors."""
         try:
             return np.array([self._number[cell] for cell in cells], dtype=np.int64)
         except KeyError:
@@ -291,6 +291,6 @@ class Hosts:
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
-    """Return a key by which h2 comes before h10."""
+    """Return a sort key with numbers in numeric order: h2 before h10."""
     parts = re.split(r"(\d+)", name)
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in parts if part]

@@ -1,7 +1,7 @@
-"""Reads OMNeT++ result files, .sca and .vec, of versions 2 (OMNeT++ 4 and 5) and 3 (6).
+"""Read OMNeT++ result files, .sca and .vec, of versions 2 (OMNeT++ 4 and 5) and 3 (6).
 
-Lines of words, in double quotes with backslashes where they have blanks. Data lines of a vector are
-its number and its columns: E the event, T the time in seconds, V the value.
+Lines consist of words; words with blanks are in double quotes, with backslash escapes. A data line
+has the number of its vector and its columns: E the event, T the time in seconds, V the value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Statistic:
 
 @dataclass
 class Vector:
-    """Values of a module over time, shapes (values,); `event` is empty where it is not recorded."""
+    """Values of a module over time, shapes (values,); `event` is empty if it is not recorded."""
 
     number: int
     module: str
@@ -71,9 +71,9 @@ class Run:
 
 
 def read_results(path: Path) -> dict[str, Run]:
-    """Return the runs of a file by name. Raises InputError, with the line, for what is not one.
+    """Return the runs of a file by name. Raises InputError, with the line, for another format.
 
-    A vector's time that goes back is refused too: files of two runs were joined, or one is damaged.
+    A vector with decreasing times is refused too: the file is damaged, or two files were joined.
     """
     reader = _Reader(path)
     with opened(path) as file:
@@ -122,7 +122,7 @@ class _Reader:
         }
 
     def take(self, number: int, line: bytes) -> None:
-        """Take a line."""
+        """Process a line."""
         if line[:1].isdigit():
             self._take_data(number, line)
             return
@@ -246,7 +246,7 @@ class _Reader:
         return self._runs
 
     def _close(self) -> None:
-        """Turn the data lines of a run into arrays: the next run counts its vectors anew."""
+        """Turn the data lines of a run into arrays: the next run numbers its vectors anew."""
         for vector, rows, _ in self._vectors.values():
             vector.t_ns = self._column(rows, rows.times, 10**9)
             vector.event = self._column(rows, rows.events, 1)

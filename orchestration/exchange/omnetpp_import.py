@@ -1,4 +1,4 @@
-"""Makes a run of OMNeT++ result files, as a mapping file says what is what in them."""
+"""Make a run from OMNeT++ result files with a mapping file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _INDEX = re.compile(r"\[\d+\]")
 
 
 class Listed(NamedTuple):
-    """Results of one kind: how many modules have them, indices left out, and how many values."""
+    """Results of one kind: module without indices, number of modules, number of values."""
 
     kind: str
     module: str
@@ -42,7 +42,7 @@ class Listed(NamedTuple):
 
 
 def list_results(paths: Sequence[Path]) -> dict[str, list[Listed]]:
-    """Return what the files have, run by run: for writing a mapping file. Raises InputError."""
+    """Return the results in the files by run, for writing a mapping file. Raises InputError."""
     found = {}
     for name, run in _joined(paths).items():
         modules: Counter[tuple[str, str, str]] = Counter()
@@ -75,10 +75,9 @@ def _joined(paths: Sequence[Path]) -> dict[str, Run]:
 
 
 def import_omnetpp(paths: Sequence[Path], mapping_path: Path) -> Imported:
-    """Read the result files of one run. Raises InputError, with file and line, for what is wrong.
+    """Read the result files of one run. Raises InputError, with file and line, for faults.
 
-    Flows that are vectors are known by their ends; of flows that are scalars, one without an end is
-    unfinished.
+    With vectors, only finished flows are known. With scalars, a flow without an end is unfinished.
     """
     mapping, document = read_mapping(mapping_path, OmnetppMapping)
     run = _chosen(_joined(paths), mapping, document)
@@ -142,7 +141,7 @@ def _chosen(runs: dict[str, Run], mapping: OmnetppMapping, document: Document) -
 
 
 class _Row(NamedTuple):
-    """One flow as the results have it: times and size in the mapping's units."""
+    """One flow of the results, with times and size in the mapping's units."""
 
     module: str
     src: str
@@ -177,7 +176,7 @@ class _Modules:
                 self._values.setdefault(module, (match, {}))[1][name] = value
 
     def rows(self) -> Iterator[_Row]:
-        """Yield the flows, module by module. Raises InputError for what does not fit together."""
+        """Yield the flows, module by module. Raises InputError for results that do not match."""
         wanted = {
             name: called
             for name in ("start", "bytes", "fct", "end", "src", "dst", "klass")
@@ -277,9 +276,9 @@ def queue_samples(
     last_ns: int,
     document: Document,
 ) -> Samples:
-    """Return samples of the queues at every period: what was last recorded before each.
+    """Return samples of the queues at every period, each with the last value recorded until then.
 
-    Raises InputError, with the mapping's line, for a queue that the testbed has not.
+    Raises InputError, with the mapping's line, for a queue that is not in the testbed.
     """
     pattern = _pattern(queues.module, document)
     labels = {queue.label: number for number, queue in enumerate(testbed.queues)}
@@ -320,7 +319,7 @@ def queue_samples(
 
 
 def _held(vector: Vector, t_ns: Ints, factor: int) -> Ints:
-    """Return the value that held at each time, `MISSING` before the first."""
+    """Return the last value at or before each time, `MISSING` before the first one."""
     place = np.searchsorted(vector.t_ns, t_ns, side="right") - 1
     if not len(vector.value):
         return np.full(len(t_ns), MISSING, dtype=np.int64)
@@ -329,7 +328,7 @@ def _held(vector: Vector, t_ns: Ints, factor: int) -> Ints:
 
 
 def _pattern(text: str, document: Document) -> re.Pattern[str]:
-    """Return the modules' pattern. Raises InputError unless it has the groups device and port."""
+    """Return the pattern of modules. Raises InputError if it lacks the groups device and port."""
     remedy = r"write it like 'Net\.(?P<device>\w+)\.(?P<port>eth\[\d+\])\.queue'"
     try:
         pattern = re.compile(text)

@@ -1,7 +1,7 @@
-"""Flow records, who sent how much to whom and when, and the packet headers that they are made of.
+"""Flow records (source, destination, bytes, time), and the packet headers they are made from.
 
-Of a packet, the IP header says the payload: captures are cut short, and segments may be larger than
-an MTU.
+The payload of a packet is computed from its IP header, because captures may contain only the first
+bytes of a packet, and segments may be larger than an MTU.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ TCP, UDP = 6, 17
 _ETHERNET, _NULL, _RAW, _SLL, _RAW_IP4, _RAW_IP6, _SLL2 = 1, 0, 101, 113, 228, 229, 276
 LINK_TYPES = frozenset((_ETHERNET, _NULL, _RAW, 12, _SLL, _RAW_IP4, _RAW_IP6, _SLL2))
 _IP4, _IP6, _VLANS = 0x0800, 0x86DD, (0x8100, 0x88A8, 0x9100)
-# IPv6 headers that stand before the transport's: hop by hop, routing, destination options.
+# IPv6 headers before the transport header: hop by hop, routing, destination options.
 _IP6_EXTENSIONS = (0, 43, 60)
 _SIX = struct.Struct("!HHII")
 
 
 class FlowRecord(NamedTuple):
-    """One flow in one direction; times are ns since 1970, `key` its five-tuple or the like."""
+    """One flow in one direction. Times are ns since 1970; `key` is a five-tuple or similar."""
 
     key: tuple[object, ...]
     src: str
@@ -35,7 +35,7 @@ class FlowRecord(NamedTuple):
 
 @dataclass
 class Recorded:
-    """The records of a file, what it is, and notes on what was left out, estimated or unknown."""
+    """The records of a file, its kind, and notes on what was left out, estimated or unknown."""
 
     source: str
     records: list[FlowRecord]
@@ -69,7 +69,7 @@ def counted(notes: Sequence[tuple[int, str]]) -> list[str]:
 
 
 class Packet(NamedTuple):
-    """What a packet's headers say. `key` is the five-tuple as bytes; `sequence` is TCP's, or -1."""
+    """The headers of a packet. `key` is the five-tuple as bytes; `sequence` is TCP's, or -1."""
 
     key: bytes
     payload_bytes: int
@@ -77,7 +77,7 @@ class Packet(NamedTuple):
 
 
 def parse(data: bytes, link_type: int) -> Packet | None:
-    """Return a TCP or UDP packet's headers; None for what is neither, or cut within them."""
+    """Return a TCP or UDP packet's headers; None for other packets and truncated headers."""
     start = _network_start(data, link_type)
     if start < 0 or len(data) <= start:
         return None
@@ -90,7 +90,7 @@ def parse(data: bytes, link_type: int) -> Packet | None:
 
 
 def _network_start(data: bytes, link_type: int) -> int:
-    """Return where the IP header begins, -1 for another protocol."""
+    """Return the offset of the IP header, -1 for another protocol."""
     if link_type == _ETHERNET:
         place = 12
     elif link_type == _SLL:
@@ -112,7 +112,7 @@ def _ip4(data: bytes, start: int) -> Packet | None:
     transport = start + (data[start] & 15) * 4
     if len(data) < transport + 8 or transport < start + 20:
         return None
-    # Of a fragment, only the first has ports.
+    # Only the first fragment has ports.
     if int.from_bytes(data[start + 6 : start + 8], "big") & 0x1FFF:
         return None
     total = int.from_bytes(data[start + 2 : start + 4], "big")
@@ -137,7 +137,7 @@ def _transport(data: bytes, at: int, kind: int, addresses: bytes, end: int) -> P
         _, _, sequence, _ = _SIX.unpack_from(data, at)
         flags = data[at + 13] if len(data) > at + 13 else 0
         payload = end - at - (data[at + 12] >> 4) * 4
-        # SYN takes a number of its own; payload begins behind it.
+        # SYN occupies one sequence number before the payload.
         return Packet(key, max(0, payload), sequence + 1 if flags & 2 else sequence)
     if kind == UDP and len(data) >= at + 8:
         return Packet(key, max(0, int.from_bytes(data[at + 4 : at + 6], "big") - 8), -1)
@@ -145,7 +145,7 @@ def _transport(data: bytes, at: int, kind: int, addresses: bytes, end: int) -> P
 
 
 class Ends(NamedTuple):
-    """A five-tuple in words."""
+    """A five-tuple as text."""
 
     src: str
     dst: str

@@ -1,4 +1,4 @@
-"""Turns flow records into a file of flows to replay on a testbed."""
+"""Turn flow records into a file of flows to replay on a testbed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestration.model.errors import InputError
 from orchestration.model.files import whole_file
 from orchestration.model.units import parse_duration_ns
 
-# What a file is -> how long a five-tuple is silent between two flows, unless the user says.
+# Kind of file -> default idle time of a five-tuple that ends a flow.
 IDLE = {"capture": "100ms", "nfdump": "15s", "sflowtool": "15s", "csv": "0s"}
 _MAGICS = (
     b"\xa1\xb2\xc3\xd4",
@@ -33,9 +33,9 @@ _MAGICS = (
 
 @dataclass(frozen=True)
 class ReplayFile:
-    """The file that was written, and all that has to be said of it.
+    """The file that was written, with notes on it.
 
-    `hosts` is address -> host; `dropped` counts flows of each address that has no host.
+    `hosts` maps addresses to hosts; `dropped` counts the flows of each address without a host.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class ReplayFile:
 
 
 def kind_of(path: Path) -> str:
-    """Return what a file of flows is, by its first bytes. Raises InputError if it is unknown."""
+    """Return the kind of a file of flows, by its first bytes. Raises InputError if unknown."""
     with opened(path) as file:
         start = file.read(4096)
     if start.startswith(_MAGICS):
@@ -71,7 +71,7 @@ def kind_of(path: Path) -> str:
 def read_records(
     path: Path, kind: str, idle_ns: int | None, mapping: Path | None
 ) -> tuple[Recorded, dict[str, str]]:
-    """Return a file's flow records, and what its mapping file says of hosts. Raises InputError."""
+    """Return a file's flow records, and `hosts` of its mapping file. Raises InputError."""
     if kind not in IDLE:
         known = ", ".join(IDLE)
         remedy = f"{suggest(kind, IDLE)}use one of {known}"
@@ -105,9 +105,9 @@ def write_replay(
 ) -> ReplayFile:
     """Write `start_ns,src,dst,bytes,class`, the first flow at 0, and return what was written.
 
-    Without `hosts`, addresses that are hosts' names mean these; else each new one is the next host
-    of the testbed. Flows with an end that has no host are dropped. Raises InputError if none is
-    left, or `out` is there already.
+    Without `hosts`, addresses are names of hosts, or else each new address becomes the next host of
+    the testbed. Flows with an address without a host are dropped. Raises InputError if no flow is
+    left, or if `out` exists.
     """
     with new_place(out):
         return _write(out, recorded, testbed, hosts)
@@ -169,7 +169,7 @@ def _in_order_of_appearance(records: Iterable[FlowRecord], testbed: Testbed) -> 
 def _placed(
     records: Sequence[FlowRecord], hosts: dict[str, str]
 ) -> tuple[list[FlowRecord], list[FlowRecord], int]:
-    """Return the flows between two hosts, those with an end elsewhere, and how many stay at one."""
+    """Return flows between two hosts, flows with an unknown end, and the count within one host."""
     kept, lost, itself = [], [], 0
     for record in records:
         if record.src not in hosts or record.dst not in hosts:

@@ -1,7 +1,7 @@
-"""What is exported: the flows, fabric and settings of a finished trial, or of a campaign's trials.
+"""Read what is exported: flows, fabric and settings of a finished trial or a campaign's trials.
 
-A campaign file needs no run: its schedules follow from its seed. Trials that differ in their tuner
-alone are one then, and thresholds are not known.
+A campaign file needs no run, because its schedules follow from its seed. Trials that differ only in
+their tuner then count as one, and thresholds are not known.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestration.model.trial import TrialSpec
 
 @dataclass(frozen=True)
 class QueueThresholds:
-    """The thresholds that every queue started with, shapes (queues,); whether they then changed."""
+    """The initial thresholds of all queues, shapes (queues,), and whether they changed later."""
 
     kmin_bytes: Ints
     kmax_bytes: Ints
@@ -47,9 +47,9 @@ class Exported:
 
 
 def read_source(path: Path) -> list[Exported]:
-    """Return the trials of a trial's folder, a campaign's, one of campaigns, or a campaign file.
+    """Return the trials of a trial's folder, a run folder, a folder of runs, or a campaign file.
 
-    Raises InputError for what is none of them, or cannot be read.
+    Raises InputError for other paths, and for files that cannot be read.
     """
     if path.suffix in (".yml", ".yaml") and path.is_file():
         return _of_campaign(path)
@@ -99,7 +99,7 @@ def schedule_of(result: TrialResult) -> Schedule:
 
 
 def _thresholds(result: TrialResult) -> QueueThresholds | None:
-    """Return what each queue had when flows began; None unless every queue's is known."""
+    """Return each queue's thresholds when the flows began; None unless all are known."""
     table, queues = result.table("actions"), result.testbed.queues
     place = {(q.device, q.name, q.klass): number for number, q in enumerate(queues)}
     rows = np.full(len(queues), -1, dtype=np.int64)
@@ -139,7 +139,7 @@ def _of_campaign(path: Path) -> list[Exported]:
 
 @contextmanager
 def new_place(place: Path) -> Iterator[Path]:
-    """Give the place to write to. Raises InputError if something is there already.
+    """Yield the path to write to. Raises InputError if it exists.
 
     An OSError becomes a NotReadyError.
     """
@@ -156,6 +156,6 @@ def new_place(place: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Give a hidden folder that becomes `folder` if nothing is raised. Raises as `new_place`."""
+    """Yield a hidden folder that becomes `folder` if nothing is raised. Raises as `new_place`."""
     with new_place(folder), whole_folder(folder) as partial:
         yield partial

@@ -1,6 +1,6 @@
-"""Reads text tables of simulators: blank-separated, in blocks; a fault has its file and line.
+"""Read blank-separated text tables of simulators in blocks, with file and line in errors.
 
-A million lines take a few seconds and the memory of one block besides the columns.
+A million lines take a few seconds, and the memory of one block besides the columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECK_FORMAT = "give the file as the simulator wrote it; see `closloop import --
 
 @dataclass(frozen=True)
 class Rows:
-    """A block of rows of one width, as columns of bytes; `lines` has each row's line number."""
+    """A block of rows of equal width, as columns of bytes; `lines` has each row's line number."""
 
     path: Path
     lines: Sequence[int]
@@ -36,7 +36,7 @@ class Rows:
         refuse(self.path, self.lines[row], what, remedy)
 
     def integers(self, column: int, name: str, *, least: int = 0) -> Ints:
-        """Return a column as int64. Raises InputError, with the line, for what is not one."""
+        """Return a column as int64. Raises InputError, with the line, for other values."""
         cells = self.columns[column]
         try:
             values = np.array([int(cell) for cell in cells], dtype=np.int64)
@@ -50,19 +50,19 @@ class Rows:
 
 
 def joined(parts: Sequence[Sequence[Ints]]) -> list[Ints]:
-    """Return the columns of all blocks, one after the other."""
+    """Return the columns of all blocks, concatenated."""
     return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
 
 def rows(
     path: Path, widths: Sequence[int], *, what: str, first: int = 1, count: int | None = None
 ) -> Iterator[Rows]:
-    """Yield the rows of a file from line `first` on in blocks; all have one of `widths` columns.
+    """Yield the rows of a file in blocks, from line `first` on.
 
-    With `count`, exactly so many rows are read and what follows them is left alone (the shipped
-    samples have notes there); without, every line is a row and the last must have its newline, as
-    a program that writes lines leaves it. Blank lines are skipped. `what` names a row in errors.
-    Raises InputError for a file that is cut off, binary, or of other columns.
+    All rows have the same number of columns, one of `widths`. With `count`, exactly that many rows
+    are read and later lines are ignored (the shipped samples have notes there). Without it, every
+    line is a row, and the last one must end with a newline. Blank lines are skipped. `what` names a
+    row in errors. Raises InputError for a file that is truncated, binary, or of other columns.
     """
     with _opened_text(path) as file:
         lines = enumerate(islice(file, first - 1, None), start=first)

@@ -1,14 +1,14 @@
-"""What Ansible is given: each device's desired state, and the inventory. Pure, from a rack.
+"""Derive Ansible's input from a rack: each device's desired state, and the inventory. Pure.
 
-The same fabric as the emulated backend's (`emulated/fabric.py`), on real links: addresses are those
-of `inventory.addressing`; delay is the links' own.
+The fabric is that of the emulated backend (`emulated/fabric.py`) on real links, which bring their
+own delay. The addresses are those of `inventory.addressing`.
 
     host NIC, shaped     tbf (line rate) > fq (round robin between flows)
-    switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > red a class
+    switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > reds
 
-Hosts have routes to the fabric's prefixes only: a default route is their management's. A SONiC
-switch's ports and routes are its own affair; what is set there are the tables of
-`backends.hardware.sonic.config`.
+Hosts get routes only to the fabric's prefixes: a default route belongs to their management network.
+A SONiC switch keeps its own ports and routes; only the tables of `backends.hardware.sonic.config`
+are set there.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orchestration.backends.linux import host_queues, host_sysctls, switch_queue
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
-# Salts the ECMP hashes as a trial of seed 1 does, the first of a campaign.
+# The salt of the ECMP hashes in a trial with seed 1, the first one of a campaign.
 _ECMP_SEED = 1
-# Rules and tables of hosts with several NICs: what has a NIC's address leaves through it.
+# Rules and tables of hosts with several NICs: packets leave by the NIC of their source address.
 FIRST_NIC_TABLE = 4101
 
 # Groups, and the playbook of each.
@@ -49,11 +49,11 @@ ROCE_DSCP = 26
 
 @dataclass(frozen=True)
 class RoceSettings:
-    """What RoCE hosts are set to.
+    """The settings of RoCE hosts.
 
-    RoCE packets carry `dscp` and are of priority `priority`, the one that PFC protects. `dcqcn` are
-    parameters by the NIC driver's names (`rp_ai_rate`, `np_min_time_between_cnps`, …); one that is
-    not there is left as it is. `governor` is the CPU's, "" to leave it.
+    RoCE packets carry `dscp` and have the priority `priority`, which PFC protects. `dcqcn` are
+    parameters by the NIC driver's names (`rp_ai_rate`, `np_min_time_between_cnps`, …); parameters
+    not given stay unchanged. `governor` is the CPU's, "" to leave it unchanged.
     """
 
     dscp: int = ROCE_DSCP
@@ -67,9 +67,9 @@ def desired_state(
 ) -> dict[str, dict[str, Any]]:
     """Return each device's desired state, the value of its variable `closloop_desired`.
 
-    A state is what the modules are given, by the ends of their names: `network`, `roce`, `sonic`.
-    Raises InputError for a device whose management address lies in the fabric's prefixes, or that
-    has another number of interfaces than the testbed has ports of it.
+    A state has the arguments of the Ansible modules, by the ends of their names: `network`, `roce`,
+    `sonic`. Raises InputError for a device whose management address lies in the fabric's prefixes,
+    or whose number of interfaces differs from its number of ports in the testbed.
     """
     _check(rack)
     host, roce = host or HostSpec(), roce or RoceSettings()
@@ -90,7 +90,7 @@ def desired_state(
 
 
 def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
-    """Return a Linux switch's interfaces, routes and sysctls; `number` is its place in the testbed.
+    """Return a Linux switch's interfaces, routes and sysctls; `number` is its index in the testbed.
 
     Offloads are off, so that every packet gets its own marking decision.
     """
@@ -156,7 +156,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
 
 
 def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
-    """Return what module closloop_roce sets on a RoCE host."""
+    """Return the settings of a RoCE host for the module closloop_roce."""
     return {
         "interfaces": list(access.interfaces),
         "rdma_device": access.rdma_device,
@@ -172,7 +172,7 @@ def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
 
 
 def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
-    """Return routes to the other leaves' prefixes over all shortest paths, and to own hosts."""
+    """Return routes to other leaves' prefixes over all shortest paths, and to the own hosts."""
     testbed = rack.testbed
     addresses = nic_addresses(testbed)
     routers = router_addresses(testbed)
@@ -193,7 +193,7 @@ def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
 
 
 def _unfiltered(interfaces: list[str]) -> dict[str, str]:
-    """No reverse-path filter and ARP answers for every own address: links are unnumbered."""
+    """Return sysctls for unnumbered links: no reverse-path filter, ARP for every own address."""
     names = ["all", *interfaces]
     return {
         **{f"net/ipv4/conf/{name}/rp_filter": "0" for name in names},
@@ -234,8 +234,8 @@ def _check(rack: Rack) -> None:
 def playbook_inventory(rack: Rack, desired: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return an Ansible inventory with each device in its playbook's group.
 
-    A device's `closloop_kind` names its playbook; `closloop_desired` is its desired state. There
-    are no secrets in it.
+    A device's `closloop_kind` names its playbook; `closloop_desired` is its desired state. The
+    inventory contains no secrets.
     """
     groups: dict[str, dict[str, Any]] = {name: {"hosts": {}} for name in PLAYBOOKS}
     for device in rack.testbed.devices:
@@ -260,7 +260,7 @@ def group_of(rack: Rack, device: str) -> str:
 
 
 def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
-    """Return a device's variables for logging in. Host keys are verified, never accepted unseen."""
+    """Return a device's variables for logging in. Unknown host keys are never accepted."""
     files = [str(Path("~/.ssh/known_hosts").expanduser())]
     if known_hosts_file:
         files.append(str(Path(known_hosts_file).expanduser().absolute()))

@@ -1,4 +1,4 @@
-"""How provisioning went, device by device, put together from Ansible's events."""
+"""The outcome of provisioning, per device, collected from Ansible's events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestration.device.errors import printable
 
 BROKEN = "Data could not be sent to remote host"
 _NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")
-# What to look for in ssh's, sudo's and Ansible's words; the first found counts.
+# Patterns of messages of ssh, sudo and Ansible; the first match counts.
 _KNOWN = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
@@ -97,7 +97,7 @@ _KNOWN = (
     ("/usr/bin/python3: not found", *_NO_PYTHON),
     ("/usr/bin/python3: No such file", *_NO_PYTHON),
     (
-        # Ansible wrote to ssh while ssh was ending, and does not tell what ssh said
+        # Ansible wrote to ssh while ssh was ending, and does not report ssh's message
         BROKEN,
         "the connection broke: it refuses the login of {user}, or cannot be reached",
         "check user, key and password (--ask-pass), and whether the device can be reached",
@@ -110,7 +110,7 @@ StepState = Literal["running", "unchanged", "changed", "failed"]
 
 @dataclass(frozen=True)
 class Step:
-    """One task on one device has begun or ended."""
+    """The begin or end of one task on one device."""
 
     device: str
     task: str
@@ -119,7 +119,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A step that was left out because the device does not offer it."""
+    """A step that was skipped because the device does not offer it."""
 
     step: str
     reason: str
@@ -127,11 +127,11 @@ class Skipped:
 
 @dataclass
 class DeviceOutcome:
-    """One device: its tasks, what differed, what was left out, and the failure if it failed.
+    """The outcome of one device: tasks, changes, skipped steps, and the failure if it failed.
 
-    `changes` are lines of what was changed (of what differs, when only verified or checked).
-    A failure is `unexplained` if Ansible kept to itself what ssh said.
-    `seconds` is wall time of its tasks.
+    `changes` has a line per change made, or per difference when only verifying or checking.
+    A failure is `unexplained` if Ansible did not report ssh's message.
+    `seconds` is the wall time of the device's tasks.
     """
 
     device: str
@@ -147,7 +147,7 @@ class DeviceOutcome:
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """How a run went. `devices` holds each device that was asked for."""
+    """The outcome of a run. `devices` has each device that was asked for."""
 
     what: str
     devices: Mapping[str, DeviceOutcome]
@@ -155,12 +155,12 @@ class ProvisionResult:
 
     @property
     def failed(self) -> tuple[str, ...]:
-        """Devices that are not in the state asked for."""
+        """Devices that are not in the requested state."""
         return tuple(name for name, outcome in self.devices.items() if outcome.failure)
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """Devices on which something was changed."""
+        """Devices with changes."""
         return tuple(name for name, outcome in self.devices.items() if outcome.changed)
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class ProvisionResult:
 
 
 class Tally:
-    """Takes Ansible's events and keeps the outcomes; tells `listener` of each step."""
+    """Collects outcomes from Ansible's events; calls `listener` for each step."""
 
     def __init__(self, accesses: Iterable[Access], listener: Callable[[Step], None]) -> None:
         self._access = {access.device: access for access in accesses}
@@ -181,7 +181,7 @@ class Tally:
         self.outcomes = {device: DeviceOutcome(device) for device in self._access}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take one event of ansible-runner's."""
+        """Process one event of ansible-runner."""
         kind, data = event.get("event"), event.get("event_data") or {}
         outcome = self.outcomes.get(data.get("host", ""))
         if outcome is None or str(data.get("task_action", "")).endswith("include_tasks"):
@@ -223,10 +223,10 @@ def _list(value: Any) -> list[Any]:
 
 
 def explain(access: Access, said: str, remedy: str = "") -> tuple[str, str]:
-    """Return message and remedy for what was said of a device.
+    """Return message and remedy for an error text about a device.
 
-    With a `remedy`, the device's module has found the fault itself. All of it is data: it is shown
-    as one line, whatever it holds.
+    A `remedy` is given if the device's module has found the fault itself. The text is untrusted, so
+    it is made one printable line.
     """
     values = asdict(access)
     if remedy:

@@ -1,7 +1,7 @@
-"""Runs the playbooks on a rack through ansible-runner.
+"""Run the playbooks on a rack through ansible-runner.
 
-Its private folder is temporary. Passwords are typed at Ansible's prompts: they are in no argument,
-no environment and no file.
+Its private folder is temporary. Passwords are typed at Ansible's prompts, so they appear in no
+argument, environment or file.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ What = Literal["provision", "verify", "undo"]
 _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", "undo": "undo.yml"}
 PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
 _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
-# What the command line takes passwords from; ansible-runner writes its environment to a file.
+# Left out of the environment, which ansible-runner writes to a file: they hold passwords.
 _SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
-# How often a wish to stop is looked at.
+# How often a request to stop is noticed.
 _POLL_S = 1
 _LOGIN_TIMEOUT_S = 20
 
@@ -52,15 +52,15 @@ def provision(
     install_collector: bool = False,
     listener: Callable[[Step], None] = lambda step: None,
 ) -> ProvisionResult:
-    """Bring the rack's devices into their state, see whether they are in it, or put them back.
+    """Bring the rack's devices into their state, verify that they are in it, or undo it.
 
-    `limit` names devices, none for all. With `check` nothing is changed. A device that fails does
-    not stop the others: look at the result's `failed`.
+    `limit` names devices; empty means all. With `check` nothing is changed. A device that fails
+    does not stop the others: see `failed` of the result.
 
     Raises:
-        InputError: a device that the rack has not; see `desired_state`.
+        InputError: a device that is not in the rack; see `desired_state`.
         NotReadyError: Ansible is not installed, or could not run the playbooks at all.
-        Interrupted: Ctrl-C; what was changed so far stays until an undo.
+        Interrupted: Ctrl-C; changes made so far stay until an undo.
     """
     accesses = _chosen(rack, limit)
     inventory = playbook_inventory(rack, desired_state(rack, host, roce))
@@ -83,7 +83,7 @@ def provision(
         shutil.rmtree(folder, ignore_errors=True)
     for access in accesses:
         outcome = tally.outcomes[access.device]
-        # ssh cannot be asked again with a password: it would want a terminal
+        # with a password ssh cannot be run again: it would need a terminal
         if outcome.unexplained and not secrets.login and (said := _ssh_says(access, rack)):
             outcome.failure, outcome.remedy = explain(access, said)
     silent = [name for name, outcome in tally.outcomes.items() if not outcome.tasks]
@@ -96,7 +96,7 @@ def provision(
 def save_inventory(
     rack: Rack, path: Path, host: HostSpec | None = None, roce: RoceSettings | None = None
 ) -> None:
-    """Write the inventory that the playbooks can be run on by hand. Raises InputError."""
+    """Write the inventory for running the playbooks by hand. Raises InputError."""
     text = json.dumps(playbook_inventory(rack, desired_state(rack, host, roce)), indent=2)
     try:
         path.write_text(text + "\n")
@@ -119,7 +119,7 @@ def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
 
 
 def _ssh_says(access: Access, rack: Rack) -> str:
-    """Log in once with ssh, as Ansible does; return its complaint, "" if it has none."""
+    """Log in once with ssh, as Ansible does; return its error message, or ""."""
     variables = login(access, rack.known_hosts_file)
     command = ["ssh", *shlex.split(variables["ansible_ssh_common_args"]), "-o", "BatchMode=yes"]
     command += ["-o", f"ConnectTimeout={_LOGIN_TIMEOUT_S}", "-p", str(access.port)]
@@ -185,10 +185,10 @@ def _run_playbook(
         quiet=True,
         envvars={
             "ANSIBLE_CONFIG": str(PLAYBOOKS_FOLDER / "ansible.cfg"),
-            # ansible-runner turns it off
+            # ansible-runner would turn it off
             "ANSIBLE_HOST_KEY_CHECKING": "True",
             "ANSIBLE_FORKS": str(max(1, len(devices))),
-            # its temporary files and connections, too, go away with the folder
+            # temporary files and connections are removed with the folder
             "ANSIBLE_HOME": str(folder / "ansible"),
             "ANSIBLE_SSH_CONTROL_PATH_DIR": str(folder / "cp"),
             "PATH": path,
@@ -212,7 +212,7 @@ def _run_playbook(
             "stopped; devices that were reached keep what was changed",
             "`closloop provision INVENTORY --undo` puts back what was there",
         )
-    # 2: a task failed, 4: a device was unreachable; those are told device by device
+    # 2: a task failed, 4: a device was unreachable; both are reported per device
     if status != "successful" and code not in (0, 2, 4):
         end = printable("".join(runner.stdout.readlines()[-8:]))
         raise NotReadyError(
@@ -223,13 +223,13 @@ def _run_playbook(
 
 @contextmanager
 def _stop_wished() -> Iterator[list[int]]:
-    """While it lasts, Ctrl-C and SIGTERM are put down in the list, not acted on."""
+    """Yield a list that collects Ctrl-C and SIGTERM, which are not acted on meanwhile."""
     wished: list[int] = []
     kept = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             kept[number] = signal.signal(number, lambda got, _: wished.append(got))
-    except ValueError:  # not in the main thread, which then decides
+    except ValueError:  # not in the main thread, the only one that can handle signals
         pass
     try:
         yield wished
@@ -239,7 +239,7 @@ def _stop_wished() -> Iterator[list[int]]:
 
 
 def _end_connections(folder: Path) -> None:
-    """End the connections that ssh keeps open for the next task."""
+    """Close the connections that ssh keeps open for the next task."""
     for socket in (folder / "cp").glob("*"):
         subprocess.run(
             ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "device"],

@@ -1,7 +1,7 @@
-"""Run folders as a database that can be read, and nothing else.
+"""Run folders as a read-only database.
 
-DuckDB reads the Parquet files itself. Before a user's statement runs, everything outside of the
-views is shut off: other files, extensions, settings, and variables of the Python program.
+DuckDB reads the Parquet files itself. A user's statement can access only the views: other files,
+extensions, settings and variables of the Python program are shut off before it runs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _WHERE = "the query"
 _READING = re.compile(
     r"(select|with|from|values|table|describe|summarize|show|pivot|unpivot)\b|\(", re.IGNORECASE
 )
-# What those are to DuckDB; PIVOT is several.
+# DuckDB's statement types for reading. A PIVOT is several statements.
 _KINDS = ("SELECT", "EXPLAIN", "MULTI")
 _EXPLAIN = re.compile(r"explain\s+(analyze\s+)?", re.IGNORECASE)
 _COMMENTS = re.compile(r"\A(\s+|--[^\n]*(\n|\Z)|/\*.*?\*/)+", re.DOTALL)
 _Result = TypeVar("_Result")
-# DuckDB looks at an interrupt between pieces of work. A join of all with all has long pieces: its
-# thread is left behind, and ends with the program.
+# DuckDB checks for an interrupt only between pieces of work. A large cross join has long pieces:
+# its thread is then abandoned, and ends with the program.
 _PATIENCE_S = 2.0
 
 
 class Runs:
     """The finished trials at and below some paths, open for queries.
 
-    Tables: `trials`, `reasons`, and those of the run folder (docs/sql.md). Each has the columns
-    `run`, `campaign` and `trial`. Trials that finish later are not seen.
+    The tables are `trials`, `reasons`, and those of the run folder (docs/sql.md). Each has the
+    columns `run`, `campaign` and `trial`. Trials that finish later are not included.
     """
 
     def __init__(self, *paths: str | Path) -> None:
@@ -54,19 +54,19 @@ class Runs:
         self._locked = False
 
     def table(self, name: str) -> duckdb.DuckDBPyRelation:
-        """Return a table of all trials, to be filtered, joined, or fetched: `.pl()`, `.df()`.
+        """Return a table over all trials, to filter, join or fetch: `.pl()`, `.df()`.
 
-        Raises InputError for a table that there is not, or files that cannot be read.
+        Raises InputError for an unknown table, or files that cannot be read.
         """
         if name not in NAMES:
             raise InputError.single("table", f"there is no {name!r}", _tables_there_are())
         return self.sql(f"select * from {name}")
 
     def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """Return what a query yields: one statement that reads.
+        """Return the result of a query, which must be one statement that only reads.
 
-        Rows are made when they are fetched. Raises InputError for anything else, for a statement
-        that is wrong, and for files that cannot be read.
+        Rows are computed when they are fetched. Raises InputError for other statements, for errors
+        in the query, and for files that cannot be read.
         """
         import duckdb
 
@@ -89,7 +89,7 @@ class Runs:
         return relation
 
     def interrupt(self) -> None:
-        """Stop the query that runs in another thread."""
+        """Stop a query that runs in another thread."""
         self._connection.interrupt()
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
@@ -101,7 +101,7 @@ class Runs:
         return connection
 
     def _refuse_writing(self, query: str, kind: str) -> None:
-        """Refuse what could write a file that the views read, such as COPY to one of them."""
+        """Refuse statements that could write files, such as COPY to a file of a view."""
         plain = _COMMENTS.sub("", query)
         while explained := _EXPLAIN.match(plain):
             plain = _COMMENTS.sub("", plain[explained.end() :])
@@ -116,7 +116,7 @@ class Runs:
             )
 
     def _open_views(self, query: str) -> None:
-        """Create the views that the query names, and shut the rest of the world off."""
+        """Create the views that the query names, and lock everything else."""
         import duckdb
 
         try:
@@ -127,7 +127,7 @@ class Runs:
             named = set(TABLES)
         if not self._missing & named and self._locked:
             return
-        # Settings are locked for good: what was opened before is opened again, with the rest.
+        # Locked settings cannot be changed again, so a new connection opens old and new views.
         wanted = (set(TABLES) - self._missing) | (named & set(TABLES))
         if self._locked:
             self._connection = self._connect()
@@ -141,7 +141,7 @@ class Runs:
     def _lock(self) -> None:
         set_to = {
             "allowed_paths": self._files,
-            # Large sorts spill there; DuckDB makes the folder when it needs it, and removes it.
+            # Large sorts spill there. DuckDB creates the folder when needed, and removes it.
             "temp_directory": f"{tempfile.gettempdir()}/closloop-sql-{uuid.uuid4().hex}",
             "autoinstall_known_extensions": False,
             "python_enable_replacements": False,
@@ -162,7 +162,7 @@ def table(paths: str | Path | Iterable[str | Path], name: str) -> duckdb.DuckDBP
 
 
 def sql(paths: str | Path | Iterable[str | Path], query: str) -> duckdb.DuckDBPyRelation:
-    """Return what a query over the run folders at and below `paths` yields.
+    """Return the result of a query over the run folders at and below `paths`.
 
     Raises InputError as `Runs` does.
     """
@@ -170,7 +170,7 @@ def sql(paths: str | Path | Iterable[str | Path], query: str) -> duckdb.DuckDBPy
 
 
 def query_error(error: Exception) -> InputError:
-    """Return a DuckDB error as one message: what is wrong, where in the query, what to do."""
+    """Return a DuckDB error as one message: the fault, its place in the query, the remedy."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     what = "\n    ".join(lines)
     remedy = "correct it: docs/sql.md has examples"
@@ -194,10 +194,10 @@ def _runs(paths: str | Path | Iterable[str | Path]) -> Runs:
 
 
 def interruptible(runs: Runs, work: Callable[[], _Result]) -> _Result:
-    """Return what `work` does with `runs`; a KeyboardInterrupt stops its query first.
+    """Return the result of `work`; a KeyboardInterrupt stops its query on `runs` first.
 
-    In a program that has loaded pandas it comes when the query is over: DuckDB then keeps Python's
-    lock. `closloop sql` loads none.
+    In a program that has loaded pandas, the interrupt takes effect only after the query, because
+    DuckDB then holds Python's lock. `closloop sql` does not load pandas.
     """
     done: Future[_Result] = Future()
 

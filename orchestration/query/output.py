@@ -1,4 +1,4 @@
-"""What a query yields, as a file or a stream: CSV, JSON, Parquet. In pieces: it may be large."""
+"""Write query results as CSV, JSON or Parquet, in batches because they may be large."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _BATCH_ROWS = 100_000
 
 
 def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> int:
-    """Write all rows to `path`, which appears when it is complete; return how many there are.
+    """Write all rows to `path`, which appears when it is complete; return their number.
 
-    Raises InputError for a place that cannot be written, or is a trial's folder, and for rows that
-    cannot be made.
+    Raises InputError if the path cannot be written or lies in a trial's folder, and if the query
+    fails while it yields rows.
     """
     if (path.absolute().parent / TRIAL_FILE).exists():
         raise InputError.single(
@@ -44,7 +44,7 @@ def write_result(relation: duckdb.DuckDBPyRelation, path: Path, kind: str) -> in
 
 
 def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) -> int:
-    """Write all rows to a binary file as `kind`, csv or json; return how many there are."""
+    """Write all rows to a binary file as `kind`, csv or json; return their number."""
     if kind == "csv":
         return _fetched(relation, lambda batches: write_csv(file, batches))
     texts = {
@@ -56,7 +56,7 @@ def stream_result(relation: duckdb.DuckDBPyRelation, file: BinaryIO, kind: str) 
 def first_rows(
     relation: duckdb.DuckDBPyRelation, count: int
 ) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    """Return the columns' names, at most `count` rows, and whether there are more."""
+    """Return the column names, at most `count` rows, and whether there are more."""
     import duckdb
 
     try:
@@ -67,7 +67,7 @@ def first_rows(
 
 
 def _write_json(file: BinaryIO, batches: Any, texts: Collection[str]) -> int:
-    """Write a JSON array with an object a row, a row a line; `texts` name columns of JSON text."""
+    """Write a JSON array, one object and line per row; `texts` name columns of JSON text."""
     rows = 0
     file.write(b"[")
     for row in _rows(batches):
@@ -86,7 +86,7 @@ def _rows(batches: Any) -> Iterator[dict[str, Any]]:
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with null for what JSON has no numbers for."""
+    """Return `value` with None in place of NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -95,7 +95,7 @@ def _finite(value: Any) -> Any:
 
 
 def _fetched(relation: duckdb.DuckDBPyRelation, take: Any) -> int:
-    """Hand the rows to `take` in record batches. Raises InputError if they cannot be made."""
+    """Pass the rows to `take` in record batches. Raises InputError if the query fails."""
     import duckdb
 
     try:
@@ -103,7 +103,7 @@ def _fetched(relation: duckdb.DuckDBPyRelation, take: Any) -> int:
     except duckdb.Error as error:
         raise query_error(error) from error
     except OSError as error:
-        # Arrow passes on what DuckDB raises while it makes rows as an OSError without a number.
+        # Arrow turns DuckDB's errors during fetching into an OSError without errno.
         if error.errno is not None:
             raise
         raise query_error(error) from error

@@ -1,8 +1,8 @@
 """The finished trials below some paths, as tables of a database.
 
-`trials` and `reasons` are what `trial.json` says, a row a trial, a row a reason. A view over the
-trials' Parquet files has all trials' rows with whose they are; it is made when a query first names
-it, so that files that no query asks for are not touched.
+`trials` and `reasons` come from `trial.json`, with a row per trial and per reason. The other tables
+are views over the Parquet files of all trials, with columns that identify the trial. A view is
+created when a query first names it, so that files that no query needs are not read.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _TRIALS: Mapping[str, Any] = {
     "versions": "JSON",
 }
 _REASONS = {**dict.fromkeys(IDENTITY, _TEXT), "code": _TEXT, "severity": _TEXT, "text": _TEXT}
-# The schema of what only the views use. It must exist.
+# The schema of tables that only the views use. It must exist.
 INTERNAL = "closloop"
-# Where -1 in a file, or null, means that there is no such number. SQL's word for that is NULL.
+# Columns in which -1 or null in a file means that there is no value. They are NULL in SQL.
 _UNKNOWN = {
     "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
     **{TABLE_OF[scope]: names(scope) for scope in sampled_scopes()},
@@ -70,12 +70,12 @@ def create_trials(connection: duckdb.DuckDBPyConnection, found: Sequence[Found])
 
 
 def identity(trial: Found) -> dict[str, str]:
-    """Return the columns that tell a row's trial in every table."""
+    """Return the columns that identify the trial of a row, in every table."""
     return {"run": trial.run, "campaign": trial.result.spec.campaign, "trial": trial.trial}
 
 
 def cell_types(found: Sequence[Found]) -> dict[str, str]:
-    """Return factor -> SQL type of all trials' cells: a number or a truth if it always is one."""
+    """Return factor -> SQL type of its values: numeric or boolean if all values are, else text."""
     values: dict[str, list[Any]] = {}
     for trial in found:
         for name, value in trial.result.spec.cell.items():
@@ -119,7 +119,7 @@ def _create(
     shape: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Create a table of `rows` in one statement; `shape` is the structure as `from_json` has it."""
+    """Create a table of `rows` in one statement; `shape` is the structure for `from_json`."""
     connection.execute(
         f"create table {name} as select unnest(item) from "
         "(select unnest(from_json(?::JSON, ?)) as item)",
@@ -132,12 +132,12 @@ def create_view(
 ) -> list[str]:
     """Create the view of table `name` over all trials; return the files that it reads.
 
-    DuckDB reads files of the current version itself, older ones are upgraded into memory first.
-    Raises InputError, naming the file, for one that is missing, damaged or of a newer closloop.
+    DuckDB reads files of the current version itself; older ones are first upgraded in memory.
+    Raises InputError, with the file, if one is missing, damaged or of a newer closloop.
     """
     file = TABLES[name].file
     current, parts = [], []
-    # a trial has no table of a knob that nothing turned; where none has, one without rows stands
+    # a trial lacks the table of a knob that nothing turned; if all do, the view is one empty table
     there = [trial for trial in found if not is_absent(trial.result.folder / file, name)]
     for number, trial in enumerate(there or found[:1]):
         path = trial.result.folder / file
@@ -163,7 +163,7 @@ def create_view(
 def _map_files(
     connection: duckdb.DuckDBPyConnection, name: str, current: Sequence[tuple[str, Found]]
 ) -> None:
-    """Create the table that says whose rows a file has."""
+    """Create the table that maps files to trials."""
     keys = [identity(trial) for _, trial in current]
     columns = {"_file": [path for path, _ in current]}
     columns |= {key: [of[key] for of in keys] for key in IDENTITY}

@@ -1,1 +1,1 @@
-"""Replays: makes a campaign out of a run, with its flows, its actions and its testbed as files."""
+"""Replays: make a campaign from a run, with its flows, actions and testbed as files."""

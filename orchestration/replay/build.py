@@ -1,4 +1,4 @@
-"""Builds replays: a folder with a campaign file and all that it names, complete for anybody."""
+"""Build replays: a self-contained folder with a campaign file and all files that it names."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _NAME_LENGTH = 64
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that is ready to run: its campaign file, and what its user should know."""
+    """A replay that is ready to run: its campaign file, and notes for the user."""
 
     file: Path
     notes: tuple[str, ...]
 
 
 def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> tuple[Replay, ...]:
-    """Write the campaigns that replay what is asked for, each into `out/<name>.inputs`.
+    """Write the campaigns of the requested replay, each into `out/<name>.inputs`.
 
-    A folder that is there with the same content is left alone; another one is replaced as long as
-    no finished trial was made from it, or with `fresh`. Raises InputError for what cannot be
+    An existing folder with the same content stays. One with other content is replaced if no
+    finished trial was made from it, or with `fresh`. Raises InputError for trials that cannot be
     replayed, before anything is replaced.
     """
     found = drafts(request)
@@ -48,7 +48,7 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
 
 
 def _name(request: ReplayRequest, draft: Draft) -> str:
-    """Return the campaign's name: the parent's, what is changed, and where it runs."""
+    """Return the campaign's name, made of the parent's name, the changes, and the backend."""
     if request.name:
         words = [request.name, draft.apart]
     else:
@@ -98,7 +98,7 @@ def _changed(before: Testbed | None, after: Testbed) -> Iterable[str]:
 
 
 def _put(partial: Path, target: Path, results: Path, fresh: bool) -> None:
-    """Give the folder its final name, unless the same is there already."""
+    """Give the folder its final name, unless one with the same content exists."""
     if target.exists():
         if _digests(target) == _digests(partial):
             return

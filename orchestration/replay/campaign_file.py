@@ -1,4 +1,4 @@
-"""A replay as a campaign file: the recorded settings, with recordings for patterns and tuners."""
+"""Write a replay as a campaign file, with recorded settings, flows and actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RATES = {"Tbps": 10**12, "Gbps": 10**9, "Mbps": 10**6, "Kbps": 10**3, "bps": 1}
 
 @dataclass(frozen=True)
 class ReplayedPattern:
-    """The flows of one recorded class, and how they are sent."""
+    """The flows of one recorded class, and their transport."""
 
     recorded_class: str
     queue_class: str = ""
@@ -41,7 +41,7 @@ class ReplayedTrial:
 
 @dataclass(frozen=True)
 class ReplayCampaign:
-    """What the campaign file says; `times_ns` are settings such as `drain`. Others are defaults."""
+    """The content of the campaign file; `times_ns` are settings in ns such as `drain`."""
 
     name: str
     backend: str
@@ -89,7 +89,7 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"{key}: {duration(value)}"
     if campaign.host is not None:
         settings = {"min_rto": duration(campaign.host.min_rto_ns)}
-        # the default goes unsaid: where traffic classes have their own, it would be refused
+        # the default is left out: it would be refused where traffic classes have their own
         if campaign.host.congestion_control != HostSpec().congestion_control:
             settings["congestion_control"] = campaign.host.congestion_control
         yield f"host: {mapping(settings)}"
@@ -120,7 +120,7 @@ def _fault(fault: FaultSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TunerEntry:
-    """A tuner as a campaign file has it: its fields, and what reports call it."""
+    """A tuner's entry in a campaign file: its fields, and its name in reports."""
 
     fields: dict[str, Any]
     label: str
@@ -132,9 +132,9 @@ class TunerEntry:
 
 
 def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
-    """Return the entries of all that is wanted but the recording: names, or mappings like
-    `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
+    """Return the entries of the wanted tuners except the recording.
 
+    Each is a name, or a mapping such as `{name: static, kmin_bytes: 5KB, kmax_bytes: 50KB}`.
     Raises InputError for text that is neither.
     """
     entries = []
@@ -157,13 +157,13 @@ def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
 
 
 def recorded_tuner(label: str, actions: str, taken: Sequence[str]) -> TunerEntry:
-    """Return the entry that repeats a tuner's actions under its label, if that is not `taken`."""
+    """Return an entry that repeats a tuner's actions, under its own label unless that is taken."""
     called = f"{RECORDED}-{label}" if label in taken else label
     return TunerEntry({"name": RECORDED, "label": called, "actions": actions}, called)
 
 
 def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
-    """Return the entry with its checkpoint copied into `folder`, if it names a file of the user's.
+    """Return the entry with its checkpoint copied into `folder`, if it names a user's file.
 
     Raises InputError if that cannot be read.
     """
@@ -183,12 +183,12 @@ def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:
 
 
 def duration(ns: int) -> str:
-    """Return `10ms` for 10,000,000: the largest unit that has no remainder."""
+    """Return `10ms` for 10,000,000: the largest unit without a remainder."""
     return _exact(ns, _DURATIONS, "ns")
 
 
 def rate(bps: int) -> str:
-    """Return `25Gbps` for 25,000,000,000: the largest unit that has no remainder."""
+    """Return `25Gbps` for 25,000,000,000: the largest unit without a remainder."""
     return _exact(bps, _RATES, "bps")
 
 
@@ -198,7 +198,7 @@ def quoted(text: str) -> str:
 
 
 def mapping(values: Mapping[str, object]) -> str:
-    """Return a mapping of texts, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
+    """Return a mapping of strings, numbers and lists on one line: `{name: "secn1", weight: 70}`."""
     pairs = (f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
     return "{" + ", ".join(pairs) + "}"
 

@@ -1,4 +1,4 @@
-"""What a user asks of a replay, and what becomes of it before it has a name and a place."""
+"""Turn the request for a replay into drafts of campaigns, which have no name or folder yet."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ _SAMPLE_PERIOD_NS = 100_000
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """What is replayed, where, and what is changed.
+    """The runs to replay, the backend, and the changes.
 
-    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` chooses among a run's
-    trials. `backend` "" is the recorded one. `tuners` are names or mappings as in a campaign file;
-    `recorded` stands for the recorded actions. `testbed` "" is the recorded one; `rates` are in
-    bit/s, by links' names. `repeats` None is as many as were recorded. `name` "" is made up.
+    `run` is a run folder, a trial's folder, or a CSV of flows; `trials` selects trials of a run.
+    `tuners` are names or mappings as in a campaign file; `recorded` means the recorded actions.
+    `rates` are in bit/s, by name of the link. An empty `backend` or `testbed` and `repeats` of None
+    mean the recorded ones. An empty `name` is replaced by a generated one.
     """
 
     run: Path
@@ -71,7 +71,7 @@ class ReplayRequest:
 
 
 def backend_of(request: ReplayRequest, recorded: str) -> str:
-    """Return the backend of a replay. Raises InputError if nothing can run on the one asked for."""
+    """Return the backend of a replay. Raises InputError for one that cannot run trials."""
     if not request.backend:
         return recorded
     try:
@@ -83,11 +83,11 @@ def backend_of(request: ReplayRequest, recorded: str) -> str:
 
 @dataclass(frozen=True)
 class Draft:
-    """What one campaign will replay.
+    """The content of one campaign.
 
-    `parent` is what is replayed, `apart` what tells this campaign from others of the same call,
-    `others` the tuners beside the recordings, `testbed` the recorded one. `write` puts the
-    recordings into a folder, given the testbed of the replay and the campaign's name.
+    `parent` is the replayed run, `apart` distinguishes this campaign from others of the same call,
+    `others` are the tuners besides the recordings, and `testbed` is the recorded one. `write` puts
+    the recordings into a folder, given the testbed of the replay and the campaign's name.
     """
 
     parent: str
@@ -100,14 +100,14 @@ class Draft:
 
 
 def drafts(request: ReplayRequest) -> tuple[Draft, ...]:
-    """Return what is to be replayed, a draft a campaign. Raises InputError for what cannot be."""
+    """Return one draft per campaign. Raises InputError for trials that cannot be replayed."""
     return (_of_flows(request),) if request.run.is_file() else _of_runs(request)
 
 
 def _of_runs(request: ReplayRequest) -> tuple[Draft, ...]:
     """Return a draft for each group of trials that one campaign can replay.
 
-    Raises InputError for what cannot be replayed.
+    Raises InputError for trials that cannot be replayed.
     """
     others = other_tuners(request.tuners)
     return tuple(
@@ -175,7 +175,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
 
 
 def _chosen(group: Group, repeats: int | None) -> Group:
-    """Return the group with its first `repeats` repeats. One recorded repeat can be had often."""
+    """Return the group with its first `repeats` repeats; a single one may be replayed often."""
     recorded = group.repeats
     if repeats is None:
         return group
@@ -204,7 +204,7 @@ def _shared_schedule(group: Group, repeat: int) -> Columns:
             f"its flows are not those of {one}, of the same repeat",
             "choose one tuner's trials with --trials",
         )
-    assert found is not None  # a group's repeats are its recordings'
+    assert found is not None  # each repeat of a group has a recording
     return found
 
 
@@ -256,7 +256,7 @@ def _patterns(
 
 
 def _host(spec: TrialSpec) -> tuple[HostSpec | None, list[str]]:
-    """Return the hosts' settings; None for what no host here can be set to."""
+    """Return the hosts' settings (None if their congestion control is unknown here), and notes."""
     known = get_args(Host.model_fields["congestion_control"].annotation)
     if spec.host.congestion_control in known:
         return spec.host, []
@@ -267,7 +267,7 @@ def _host(spec: TrialSpec) -> tuple[HostSpec | None, list[str]]:
 def _recorded(
     request: ReplayRequest, group: Group, folder: Path, testbed: Testbed, taken: Sequence[str]
 ) -> Iterator[tuple[str, TunerEntry]]:
-    """Write the actions of each recorded tuner; yield its own label, and its entry."""
+    """Write the actions of each recorded tuner; yield its label and its entry."""
     if RECORDED not in request.tuners:
         return
     single = len(group.repeats) == 1
@@ -292,8 +292,10 @@ def _listed(
     recorded: Sequence[tuple[str, TunerEntry]],
     others: Sequence[TunerEntry],
 ) -> Iterator[ReplayedTrial]:
-    """Yield which trial each tuner and repeat replays. A tuner in place of a recording takes the
-    first one of the repeat: their flows are the same.
+    """Yield which trial each tuner and repeat replays.
+
+    Other tuners replay the first recording of the repeat: all of its recordings have the same
+    flows.
     """
     called = dict(recorded)
     for repeat, source, seed in _repeats(request, group):
@@ -306,7 +308,7 @@ def _listed(
 
 
 def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, int | None]]:
-    """Yield each repeat, the recorded repeat that it replays, and its seed if that is a new one."""
+    """Yield each repeat, the recorded repeat that it replays, and its seed if it is a new one."""
     for repeat in group.repeats:
         yield repeat, repeat, None
     if request.repeats is None or len(group.repeats) > 1:
@@ -320,7 +322,7 @@ def _repeats(request: ReplayRequest, group: Group) -> Iterator[tuple[int, int, i
 def _of_flows(request: ReplayRequest) -> Draft:
     """Return the draft of a replay of a flow file. Raises InputError for a bad one.
 
-    The trial's duration is up to the last flow's start, in whole sampling periods.
+    The trial lasts until the start of the last flow, in whole sampling periods.
     """
     if request.run.suffix != ".csv":
         raise InputError.single(

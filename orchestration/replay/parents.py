@@ -1,6 +1,6 @@
-"""What is replayed: the trial of a folder, or the valid trials of a campaign's run folder.
+"""Find the trials to replay: one trial's folder, or the valid trials of a run folder.
 
-Trials that differ in tuner, seed and repeat alone are a group, which one campaign can replay.
+Trials that differ only in tuner, seed and repeat form a group, which one campaign can replay.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _GLOB = "*?["
 
 @dataclass(frozen=True)
 class Recording:
-    """A trial that is replayed, the SHA-256 of its trial.json, and as what it is replayed."""
+    """A trial to replay, the SHA-256 of its trial.json, and its label and repeat in the replay."""
 
     trial: TrialResult
     sha256: str
@@ -38,13 +38,13 @@ class Recording:
 
     @property
     def spec(self) -> TrialSpec:
-        """What it was made from."""
+        """The specification of the trial."""
         return self.trial.spec
 
 
 @dataclass(frozen=True)
 class Group:
-    """The recordings of one campaign, by label and repeat. `factors` tells it from the others."""
+    """The recordings of one campaign, by label and repeat. `factors` distinguishes the group."""
 
     factors: str
     recordings: tuple[Recording, ...]
@@ -56,21 +56,21 @@ class Group:
 
     @property
     def first(self) -> Recording:
-        """The recording whose settings stand for all."""
+        """The first recording; all have the same settings."""
         return self.recordings[0]
 
     def of_repeat(self, repeat: int) -> tuple[Recording, ...]:
-        """Return the recordings of a repeat, which have the same flows."""
+        """Return the recordings of a repeat, which all have the same flows."""
         return tuple(item for item in self.recordings if item.repeat == repeat)
 
 
 def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
-    """Return the trials to replay: the one of a trial's folder, or a run's valid ones.
+    """Return the trials to replay: the one of a trial's folder, or the valid ones of a run.
 
-    `pattern` chooses among a run's trials by their names, with `*`, `?` and `[...]`. An invalid
-    trial is replayed only if it is named: by its folder, or by a pattern without any of these.
+    `pattern` selects trials of a run by name, with `*`, `?` and `[...]`. An invalid trial is
+    replayed only if it is given by its folder or by its full name.
 
-    Raises InputError for a folder that is neither, and if nothing is left to replay.
+    Raises InputError for a folder that is neither, and if no trial is left to replay.
     """
     if (run / TRIAL_FILE).is_file():
         if pattern:
@@ -103,7 +103,7 @@ def find_parents(run: Path, pattern: str = "") -> tuple[Recording, ...]:
 
 
 def _read(folders: Sequence[Path]) -> tuple[Recording, ...]:
-    """Read all of these trials. Raises InputError with every problem found."""
+    """Read trials. Raises InputError with every problem found."""
     found: list[Recording] = []
     problems: list[Problem] = []
     for folder in folders:
@@ -131,7 +131,7 @@ def _nothing(run: Path) -> Problem:
 
 
 def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
-    """Return the parents in groups, a campaign each; repeats keep their numbers, so they pair."""
+    """Return the parents in groups, one per campaign. Repeats keep their numbers, so they pair."""
     found: dict[str, list[Recording]] = {}
     for parent in parents:
         found.setdefault(_key(parent), []).append(parent)
@@ -143,25 +143,25 @@ def group_parents(parents: Sequence[Recording]) -> tuple[Group, ...]:
 
 
 def _key(parent: Recording) -> str:
-    """Return the same text for parents of one condition, which one campaign file can describe.
+    """Return a key that is equal for parents that one campaign file can describe.
 
-    The fabric itself stands in place of the name of its file.
+    It contains the fabric itself instead of the name of its file.
     """
     spec = parent.spec
     shared = settings(replace(spec, testbed="", files={}))
     times = (spec.duration_ns, spec.drain_ns, spec.action_period_ns)
-    # imported flows have no patterns that would tell them apart
+    # imported flows have no patterns to distinguish them
     imported = "" if spec.traffic else parent.label
     fabric = testbed_to_json(parent.trial.testbed)
     return json.dumps([shared, times, imported, fabric], sort_keys=True)
 
 
 def _apart(group: Sequence[Recording]) -> list[Recording]:
-    """Return the recordings with labels and repeats that tell them apart, sorted by both."""
+    """Return the recordings with unique labels and repeats, sorted by both."""
     labels = [item.label for item in group]
     repeats = [item.repeat for item in group]
     if len(set(zip(labels, repeats, strict=True))) < len(group):
-        # a factor that varies the tuner's own parameters is part of what it is called
+        # a factor that varies the tuner's own parameters becomes part of its label
         cells = [item.spec.cell.values() for item in group]
         labels = [
             "-".join(map(str, cell)) or item.spec.id
@@ -182,5 +182,5 @@ def _apart(group: Sequence[Recording]) -> list[Recording]:
 
 
 def _factors(spec: TrialSpec) -> str:
-    """Return `load-0.3-size-1MB`, as far as factors tell conditions apart."""
+    """Return the factors that distinguish conditions, such as `load-0.3-size-1MB`."""
     return "-".join(in_words(spec.cell, "-")) or tuner_called(spec)

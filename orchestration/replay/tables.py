@@ -1,4 +1,4 @@
-"""The tables of a trial as the CSV files that a replay reads: flows, and actions."""
+"""Turn a trial's tables into the flows and actions that a replay reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from traffic.schedule import class_names
 from tuners.recorded import faults
 
 _AGAIN = "run the trial again, or restore the file from a copy"
-# A reading begins when its time has come, or later. One that began this much early is of its time.
+# A reading that began up to a tenth of a period early still belongs to the sampling time.
 _EARLY_SHARE = 10
 
 
@@ -34,9 +34,9 @@ def schedule_of(trial: TrialResult) -> Columns:
 
 
 def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
-    """Return the classes of a schedule in the order of their patterns, those with flows alone.
+    """Return the classes with flows, in the order of their patterns.
 
-    The trial's patterns say it; for imported flows, which have none, flows that start together.
+    Imported flows have no patterns; the order of flows that start together tells it then.
     """
     found = tuple(dict.fromkeys(schedule["class"].tolist()))
     declared = class_names(trial.spec.traffic)
@@ -57,7 +57,7 @@ def class_order(trial: TrialResult, schedule: Columns) -> tuple[str, ...]:
 
 
 def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> bool:
-    """Say whether a replay numbers the flows as the schedule does, classes being in this order."""
+    """Return whether a replay with this order of classes numbers the flows as the schedule does."""
     host = {name: place for place, name in enumerate(testbed.hosts)}
     klass = {name: place for place, name in enumerate(order)}
 
@@ -71,13 +71,13 @@ def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> 
 
 
 def actions_of(trial: TrialResult) -> tuple[Knob, Columns]:
-    """Return the knob that a trial turned, and its changes at the sampling times they answer.
+    """Return the knob that a trial turned, and its changes at the sampling times they respond to.
 
-    A reading begins some ns, on a rack some us, after its sampling time: a replay's reading of the
-    same sample may begin a little sooner than the recorded one, and is the right one all the same.
+    A reading begins some ns (on a rack some us) after its sampling time. Sampling times are used
+    because a replay's reading may begin a little sooner than the recorded one.
 
-    Raises InputError for a trial that turned no knob or several, for a table whose clock goes
-    backwards, and for impossible settings.
+    Raises InputError for a trial that turned no knob or several, for a table with times out of
+    order, and for impossible settings.
     """
     remedy = "let a tuner decide in their place: --tuner secn1"
     tables = {knob: trial.table(knob.table) for knob in KNOBS.values()}
@@ -100,9 +100,9 @@ def actions_of(trial: TrialResult) -> tuple[Knob, Columns]:
 
 
 def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
-    """Return the actions with each port's kmin and kmax in proportion to its new rate.
+    """Return the actions with each port's kmin and kmax scaled to its new rate.
 
-    Raises InputError for a port that one of the testbeds has not.
+    Raises InputError for a port that is missing in one of the testbeds.
     """
     rates = [{(p.device, p.name): p.rate_bps for p in each.ports} for each in (before, after)]
     ports = list(zip(actions["device"].tolist(), actions["port"].tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The recorded testbed as a testbed file, link by link, with other rates if they are asked for."""
+"""Write the recorded testbed as a testbed file, link by link, with changed rates if requested."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _REMEDY = "name a testbed file of your own with --testbed"
 
 
 def with_rates(testbed: Testbed, scale: float, changed: Mapping[str, int]) -> Testbed:
-    """Return the testbed with every rate multiplied by `scale`, then links by name at `changed`.
+    """Return the testbed with every rate multiplied by `scale` and the rates of `changed` set.
 
-    `changed` has rates in bit/s by links' names, `leaf1-spine2`. A testbed whose rates are others
-    has another name. Raises InputError for a link that is not there, and for rates below 1 bit/s.
+    `changed` maps names of links such as `leaf1-spine2` to rates in bit/s. A testbed with changed
+    rates gets another name. Raises InputError for an unknown link, and for rates below 1 bit/s.
     """
     if not (math.isfinite(scale) and scale > 0):
         what = f"{scale:g} is no factor for rates"
@@ -72,10 +72,10 @@ def parse_rate(text: str) -> tuple[str, int]:
 
 
 def write_testbed(path: Path, testbed: Testbed) -> None:
-    """Write the testbed as a file that `load_testbed` reads back as the same.
+    """Write the testbed as a file from which `load_testbed` reads an equal one.
 
-    Raises InputError if a testbed file cannot say what this one is: ports with names of their own,
-    buffers that differ from port to port.
+    Raises InputError if a testbed file cannot describe this one: it has ports with names of their
+    own, or buffers that differ between ports.
     """
     path.write_text(_text(testbed), encoding="utf-8")
     try:
@@ -91,7 +91,7 @@ def write_testbed(path: Path, testbed: Testbed) -> None:
 
 
 def _said(testbed: Testbed) -> dict[str, Any]:
-    """Return what a testbed says. Hosts and switches may stand among each other, or apart."""
+    """Return the content of a testbed. Hosts and switches may be mixed or listed separately."""
     tiers = {device.name: device.tier for device in testbed.devices}
     return {**testbed_to_json(testbed), "devices": (testbed.hosts, testbed.switches, tiers)}
 

@@ -1,4 +1,4 @@
-"""Does a campaign fit its backend? Found before anything runs, by `closloop plan` too."""
+"""Checks that a campaign fits its backend, before anything runs (`closloop plan` uses it too)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_fit(
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that the backend lacks.
 
-    `testbeds` are those of the trials, by name; `offer` is the backend's.
+    `testbeds` are the trials' testbeds, by name; `offer` is the backend's.
     """
     problems: dict[Problem, None] = {}
     seen: set[tuple[str, str, str]] = set()

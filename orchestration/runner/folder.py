@@ -1,4 +1,4 @@
-"""The run folder of a campaign: who may write to it, what is finished in it, what is left over."""
+"""The run folder of a campaign: who may write to it, what is finished, what is left over."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class RunFolder:
         self.journal: Journal
 
     def open(self, campaign: Campaign, *, fresh: bool) -> None:
-        """Create the folder, or take up the one that is there.
+        """Create the folder, or continue in an existing one.
 
-        With `fresh`, one that is there is put aside first, under a name with a number. Raises
-        InputError if it is not of this campaign and NotReadyError if another run holds it.
+        With `fresh`, an existing one is first renamed, with a number. Raises InputError if it
+        belongs to another campaign and NotReadyError if another run holds it.
         """
         if fresh and self.path.exists():
             self._hold()
@@ -65,7 +65,7 @@ class RunFolder:
         self._release()
 
     def of(self, trial: TrialSpec) -> Path:
-        """Return the folder that a finished trial has."""
+        """Return the folder of a finished trial."""
         return self.path / trial.id
 
     def work_of(self, trial: TrialSpec) -> Path:
@@ -78,7 +78,7 @@ class RunFolder:
             shutil.rmtree(self.path / f".{trial}{suffix}", ignore_errors=True)
 
     def _hold(self) -> None:
-        """Lock the folder itself: a lock that leaves no file, and that ends with its holder."""
+        """Lock the folder itself: this lock leaves no file and ends with its holder."""
         self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ class RunFolder:
             )
 
     def _refuse_other_trials(self, campaign: Campaign) -> None:
-        """Refuse to mix the results of different campaigns; more repeats are welcome."""
+        """Refuse to mix results of different campaigns; additional repeats are allowed."""
         known = {trial.id for trial in campaign.trials}
         other = [folder.name for folder in finished_trials(self.path) if folder.name not in known]
         if other:
@@ -120,7 +120,7 @@ class RunFolder:
 
 
 def work_folder(campaign_folder: Path, trial: str) -> Path:
-    """Return the hidden folder that the trial of this id works in while it runs."""
+    """Return the hidden folder for the trial with this id while it runs."""
     return campaign_folder / f".{trial}{_WORK_SUFFIX}"
 
 

@@ -1,7 +1,7 @@
-"""The journal of a run folder: what happened, one JSON object a line, never rewritten.
+"""The journal of a run folder: its events, one JSON object a line, never rewritten.
 
-It is also the ledger of temporary folders: a trial is noted as started before anything of it is
-created, so that what a killed run leaves behind can be told from what is not the runner's.
+It is also the ledger of temporary folders. A trial is recorded as started before anything of it is
+created, so that remains of a killed run can be told from files that are not the runner's.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TRIAL_FAILED = "trial-failed"
 
 
 class Journal:
-    """An append-only journal; every line is on the disk when `add` returns."""
+    """An append-only journal; a line is on disk when `add` returns."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`, creating it if need be. A line that a crash has torn is closed off."""
+        """Open `path`, creating it if necessary. A line that a crash has cut off is ended first."""
         self._handle = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         size = os.fstat(self._handle).st_size
         if size and os.pread(self._handle, 1, size - 1) != b"\n":
@@ -46,7 +46,7 @@ class Journal:
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the journal's entries in order; nothing if there is no journal.
 
-    Lines that are not whole (the run was killed while it wrote) are passed over.
+    Incomplete lines (the run was killed while writing) are skipped.
     """
     if not path.exists():
         return

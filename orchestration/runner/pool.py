@@ -1,8 +1,8 @@
 """Worker processes side by side: started, listened to, stopped, and gone when the pool is closed.
 
-Workers are forked, not spawned: the modules are loaded once. The main process must therefore have
-no threads of its own, and fork from its main thread, with whose end the kernel ends the workers.
-Each worker leads a process group, so that what it starts ends with it.
+Workers are forked, not spawned, so the modules are loaded only once. The main process must
+therefore have no other threads, and must fork from its main thread: the kernel ends the workers
+when that thread ends. Each worker leads a process group, so that its child processes end with it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import NoReturn
 from orchestration.model.ports import Backend
 from orchestration.runner.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
-# How long a worker may take to clean up before it is killed.
+# The time that a worker may take to clean up before it is killed.
 STOP_GRACE_S = 10.0
 _CONSOLE_BYTES = 4000
 
 
-# (job, backend, where to send messages, the parent's process number): runs in the forked process.
+# (job, backend, the pipe for messages, the parent's process id) -> None, in the forked process.
 Work = Callable[[Job, Backend, Connection, int], None]
 
 
@@ -41,7 +41,7 @@ class _Worker:
 
 
 class Pool:
-    """Worker processes, one a job, that do `do`. Close it, whatever happens."""
+    """Worker processes, one per job, that run `do`. Always close it."""
 
     def __init__(self, backend: Backend, do: Work = work) -> None:
         self._backend = backend
@@ -64,7 +64,7 @@ class Pool:
         self._workers.append(_Worker(job, pid, os.pidfd_open(pid), receiver, time.monotonic()))
 
     def messages(self, timeout_s: float) -> Iterator[tuple[Job, Message]]:
-        """Yield what the workers say within `timeout_s`; a result or a failure ends a worker."""
+        """Yield the workers' messages within `timeout_s`; a result or a failure ends a worker."""
         ends = [end for worker in self._workers for end in (worker.pipe, worker.pidfd)]
         ready = set(wait(ends, timeout_s))
         for worker in [w for w in self._workers if w.pipe in ready or w.pidfd in ready]:
@@ -74,7 +74,7 @@ class Pool:
             yield worker.job, message
 
     def close(self) -> None:
-        """Stop all workers: ask, wait, kill. Nothing of them is left when this returns."""
+        """Stop all workers: ask, wait, kill. When this returns, nothing of them is left."""
         for worker in self._workers:
             os.kill(worker.pid, signal.SIGTERM)
         until_s = time.monotonic() + STOP_GRACE_S
@@ -82,7 +82,7 @@ class Pool:
             self._end(worker, max(0.0, until_s - time.monotonic()))
 
     def kill(self) -> None:
-        """Kill all workers at once; `close` takes note of their end."""
+        """Kill all workers at once; `close` reaps them."""
         for worker in self._workers:
             _kill_group(worker.pid)
 
@@ -95,7 +95,7 @@ class Pool:
             pass
         wait([worker.pidfd])
         info = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-        assert info is not None  # only WNOHANG gives None
+        assert info is not None  # only WNOHANG returns None
         how = f"ended with {info.si_status}"
         if info.si_code in (os.CLD_KILLED, os.CLD_DUMPED):
             how = f"was killed by {signal.Signals(info.si_status).name}"
@@ -109,7 +109,7 @@ class Pool:
     def _end(self, worker: _Worker, patience_s: float = STOP_GRACE_S) -> None:
         """Wait for a worker's end, then end what it may have left running.
 
-        It is waited for last: until then its number and its group's cannot be anyone else's.
+        It is reaped last: until then, its process id and group id cannot be reused.
         """
         wait([worker.pidfd], patience_s)
         _kill_group(worker.pid)
@@ -134,7 +134,7 @@ def _be_worker(do: Work, job: Job, backend: Backend, pipe: Connection, parent: i
 
 
 def _kill_group(pid: int) -> None:
-    # The process itself too: it may have been stopped before it led a group.
+    # Kill the process itself too: it may have been stopped before it led a group.
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)

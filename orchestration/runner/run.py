@@ -1,4 +1,4 @@
-"""Runs a campaign: what is not finished yet, `jobs` trials at a time, until done or interrupted."""
+"""Runs a campaign's unfinished trials, `jobs` at a time, until done or interrupted."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ from orchestration.runner.pool import Pool
 from orchestration.runner.signals import noted_signals
 from orchestration.runner.worker import Failed, Finished, Job, Progressed
 
-# How often the listener is told that time passes, and signals are looked at.
+# How often to call the listener's `tick` and to look for signals.
 _TICK_S = 0.2
-# A sample of a queue in the tables takes some 9 bytes at most, and the rest of a trial little.
+# A queue's sample in the tables takes at most about 9 bytes, and the rest of a trial little.
 _BYTES_PER_SAMPLE = 16
 _SPARE_BYTES = 64 * 2**20
 
 
 class Listener(Protocol):
-    """Is told how a run goes; shows it to somebody."""
+    """Receives the events of a run, and shows them to somebody."""
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """Take how many trials there are, and how many of them an earlier run has finished."""
+        """The run has `trials` trials, of which an earlier run finished `finished`."""
 
     def started(self, trial: TrialSpec) -> None:
-        """Take note of a trial's start."""
+        """A trial has started."""
 
     def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Take how far a trial has come."""
+        """A trial has progressed."""
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Take note of a trial's good end, and of what its stamp says."""
+        """A trial has finished, with its stamp's result."""
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Take note of a trial's bad end."""
+        """A trial has failed."""
 
     def tick(self) -> None:
-        """Take note that time passes, several times a second."""
+        """Time has passed; called several times a second."""
 
 
 @dataclass
 class Summary:
-    """What a run came to. Trials are named by their ids."""
+    """The result of a run. Trials are named by their ids."""
 
     folder: Path
     trials: int
@@ -76,7 +76,7 @@ class Summary:
 
 
 def default_jobs(campaign: Campaign, backend: Backend) -> int:
-    """Return how many trials can run side by side: one a core, if the backend can have as many.
+    """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
 
     Raises NotReadyError if not even one can.
     """
@@ -107,7 +107,7 @@ def run_campaign(
 
     Call it from the main thread. A trial that fails does not stop the others. Raises InputError or
     NotReadyError before anything is written, and Interrupted after SIGINT or SIGTERM, when the
-    workers are gone and the finished trials kept.
+    workers have ended and the finished trials are kept.
     """
     testbeds = _testbeds(campaign.trials)
     home = out / campaign.name
@@ -124,7 +124,7 @@ def run_campaign(
 
 
 class _Run:
-    """One call of `run_campaign`, once the folder is its own."""
+    """One call of `run_campaign`, once it holds the folder."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Run:
                 self._todo.append(trial)
 
     def run(self, jobs: int) -> Summary:
-        """Work until all is done; raise Interrupted if a signal comes first."""
+        """Run until all is done; raise Interrupted if a signal comes first."""
         begin = time.monotonic()
         summary, journal = self._summary, self._folder.journal
         about = {"trials": summary.trials, "finished": summary.skipped, "jobs": jobs}
@@ -229,7 +229,7 @@ def _testbeds(trials: Iterable[TrialSpec]) -> dict[str, Testbed]:
 
 
 def _check_space(out: Path, trials: Iterable[TrialSpec], testbeds: Mapping[str, Testbed]) -> None:
-    """Raise NotReadyError if the disk cannot hold what the trials could leave at most."""
+    """Raise NotReadyError if the disk lacks the space that the trials could need at most."""
     needed = _SPARE_BYTES
     for trial in trials:
         samples = (trial.duration_ns + trial.drain_ns) // trial.sample_period_ns

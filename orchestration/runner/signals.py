@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while workers run: noted first, so that the work can be put in order."""
+"""Ctrl-C and SIGTERM while workers run: recorded first, so that the run can end in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 @contextmanager
 def noted_signals(kill: Callable[[], None]) -> Iterator[list[signal.Signals]]:
-    """Collect SIGINT and SIGTERM instead of dying of them; a second one calls `kill`."""
+    """Record SIGINT and SIGTERM instead of ending; a second signal calls `kill`."""
     seen: list[signal.Signals] = []
 
     def note(number: int, frame: FrameType | None) -> None:

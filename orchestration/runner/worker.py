@@ -1,4 +1,4 @@
-"""One trial in a process of its own: from the schedule to the finished folder."""
+"""Runs one trial in a process of its own, from the schedule to the finished folder."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _PROGRESS_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs. `folder` is where the result goes, `work` holds temporary files.
+    """A worker's input. `folder` is for the result, `work` for temporary files.
 
-    `spool` says where records go while the trial runs, None if nowhere.
+    `spool` says where records go while the trial runs, None for nowhere.
     """
 
     trial: TrialSpec
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A trial's virtual time and its traffic's end, and the wall time spent."""
+    """A trial's virtual time, the end of its traffic, and the wall time spent."""
 
     virtual_ns: int
     end_ns: int
@@ -66,7 +66,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A trial failed. `console` is the end of what its guest or its process printed."""
+    """A trial failed. `console` is the end of the output of its guest or process."""
 
     message: str
     remedy: str
@@ -78,7 +78,7 @@ Message = Progressed | Finished | Failed
 
 
 def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
-    """Run one trial in this process, which was forked by process `parent` to do so."""
+    """Run one trial in this process, which process `parent` forked for it."""
     enter_worker(job, parent)
     begin, begin_ns = time.monotonic(), time.time_ns()
     sent_at = -_PROGRESS_EVERY_S
@@ -113,31 +113,31 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
 
 
 def _introduce(job: Job, flows: int) -> None:
-    """Leave beside the trial's snapshots what a viewer needs to know of the trial."""
+    """Write what a viewer needs to know of the trial beside the trial's snapshots."""
     about = {
         "spec": job.trial.to_json(),
         "testbed": testbed_to_json(job.testbed),
         "flows": flows,
     }
-    with suppress(OSError):  # a full disk: nothing to watch, the trial goes on
+    with suppress(OSError):  # with a full disk there is nothing to watch, but the trial goes on
         write_whole(job.work / ABOUT_FILE, json.dumps(about))
 
 
 def enter_worker(job: Job, parent: int) -> None:
-    """Make this forked process a worker: it ends with its parent, and leaves the terminal alone."""
+    """Make this forked process a worker: it ends with its parent, and does not use the terminal."""
     _die_with(parent)
     _leave_terminal(job)
 
 
 def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, however that comes about."""
+    """Have the kernel kill this process when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
 
 
 def _leave_terminal(job: Job) -> None:
-    """Take no part in the terminal: no Ctrl-C from it, nothing printed on it.
+    """Detach from the terminal: no Ctrl-C from it, no output to it.
 
     The runner stops a worker by SIGTERM, which unwinds it so that the backend can clean up.
     """

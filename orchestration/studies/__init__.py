@@ -1,1 +1,1 @@
-"""What uses the product to show something: benchmarks, the papers, fidelity."""
+"""Studies made with the product: benchmarks, the papers' campaigns, fidelity."""

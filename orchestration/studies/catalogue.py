@@ -1,7 +1,7 @@
-"""The campaign files that studies are made of, and the trials that they no longer describe.
+"""The campaign files of the studies, and trials that no longer match them.
 
-The files are examples of the source tree (`examples/papers`, `examples/fidelity`), not part of the
-package. One of the papers whose name begins with `grid-` is a search for the best static setting.
+The files are examples in the source tree (`examples/papers`, `examples/fidelity`), not part of the
+package. A paper campaign named `grid-...` is a search for the best static setting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import BackendName
 
 _GRID_PREFIX = "grid-"
-# From the simplest to the one that campaigns are made of.
+# From the simplest to the most realistic.
 SCENARIOS = ("idle-path", "one-flow", "incast", "websearch")
 _REMEDY = "run it in the source tree, or name the folder with --campaigns"
 
@@ -29,9 +29,9 @@ def load_campaigns(
     backend: str | None = None,
     repeats: int | None = None,
 ) -> dict[str, Campaign]:
-    """Return the papers' campaigns of those names, all if there are none, or the grids of settings.
+    """Return the named campaigns of the papers, by default all; with `grids`, the grids instead.
 
-    Raises InputError for a folder without files, unknown names, and the problems of all the files.
+    Raises InputError for a folder without files, unknown names, and the problems of all files.
     """
     files = {
         path.stem: path
@@ -46,7 +46,7 @@ def load_campaigns(
 def load_scenarios(
     folder: Path, names: Sequence[str], backend: BackendName, repeats: int | None
 ) -> dict[str, Campaign]:
-    """Return the scenarios of those names, all if there are none, on a backend, simplest first.
+    """Return the named scenarios, or all of them, on a backend, simplest first.
 
     Raises InputError as `load_campaigns` does.
     """
@@ -85,8 +85,8 @@ def _load(
 def put_aside(campaign: Campaign, runs: Path) -> int:
     """Put aside finished trials that the campaign no longer describes; return how many.
 
-    They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, where a second one of a name gets
-    a number. The others stay, and count as finished.
+    They move from `runs/<campaign>/` to `runs/<campaign>.stale/`, with a number if the name is
+    taken. Other trials stay, and count as finished.
     """
     known = {trial.id for trial in campaign.trials}
     folder = runs / campaign.name

@@ -1,4 +1,4 @@
-"""Do two backends agree? The page that says where, and why not: figures, verdicts, causes."""
+"""The fidelity page: where two backends agree, where they differ, and the likely causes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from orchestration.analysis.comparison.causes import ORDER
 from orchestration.analysis.comparison.equivalence import EQUIVALENT
 from orchestration.analysis.comparison.result import ComparedCell, RunComparison
 
-# How far a simulated fabric may be from the emulated one before a cause has to be named.
+# Larger differences between the simulated and the emulated fabric need a stated cause.
 RTT_SHARE, GOODPUT_SHARE, SLOWDOWN_SHARE = 0.02, 0.02, 0.15
 _SPEED_RATIO = 5.0
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """One figure of both backends. `holds` is None where nothing was measured."""
+    """One figure on both backends. `holds` is None if nothing was measured."""
 
     what: str
     a: str
@@ -30,14 +30,14 @@ class _Figure:
 
 
 def _within(what: str, a: float, b: float, unit: str, share: float) -> _Figure:
-    """Return a figure that both backends have, and whether B's is within a share of A's."""
+    """Return a figure of both backends, which holds if B is within a share of A."""
     away = b / a - 1
     values = f"{a:.3f} {unit}", f"{b:.3f} {unit}"
     return _Figure(what, *values, f"{away:+.2%}", f"within {share:.0%}", abs(away) <= share)
 
 
 def _figures(found: Mapping[str, RunComparison]) -> list[_Figure]:
-    """Return the figures of the scenarios that were run, by their names."""
+    """Return the figures of the scenarios in `found`, which are keyed by name."""
     result: list[_Figure] = []
     if "idle-path" in found:
         schedule, times = _lone_flows(found["idle-path"])
@@ -58,7 +58,7 @@ def _figures(found: Mapping[str, RunComparison]) -> list[_Figure]:
 
 
 def _lone_flows(comparison: RunComparison) -> tuple[Mapping[str, np.ndarray], list[np.ndarray]]:
-    """Return a scenario's schedule, and both backends' median completion times of its flows."""
+    """Return a scenario's schedule, and its flows' median completion times on both backends."""
     pairs = [pair for cell in comparison.cells for pair in cell.pairs]
     sides = [[pair.a.trial for pair in pairs], [pair.b.trial for pair in pairs]]
     times = [
@@ -109,7 +109,7 @@ _TITLES = {
 
 
 def fidelity_page(found: Mapping[str, RunComparison], notes: str) -> str:
-    """Return the page in Markdown. `notes` is text of people's own on causes, or ""."""
+    """Return the page in Markdown. `notes` is hand-written text on causes, or ""."""
     first = next(iter(found.values()))
     pairs = max(len(cell.pairs) for comparison in found.values() for cell in comparison.cells)
     lines = [_HEAD.format(a=first.a.backend, b=first.b.backend, repeats=pairs)]

@@ -1,1 +1,1 @@
-"""What others see of a run while it goes on and after: InfluxDB, and a page of metrics."""
+"""Publish runs, live and finished: to InfluxDB, and as a page of metrics."""

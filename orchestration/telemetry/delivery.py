@@ -1,8 +1,7 @@
-"""Getting lines to a server, whatever it does: again and again, ever less often, in order.
+"""Deliver lines to a server in order, with retries at growing intervals.
 
-The ledger says what it has already: a file that is only appended to, once the server has confirmed.
-A line of it that a kill kept from being written costs nothing but sending the same points again,
-and the same points are one in the database.
+The ledger is an append-only file of what the server has confirmed. If a kill prevents the writing
+of a line, the same points are sent again, which is harmless: the database stores equal points once.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ from collectors.sinks.spool import Place
 from orchestration.model.errors import NotReadyError
 
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0
-# A request is halved when it is too large, but not below this.
+# A request that is too large is halved, but not below this.
 _FEWEST_LINES = 16
 _FILE = "sent.jsonl"
 
 
 class Connection(Protocol):
-    """Something that takes lines: see `collectors.sinks.influx.InfluxConnection`."""
+    """A connection that accepts lines: see `collectors.sinks.influx.InfluxConnection`."""
 
     def write(self, lines: Sequence[str]) -> Answer:
-        """Send lines, and return what the server says."""
+        """Send lines, and return the server's answer."""
 
 
 class Refused(Exception):  # noqa: N818 (the server's answer)
-    """The server does not take the records, and trying again would change nothing."""
+    """The server refuses the records, and a retry would not help."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.text)
@@ -42,15 +41,15 @@ class Refused(Exception):  # noqa: N818 (the server's answer)
 
 
 class GaveUp(Exception):  # noqa: N818
-    """It was not to be tried any longer."""
+    """The patience for retries has ended."""
 
 
 @dataclass
 class Delivery:
     """Sends lines until the server has confirmed them.
 
-    `patient` is asked before each further try; `said` is told what goes wrong, each thing once
-    until it is well again. `trouble` is what the last answer said, "" if it was good.
+    `patient` is called before each retry. `said` is called with each problem, once until it is
+    over. `trouble` is the problem of the last answer, "" if there was none.
     """
 
     connection: Connection
@@ -63,7 +62,7 @@ class Delivery:
     _known: set[str] = field(default_factory=set)
 
     def send(self, lines: Sequence[str]) -> None:
-        """Send lines. Raises Refused, or GaveUp when patience has ended."""
+        """Send lines. Raises Refused, or GaveUp when `patient` returns False."""
         waiting = [list(lines)]
         tries = 0
         while waiting:
@@ -98,7 +97,7 @@ class Delivery:
 
     def _pause(self, answer: Answer, tries: int) -> None:
         wait_s = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(tries, 10))
-        # Several senders are not to come back at the same moment.
+        # Random, so that several senders do not retry at the same moment.
         wait_s = max(answer.wait_s, wait_s * random.uniform(0.75, 1.25))
         until_s = time.monotonic() + wait_s
         while (left_s := until_s - time.monotonic()) > 0:
@@ -111,10 +110,11 @@ class Delivery:
 
 @dataclass
 class Sent:
-    """What has arrived of one run of a trial.
+    """The data of one run of a trial that the server has confirmed.
 
-    `readings` and `changes` are those of the spool, up to `place`; `spool_done` says that no more
-    of them will come. `table` and `rows` are how far the archive has been sent. `done`: all has.
+    `readings` and `changes` count those of the spool, up to `place`; `spool_done` is True if there
+    will be no more. The archive has been sent up to row `rows` of `table`. `done` is True if
+    everything has been sent.
     """
 
     place: Place = field(default_factory=Place)
@@ -127,10 +127,10 @@ class Sent:
 
 
 class Ledger:
-    """The ledger of one campaign and server. Runs are named by (trial's id, tag `run`)."""
+    """The ledger of one campaign and server. Runs are identified by (trial id, tag `run`)."""
 
     def __init__(self, folder: Path) -> None:
-        """Open it, or begin one in `folder`. Raises NotReadyError if that cannot be written."""
+        """Open or create it in `folder`. Raises NotReadyError if the folder is not writable."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(
@@ -145,15 +145,15 @@ class Ledger:
         for line in (folder / _FILE).read_bytes().splitlines():
             self._take(line)
         size = os.fstat(self._handle).st_size
-        if size and os.pread(self._handle, 1, size - 1) != b"\n":  # torn by a kill
+        if size and os.pread(self._handle, 1, size - 1) != b"\n":  # truncated by a kill
             self._append(b"\n")
 
     def of(self, trial: str, run: str) -> Sent:
-        """Return what has arrived of a run."""
+        """Return the confirmed data of a run."""
         return self._runs.setdefault((trial, run), Sent())
 
     def note(self, trial: str, run: str) -> None:
-        """Write down what `of` has now."""
+        """Record the present state of `of`."""
         sent = self.of(trial, run)
         values = [
             trial, run, sent.place.segment, sent.place.byte, sent.readings, sent.changes,
@@ -162,7 +162,7 @@ class Ledger:
         self._append(json.dumps(values, separators=(",", ":")).encode() + b"\n")
 
     def forget(self, trial: str, run: str) -> None:
-        """Have all of a run sent again."""
+        """Forget a run, so that all of it is sent again."""
         self._runs[trial, run] = Sent()
         self.note(trial, run)
 
@@ -174,7 +174,7 @@ class Ledger:
         try:
             os.write(self._handle, data)
         except OSError:
-            return  # a full disk: it will be sent again, which changes nothing
+            return  # a full disk: the points will be sent again, which is harmless
 
     def _take(self, line: bytes) -> None:
         try:

@@ -1,7 +1,7 @@
-"""A run's metrics in Prometheus' text format: the run, its finished trials, its running queues.
+"""Export a run's metrics in Prometheus' text format: run, finished trials, queues of running ones.
 
-Everything is read anew at each scrape, from the journal, the running trials' snapshots and the
-archive; nothing is written or locked. The one module that imports prometheus_client.
+Each scrape reads everything anew from the journal, the running trials' snapshots and the archive;
+nothing is written or locked. Only this module imports prometheus_client.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _QUEUE_LABELS = ("trial", "device", "port", "queue")
 
 @dataclass(frozen=True)
 class _Finished:
-    """What is kept of a finished trial."""
+    """The cached figures of a finished trial."""
 
     labels: tuple[str, str, str]
     valid: bool
@@ -40,7 +40,7 @@ class _Finished:
 
 @dataclass(frozen=True)
 class _Queues:
-    """The queues of one trial: its columns have an entry a queue, -1 where there is none."""
+    """The queues of one trial: columns with an entry per queue, -1 where unknown."""
 
     trial: str
     testbed: Testbed
@@ -48,15 +48,15 @@ class _Queues:
 
 
 class RunCollector:
-    """Makes the metrics of one run folder, for prometheus_client's registries."""
+    """Collects the metrics of one run folder, for registries of prometheus_client."""
 
     def __init__(self, run: Path) -> None:
-        """Take the folder. Raises InputError if it is no run folder."""
+        """Set the folder. Raises InputError if it is not a run folder."""
         self._reader = RunReader(find_run(run))
         self._finished: dict[str, _Finished] = {}
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metric families as of now."""
+        """Yield the present metric families."""
         state = self._reader.read()
         self._read_finished(state.folder)
         yield from _of_run(state)
@@ -72,7 +72,7 @@ class RunCollector:
                 try:
                     self._finished[name] = _summed_up(read_trial(path))
                 except InputError:
-                    continue  # damaged: it counts in the journal's figures alone
+                    continue  # damaged: it counts only in the journal's figures
 
 
 def _summed_up(trial: TrialResult) -> _Finished:
@@ -164,7 +164,7 @@ def _of_running(trials: Sequence[TrialState]) -> Iterator[Any]:
 
 
 def _queues(state: RunState) -> list[_Queues]:
-    """Return the queues of the trials that run, else those of the trial that ended last."""
+    """Return the queues of the running trials, or else of the trial that ended last."""
     if state.trials:
         return [
             _Queues(trial.id, trial.testbed, {**trial.snapshot.values, **_settings(trial.snapshot)})
@@ -187,7 +187,7 @@ def _queues(state: RunState) -> list[_Queues]:
 
 
 def _settings(snapshot: Snapshot) -> dict[str, Any]:
-    """Return what the knobs of queues are set to, by column."""
+    """Return the settings of the queues' knobs, by column."""
     return {
         name: values
         for knob, columns in snapshot.settings.items()
@@ -221,7 +221,7 @@ def _of_queues(trials: Sequence[_Queues]) -> Iterator[Any]:
 
 
 def metrics_text(run: Path) -> str:
-    """Return the metrics as text. Raises InputError if `run` is no run folder."""
+    """Return the metrics as text. Raises InputError if `run` is not a run folder."""
     prometheus = _library()
     text: str = prometheus.generate_latest(_registry(run)).decode()
     return text
@@ -229,9 +229,9 @@ def metrics_text(run: Path) -> str:
 
 @contextmanager
 def serve(run: Path, address: str, port: int) -> Iterator[int]:
-    """Serve the metrics while the context lasts; yield the port. 0 takes any that is free.
+    """Serve the metrics while the context lasts; yield the port. Port 0 means any free one.
 
-    Raises InputError if `run` is no run folder, NotReadyError if the port cannot be had.
+    Raises InputError if `run` is not a run folder, NotReadyError if the port is not available.
     """
     prometheus = _library()
     registry = _registry(run)

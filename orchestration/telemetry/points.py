@@ -1,6 +1,6 @@
-"""What there is to send of a trial: what it has spooled while it runs, then its archive.
+"""Turn a trial into points to send: its spool while it runs, then its archive.
 
-An archive is its tables, its files, and a last point that says it is complete.
+An archive is sent as its tables, its files, and a last point that marks it as complete.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from orchestration.runner.folder import JOURNAL_FILE
 from orchestration.runner.journal import TRIAL_STARTED, read_journal
 
 CAMPAIGN_FILE = "campaign.yml"
-# A request of 5,000 lines is what InfluxDB's documentation advises.
+# InfluxDB's documentation recommends requests of 5,000 lines.
 LINES = 5_000
-# A part of a file, well below the 64 KB of a string field however it is written.
+# Files are split into parts that stay below the 64 KB of a string field in any encoding.
 _PART_CHARACTERS = 10_000
 _FILES, _LAST = "files", "trial"
 _MEASUREMENTS: list[tuple[Measurement, Scope]] = [
@@ -54,7 +54,7 @@ STAGES = (*(one.table for one in OF_TABLES), _FILES, _LAST)
 
 @dataclass(frozen=True)
 class Batch:
-    """Lines of a stage, and which of its rows come next."""
+    """Lines of a stage, and the row that comes next."""
 
     stage: str
     next_row: int
@@ -65,7 +65,7 @@ class ArchivedPoints:
     """The points of one archived trial. Raises InputError if its folder is damaged."""
 
     def __init__(self, trial: TrialResult, started_ns: int) -> None:
-        """Take the trial, whose time 0 was at `started_ns` of the wall clock."""
+        """Set the trial, whose time 0 was at wall clock time `started_ns`."""
         self._trial, self._started_ns = trial, started_ns
         self.run = run_tag(started_ns)
         self._tags = {
@@ -75,13 +75,13 @@ class ArchivedPoints:
         }
 
     def check(self) -> None:
-        """Raise InputError if the folder does not fit together: before anything of it is sent."""
-        _ = self._trial.ports  # their rows are the testbed's queues
+        """Raise InputError if the folder is inconsistent. Call it before anything is sent."""
+        _ = self._trial.ports  # reading it checks that its rows are the testbed's queues
         for table in TABLES:
             self._trial.table(table)
 
     def rows(self, table: str) -> int:
-        """Return how many rows a table has."""
+        """Return the number of rows of a table."""
         return len(next(iter(self._trial.table(table).values())))
 
     def batches(self, stage: str = "", row: int = 0, skip: Sequence[str] = ()) -> Iterator[Batch]:
@@ -130,7 +130,7 @@ class ArchivedPoints:
     def _series(
         self, measurement: Measurement, table: Mapping[str, Column]
     ) -> tuple[list[str], Column]:
-        """Return how the series' lines begin, and which series each row is of."""
+        """Return the beginnings of the series' lines, and the series of each row."""
         columns = [table[tag] for tag in measurement.tags]
         rows = len(columns[0])
         new = np.ones(rows, dtype=bool)
@@ -154,7 +154,7 @@ class ArchivedPoints:
 
     def _file_batches(self, row: int) -> Iterator[Batch]:
         lines = [line for name, text in self._texts().items() for line in self._file(name, text)]
-        # Their lines are long: a few make a request.
+        # The lines are long, so a request has only a few of them.
         step = max(1, 4_000_000 // (4 * _PART_CHARACTERS))
         for start in range(row, len(lines), step):
             yield Batch(_FILES, min(start + step, len(lines)), lines[start : start + step])
@@ -168,7 +168,7 @@ class ArchivedPoints:
 
     def _file(self, name: str, text: str) -> list[str]:
         starts = range(0, max(1, len(text)), _PART_CHARACTERS)
-        # As JSON strings: the database's CSV changes the ends of lines.
+        # As JSON strings, because the database's CSV changes line ends.
         parts = np.array(
             [
                 json.dumps(text[start : start + _PART_CHARACTERS], ensure_ascii=False)
@@ -223,7 +223,7 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class SpoolBatch:
-    """Lines from a spool, the place after them, and how many readings and changes they are of."""
+    """Lines from a spool, the place after them, and their numbers of readings and changes."""
 
     lines: list[str]
     place: Place
@@ -232,10 +232,10 @@ class SpoolBatch:
 
 
 def started_ns(trial: TrialResult) -> int:
-    """Return the wall clock, ns since 1970, at a trial's time 0.
+    """Return the wall clock time of a trial's time 0, in ns since 1970.
 
-    It is in trial.json; for a trial that is older than that, the journal says when it was started.
-    Raises InputError if neither tells.
+    It is in trial.json, or for older trials the start in the journal. Raises InputError if neither
+    has it.
     """
     found = trial.facts.get("started_ns")
     if isinstance(found, int):
@@ -254,7 +254,7 @@ def started_ns(trial: TrialResult) -> int:
 
 
 def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Iterator[SpoolBatch]:
-    """Yield what a run has spooled since `after`, some `LINES` lines at a time.
+    """Yield the records that a run has spooled since `after`, about `LINES` lines at a time.
 
     Raises DamagedSpool.
     """

@@ -1,10 +1,10 @@
-"""The sender as a process of its own beside a run: it costs the run nothing, and ends with it.
+"""Run the sender as a separate process next to a run, so that it does not slow the run down.
 
-`Following` starts it with the run, and shows what it says.
+`Following` starts the process with the run, shows its messages, and ends it.
 
-It is told to finish by a line on its standard input, with the seconds that it may take, and says
-what there is to say in lines of JSON on its standard output. The token comes by the environment or
-the file, as everywhere.
+A line on its standard input tells the process to finish, and within how many seconds. Its messages
+are lines of JSON on its standard output. The token comes from the environment or the file, as
+everywhere.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:  # the process itself needs none of these
 _PR_SET_PDEATHSIG = 1
 _NICE = 10
 _IDLE_S = 0.2
-# How long a server that is in trouble is waited for at the end of a run.
+# How long to wait at the end of a run for a server that does not work.
 _TROUBLE_S = 3.0
-# A request without an answer ends after its timeout; the process is ended sooner.
+# The process is ended this long after its patience, even if a request is still unanswered.
 _SLACK_S = 5.0
-# A server that answers is given so long for what is left at the end of a run.
+# How long to wait at the end of a run for a server that works.
 PATIENCE_S, _INTERRUPTED_S = 30.0, 2.0
 
 
 @dataclass(frozen=True)
 class Said:
-    """Something the user should know, with what to do."""
+    """A message to the user, with a remedy."""
 
     text: str
     remedy: str
@@ -54,7 +54,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run's sender came to; `trials` and `spooled` are left to be sent."""
+    """The outcome of a run's sender; `trials` and `spooled` count what is left to be sent."""
 
     points: int = 0
     trials: int = 0
@@ -63,27 +63,27 @@ class Outcome:
 
 
 class SenderProcess:
-    """A running sender. `close` it; `finish` first, to have the rest sent."""
+    """A running sender. Call `finish` to send the rest, and always `close`."""
 
     def __init__(self, campaign_folder: Path) -> None:
-        """Start it. The campaign's folder is there."""
+        """Start it. The campaign's folder must exist."""
         command = [sys.executable, "-m", __name__, str(campaign_folder), str(os.getpid())]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the run, which then tells the sender
+            start_new_session=True,  # only the run gets Ctrl-C; it then tells the sender
         )
         self._text = b""
         self.outcome: Outcome | None = None
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def messages(self, timeout_s: float = 0.0) -> Iterator[Said]:
-        """Yield what it says within `timeout_s`."""
+        """Yield the messages that arrive within `timeout_s`."""
         assert self._process.stdout is not None
         handle = self._process.stdout.fileno()
         while select.select([handle], [], [], timeout_s)[0]:
@@ -101,9 +101,9 @@ class SenderProcess:
             timeout_s = 0.0
 
     def finish(self, patience_s: float) -> Iterator[Said]:
-        """Have it send what is left within `patience_s`; yield what it says meanwhile."""
+        """Let it send the rest within `patience_s`; yield its messages meanwhile."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended
+        with suppress(BrokenPipeError):  # the process has already ended
             self._process.stdin.write(f"{patience_s}\n".encode())
             self._process.stdin.close()
         until_s = time.monotonic() + patience_s + _SLACK_S
@@ -112,7 +112,7 @@ class SenderProcess:
         yield from self.messages()
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever its state."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -123,7 +123,7 @@ class SenderProcess:
 
 
 class Following:
-    """A listener before another: it runs the sender, and shows what the sender says.
+    """A listener that wraps another one: it runs the sender and shows the sender's messages.
 
     Use it as a context manager around the run, and `spool` for the run's trials.
     """
@@ -131,18 +131,18 @@ class Following:
     def __init__(
         self, campaign_folder: Path, settings: Settings, patience_s: float = PATIENCE_S
     ) -> None:
-        """Take the campaign's folder, and how long its end may wait for what is left to be sent."""
+        """Set the campaign's folder, and how long the end may wait until all is sent."""
         self._folder, self._settings, self._patience_s = campaign_folder, settings, patience_s
         self._sender: SenderProcess | None = None
         self._listener: Listener
 
     def before(self, listener: Listener) -> Listener:
-        """Pass all that is told from now on to `listener`; return what is to be told instead."""
+        """Pass all events from now on to `listener`; return the listener to use in its place."""
         self._listener = listener
         return self
 
     def spool(self, trial: TrialSpec) -> SpoolNote:
-        """Return where a trial's records go."""
+        """Return the place of a trial's spool."""
         settings = self._settings
         home = settings.home(self._folder.absolute())
         return SpoolNote(str(home), settings.spool_bytes, trial.campaign, trial.id)
@@ -163,14 +163,14 @@ class Following:
             for said in sender.finish(_INTERRUPTED_S if error else self._patience_s):
                 _show(said)
             self._sum_up(sender)
-        except KeyboardInterrupt:  # the trials are done: only the wait for the server is over
+        except KeyboardInterrupt:  # the trials are done: this ends only the wait for the server
             sender.close()
             self._sum_up(sender)
         finally:
             sender.close()
 
     def planned(self, trials: int, finished: int, jobs: int) -> None:
-        """Pass on the size of the run, and start the sender: the campaign's folder is there."""
+        """Pass on the size of the run, and start the sender, since the folder now exists."""
         self._listener.planned(trials, finished, jobs)
         self._sender = SenderProcess(self._folder)
 
@@ -179,19 +179,19 @@ class Following:
         self._listener.started(trial)
 
     def progressed(self, trial: TrialSpec, progress: Progressed) -> None:
-        """Pass on how far a trial has come."""
+        """Pass on a trial's progress."""
         self._listener.progressed(trial, progress)
 
     def finished(self, trial: TrialSpec, result: Finished) -> None:
-        """Pass on a trial's good end."""
+        """Pass on a trial's success."""
         self._listener.finished(trial, result)
 
     def failed(self, trial: TrialSpec, failure: Failed) -> None:
-        """Pass on a trial's bad end."""
+        """Pass on a trial's failure."""
         self._listener.failed(trial, failure)
 
     def tick(self) -> None:
-        """Pass on that time passes, and show what the sender says."""
+        """Pass on the tick, and show the sender's messages."""
         self._listener.tick()
         if self._sender is not None:
             for said in self._sender.messages():
@@ -215,14 +215,14 @@ def _show(said: Said) -> None:
 
 
 class _Patience:
-    """How long to go on: for ever until told to finish, then as long as that takes at most."""
+    """Decides whether to continue: always until told to finish, then until the time is over."""
 
     def __init__(self) -> None:
         self._until_s = self._trouble_until_s = float("inf")
         self.trouble = False
 
     def finishing(self) -> bool:
-        """Look whether the end was asked for."""
+        """Return whether the sender was told to finish."""
         if self._until_s == float("inf") and select.select([0], [], [], 0)[0]:
             line = sys.stdin.readline()
             patience_s = float(line) if line.strip() else 0.0
@@ -232,13 +232,13 @@ class _Patience:
         return self._until_s < float("inf")
 
     def __call__(self) -> bool:
-        """Return whether to go on."""
+        """Return whether to continue."""
         self.finishing()
         return time.monotonic() < (self._trouble_until_s if self.trouble else self._until_s)
 
 
 def send(campaign_folder: Path) -> None:
-    """Send a campaign until told to finish, and print what there is to say."""
+    """Send a campaign until told to finish, and print messages."""
     from collectors.sinks.influx import Answer, InfluxConnection
     from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
     from orchestration.telemetry.sender import Sender
@@ -250,7 +250,7 @@ def send(campaign_folder: Path) -> None:
         _print({"text": text, "remedy": remedy})
 
     class Watched(InfluxConnection):
-        """Tells the patience how the server does."""
+        """Reports the server's state to the patience."""
 
         def write(self, lines: Any) -> Answer:
             answer = super().write(lines)
@@ -259,7 +259,7 @@ def send(campaign_folder: Path) -> None:
 
     settings = load_settings()
     connection = Watched(settings.server)
-    # Loading what it needs is over, which happens once a run.
+    # Only now, after the imports, which are needed once per run.
     _stand_back()
     delivery = Delivery(connection, patience, say)
     refused = False
@@ -289,15 +289,15 @@ def _print(values: dict[str, Any]) -> None:
 
 
 def _stand_back() -> None:
-    """Leave the cores to the trials, who come first."""
+    """Lower the priority of this process below that of the trials."""
     os.nice(_NICE)
-    # Where sessions share the cores between them, a process's own niceness counts within its own.
+    # With autogroups, a process's niceness has effect only within its session.
     with suppress(OSError):
         Path("/proc/self/autogroup").write_text(f"{_NICE}", encoding="ascii")
 
 
 def main() -> None:
-    """Be the process."""
+    """Run the process."""
     folder, parent = Path(sys.argv[1]), int(sys.argv[2])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:

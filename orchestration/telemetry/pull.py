@@ -1,4 +1,4 @@
-"""Rebuilds run folders from InfluxDB, and checks that nothing is missing of them."""
+"""Rebuild run folders from InfluxDB, and check that they are complete."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _TIME = "_time"
 _SCHEDULE, _FLOWS = "schedule", "flows"
 _NULLABLE = ("sent_ns", "end_ns", "fct_ns")
 Columns = dict[str, Column]
-# InfluxDB keeps an error of a query that had begun to answer in a table of its own.
+# InfluxDB reports an error that occurs during an answer as a table of its own.
 _ERROR = "error"
 _HEADER = ["result", "table"]
 
 
 @dataclass
 class Pulled:
-    """What came of it, trials by their ids: `broken` are not whole in the database."""
+    """The outcome, trials by id; `broken` ones are incomplete in the database."""
 
     folder: Path
     rebuilt: list[str] = field(default_factory=list)
@@ -58,10 +58,10 @@ def pull(
     say: Say,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Pulled:
-    """Write `out/<campaign>/` from what the server has; trials that are there already stay.
+    """Write `out/<campaign>/` from the server's data; existing trials stay unchanged.
 
-    Of a trial that was run several times, the last whole run is taken. Raises InputError if the
-    server knows no such campaign or trial, TrialError if it does not answer.
+    If a trial was run several times, its last complete run is used. Raises InputError if the server
+    does not know the campaign or trial, TrialError if it does not answer.
     """
     with closing(InfluxConnection(server)) as connection:
         stored = stored_trials(connection, campaign)
@@ -88,14 +88,14 @@ def pull(
             except Incomplete as error:
                 pulled.broken.append(name)
                 say(f"{name}: {error}", "closloop push --again, where its archive is")
-    if pulled.rebuilt:  # with a journal, the folder can be run on
+    if pulled.rebuilt:  # with a journal, the campaign can be continued in the folder
         with closing(Journal(pulled.folder / JOURNAL_FILE)) as journal:
             journal.add(_PULLED, url=server.url, bucket=server.bucket, trials=pulled.rebuilt)
     return pulled
 
 
 def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, StoredTrial]:
-    """Return the trials of a campaign that are in the database as a whole, by id."""
+    """Return the trials of a campaign that are complete in the database, by id."""
     found: dict[str, StoredTrial] = {}
     flux = query(connection.server.bucket, TRIAL, {"campaign": campaign})
     for row in rows_of(connection.query(flux)):
@@ -126,13 +126,13 @@ def stored_trials(connection: InfluxConnection, campaign: str) -> dict[str, Stor
 
 
 class Incomplete(Exception):  # noqa: N818 (a finding)
-    """The database has not all of a trial, or something else under its name."""
+    """The database lacks parts of a trial, or has other data under its name."""
 
 
 def rebuild(connection: InfluxConnection, trial: StoredTrial, campaign_folder: Path) -> None:
-    """Write `campaign_folder/<trial>/`. Raises Incomplete, leaving nothing, if rows are missing.
+    """Write `campaign_folder/<trial>/`. Raises Incomplete, and writes nothing, if rows are missing.
 
-    Raises TrialError if the server does not answer or the disk does not take it.
+    Raises TrialError if the server does not answer or the disk cannot be written.
     """
     folder = campaign_folder / trial.trial
     try:
@@ -165,7 +165,7 @@ def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> No
     for measurement in OF_TABLES:
         columns = _columns(connection, trial, measurement)
         rows = len(columns[_TIME])
-        wanted = trial.rows.get(measurement.table, 0)  # a knob that joined since has none
+        wanted = trial.rows.get(measurement.table, 0)  # none for a knob declared later
         if rows != wanted:
             raise Incomplete(f"{rows} of {wanted} rows of the table {measurement.table} are there")
         order = _order(measurement, columns, testbed)
@@ -193,7 +193,7 @@ def _records(
 
 
 def _columns(connection: InfluxConnection, trial: StoredTrial, measurement: Measurement) -> Columns:
-    """Return the points of a measurement as columns of the table's types, in the answer's order."""
+    """Return the points of a measurement as columns of the table's types, in received order."""
     kinds: dict[str, Kind] = {
         _TIME: "text",
         **dict.fromkeys(measurement.tags, "text"),
@@ -204,7 +204,7 @@ def _columns(connection: InfluxConnection, trial: StoredTrial, measurement: Meas
         for name, values in texts.items():
             values.append(record.get(name, ""))
     columns = {name: _typed(texts[name], kind) for name, kind in kinds.items()}
-    # A time is UTC, with as many digits after the second as it takes.
+    # Times are UTC, with as many decimals as needed.
     columns[_TIME] = np.array([time.removesuffix("Z") for time in texts[_TIME]], "datetime64[ns]")
     if "queue" in columns:
         columns["queue"] = columns["queue"].astype(np.int64)
@@ -220,7 +220,7 @@ def _typed(texts: list[str], kind: Kind) -> Column:
 
 
 def _order(measurement: Measurement, columns: Columns, testbed: Testbed) -> Column:
-    """Return the rows in the order of the archive's table."""
+    """Return the row indices in the order of the archive's table."""
     if measurement is FLOW:
         return np.argsort(columns["flow_id"], kind="stable")
     if ROW in columns:
@@ -250,7 +250,7 @@ def _files(connection: InfluxConnection, trial: StoredTrial) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class StoredTrial:
-    """A run of a trial as the database has it: how many rows of each table, parts of files."""
+    """A run of a trial in the database: numbers of rows of each table, and of parts of files."""
 
     campaign: str
     trial: str
@@ -261,7 +261,7 @@ class StoredTrial:
 
 
 def query(bucket: str, measurement: Measurement, tags: Mapping[str, str]) -> str:
-    """Return the Flux that asks for all points of a measurement with these tags, a row a point."""
+    """Return the Flux query for all points of a measurement with these tags, one row per point."""
     wanted = " and ".join(
         f"r.{name} == {_text(value)}"
         for name, value in {"_measurement": measurement.name, **tags}.items()
@@ -278,9 +278,9 @@ def query(bucket: str, measurement: Measurement, tags: Mapping[str, str]) -> str
 
 
 def rows_of(csv: Iterable[list[str]]) -> Iterator[dict[str, str]]:
-    """Yield the records of annotated CSV by column name. Raises TrialError if it tells of an error.
+    """Yield the records of annotated CSV by column name. Raises TrialError if it has an error.
 
-    A table begins with annotations, or with an empty row, and then its header.
+    A table begins with annotations or an empty row, followed by its header.
     """
     header: list[str] = []
     named = False

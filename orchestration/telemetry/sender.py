@@ -1,7 +1,7 @@
-"""Sends a campaign to a server: what running trials spool, and each archive once it is there.
+"""Send a campaign to a server: the spools of running trials, then each trial's archive.
 
-The archive stays the source of truth. What a spool could not take, or what was damaged in it, is
-sent from the archive; the same points sent twice are one in the database.
+The archive stays the source of truth. Data that a spool could not hold, or that was damaged in it,
+are sent from the archive. The database stores points that are sent twice only once.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from orchestration.telemetry.points import ArchivedPoints, spool_batches, starte
 from orchestration.telemetry.settings import Settings
 
 Say = Callable[[str, str], None]
-# How long a server in trouble is waited for before giving up: what was sent is noted.
+# How long to wait for a server that does not work before giving up. Confirmed data are noted.
 TROUBLE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Left:
-    """What is not sent yet: finished trials, and runs with records in the spool."""
+    """Data not sent yet: finished trials, and runs with records in the spool."""
 
     trials: int
     spooled: int
@@ -41,10 +41,10 @@ class Left:
 
 
 class Sender:
-    """Sends one campaign's folder. One at a time: it holds a lock while open; close it."""
+    """Sends one campaign's folder. It holds a lock, so there is only one at a time; close it."""
 
     def __init__(self, campaign_folder: Path, home: Path, delivery: Delivery, say: Say) -> None:
-        """Take the ledger in `home`. Raises NotReadyError if another sender has it."""
+        """Open the ledger in `home`. Raises NotReadyError if another sender has it."""
         self._folder, self._spool = campaign_folder, home
         self._delivery, self._say = delivery, say
         self._ledger = Ledger(home)
@@ -62,7 +62,7 @@ class Sender:
         self._clock_said = False
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._ledger.close()
         os.close(self._lock)
 
@@ -72,9 +72,9 @@ class Sender:
         return frozenset(self._damaged)
 
     def turn(self) -> bool:
-        """Send what there is now; return whether there was anything.
+        """Send all data available now; return whether there were any.
 
-        Raises Refused or GaveUp as the delivery does; what was confirmed until then is noted.
+        Raises Refused or GaveUp as the delivery does; data confirmed until then are noted.
         """
         busy = self.send_spooled()
         spooling = {name for run in spooled_runs(self._spool) if (name := self._trial_of(run))}
@@ -84,14 +84,14 @@ class Sender:
         return busy
 
     def send_spooled(self) -> bool:
-        """Send what runs have spooled; return whether that was anything. Raises as `turn`."""
+        """Send the runs' spooled records; return whether there were any. Raises as `turn`."""
         busy = False
         for run in spooled_runs(self._spool):
             busy = self._send_spool(run) or busy
         return busy
 
     def left(self) -> Left:
-        """Return what is not sent yet."""
+        """Return the data not sent yet."""
         waiting = 0
         for folder in finished_trials(self._folder):
             if folder.name in self._done:
@@ -103,9 +103,9 @@ class Sender:
         return Left(waiting, len(spooled_runs(self._spool)))
 
     def send_archive(self, folder: Path, *, again: bool = False) -> bool:
-        """Send what a finished trial's server lacks; return whether that was anything.
+        """Send the data of a finished trial that the server lacks; return whether there were any.
 
-        With `again`, all of it. A folder that is damaged is said once and left out.
+        With `again`, send all of it. A damaged folder is reported once and skipped.
         """
         if folder.name in self._damaged or (folder.name in self._done and not again):
             return False
@@ -160,7 +160,7 @@ class Sender:
         busy = False
         try:
             about = run.about()
-            # Asked before the reading: what comes after the last frame was not there yet.
+            # Checked before reading: frames written in between must not be missed.
             written = run.is_written()
             if about is not None:
                 self._watch_clock(int(about["started_ns"]))
@@ -195,7 +195,7 @@ class Sender:
         return str(about["trial"]) if about else ""
 
     def _watch_clock(self, start_ns: int) -> None:
-        """Say once if trials were started at times that lie after now: the clock was set back."""
+        """Report once if trials have start times in the future: the clock was set back."""
         ahead_s = (start_ns - time.time_ns()) / 1e9
         if ahead_s > 1 and not self._clock_said:
             self._clock_said = True
@@ -208,7 +208,7 @@ class Sender:
 
 @dataclass
 class Pushed:
-    """What came of it. `failed` names the trials whose folders could not be read."""
+    """The outcome of a push. `failed` names the trials whose folders could not be read."""
 
     trials: int = 0
     points: int = 0
@@ -225,11 +225,11 @@ def push(
     progress: Callable[[str], None] = lambda text: None,
     trouble_s: float = TROUBLE_S,
 ) -> Pushed:
-    """Send what the server lacks of the trials in `runs`.
+    """Send the data of the trials in `runs` that the server lacks.
 
-    Raises InputError for what is no run, NotReadyError if the server does not take the token or
-    knows no such bucket, TrialError if it was in trouble for `trouble_s`; what was confirmed
-    before is noted and not sent again.
+    Raises InputError for a path that is not a run, NotReadyError if the server refuses the token or
+    lacks the bucket, and TrialError if the server fails for `trouble_s`. Data confirmed before are
+    noted and not sent again.
     """
     wanted = _trials(runs)
     connection = InfluxConnection(settings.server)
@@ -269,7 +269,7 @@ def push(
 
 
 def _trials(runs: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the trials' folders by their campaign's folder."""
+    """Return the trials' folders by campaign folder."""
     wanted: dict[Path, list[Path]] = {}
     for run in runs:
         place = run.absolute()

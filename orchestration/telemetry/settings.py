@@ -1,4 +1,4 @@
-"""Where InfluxDB is and who we are there: from the environment or a file, never a campaign."""
+"""Settings of InfluxDB: address and token, from the environment or a file, never a campaign."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ _FOLDER = ".telemetry"
 
 @dataclass(frozen=True)
 class Settings:
-    """A server, and how many bytes a campaign may spool for it."""
+    """A server, and the number of bytes that a campaign may spool for it."""
 
     server: Server
     spool_bytes: int
 
     def home(self, campaign_folder: Path) -> Path:
-        """Return the folder in which a campaign's spool and ledger for this server are."""
+        """Return the folder of a campaign's spool and ledger for this server."""
         server = self.server
         text = "\n".join((server.url, server.org, server.bucket))
         return campaign_folder / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def load_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of the environment and, for what is not in it, of the file.
+    """Return the settings from the environment, or from the file where the environment has none.
 
     The file is `CLOSLOOP_INFLUX_FILE`, or influx.toml in ~/.config/closloop: TOML with the keys
-    url, org, bucket, token and, if wanted, spool. Raises InputError for what is missing or wrong,
-    NotReadyError if others may read the file.
+    url, org, bucket, token and, optionally, spool. Raises InputError for missing or wrong settings,
+    NotReadyError if other users can read the file.
     """
     given = os.environ if environment is None else environment
     values = _from_file(given)
@@ -96,7 +96,7 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, str]:
             str(path), f"cannot be read: {error.strerror}", "make it yours, mode 600"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        # Without the parser's words: they quote the file, and the token is in it.
+        # Without the parser's message, which may quote the token from the file.
         raise InputError.single(
             str(path), "is not TOML", 'write lines such as url = "http://127.0.0.1:8086"'
         ) from error

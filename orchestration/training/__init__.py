@@ -1,1 +1,1 @@
-"""Training of learned tuners: episodes side by side on a backend, a learner, its checkpoints."""
+"""Trains learned tuners: episodes side by side on a backend, a learner, its checkpoints."""

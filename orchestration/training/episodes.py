@@ -1,4 +1,4 @@
-"""Plays episodes in processes side by side and brings back what their tuners kept."""
+"""Plays episodes in processes side by side and returns their tuners' traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRACE = "trace.npz"
 
 
 def play(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
-    """Play one episode in this process, which was forked by process `parent` to do so."""
+    """Play one episode in this process, which process `parent` forked for it."""
     enter_worker(job, parent)
     begin = time.monotonic()
 
@@ -55,8 +55,8 @@ class Players:
     def play(self, jobs: list[Job], tick: Callable[[], bool]) -> list[Trace]:
         """Play episodes and return their traces, in the order of `jobs`.
 
-        `tick` is called several times a second and says whether to go on; when it does not, what
-        was played so far is returned. Raises TrialError for an episode that fails.
+        `tick` is called several times a second and returns whether to go on. If it returns False,
+        the traces so far are returned. Raises TrialError for an episode that fails.
         """
         waiting = list(jobs)
         traces: dict[Path, Trace] = {}
@@ -76,9 +76,9 @@ class Players:
         return [traces[job.work] for job in jobs if job.work in traces]
 
     def close(self) -> None:
-        """Stop what still plays."""
+        """Stop the episodes that still run."""
         self._pool.close()
 
     def kill(self) -> None:
-        """Stop it at once."""
+        """Kill the episodes that still run."""
         self._pool.kill()

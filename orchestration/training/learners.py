@@ -1,4 +1,4 @@
-"""The one place that knows which learner is behind a tuner's name. Each loads when asked for."""
+"""The one place that maps a tuner's name to its learner. Each loads on demand."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _LEARNERS = {"acc": _acc, "graphcc": _graphcc, "pet": _pet}
 
 
 def names() -> tuple[str, ...]:
-    """Return the tuners that can be trained."""
+    """Return the names of the tuners that can be trained."""
     return tuple(_LEARNERS)
 
 
 def split_settings(
     tuner: str, given: Mapping[str, Scalar]
 ) -> tuple[dict[str, Scalar], dict[str, Scalar]]:
-    """Part what was set into the learner's settings and the acting tuner's parameters.
+    """Split the settings given into the learner's settings and the acting tuner's parameters.
 
     Raises InputError for an unknown tuner, or a setting that neither has.
     """
@@ -81,7 +81,7 @@ def make_learner(
     settings: Mapping[str, Scalar],
     parameters: Parameters | None = None,
 ) -> Learner:
-    """Return a new learner; it starts from `parameters` if given, else from its seed."""
+    """Return a new learner, which starts from `parameters` if given, else from its seed."""
     _check_name(tuner)
     fields, learner = _LEARNERS[tuner]()
     made: Learner = learner(seed, testbed, fields(**settings), parameters)

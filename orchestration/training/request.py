@@ -1,4 +1,4 @@
-"""What is to be trained, on what, from which seed; and the episodes that follow from it."""
+"""A training's request (tuner, scenario, seed, settings), and the episodes that follow from it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SCENARIOS = Path(__file__).with_name("scenarios")
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """Everything that decides what comes out of a training.
+    """Everything that determines the result of a training.
 
-    `actors` is how many episodes are played with one set of parameters before learning goes on;
-    `backend` "" stands for the scenario's. `settings` are the learner's, `params` the tuner's.
+    `actors` is how many episodes are played with one set of parameters before learning goes on. An
+    empty `backend` stands for the scenario's. `settings` are the learner's, `params` the tuner's.
     """
 
     tuner: str
@@ -45,7 +45,7 @@ class TrainRequest:
 
 
 class Episodes:
-    """The episodes of a training: cells of its scenario, on seeds that no evaluation has."""
+    """The episodes of a training: cells of its scenario, with seeds that no evaluation uses."""
 
     def __init__(self, request: TrainRequest) -> None:
         """Read the scenario. Raises InputError."""
@@ -64,9 +64,9 @@ class Episodes:
         self.testbed: Testbed = load_testbed(testbeds.pop())
 
     def __getitem__(self, number: int) -> TrialSpec:
-        """Return an episode, without its tuner's checkpoint: see `with_tuner`.
+        """Return an episode, without its tuner's checkpoint (see `with_tuner`).
 
-        Cells come in blocks, each in an order of its own.
+        Cells come in blocks, each in a random order.
         """
         block, place = divmod(number, len(self._cells))
         order = np.random.default_rng([self._request.seed, block]).permutation(len(self._cells))
@@ -78,7 +78,7 @@ class Episodes:
 def with_tuner(
     episode: TrialSpec, request: TrainRequest, checkpoint: Path, acting: dict[str, Scalar]
 ) -> TrialSpec:
-    """Return the episode with the tuner that plays it, and keeps what it sees."""
+    """Return the episode with the tuner that plays it and records what it sees."""
     params: dict[str, Scalar] = {
         **request.params,
         **acting,
@@ -89,14 +89,17 @@ def with_tuner(
 
 
 def digest(request: TrainRequest, source: str) -> str:
-    """Return a hash of a request and the text of its scenario, but for how long it goes on."""
+    """Return a hash of a request and its scenario's text, without the scenario's name.
+
+    The number of episodes is left out too, so that a training can be extended.
+    """
     data = {**request.to_json(), "source": source}
     del data["episodes"], data["scenario"]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def find_scenario(name: str) -> str:
-    """Return the path of a scenario of the package by its name, or `name` itself if it is a path.
+    """Return the path of the package's scenario of this name, or `name` itself if it is a path.
 
     Raises InputError if there is neither.
     """

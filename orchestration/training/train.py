@@ -2,11 +2,11 @@
 
     FOLDER/training.json            the request, and versions
     FOLDER/checkpoint.safetensors   the network so far, with its card checkpoint.json
-    FOLDER/state.safetensors        what going on takes: optimiser, replay memories, counters
-    FOLDER/curve.csv                a row a round
+    FOLDER/state.safetensors        for resuming: optimiser, replay memories, counters
+    FOLDER/curve.csv                one row per round
 
 Everything follows from the request: with a deterministic backend, the same request gives the same
-network, bit for bit, interrupted and resumed or not.
+network, bit for bit, whether or not it was interrupted and resumed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROUND = ("episodes", "reward", "loss", "explore", "act_s", "learn_s")
 
 @dataclass(frozen=True)
 class Round:
-    """How a round went: mean figures over its episodes, and the wall time of its two parts."""
+    """The results of a round: means over its episodes, and the wall time of its two parts."""
 
     episodes: int
     reward: float
@@ -67,11 +67,11 @@ def train(
 ) -> Path:
     """Train until `request.episodes` are played, and return the checkpoint's path.
 
-    A folder with the same request goes on where it was. Call it from the main thread.
+    A folder with the same request is resumed. Call it from the main thread.
 
     Raises:
         InputError: the scenario is wrong, or the folder holds another training.
-        TrialError: an episode failed, or a loss or an observation is no number; the last good
+        TrialError: an episode failed, or a loss or an observation is not a number; the last good
             checkpoint is kept.
         Interrupted: SIGINT or SIGTERM came; the same request goes on from the last round saved.
     """
@@ -127,7 +127,7 @@ class _Training:
         return learner
 
     def _open(self) -> None:
-        """Go on from what the folder holds, or make it."""
+        """Resume from the folder's files, or create the folder."""
         about = self._folder / "training.json"
         mark = digest(self._request, self._episodes.source)
         if about.exists():
@@ -182,7 +182,7 @@ class _Training:
         return round_
 
     def episode(self, number: int) -> TrialSpec:
-        """Return an episode as it is played with the network so far."""
+        """Return an episode to be played with the network so far."""
         acting = self._learner.acting()
         return with_tuner(self._episodes[number], self._request, self.checkpoint, acting)
 

@@ -1,4 +1,4 @@
-"""Running a program in a rack as if it ran here: its terminal or its streams, its signals."""
+"""Run a program in a rack as if it ran locally: with its terminal or streams, and signals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orchestration.virtual_rack.folder import RackFolder
 _CLOSLOOP = "import sys; from orchestration.cli.main import main; sys.argv[0] = 'closloop'; main()"
 _STDIN, _STDOUT = 0, 1
 _READ_BYTES = 1 << 14
-# A program that hangs does not end by more of them.
+# Signals passed on; a program that ignores these will not end by more of them.
 _PASSED_ON = 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -34,11 +34,11 @@ def run_attached(
 ) -> int:
     """Run a program in the rack with this process's input, output and signals; return its code.
 
-    It gets a terminal if standard input and output are one.
+    The program gets a terminal if standard input and output are a terminal.
     """
     try:
         os.fstat(_STDIN)
-    except OSError:  # closed: nothing else may get its number
+    except OSError:  # closed: keep the descriptor from being reused
         os.open(os.devnull, os.O_RDONLY)
     on_terminal = os.isatty(_STDIN) and os.isatty(_STDOUT)
     process = rack.start(argv, cwd, env, terminal=_window() if on_terminal else None)
@@ -47,10 +47,10 @@ def run_attached(
 
 
 def run_inside(inventory: Path, arguments: Sequence[str]) -> int | None:
-    """Run `closloop ARGUMENTS` in the virtual rack that `inventory` is of; return its exit code.
+    """Run `closloop ARGUMENTS` in the virtual rack of `inventory`; return its exit code.
 
-    None if it is no virtual rack's inventory, or this program runs in a rack already. Raises
-    NotReadyError if the rack is not up.
+    Returns None if the inventory is not a virtual rack's, or if this program already runs in a
+    rack. Raises NotReadyError if the rack is not up.
     """
     if inside():
         return None
@@ -75,7 +75,7 @@ def _pump(process: RackProcess) -> int:
 
 
 def _watch_input(selector: selectors.BaseSelector, process: RackProcess) -> bool:
-    """Watch standard input; what cannot be watched, a file or nothing, is sent at once."""
+    """Watch standard input. A file cannot be watched, so it is sent at once."""
     try:
         selector.register(_STDIN, selectors.EVENT_READ)
         return True
@@ -127,7 +127,7 @@ def _signals(process: RackProcess, on_terminal: bool) -> Iterator[None]:
 
 @contextmanager
 def _raw(on_terminal: bool) -> Iterator[None]:
-    """Leave keys such as Ctrl-C to the terminal in the rack."""
+    """Pass keys such as Ctrl-C to the terminal in the rack."""
     if not on_terminal:
         yield
         return

@@ -1,8 +1,8 @@
-"""A rack's cables and ports, as commands: pure, but for `set_up_switch`.
+"""Commands that set up a rack's cables and ports. Pure, except for `set_up_switch`.
 
-A SONiC-like switch also has what its ASIC does unasked. It routes by shortest path; each
-port has its line rate, and a queue for each traffic class with RED that never marks until a WRED
-profile says otherwise: the queues of an emulated or provisioned switch.
+A SONiC-like switch also gets what its ASIC does by default. It routes by shortest path. Each port
+has its line rate and a queue per traffic class, the same queues as on an emulated or provisioned
+switch. Their RED never marks until a WRED profile is set.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from orchestration.backends.linux import switch_queues, switch_sysctls
 from orchestration.device import qdiscs
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 
-# What a management port is called at the controller's end: by the device's number.
+# The controller's end of a management port, named by the device's number.
 _CONTROLLER_END = "rack{}"
 
 
 def mac(port: Port) -> str:
-    """A locally administered MAC address, unique in the whole rack."""
+    """Return a locally administered MAC address, unique in the rack."""
     return "02:00:" + ":".join(f"{octet:02x}" for octet in port.index.to_bytes(4, "big"))
 
 
@@ -49,7 +49,7 @@ def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
 
 
 def management(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the lines that connect a device's management port, or do so again."""
+    """Yield the lines that connect or reconnect a device's management port."""
     interface, address = layout.management_interface(device), layout.address[device]
     yield f"address replace {address}/32 dev {interface}"
     yield f"link set {interface} up"
@@ -57,7 +57,7 @@ def management(layout: Layout, device: str) -> Iterator[str]:
 
 
 def delays(layout: Layout, device: str) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Return the delay lines of a device: interface, delay in ns, ports whose arrivals pass it."""
+    """Return a device's delay lines: interface -> delay in ns, and the ports that it delays."""
     ports: dict[int, list[str]] = {}
     for port in layout.testbed.ports_of[device]:
         if delay_ns := layout.delay_on_arrival_ns(port):
@@ -76,7 +76,7 @@ def ports_up(layout: Layout, device: str) -> Iterator[str]:
 
 
 def arrivals(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the `tc -batch` lines that lead what arrives through the delay lines."""
+    """Yield the `tc -batch` lines that redirect arriving packets through the delay lines."""
     for line, (_, ports) in delays(layout, device).items():
         for port in ports:
             yield f"qdisc add dev {port} clsact"
@@ -86,14 +86,14 @@ def arrivals(layout: Layout, device: str) -> Iterator[str]:
 
 
 def rdma(layout: Layout, device: str) -> Iterator[list[str]]:
-    """Yield the command that makes a RoCE host's RDMA device, on its first NIC."""
+    """Yield the command that creates a RoCE host's RDMA device, on its first NIC."""
     if device in layout.roce:
         name, port = layout.rdma_device(device), layout.testbed.ports_of[device][0]
         yield ["rdma", "link", "add", name, "type", "rxe", "netdev", layout.interface(port)]
 
 
 def routes(layout: Layout, device: str) -> Iterator[str]:
-    """Yield the switch's address and routes, as `ip -batch` reads them."""
+    """Yield the `ip -batch` lines for the switch's address and routes."""
     testbed = layout.testbed
     routers = router_addresses(testbed)
     yield f"address replace {routers[device]}/32 dev lo"
@@ -115,12 +115,12 @@ def routes(layout: Layout, device: str) -> Iterator[str]:
 
 
 def queues(layout: Layout, port: Port, ifindex: int) -> Iterator[bytes]:
-    """Yield the netlink requests that make a port's shaper and queues."""
+    """Yield the netlink requests that create a port's shaper and queues."""
     yield from qdiscs.stack(ifindex, switch_queues(layout.testbed, port))
 
 
 def set_up_switch(layout: Layout, device: str) -> None:
-    """In a SONiC-like switch's namespaces: write kernel settings, make queues, add routes."""
+    """Write sysctls, create queues and add routes. Call it in the switch's namespaces."""
     from orchestration.backends.emulated.namespaces import route_socket, send_requests
 
     for path, value in switch_sysctls(1, list(layout.address).index(device)).items():

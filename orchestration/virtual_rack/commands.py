@@ -1,4 +1,4 @@
-"""A program that runs in the guest as the controller, for someone outside."""
+"""Run a program in the guest, as the controller, for a caller outside."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from typing import NoReturn
 from orchestration.virtual_rack.messages import PIECE_BYTES, Message
 
 _NOT_EXECUTABLE, _NOT_FOUND = 126, 127
-# A program's standard output and standard error, as its output's messages number them.
+# The numbers of standard output and standard error in messages.
 STDOUT, STDERR = 1, 2
 
 Say = Callable[[Message], None]
 
 
 class Command:
-    """One program: its output goes to `say`, piece by piece; its input and signals come from there.
+    """One program. Its output goes to `say` piece by piece; input and signals come from the caller.
 
-    With a terminal it has a pseudo-terminal of its own, else pipes. It leads a process group, which
-    signals are sent to. `outputs` are the descriptors to watch for `read`; while `blocked`, `input`
-    is to be watched for `flush`.
+    It has a pseudo-terminal of its own, or pipes. It leads a process group, which gets the signals.
+    Watch the descriptors `outputs` and call `read`; while `blocked`, watch `input` and call
+    `flush`.
     """
 
     def __init__(self, number: int, request: Message, say: Say) -> None:
@@ -46,7 +46,7 @@ class Command:
         pid, master = pty.fork()
         if pid == 0:
             _become(request)
-        # one descriptor for each direction, which are watched and closed apart
+        # one descriptor per direction, so that each is watched and closed by itself
         self.outputs, self.input = {master: STDOUT}, os.dup(master)
         self._resize(request["terminal"])
         return pid
@@ -70,12 +70,12 @@ class Command:
         return self.input >= 0 and bool(self._unwritten)
 
     def read(self, fd: int) -> bool:
-        """Pass on a piece of what an output has; return False at its end."""
+        """Pass on a piece of an output; return False at its end."""
         try:
             piece = os.read(fd, PIECE_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # how a pseudo-terminal without a program ends
+        except OSError:  # a pseudo-terminal reports its end like this
             piece = b""
         if piece:
             data = base64.b64encode(piece).decode()
@@ -83,12 +83,12 @@ class Command:
         return bool(piece)
 
     def drop(self, fd: int) -> None:
-        """Let go of an output. Nobody may watch it any more."""
+        """Close an output, which must no longer be watched."""
         del self.outputs[fd]
         os.close(fd)
 
     def control(self, message: Message) -> None:
-        """Do what the caller asks: a signal, input (its end if empty), another window size."""
+        """Handle a message: a signal, input (empty at its end), or a new window size."""
         if "signal" in message:
             self._signal(int(message["signal"]))
         if "terminal" in message and self._terminal:
@@ -102,12 +102,12 @@ class Command:
     def _signal(self, number: int) -> None:
         try:
             os.killpg(self.pid, number)
-        except ProcessLookupError:  # it has not come to leading a group
+        except ProcessLookupError:  # it does not lead a group yet
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def flush(self) -> None:
-        """Give the program as much input as it takes."""
+        """Write as much input as the program accepts."""
         if self.input < 0:
             return
         try:
@@ -117,7 +117,7 @@ class Command:
             return
         except OSError:  # it has closed its input
             self._input_ends = True
-        # closing a terminal's input would hang up; there Ctrl-D ends it
+        # closing a terminal would hang up the program; Ctrl-D ends its input instead
         if self._input_ends and not self._terminal:
             os.close(self.input)
             self.input = -1
@@ -129,7 +129,7 @@ class Command:
             fcntl.ioctl(self.input, termios.TIOCSWINSZ, packed)
 
     def close(self) -> None:
-        """Pass on what is left and let go, though what it has started may still hold other ends."""
+        """Pass on the remaining output and close, even if child processes hold the other ends."""
         for fd in tuple(self.outputs):
             while select.select([fd], [], [], 0)[0] and self.read(fd):
                 pass
@@ -140,7 +140,7 @@ class Command:
 
 
 def _become(request: Message) -> NoReturn:
-    """In the child: become the program, or say why not."""
+    """In the child: execute the program, or report why that fails."""
     argv = request["argv"]
     try:
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
@@ -164,6 +164,6 @@ def _complain(what: str, why: str) -> None:
 
 
 def exit_code(status: int) -> int:
-    """Return what a shell would make of a wait status."""
+    """Return the exit code that a shell reports for a wait status."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code

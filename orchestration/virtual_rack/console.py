@@ -1,7 +1,7 @@
-"""What is done at a device's console, without SSH: see its whole state, or let something happen.
+"""A device's console, without SSH: dump its whole state, or inject an event.
 
-The state is text that two times are compared by: no counters, no times. What happens to a device
-is for tests of hostile surroundings.
+Dumps contain no counters and no times, so that two of them can be compared. Events are for tests
+of faults.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COMMANDS = {
     "neighbours": ("ip", "-j", "neigh", "show", "nud", "permanent"),
     "rdma": ("rdma", "-j", "link"),
 }
-# Files that come and go without anyone's meaning to configure something.
+# Files that change without anybody configuring something.
 _PASSING = ("var/log/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
 _PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
 _CONFIG_DB = (
@@ -40,16 +40,17 @@ _CONFIG_DB = (
     "return cjson.encode(r)"
 )
 _FILLER = Path("/tmp/.filler")
-# What an agent's command line has in it.
+# Identifies an agent by its command line.
 _AGENT = b"closloop-agent"
 
 
 def dump(layout: Layout, device: str, differences: int) -> str:
-    """Return the device's state as JSON with a line for each fact.
+    """Return the device's state as JSON, one fact per line.
 
-    Queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA links, every
-    setting under /proc/sys/net, every file that differs from the machine's, and a SONiC switch's
-    CONFIG_DB. `differences` is the open folder of those files (`roots.enter_device_root`).
+    It contains queueing disciplines, links, addresses, routes, rules, permanent neighbours, RDMA
+    links, every setting under /proc/sys/net, every file that differs from the machine's, and a
+    SONiC switch's CONFIG_DB. `differences` is a descriptor of the folder of those files
+    (`roots.enter_device_root`).
     """
     state: dict[str, Any] = {name: _listed(argv) for name, argv in _COMMANDS.items()}
     state["sysctls"] = dict(_sysctls(Path("/proc/sys/net")))
@@ -76,7 +77,7 @@ def _sysctls(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _files(differences: int) -> Iterator[tuple[str, str]]:
-    """Yield each file of the device's own layer: its kind, mode, owner and contents' hash."""
+    """Yield each file of the device's own layer with kind, mode, owner and hash of its contents."""
     root = f"/proc/self/fd/{differences}"
     for folder, folders, names in os.walk(root):
         for name in (*names, *folders):
@@ -95,7 +96,7 @@ def _files(differences: int) -> Iterator[tuple[str, str]]:
 
 
 class Target(Protocol):
-    """The device that something happens to, from inside: `device.Device`."""
+    """The device that an event happens to: `device.Device`."""
 
     layout: Layout
     name: str
@@ -106,7 +107,7 @@ class Target(Protocol):
 
 
 def inject(device: Target, request: dict[str, Any]) -> Any:
-    """Do `request["what"]` to the device; raise ValueError for what is not known."""
+    """Inject the event `request["what"]`. Raises ValueError for an unknown event."""
     what = str(request["what"])
     if what not in KINDS:
         raise ValueError(f"no injection {what!r}: there are {', '.join(KINDS)}")
@@ -140,7 +141,7 @@ def _disk_free(_: Target, __: str) -> None:
 
 
 def _redis_restart(device: Target, _: str) -> None:
-    """Restart Redis as a new version would: everybody loses the connection, the data stay."""
+    """Restart Redis as an upgrade would: all connections are lost, the data stay."""
     run(["redis-cli", "-s", SOCKET, "save"])
     device.programs["redis"].kill()
     device.programs["redis"].wait()
@@ -148,7 +149,7 @@ def _redis_restart(device: Target, _: str) -> None:
 
 
 def _kill_agent(_: Target, __: str) -> int:
-    """Kill every agent of a controller; return how many there were."""
+    """Kill all agents; return how many there were."""
     killed = 0
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

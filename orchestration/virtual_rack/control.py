@@ -1,6 +1,6 @@
-"""Racks from outside: start one, run programs in it, let its time pass, take it down.
+"""Control racks from outside: start one, run programs in it, let its time pass, take it down.
 
-All but the start goes over a line to the rack's supervisor.
+Everything but the start uses a connection to the rack's supervisor.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ INSIDE = "CLOSLOOP_RACK"
 _MEMORY_BYTES, _DEVICE_MEMORY_BYTES = 1 << 30, 64 << 20
 _START_S = 15.0
 
-# Told the stage, how many of it are done, and of how many.
+# Called with the stage, the number of its steps done, and their total.
 Progress = Callable[[str, int, int], None]
 
-# What of the caller's environment belongs to the machine outside.
+# Variables of the caller's environment that make sense only outside of the rack.
 _LEFT_OUT = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
 _XDG = {"XDG_CACHE_HOME": ".cache", "XDG_STATE_HOME": ".local/state", "XDG_CONFIG_HOME": ".config"}
 
 
 class RackProcess:
-    """A program that runs in a rack. Whoever starts one waits for it."""
+    """A program that runs in a rack. Its starter must wait for it."""
 
     def __init__(self, line: socket.socket, out: IO[bytes], err: IO[bytes]) -> None:
         self.line = line
@@ -54,16 +54,16 @@ class RackProcess:
         self._code: int | None = None
 
     def kill(self, number: int) -> None:
-        """Send a signal to the program and all in its process group."""
+        """Send a signal to the program's process group."""
         self.send({"signal": int(number)})
 
     def send(self, message: Message) -> None:
-        """Send what belongs to it: input, a window size."""
+        """Send a message to the program, such as input or a window size."""
         with suppress(OSError):
             self.line.sendall(encode(message))
 
     def take(self) -> bool:
-        """Take in what it says, waiting for something; return False once it has ended.
+        """Wait for messages and pass them on; return False once the program has ended.
 
         Raises NotReadyError if the rack goes down.
         """
@@ -77,7 +77,7 @@ class RackProcess:
         return self._code is None
 
     def wait(self) -> int:
-        """Wait for its end, passing on its output; return its exit code (128 + n by signal n)."""
+        """Pass on the output until the end; return the exit code (128 + n after signal n)."""
         while self._code is None:
             self.take()
         self.line.close()
@@ -91,17 +91,17 @@ class RackHandle:
         self._folder = folder
         self.name = folder.name
         self.folder = folder.path
-        # it holds within the rack only
+        # its addresses are valid only within the rack
         self.inventory = folder.inventory
 
     @property
     def password(self) -> str:
-        """The password of the devices' users admin and operator."""
+        """The password of the users admin and operator on all devices."""
         return self._folder.password.read_text().strip()
 
     @property
     def layout(self) -> Layout:
-        """What the rack consists of."""
+        """The rack's devices, addresses and cables."""
         return Layout.from_json(json.loads(self._folder.layout.read_text()))
 
     def start(
@@ -115,8 +115,8 @@ class RackHandle:
     ) -> RackProcess:
         """Start a program in the rack, as the controller.
 
-        Working folder and environment are the caller's unless given, and so is where its output
-        goes. With `terminal` (rows, columns) it has a terminal, and all that it prints is stdout.
+        Working folder, environment and output are the caller's unless given. With `terminal`
+        (rows, columns) the program has a terminal, and all its output goes to `stdout`.
         """
         request = {
             "do": "run",
@@ -131,33 +131,33 @@ class RackHandle:
     def run(self, argv: Sequence[str], **where: Any) -> int:
         """Run a program in the rack to its end, without input; return its exit code.
 
-        `where` is what `start` takes.
+        `where` are further arguments of `start`.
         """
         process = self.start(argv, **where)
         process.send({"input": ""})
         return process.wait()
 
     def let_pass(self, seconds: float) -> None:
-        """Let so much of the rack's time pass."""
+        """Let this many seconds of the rack's time pass."""
         ask(self._folder, {"do": "pass", "seconds": seconds})
 
     def dump(self, device: str) -> str:
-        """Return the whole state of a device, taken at its console: see `console.dump`."""
+        """Return the whole state of a device, read at its console: see `console.dump`."""
         return str(self._at_console(device, op="dump"))
 
     def inject(self, device: str, what: str, port: str = "") -> Any:
-        """Let something happen to a device: see `console.KINDS`. `port` is an interface's name."""
+        """Inject an event into a device: see `console.KINDS`. `port` is an interface's name."""
         return self._at_console(device, op="inject", what=what, port=port)
 
     def _at_console(self, device: str, **request: str) -> Any:
         return ask(self._folder, {"do": "device", "device": device, "request": request})
 
     def status(self) -> dict[str, Any]:
-        """Return what the rack is doing: `state`, `busy` (requests), process ids."""
+        """Return the rack's status: `state`, `busy` (requests), process ids."""
         return dict(ask(self._folder, {"do": "status"}))
 
     def down(self) -> None:
-        """End the rack and remove its folder's files."""
+        """End the rack and remove its files."""
         with suppress(NotReadyError):
             ask(self._folder, {"do": "down"})
         deadline = time.monotonic() + _START_S
@@ -182,14 +182,14 @@ class RackHandle:
 
 
 def inside() -> bool:
-    """True in a program that runs in a rack."""
+    """Return True in a program that runs in a rack."""
     return INSIDE in os.environ
 
 
 def find_rack(name_or_folder: str | Path | None = None) -> RackHandle:
-    """Return a rack that is up: by name or folder, or the only one there is.
+    """Return a rack that is up: the one of this name or folder, or the only one.
 
-    Raises NotReadyError if it is not up, or several are.
+    Raises NotReadyError if it is not up, or if no name is given and several are up.
     """
     if name_or_folder is not None:
         path = Path(name_or_folder)
@@ -207,13 +207,13 @@ def find_rack(name_or_folder: str | Path | None = None) -> RackHandle:
 
 
 def racks_up() -> list[RackHandle]:
-    """Return the racks that are up, of those in the user's state folder."""
+    """Return the racks in the user's state folder that are up."""
     folders = (RackFolder(path) for path in sorted(racks_folder().glob("*")))
     return [RackHandle(folder) for folder in folders if is_up(folder)]
 
 
 def is_up(folder: RackFolder) -> bool:
-    """True if a rack's supervisor answers."""
+    """Return True if a rack's supervisor answers."""
     with suppress(OSError, NotReadyError), connect(folder):
         return True
     return False
@@ -228,14 +228,14 @@ def up(
     real_time: bool = False,
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
-    """Start a rack; return it once all its devices let one log in, and True.
+    """Start a rack and wait until logging in works on all devices; return it and True.
 
-    One that is up already with these devices is returned as it is, and False. `progress` is told
-    the stage, how many of it are done, and of how many. With `real_time` all devices share one CPU,
-    and what they do takes time: for measuring latencies, not for traffic.
+    If the rack is already up with these devices, return it unchanged and False. `progress` is
+    called with the stage, the number of its steps done, and their total. With `real_time` all
+    devices share one CPU, and their work takes time: for measuring latencies, not for traffic.
 
     Raises:
-        InputError: names that the testbed has not, or a folder with other files.
+        InputError: names that are not in the testbed, or a folder with other files.
         NotReadyError: programs, the kernel or memory are missing; a rack with other devices is up;
             the guest does not boot.
     """
@@ -291,7 +291,7 @@ def _start(
 def connect(folder: RackFolder) -> socket.socket:
     """Connect to a rack's supervisor. Raises NotReadyError if the rack is not up.
 
-    By a name that is short enough for a socket's, however deep the folder is.
+    The folder's path may be too long for a socket's name, so a shorter name is used.
     """
     line = socket.socket(socket.AF_UNIX)
     try:
@@ -309,16 +309,16 @@ def connect(folder: RackFolder) -> socket.socket:
 
 
 def call(folder: RackFolder, request: Message) -> socket.socket:
-    """Send a rack's supervisor a request; return the line that the answers come on."""
+    """Send a request to a rack's supervisor; return the connection for the answers."""
     line = connect(folder)
     line.sendall(encode(request))
     return line
 
 
 def ask(folder: RackFolder, request: Message, progress: Progress = lambda *_: None) -> Any:
-    """Send a rack's supervisor a request, wait for its end and return its result.
+    """Send a request to a rack's supervisor, wait for its end and return its result.
 
-    Raises NotReadyError with what the rack says if it fails.
+    Raises NotReadyError with the rack's message if the request fails.
     """
     with call(folder, request) as line:
         lines = Lines()

@@ -1,7 +1,7 @@
-"""One device of the rack: a process that is the first of its namespaces, and what it starts.
+"""One device of the rack: the first process of its namespaces, and the programs it starts.
 
-Forked from the guest's first process, which it talks to over a socket: it does what it is asked
-(`dump`, `inject`) without SSH, as somebody at the device's own console would.
+The process is forked from the guest's first process. It serves that process's requests (`dump`,
+`inject`) over a socket, without SSH, like a console.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "HOME": "/root",
     "LANG": "C.UTF-8",
 }
-# What a SONiC switch says in APPL_DB once its ports are there.
+# A SONiC switch writes this key to APPL_DB once its ports exist.
 _PORTS_READY = "PORT_TABLE:PortInitDone"
 _BRIDGE_S = 30.0
 
@@ -41,9 +41,9 @@ _BRIDGE_S = 30.0
 def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.socket]:
     """Start a device's first process; return its process id and the socket to it.
 
-    The device says `{"built": true}` when it has its file tree, waits for
-    any message (until then its cables are not there), and says `{"up": true}` when all runs. What
-    goes wrong it says as `{"failed": text}`.
+    The device sends `{"built": true}` when it has its file tree. It then waits for any message,
+    which says that its cables exist, and sends `{"up": true}` when everything runs. On an error it
+    sends `{"failed": text}`.
     """
     here, there = socket.socketpair()
     told, tell = os.pipe()
@@ -52,7 +52,7 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
         here.close()
         try:
             unshare()
-            pid = os.fork()  # the first in the new process namespace
+            pid = os.fork()  # the child is the first process of the new namespace
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))
             os._exit(1)
@@ -80,7 +80,7 @@ def _live(device: Device) -> NoReturn:
 
 
 class Device:
-    """What runs in the device's first process."""
+    """The program of the device's first process."""
 
     def __init__(self, layout: Layout, name: str, keys: Keys, line: socket.socket) -> None:
         self.layout, self.name = layout, name
@@ -93,7 +93,7 @@ class Device:
         self._line.sendall(encode(message))
 
     def boot(self) -> None:
-        """Get a file tree, wait for the cables, and start everything."""
+        """Set up the file tree, wait for the cables, and start everything."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
         self._differences = enter_device_root(self.layout, self.name, self._keys)
@@ -130,7 +130,7 @@ class Device:
     def start(
         self, name: str, argv: Sequence[str], group: str | None = None, **environment: str
     ) -> None:
-        """Start a program that goes on, in a user group; what it prints is in /var/log."""
+        """Start a daemon, in a user group if one is given; its output goes to /var/log."""
         log = os.open(f"/var/log/{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.programs[name] = subprocess.Popen(
             argv,
@@ -145,7 +145,7 @@ class Device:
         os.close(log)
 
     def start_redis(self) -> None:
-        """Start Redis as SONiC does: on a socket and the loopback, telling of every change."""
+        """Start Redis as SONiC does: on a socket and the loopback, with an event per change."""
         folder = Path(SOCKET).parent
         folder.mkdir(parents=True, exist_ok=True)
         settings = {
@@ -157,7 +157,7 @@ class Device:
             "dir": str(folder),
         }
         words = [word for key, value in settings.items() for word in (f"--{key}", value)]
-        # its socket is the group's, too: SONiC's user is in it
+        # the group may use the socket; SONiC's user is a member
         self.start("redis", ["redis-server", *words], group="redis")
 
     def _start_bridge(self) -> None:
@@ -179,7 +179,7 @@ class Device:
         raise RuntimeError(f"its SONiC side does not start: {said}")
 
     def serve(self) -> None:
-        """Do what the guest's first process asks, until it closes the line."""
+        """Serve the requests of the guest's first process until it closes the connection."""
         wake, told = os.pipe()
         os.set_blocking(told, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -1,6 +1,6 @@
-"""The folder of a rack: everything that it keeps on the machine, under names that are known here.
+"""The folder of a rack, with all files that it keeps on the machine.
 
-~/.local/state/closloop/racks/NAME       or under $XDG_STATE_HOME, or where the user says
+~/.local/state/closloop/racks/NAME       or under $XDG_STATE_HOME, or a folder that the user names
   inventory.yml  rack.json  layout.json
   key  key.pub  password  known_hosts  ssh_config  host_keys/DEVICE{,.pub}
   init  guest/  inbox/  console.log  socket
@@ -26,7 +26,7 @@ from orchestration.virtual_rack.layout import Layout
 PROJECT = Path(__file__).resolve().parents[2]
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 _FORMAT = 1
-# Programs that a rack's devices run, and Debian's packages of them.
+# Programs that a rack's devices run, and their Debian packages.
 _PROGRAMS = {
     "ip": "iproute2",
     "tc": "iproute2",
@@ -39,36 +39,36 @@ _ROCE_PROGRAMS = {"rdma": "iproute2"}
 
 
 class RackFolder:
-    """A rack's folder, which need not exist yet. What is secret in it only its owner can read."""
+    """A rack's folder, which need not exist yet. Only its owner can read the secrets in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name
-        # the Ansible inventory, and what tells it from others
+        # the Ansible inventory, and a file that marks the folder as a rack's
         self.inventory, self.mark = path / "inventory.yml", path / "rack.json"
-        # what the rack consists of (`layout.Layout`)
+        # the rack's devices, addresses and cables (`layout.Layout`)
         self.layout = path / "layout.json"
-        # the controller's key, which all users of devices can be logged in to with
+        # the controller's key, with which it can log in as any user of a device
         self.key, self.public_key = path / "key", path / "key.pub"
-        # of the devices' users admin and operator
+        # the password of the users admin and operator
         self.password = path / "password"
-        # every device's host key, and settings by which `ssh DEVICE` works in the rack
+        # every device's host key, and the settings for `ssh DEVICE` in the rack
         self.known_hosts, self.ssh_config = path / "known_hosts", path / "ssh_config"
-        # the script that the guest begins with, and where its kernel keeps files of its own
+        # the script that the guest starts with, and the folder of its kernel's own files
         self.init, self.guest = path / "init", path / "guest"
-        # messages to the guest that it has not read yet
+        # unread messages to the guest
         self.inbox = path / "inbox"
-        # what the guest's kernel and its processes print
+        # the output of the guest's kernel and processes
         self.console = path / "console.log"
-        # where the supervisor listens; there only while the rack is up
+        # the supervisor's socket; it exists only while the rack is up
         self.socket = path / "socket"
 
     def host_key(self, device: str) -> Path:
-        """A device's own private key."""
+        """Return the path of a device's private host key."""
         return self.path / "host_keys" / device
 
     def make(self) -> None:
-        """Make the folder. Raises InputError if something else is in it."""
+        """Create the folder. Raises InputError if it contains other files."""
         if self.path.exists() and not self.is_rack() and any(self.path.iterdir()):
             raise InputError.single(
                 "--folder",
@@ -80,7 +80,7 @@ class RackFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Let nobody else start a rack here. Raises NotReadyError if somebody does."""
+        """Lock the folder while a rack is started. Raises NotReadyError if it is locked."""
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,7 +94,7 @@ class RackFolder:
             os.close(folder)
 
     def is_rack(self) -> bool:
-        """True if the folder is a rack's, up or not."""
+        """Return True if the folder is a rack's, up or not."""
         try:
             return bool(json.loads(self.mark.read_text())["format"] == _FORMAT)
         except (OSError, ValueError, KeyError, TypeError):
@@ -106,13 +106,13 @@ class RackFolder:
         self.mark.write_text(json.dumps(text) + "\n")
 
     def remove(self) -> None:
-        """Remove what a rack has made, and the folder if nothing else is in it."""
+        """Remove the rack's files, and the folder if it is then empty."""
         self.clear()
         with suppress(OSError):
             self.path.rmdir()
 
     def clear(self) -> None:
-        """Remove what a rack has made."""
+        """Remove the rack's files."""
         for folder in (self.host_key(""), self.guest, self.inbox):
             shutil.rmtree(folder, ignore_errors=True)
         made = (
@@ -124,13 +124,13 @@ class RackFolder:
 
 
 def racks_folder() -> Path:
-    """Return the folder of racks that were given no other."""
+    """Return the default parent folder of racks."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "closloop" / "racks"
 
 
 def shortcomings() -> list[str]:
-    """Return what the rack's devices cannot do because of this machine, in words."""
+    """Return sentences about what the rack's devices cannot do on this machine."""
     lldpd = _which("lldpd")
     lldpctl = Path(lldpd).with_name("lldpctl") if lldpd else None
     if lldpctl and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
@@ -146,7 +146,7 @@ def _which(program: str) -> str | None:
 
 
 def require_programs(layout: Layout) -> None:
-    """Raise NotReadyError with what to install, if the devices would lack a program."""
+    """Check that the devices' programs are installed. Raises NotReadyError with what to install."""
     sonic, roce = _SONIC_PROGRAMS if layout.sonic else {}, _ROCE_PROGRAMS if layout.roce else {}
     wanted = {**_PROGRAMS, **sonic, **roce}
     missing = [name for name in wanted if not _which(name)]
@@ -159,7 +159,7 @@ def require_programs(layout: Layout) -> None:
 
 
 def write_folder(place: RackFolder, layout: Layout) -> None:
-    """Write everything that the guest and its users read, with new keys."""
+    """Write all files that the guest and its users need, with new keys."""
     from inventory.ansible import write_rack
 
     place.clear()

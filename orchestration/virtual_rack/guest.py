@@ -1,11 +1,11 @@
-"""The rack's first process: starts the devices, then runs what somebody outside asks for.
+"""The rack's first process: it starts the devices, then serves requests from outside.
 
-The controller is this process's own namespaces: the machine's file tree as it is, so that results
-land where they would without a rack, but with a home folder of its own.
+The controller runs in this process's own namespaces. It sees the machine's file tree, so that
+results land where they would without a rack, but it has a home folder of its own.
 
-Virtual time passes only while a request is being served. Between requests this process *spins*: a
-system call that succeeds takes no virtual time, and until the supervisor has stopped the guest no
-timer of a device can fire.
+Virtual time passes only while a request is served. Between requests this process *spins*: a system
+call that succeeds takes no virtual time, so no timer of a device can fire until the supervisor
+stops the guest.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ LINE = "/dev/tty1"
 HOME = Path("/run/home")
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
-# Of virtual time, which costs nothing: until the devices know their neighbours.
+# Virtual time, which costs nothing, until the devices know their neighbours.
 _LLDP_S = 31.0
 _LOGIN_S = 60.0
 
 
 class Guest:
-    """Devices, running commands, and the line to the supervisor."""
+    """The devices, the running commands, and the connection to the supervisor."""
 
     def __init__(self, folder: RackFolder) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Guest:
         self._selector = selectors.DefaultSelector()
         self._devices: dict[str, socket.socket] = {}
         self._commands: dict[int, Command] = {}
-        # requests under way, and when the waits among them end
+        # pending requests, and the end times of those that wait
         self._busy: set[int] = set()
         self._waits: dict[int, float] = {}
 
@@ -79,7 +79,7 @@ class Guest:
         run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
         allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
         allowed.write_text(_CONGESTION_CONTROLS)
-        Path("/proc/sys/vm/overcommit_memory").write_text("1")  # what Redis asks for
+        Path("/proc/sys/vm/overcommit_memory").write_text("1")  # as Redis recommends
         if self._layout.roce:
             run(["rdma", "system", "set", "netns", "exclusive"])
         authorized = self._folder.public_key.read_text()
@@ -110,7 +110,7 @@ class Guest:
                 raise RuntimeError(f"{device}: {messages[0].get('failed', messages[0])}")
 
     def _await_logins(self) -> None:
-        """Wait until every device lets one log in."""
+        """Wait until logging in works on every device."""
         end = time.monotonic() + _LOGIN_S
         for number, (device, address) in enumerate(self._layout.address.items(), start=1):
             self.say({"stage": "logins", "done": number, "of": len(self._devices)})
@@ -125,7 +125,7 @@ class Guest:
                     time.sleep(0.01)
 
     def serve(self) -> None:
-        """Serve the supervisor for as long as the guest lives."""
+        """Serve the supervisor until the guest ends."""
         woken, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -137,7 +137,7 @@ class Guest:
         self.say({"ready": True})
         while True:
             for key, _ in self._selector.select(self._patience_s()):
-                # an earlier one of this round may have closed it
+                # an earlier handler of this round may have closed it
                 if key.fd in self._selector.get_map():
                     key.data()
             self._reap()
@@ -195,12 +195,12 @@ class Guest:
 
     def _read(self, command: Command, fd: int) -> None:
         if not command.read(fd):
-            # before it is closed: a duplicate would keep a closed one awake
+            # before closing: epoll would keep reporting a descriptor that has a duplicate
             self._forget(fd)
             command.drop(fd)
 
     def _control(self, command: Command, message: Message) -> None:
-        """Pass on what belongs to a command; watch its input for as long as it is not taken."""
+        """Pass a message on to a command; watch its input until the program has taken it."""
         self._forget(command.input)
         command.control(message)
         self._watch_input(command)
@@ -248,7 +248,7 @@ class Guest:
 
 
 def give_rdma_device(name: str, pid: int) -> None:
-    """Move an RDMA device to where its NIC is: the network namespace of a process."""
+    """Move an RDMA device to its NIC's network namespace, that of process `pid`."""
     place = Path("/run/netns", name)
     place.parent.mkdir(exist_ok=True)
     place.touch()
@@ -259,7 +259,7 @@ def give_rdma_device(name: str, pid: int) -> None:
 
 
 def prepare(folder: RackFolder) -> None:
-    """Mount what the controller needs: kernel file systems, a home, the users that ssh looks up."""
+    """Mount what the controller needs: kernel file systems, a home, and the users for ssh."""
     mount_kernel_files()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     for point in ("/dev/pts", "/dev/shm"):
@@ -270,7 +270,7 @@ def prepare(folder: RackFolder) -> None:
         path.mkdir()
         path.chmod(0o700)
     (HOME / ".ssh" / "config").write_text(folder.ssh_config.read_text())
-    # OpenSSH takes the home folder from here and not from $HOME
+    # OpenSSH ignores $HOME and takes the home folder from this file
     users = Path("/run/passwd")
     known = Path("/etc/passwd").read_text(errors="replace").splitlines()
     others = [line for line in known if line.split(":")[2:3] != ["0"]]
@@ -280,7 +280,7 @@ def prepare(folder: RackFolder) -> None:
 
 
 def _look_anew() -> None:
-    """Forget what was read of the host's files: they may have changed in the meantime."""
+    """Drop cached data of the host's files, which may have changed in the meantime."""
     with open("/proc/sys/vm/drop_caches", "w") as file:
         file.write("3")
 

@@ -1,7 +1,7 @@
-"""What a virtual rack consists of, as pure data: from a testbed to devices, addresses and cables.
+"""The layout of a virtual rack as pure data: devices, addresses and cables of a testbed.
 
-Devices are namespaces of one guest. Each has the testbed's ports under the names that its operating
-system gives them, and a management port that leads to the controller, the guest's first namespace.
+Devices are namespaces of one guest. Each has the testbed's ports, named as its operating system
+does, and a management port to the controller, which is the guest's first namespace.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from orchestration.model.errors import InputError
 
 CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
-# Of lanes of 25 Gbit/s, four a port, as SONiC counts its front panel.
+# SONiC counts four lanes per front panel port.
 _LANES_PER_PORT = 4
 _FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A testbed, and which of its devices are SONiC-like switches and hosts with RoCE NICs."""
+    """A testbed, with its SONiC-like switches and its hosts with RoCE NICs."""
 
     testbed: Testbed
     sonic: tuple[str, ...] = ()
     roce: tuple[str, ...] = ()
 
     def platform(self, device: str) -> Platform:
-        """What runs on a device."""
+        """Return the platform of a device."""
         return "sonic" if device in self.sonic else "linux"
 
     def nic(self, device: str) -> NicKind:
-        """The kind of a host's NICs."""
+        """Return the kind of a host's NICs."""
         return "roce" if device in self.roce else "plain"
 
     def rdma_device(self, device: str) -> str:
-        """The name of a host's RDMA device, which the kernel wants to be unique in the rack."""
+        """Return the name of a host's RDMA device, which must be unique in the rack."""
         return f"rxe-{device}"
 
     @cached_property
     def address(self) -> dict[str, str]:
-        """Management address of each device."""
+        """The management address of each device."""
         numbers = enumerate(self.testbed.devices, start=2)
         return {device.name: f"10.255.{n >> 8}.{n & 255}" for n, device in numbers}
 
@@ -59,26 +59,26 @@ class Layout:
         }
 
     def interface(self, port: Port) -> str:
-        """The name of a port on its device."""
+        """Return the name of a port on its device."""
         return self._interfaces[port.index]
 
     def management_interface(self, device: str) -> str:
-        """The name of a device's management port on it."""
+        """Return the name of a device's management port."""
         return "eth0" if device in self.sonic else "mgmt"
 
     def delay_on_arrival_ns(self, port: Port) -> int:
-        """What a packet is held up when it arrives at `port`: the propagation delay of the cable.
+        """Return the delay in ns of packets that arrive at `port`, for the cable's propagation.
 
-        A tier's cables are crossed once up and once down on a path. Both crossings are spent at one
-        place, as in the emulated fabric: at the host for its cable, at the upper switch for one
-        between switches.
+        A path crosses a tier's cables once up and once down. As in the emulated fabric, both
+        crossings are delayed at one end: at the host for a host's cable, at the upper switch for a
+        cable between switches.
         """
         here, there = self.testbed.device[port.device], self.testbed.peer_device(port)
         spent_here = here.kind == "host" or (there.kind == "switch" and here.tier > there.tier)
         return 2 * port.delay_ns if spent_here else 0
 
     def rack(self, key_file: Path, known_hosts_file: Path) -> Rack:
-        """The rack as an inventory describes it, with the testbed's name."""
+        """Return the rack in the form of an inventory, with the testbed's name."""
         access = {}
         for device in self.testbed.devices:
             sonic = device.name in self.sonic
@@ -93,7 +93,7 @@ class Layout:
                 platform=self.platform(device.name),
                 nic=self.nic(device.name),
                 rdma_device=self.rdma_device(device.name) if device.name in self.roce else "",
-                # a SONiC switch's ports have their line rate, by the part that stands for its ASIC
+                # a SONiC switch's bridge shapes its ports, in place of an ASIC
                 shape=not sonic,
                 interfaces=tuple(self.interface(port) for port in ports),
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),

@@ -1,11 +1,11 @@
-"""How a rack's parts talk: JSON objects, one a line after a mark, or to the guest in files.
+"""Messages between a rack's parts: JSON objects, one per line after a mark, or files to the guest.
 
-Requests carry a number `id`, and so does all that answers them, until one with `end`.
+Requests carry a number `id`, and so do all answers to them. The last answer has `end`.
 
-The line to the guest is a terminal to its kernel. More than 4096 unread bytes would throttle it,
-and a timer lets it go on, which never fires while virtual time stands still. So messages to the
-guest are files in a folder, and only their numbers go over the line. A file appears whole, by being
-renamed, under a name that was never used before: nothing that the guest has cached is taken for it.
+The guest's kernel sees the line to it as a terminal. More than 4096 unread bytes would throttle the
+terminal until a timer fires, which never happens while virtual time stands still. So messages to
+the guest are files in a folder, and only their numbers go over the line. A file appears complete,
+by a rename, and under a new name, so that the guest has nothing cached for it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from orchestration.model.files import write_whole
 Message = dict[str, Any]
 
 MARK = b"@rack "
-# Numbers that may be on the line to the guest without having been read.
+# The most unread numbers on the line to the guest.
 UNREAD = 64
-# What is read of a stream at a time.
+# The size of one read of a stream.
 PIECE_BYTES = 1 << 16
-# A line that never ends is not ours.
+# A longer line is none of our messages.
 _MAX_LINE_BYTES = 1 << 26
 
 
@@ -34,13 +34,13 @@ def encode(message: Message) -> bytes:
 
 
 class Lines:
-    """Splits a stream into messages; lines without the mark are left out."""
+    """Splits a stream into messages; lines without the mark are ignored."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[Message]:
-        """Take in a piece; return the messages that are complete.
+        """Add a piece; return the messages now complete.
 
         Raises ValueError for a marked line that is not a JSON object.
         """
@@ -54,28 +54,28 @@ class Lines:
 
 
 class Outgoing:
-    """Messages to the guest, at the supervisor's end."""
+    """The supervisor's side of the messages to the guest."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._number = 0
 
     def put(self, message: Message) -> bytes:
-        """Write a message; return what to send over the line."""
+        """Write a message; return the bytes to send over the line."""
         self._number += 1
         write_whole(self._folder / str(self._number), json.dumps(message))
         return b"%d\n" % self._number
 
 
 class Incoming:
-    """Messages to the guest, at its own end."""
+    """The guest's side of the messages to it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._rest = b""
 
     def take(self, piece: bytes) -> Iterator[Message]:
-        """Take in a piece of what comes over the line; yield the messages that it announces."""
+        """Add a piece of the line's data; yield the messages that it announces."""
         *numbers, self._rest = (self._rest + piece).split(b"\n")
         for number in numbers:
             file = self._folder / str(int(number))

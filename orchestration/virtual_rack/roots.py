@@ -1,10 +1,10 @@
-"""A device's file tree: the machine's, with a layer of the device's own that takes all it writes.
+"""A device's file tree: the machine's, with a layer on top for all that the device writes.
 
-It is made in the device's first process, in its new namespaces. A device's users:
+The device's first process sets it up, in its new namespaces. A device's users:
 
-root        by key only
-admin       as on SONiC: by key or password, sudo for everything without one
-operator    by key or password, no sudo
+root        key only
+admin       as on SONiC: key or password; sudo for everything, without a password
+operator    key or password, no sudo
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orchestration.backends.emulated.system import (
 from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
 
-# All that a device can write, its /tmp and /run too, before its disk is full.
+# The size of a device's disk, which includes its /tmp and /run.
 DISK_BYTES = 64 << 20
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 LAYOUT_FILE = "/etc/closloop/layout.json"
@@ -60,10 +60,10 @@ configure system interface pattern {ports}
 
 ADMIN, OPERATOR = "admin", "operator"
 _FIRST_UID = 1000
-# Groups of SONiC's user.
+# Groups of SONiC's user admin.
 _ADMIN_GROUPS = ("sudo", "redis", "docker")
 _NOBODY = 65_534
-# The user's or group's number, in a line of either file.
+# The field of the user or group id in a line of passwd or group.
 _ID_FIELD = 2
 
 PAM_SUDO = (
@@ -79,7 +79,7 @@ SUDOERS = (
 
 @dataclass(frozen=True)
 class Keys:
-    """What a device's users log in with: a public key, and the password of those who have one."""
+    """The credentials of a device's users: a public key, and the password of admin and operator."""
 
     authorized: str
     host_key: str
@@ -89,10 +89,10 @@ class Keys:
 def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     """Make the device's file tree this process's root.
 
-    Returns a descriptor of the folder that has what differs from the machine's tree.
+    Returns a descriptor of the folder with the files that differ from the machine's tree.
     """
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
-    _PLACE.mkdir(exist_ok=True)  # made by an earlier device, whose mount is not seen here
+    _PLACE.mkdir(exist_ok=True)  # it exists if an earlier device made it
     mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
     upper, work, root, run, tmp = (_PLACE / n for n in ("upper", "work", "root", "run", "tmp"))
     for folder in (upper, work, root, run, tmp):
@@ -125,7 +125,7 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
 
 
 def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]]:
-    """Text and mode of each file that a device has instead of the machine's."""
+    """Return text and mode of each file that a device has instead of the machine's."""
     users = passwd(Path("/etc/passwd").read_text(errors="replace"))
     groups = group(Path("/etc/group").read_text(errors="replace"))
     number = list(layout.address).index(device)
@@ -158,7 +158,7 @@ def _homes(upper: Path, keys: Keys) -> None:
 
 
 def password_hash(password: str) -> str:
-    """Return the password as /etc/shadow has it, or `*` (nobody's) where there is no libcrypt."""
+    """Return the hash of a password for /etc/shadow, or `*` (no login) without libcrypt."""
     try:
         crypt = ctypes.CDLL("libcrypt.so.1").crypt
     except OSError:
@@ -169,7 +169,7 @@ def password_hash(password: str) -> str:
 
 
 def homes() -> dict[str, tuple[str, int]]:
-    """Home folder and uid (and gid) of each user that logs in."""
+    """Return home folder and uid (equal to the gid) of each user that logs in."""
     return {
         "root": ("/home/root", 0),
         ADMIN: (f"/home/{ADMIN}", _FIRST_UID),
@@ -178,7 +178,7 @@ def homes() -> dict[str, tuple[str, int]]:
 
 
 def passwd(machine: str) -> str:
-    """Return a device's /etc/passwd from the machine's: its system users, and ours."""
+    """Return a device's /etc/passwd: the machine's system users, and ours."""
     lines = [f"root:x:0:0:root:{homes()['root'][0]}:/bin/bash"]
     lines += _system_lines(machine, {*homes()})
     lines += [
@@ -188,9 +188,9 @@ def passwd(machine: str) -> str:
 
 
 def shadow(password_hash: str, passwd_text: str) -> str:
-    """Return a device's /etc/shadow: `password_hash` for admin and operator, none for the others.
+    """Return a device's /etc/shadow: `password_hash` for admin and operator, `*` for the others.
 
-    `*` and not `!`, which sshd takes for a locked account.
+    Not `!`, because sshd refuses accounts with that as locked.
     """
     names = (line.split(":", 1)[0] for line in passwd_text.splitlines())
     secret = {ADMIN: password_hash, OPERATOR: password_hash}
@@ -198,7 +198,7 @@ def shadow(password_hash: str, passwd_text: str) -> str:
 
 
 def group(machine: str) -> str:
-    """Return a device's /etc/group from the machine's: its system groups, and ours."""
+    """Return a device's /etc/group: the machine's system groups, and ours."""
     own = {*_ADMIN_GROUPS, ADMIN, OPERATOR}
     lines = _system_lines(machine, own)
     known = {line.split(":")[0]: _number(line) for line in _lines(machine)}
@@ -221,6 +221,6 @@ def _number(line: str) -> int:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines of passwd or group that are whole: with a number where one belongs."""
+    """Return the well-formed lines of passwd or group, which have a numeric id."""
     lines = (line for line in text.splitlines() if line.count(":") > _ID_FIELD)
     return [line for line in lines if line.split(":")[_ID_FIELD].isdigit()]

@@ -1,11 +1,11 @@
-"""What SONiC's syncd does with counters: groups of them, each polled at its own interval.
+"""The counters of SONiC's syncd: groups of counters, each polled at its own interval.
 
-Behaviour of sonic-sairedis, syncd/FlexCounter.cpp, and of orchagent's PFC watchdog: a group is
-polled while its row in FLEX_COUNTER_TABLE says so, no faster than every 100 ms; counters go to
-COUNTERS_DB under SAI's names and their objects' ids, with the time of the poll; the current depth
-is read for queues that the watchdog watches, and for no others.
+This follows sonic-sairedis, syncd/FlexCounter.cpp, and orchagent's PFC watchdog. A group is polled
+while its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. Counters go to COUNTERS_DB
+under SAI's names and object ids, with the time of the poll. The current depth is read only for
+queues that the watchdog watches.
 
-The watermark is the largest depth that any poll has seen since the one before.
+The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from orchestration.virtual_rack.sonic_model import (
 )
 
 FLOOR_MS = 100
-# Of the smoothed rates: the weight of the newest poll (port_rates.lua's alpha).
+# The weight of the newest poll in smoothed rates (alpha in port_rates.lua).
 _ALPHA = 0.18
 _NO_QUEUE = QueueCounts()
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
@@ -33,7 +33,7 @@ _PRIORITIES = frozenset("01234567")
 
 @dataclass(frozen=True)
 class Group:
-    """One group: its field in COUNTERS:TIME_STAMP, and what holds where its row says nothing."""
+    """One group: its field in COUNTERS:TIME_STAMP, and the defaults of its row."""
 
     stamp: str
     on: bool
@@ -65,7 +65,7 @@ class FlexCounters:
         self._rates: dict[str, list[float]] = {}
 
     def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
-        """Take in a row of CONFIG_DB as it is now, None if it has been removed."""
+        """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         table, _, name = key.partition("|")
         if table == "FLEX_COUNTER_TABLE":
             _put(self._rows, name, row)
@@ -81,12 +81,12 @@ class FlexCounters:
             if interval is None:
                 self._next_ns.pop(group, None)
             else:
-                # at once when it is turned on
+                # a group is polled at once when it is turned on
                 at = self._next_ns.get(group, now_ns)
                 self._next_ns[group] = min(at, now_ns + interval)
 
     def _interval_ns(self, group: str) -> int | None:
-        """How often a group is polled; None while it is off."""
+        """Return a group's polling interval; None while it is off."""
         default = GROUPS[group]
         row = self._rows.get(group, {})
         status = row.get("FLEX_COUNTER_STATUS")
@@ -103,7 +103,7 @@ class FlexCounters:
         return max(FLOOR_MS, interval_ms) * 1_000_000
 
     def watched(self) -> set[tuple[str, int]]:
-        """The queues that the PFC watchdog reads."""
+        """Return the queues that the PFC watchdog reads."""
         ports = {port.name for port in self._model.ports}
         return {
             (port, queue)
@@ -113,11 +113,11 @@ class FlexCounters:
         }
 
     def next_ns(self) -> int | None:
-        """When to poll next, on CLOCK_MONOTONIC."""
+        """Return the CLOCK_MONOTONIC time of the next poll, or None."""
         return min(self._next_ns.values(), default=None)
 
     def poll(self, now_ns: int) -> None:
-        """Poll what is due and publish it."""
+        """Poll the groups that are due and publish their counters."""
         due = [group for group, at in self._next_ns.items() if at <= now_ns]
         if not due:
             return
@@ -182,7 +182,7 @@ class FlexCounters:
     def _smoothed(
         self, name: str, last: PortCounts, now: PortCounts, interval_s: float
     ) -> dict[str, str]:
-        """Rates in bytes and packets a second, though the names say BPS."""
+        """Return smoothed rates in bytes/s and packets/s (bytes, although the names say BPS)."""
         new = [
             (getattr(now, field) - getattr(last, field)) / interval_s
             for field in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets")
@@ -196,7 +196,7 @@ class FlexCounters:
 
 
 def _port_fields(counts: PortCounts) -> dict[str, str]:
-    """A port's counters. No link of the virtual rack pauses, so that PFC's stay 0."""
+    """Return a port's counters. Links of the virtual rack never pause, so PFC counters stay 0."""
     fields = {
         "SAI_PORT_STAT_IF_IN_OCTETS": counts.rx_bytes,
         "SAI_PORT_STAT_IF_IN_UCAST_PKTS": counts.rx_packets,

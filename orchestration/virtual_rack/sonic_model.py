@@ -1,8 +1,7 @@
-"""The virtual rack's SONiC-like switch as data: its ports, what its ASIC is like, its first rows.
+"""The virtual rack's SONiC-like switch as data: its ports, its ASIC's traits, its initial rows.
 
-Names, object ids and rows are SONiC's: CONFIG_DB as the stock configuration fills it
-(sonic-buildimage, qos_config.j2), COUNTERS_DB's maps from names to objects, and STATE_DB's
-capabilities.
+Names, object ids and rows are SONiC's: the stock configuration in CONFIG_DB (sonic-buildimage,
+qos_config.j2), the maps from names to objects in COUNTERS_DB, and the capabilities in STATE_DB.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from inventory.rack import SONIC_QUEUE
 from orchestration.device import qdiscs
 from orchestration.virtual_rack.layout import Layout
 
-# Types of SAI objects, which stand in the upper bits of their ids.
+# Types of SAI objects, encoded in the upper bits of their ids.
 _PORT, _WRED, _QUEUE = 1, 19, 21
 QUEUES = 8
 _FIRST_WITH_MARKS = "202505"
@@ -25,7 +24,7 @@ Rows = dict[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Traits:
-    """What a release and an ASIC offer. Thresholds are rounded up to whole cells."""
+    """The features of a release and an ASIC. Thresholds are rounded up to whole cells."""
 
     release: str = _FIRST_WITH_MARKS
     hwsku: str = "closloop-virtual"
@@ -37,7 +36,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Leaf:
-    """Where a queue is in the kernel: its RED's handle, what that hangs from, and its bytes."""
+    """A queue in the kernel: the handle and parent of its RED, and its limit in bytes."""
 
     handle: int
     parent: int
@@ -46,7 +45,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PortModel:
-    """One port. `queues` are the queues that packets go through, by their number in SONiC."""
+    """One port. `queues` are the queues that carry packets, by their number in SONiC."""
 
     name: str
     rate_bps: int
@@ -64,23 +63,23 @@ class SwitchModel:
 
     @property
     def pool_bytes(self) -> int:
-        """The most that a queue may hold, and so a threshold be."""
+        """The most bytes that a queue may hold, which also bounds thresholds."""
         return max(leaf.buffer_bytes for port in self.ports for leaf in port.queues.values())
 
     @property
     def counts_marks(self) -> bool:
-        """Whether release and ASIC count ECN marks per queue."""
+        """True if release and ASIC count ECN marks per queue."""
         return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
 
     def rounded(self, threshold_bytes: int) -> int:
-        """Return a threshold as the ASIC takes it."""
+        """Return a threshold rounded as the ASIC does."""
         cell = self.traits.cell_bytes
         return -(-threshold_bytes // cell) * cell
 
 
 @dataclass(frozen=True)
 class Marking:
-    """RED of one queue as the ASIC has it; `None` in its place means that it never marks."""
+    """The ASIC's RED settings of one queue. None in its place means that the queue never marks."""
 
     kmin_bytes: int
     kmax_bytes: int
@@ -89,7 +88,7 @@ class Marking:
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """One queue since the switch started. `depth_bytes` is what it holds now."""
+    """Counters of one queue since the switch started. `depth_bytes` is its present content."""
 
     depth_bytes: int = 0
     tx_bytes: int = 0
@@ -100,7 +99,7 @@ class QueueCounts:
 
 @dataclass(frozen=True)
 class PortCounts:
-    """One port since the switch started, as /proc/net/dev has it."""
+    """Counters of one port since the switch started, as in /proc/net/dev."""
 
     rx_bytes: int = 0
     rx_packets: int = 0
@@ -113,13 +112,13 @@ class PortCounts:
 
 
 class Plane(Protocol):
-    """What orchagent and the counters need of a forwarding plane."""
+    """The forwarding plane that orchagent and the counters use."""
 
     def mark(self, port: str, queue: int, marking: Marking | None) -> None:
         """Set RED of one queue."""
 
     def queues(self) -> Mapping[tuple[str, int], QueueCounts]:
-        """Read every queue that packets go through, by port and number."""
+        """Read every queue that carries packets, by port and number."""
 
     def ports(self) -> Mapping[str, PortCounts]:
         """Read every port."""
@@ -147,7 +146,7 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
 
 
 def port_oid(place: int) -> str:
-    """Return the object id of port number `place`."""
+    """Return the object id of the port at index `place`."""
     return _oid(_PORT, place + 1)
 
 
@@ -157,7 +156,7 @@ def queue_oid(place: int, queue: int) -> str:
 
 
 def wred_oid(number: int) -> str:
-    """Return the object id of the WRED profile that was made as number `number`."""
+    """Return the object id of the WRED profile that was created as number `number`."""
     return _oid(_WRED, number)
 
 
@@ -166,7 +165,7 @@ def _oid(kind: int, number: int) -> str:
 
 
 def config_rows(model: SwitchModel) -> Rows:
-    """Return CONFIG_DB as a switch has it that nobody has configured."""
+    """Return CONFIG_DB of a switch that nobody has configured."""
     low, high = min(1 << 20, model.pool_bytes // 2), min(1 << 21, model.pool_bytes)
     rows: Rows = {
         "DEVICE_METADATA|localhost": {
@@ -254,14 +253,14 @@ def counter_maps(model: SwitchModel) -> Rows:
 
 
 def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
-    """Yield every queue's port, by its place, its number and its object id."""
+    """Yield the port's index, the number and the object id of every queue."""
     for place in range(len(model.ports)):
         for queue in range(QUEUES):
             yield place, queue, queue_oid(place, queue)
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities; releases before the counters existed have no such rows."""
+    """Return STATE_DB's capabilities, which releases without the counters lack."""
     if model.traits.release < _FIRST_WITH_MARKS:
         return {}
     said = {"isSupported": "true" if model.counts_marks else "false"}
@@ -272,7 +271,7 @@ def capability_rows(model: SwitchModel) -> Rows:
 
 
 def port_state_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's ports: what PortsOrch writes when a port has come up."""
+    """Return STATE_DB's port rows, which PortsOrch writes when a port comes up."""
     return {
         f"PORT_TABLE|{port.name}": {
             "state": "ok",

@@ -1,9 +1,9 @@
-"""What SONiC's orchagent does with WRED profiles and queues, and what the ASIC then has.
+"""SONiC's orchagent for WRED profiles and queues, and the resulting state of the ASIC.
 
-Behaviour of sonic-swss, orchagent/qosorch.cpp: an unknown field refuses the whole row, and so does
-a minimum above its maximum; fields that are taken away keep their value; thresholds are written one
-by one in an order that keeps minimum <= maximum; what refers to a profile that is not there yet, or
-removes one that is still used, is tried again.
+This follows sonic-swss, orchagent/qosorch.cpp. A row with an unknown field, or with a minimum above
+its maximum, is refused as a whole. Removed fields keep their value. Thresholds are written one by
+one, in an order that keeps minimum <= maximum. A reference to a missing profile and the removal of
+a used profile are retried.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ECN = {
 _NO_PROFILE = "oid:0x0"
 
 
-class Refused(ValueError):  # noqa: N818 (what happens to a row)
-    """A row that orchagent does not take."""
+class Refused(ValueError):  # noqa: N818 (names what happens to a row)
+    """A row that orchagent does not accept."""
 
 
 @dataclass
@@ -40,9 +40,9 @@ class _Profile:
 
 
 class Orchagent:
-    """The daemon. `write(key, field, value)` sets ASIC_DB, with field None to remove the key.
+    """The daemon. `write(key, field, value)` sets ASIC_DB; a field of None removes the key.
 
-    `mark(port, queue, marking)` sets the forwarding plane; `log` is told of what is refused.
+    `mark(port, queue, marking)` sets the forwarding plane; `log` gets messages on refused rows.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Orchagent:
         self._places = {port.name: place for place, port in enumerate(model.ports)}
 
     def start(self) -> None:
-        """Write the ASIC's objects, and have no queue mark."""
+        """Write the ASIC's objects; no queue marks."""
         for name in self._places:
             for queue in range(QUEUES):
                 self._bind(name, queue, None)
 
     def take(self, key: str, row: Mapping[str, str] | None) -> None:
-        """Take in a row of CONFIG_DB as it is now, None if it has been removed."""
+        """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
         self._waiting.pop(key, None)
         self._try(key, row)
-        # what waited may go now
+        # rows that were waiting may be accepted now
         for other, waiting in list(self._waiting.items()):
             if other != key and other in self._waiting:
                 del self._waiting[other]
@@ -146,7 +146,7 @@ class Orchagent:
     def _set_thresholds(self, profile: _Profile, wanted: dict[tuple[str, str], int]) -> None:
         for colour in COLOURS:
             ends = ["MIN", "MAX"]
-            # a minimum above the maximum of before has to wait for the new maximum
+            # a minimum above the old maximum is written after the new maximum
             if wanted.get((colour, "MIN"), 0) > profile.thresholds.get((colour, "MAX"), _MOST):
                 ends.reverse()
             for end in ends:
@@ -194,7 +194,7 @@ class Orchagent:
             self._mark(port, queue, self._marking(self._profiles[profile]))
 
     def _marking(self, profile: _Profile) -> Marking | None:
-        """The forwarding plane has one colour, green."""
+        """Return the marking of the colour green, the only one of the forwarding plane."""
         mode = str(profile.attributes.get("ECN_MARK_MODE", ""))
         low, high = (profile.thresholds.get(("green", end)) for end in ("MIN", "MAX"))
         if not mode.endswith("ALL") and "GREEN" not in mode:

@@ -2,10 +2,10 @@
 
     python -m orchestration.virtual_rack.sonic_switch --device leaf1 --config layout.json
 
-Stands for orchagent, syncd and the ASIC: fills an empty database as a switch boots, applies what is
-written to CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB. Redis is there before or comes later;
-when it has been restarted, the bridge starts from what it then finds. `PORT_TABLE:PortInitDone` in
-APPL_DB says that it is ready, as it does on a switch.
+It stands in for orchagent, syncd and the ASIC. It fills an empty database as a booting switch does,
+applies changes of CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB. It waits for Redis, and starts
+anew from the database after a restart of Redis. When it is ready it writes
+`PORT_TABLE:PortInitDone` to APPL_DB, as a switch does.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from orchestration.virtual_rack.sonic_orchagent import Orchagent
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
 READY = "PORT_TABLE:PortInitDone"
-# What refers to nothing first.
+# A table comes after those that it refers to.
 _TABLES = ("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE")
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
@@ -76,7 +76,7 @@ class KernelPlane:
         self._wide: dict[tuple[str, int, str], int] = {}
 
     def mark(self, port: str, queue: int, marking: Marking | None) -> None:
-        """Change RED and keep what is queued. Queues that no packet goes through have none."""
+        """Change RED and keep queued packets. Queues that carry no packets have no RED."""
         leaf = self._leaves.get((port, queue))
         if leaf is None:
             return
@@ -106,7 +106,7 @@ class KernelPlane:
         return result
 
     def _widened(self, port: str, queue: int, name: str, value: int) -> int:
-        """The kernel counts these with 32 bits, an ASIC with 64."""
+        """Extend a 32-bit counter of the kernel to 64 bits, as an ASIC counts."""
         last = self._wide.get((port, queue, name), 0)
         total = last + ((value - last) & 0xFFFFFFFF)
         self._wide[port, queue, name] = total
@@ -147,7 +147,7 @@ class Bridge:
         self._redis = Redis(path, patience_s=0.0)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` says so, which is asked at every event and poll."""
+        """Serve until `stop` returns True; it is called at every event and poll."""
         while not stop():
             try:
                 self._serve(stop)
@@ -183,11 +183,11 @@ class Bridge:
     @staticmethod
     def _patience_ms(counters: FlexCounters) -> int | None:
         at = counters.next_ns()
-        # rounded up: a poll that is too early has nothing to do
+        # rounded up, because nothing is due at an earlier poll
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
     def _fill(self) -> None:
-        """Bring the database up: what the daemons own anew, the configuration if there is none."""
+        """Fill the database: rewrite the daemons' rows, and add the configuration if missing."""
         if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
             self._put(CONFIG_DB, config_rows(self._model))
         for db in _OWN:
@@ -206,7 +206,7 @@ class Bridge:
         return [key for keys in self._redis.run(patterns) for key in sorted(keys)]
 
     def _take(self, keys: list[str], orchagent: Orchagent, counters: FlexCounters) -> None:
-        """Read rows as they are now and hand them on."""
+        """Read the present rows and pass them on."""
         replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
         now_ns = time.monotonic_ns()
         for key, flat in zip(keys, replies, strict=True):

@@ -1,14 +1,14 @@
-"""The process that holds a rack's guest: boots it, relays requests to it, stops it between them.
+"""The process that owns a rack's guest: it boots it, relays requests, and stops it in between.
 
-It listens on a socket in the rack's folder. A client sends one request, then whatever belongs to
-it, and gets the answers until one with `end`:
+It listens on a socket in the rack's folder. A client sends one request and further messages that
+belong to it. It gets answers until one with `end`:
 
-    {"do": "await"}     how the boot goes, until the rack is up
-    {"do": "status"}    what it is doing
-    {"do": "down"}      end it
-    anything else       is for the guest (see `guest`)
+    {"do": "await"}     the progress of the boot, until the rack is up
+    {"do": "status"}    the rack's status
+    {"do": "down"}      end the rack
+    anything else       goes to the guest (see `guest`)
 
-The guest dies with this process, however that ends, and this process with the guest.
+The guest always ends with this process, and this process with the guest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from orchestration.virtual_rack.messages import (
     encode,
 )
 
-# A program whose caller has gone is asked to end; after this long it is killed.
+# A program whose caller has gone gets a signal to end; after this long it is killed.
 _GRACE_S = 30.0
 _BOOT_SILENCE_S = 180.0
 _LAST_WORDS_S = 5.0
@@ -39,7 +39,7 @@ _CONSOLE_TAIL_BYTES = 1500
 
 
 class Client:
-    """Somebody who is connected, and the number of the request."""
+    """A connected client, and the number of its request."""
 
     def __init__(self, number: int, writer: asyncio.StreamWriter) -> None:
         self.number = number
@@ -71,7 +71,7 @@ class Supervisor:
         self._guest: asyncio.subprocess.Process
 
     async def run(self, argv: list[str]) -> None:
-        """Boot the guest and serve until it ends or this process is asked to."""
+        """Boot the guest and serve until it ends or this process gets a signal to end."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -134,7 +134,7 @@ class Supervisor:
                 return
 
     async def _listen(self) -> None:
-        """Pass on what the guest says, until it ends."""
+        """Pass on the guest's messages until it ends."""
         assert self._guest.stdout is not None
         lines = Lines()
         while piece := await self._guest.stdout.read(PIECE_BYTES):
@@ -200,7 +200,7 @@ class Supervisor:
             writer.close()
 
     async def _abandon(self, number: int) -> None:
-        """End what somebody has asked for who has gone."""
+        """End the request of a client that has gone."""
         for kind, patience_s in ((signal.SIGHUP, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             await self._send({"id": number, "signal": int(kind)})
             for _ in range(int(patience_s * 10)):
@@ -209,7 +209,7 @@ class Supervisor:
                 await asyncio.sleep(0.1)
 
     async def _hear(self, client: Client, reader: asyncio.StreamReader) -> None:
-        """Do what a client asks, until it goes."""
+        """Serve a client until it disconnects."""
         lines = Lines()
         with suppress(ConnectionError):
             while piece := await reader.read(PIECE_BYTES):
@@ -246,11 +246,11 @@ def main() -> None:
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     real_time = sys.argv[5] == "real"
     argv = guest_argv(kernel, memory_bytes=memory_bytes, init=folder.init, real_time=real_time)
-    # The kernel's console goes to the log, the second one is the line between guest and supervisor.
+    # The first console goes to the log; the second is the line between guest and supervisor.
     argv = [word for word in argv if not word.startswith("con0=")]
     argv += ["con0=null,fd:2", "con1=fd:0,fd:1"]
     os.environ["TMPDIR"] = memory_dir
-    # one, for speed (docs/kernel.md); not the same one for each rack
+    # one CPU, for speed (docs/kernel.md), but not the same for every rack
     cpus = sorted(os.sched_getaffinity(0))
     cpu = cpus[os.getpid() % len(cpus)]
     asyncio.run(Supervisor(folder).run(held_argv(argv, cpu)))

@@ -1,1 +1,1 @@
-"""A run while it goes on, read from its folder: what `closloop watch` shows."""
+"""Read the state of a running campaign from its folder, for `closloop watch`."""

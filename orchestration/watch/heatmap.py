@@ -1,6 +1,6 @@
-"""The fabric as rows of cells: the top tier first, a cell a port, or a device where ports are many.
+"""Lay out the fabric as rows of cells, the top tier first, with a cell per port or per device.
 
-Levels are numbers 0..8 that a screen draws as heights: 0 is nothing, 1 to 7 are eighths, 8 is full.
+Levels are numbers 0..8, drawn as heights: 0 is empty, 1 to 7 are eighths, 8 is full.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ _NOTHING = 0.002
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: the switch ports that it shows the highest figure of."""
+    """A cell, which shows the highest value of its switch ports."""
 
     ports: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Block:
-    """A device with a cell for each port, or, without a name, many devices with a cell each."""
+    """A device with a cell per port, or, without a name, many devices with a cell each."""
 
     name: str
     cells: tuple[Cell, ...]
 
     @property
     def width(self) -> int:
-        """Columns that it takes, with its name above it."""
+        """The number of columns, including the name above the cells."""
         return max(len(self.name), len(self.cells))
 
 
 @dataclass(frozen=True)
 class MapRow:
-    """One row of the map: its tier, and what stands in it from left to right."""
+    """One row of the map: its tier, and its blocks from left to right."""
 
     tier: str
     blocks: tuple[Block, ...]
 
     @property
     def lines(self) -> int:
-        """Lines of text: the names if there are any, a line of queues and one of links."""
+        """The number of lines of text: names if there are any, queues, and links."""
         return 3 if any(block.name for block in self.blocks) else 2
 
 
 @dataclass(frozen=True)
 class HeatMap:
-    """The rows, how wide their labels are, what a cell is, and how many devices found no room."""
+    """The rows, the width of their labels, what a cell stands for, and the devices without room."""
 
     rows: tuple[MapRow, ...]
     margin: int
@@ -67,7 +67,7 @@ class HeatMap:
 def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
     """Return the fabric's map in at most `width` columns and `lines` lines of text.
 
-    Ports are cells if there is room, else devices are; devices that find no room are counted.
+    Cells are ports if there is room, else devices; devices without room are counted.
     """
     tiers = sorted({testbed.device[name].tier for name in testbed.switches}, reverse=True)
     labels = {tier: tier_name(testbed, tier) for tier in tiers}
@@ -105,7 +105,7 @@ def lay_out(testbed: Testbed, width: int, lines: int) -> HeatMap:
 
 
 def level(cell: Cell, values: Floats) -> int:
-    """Return 0..8 for the highest of a cell's `values` (ports,), where 1.0 is full."""
+    """Return 0..8 for the highest of the cell's `values`, shape (ports,), where 1.0 is full."""
     known = [value for port in cell.ports if not math.isnan(value := float(values[port]))]
     if not known:
         return UNKNOWN
@@ -116,7 +116,7 @@ def level(cell: Cell, values: Floats) -> int:
 
 
 def _wrapped(blocks: Sequence[Block], width: int) -> list[list[Block]]:
-    """Return the blocks in rows that are no wider than `width`, unless one block alone is."""
+    """Return the blocks in rows of at most `width` columns; a wider block gets its own row."""
     rows: list[list[Block]] = [[]]
     used = 0
     for block in blocks:

@@ -1,4 +1,4 @@
-"""What a snapshot says of each switch port, and a run's state as plain data for programs."""
+"""Derive figures of each switch port from a snapshot, and a run's state as JSON-ready data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from orchestration.watch.state import RunState, TrialState
 
 @dataclass(frozen=True)
 class PortFigures:
-    """Arrays of shape (ports,), as `Testbed.switch_ports`; NaN where a device has no such number.
+    """Arrays of shape (ports,), in the order of `Testbed.switch_ports`; NaN where unknown.
 
-    A port's queues are taken together: bytes and packets are added, `fill` is that of its fullest.
-    `fill` is the mean queue since the snapshot before, over Kmax, or over the buffer where nothing
-    marks. `peak_bytes`, `utilisation` (0..1, framing counted), `marked_packets` and `marked_share`
-    (of the packets sent) are of the time since then too.
+    Bytes and packets are sums over a port's queues; `fill` is that of the fullest queue. `fill` is
+    the mean queue since the previous snapshot, divided by Kmax, or by the buffer where nothing
+    marks. `peak_bytes`, `utilisation` (0..1, including framing), `marked_packets` and
+    `marked_share` (of the packets sent) cover the same time.
     """
 
     window_ns: int
@@ -70,14 +70,14 @@ def port_figures(testbed: Testbed, snapshot: Snapshot) -> PortFigures:
 
 
 def kmax_bytes(snapshot: Snapshot) -> Ints:
-    """Return the length at which each queue marks everything, 0 where nothing marks."""
+    """Return the length in bytes from which each queue marks all packets, 0 where nothing marks."""
     absent = np.zeros(len(snapshot.peak_bytes), dtype=np.int64)
     found: Ints = snapshot.settings.get(ECN.name, {}).get("kmax_bytes", absent)
     return found
 
 
 def fullest(figures: PortFigures, count: int) -> list[int]:
-    """Return the numbers of the ports with the fullest queues, fullest first; empty ones never."""
+    """Return the indices of the ports with the fullest queues, fullest first; never empty ones."""
     fill = np.nan_to_num(figures.fill)
     order = np.argsort(-fill, kind="stable")[:count]
     return [int(port) for port in order if fill[port] > 0]
@@ -95,7 +95,7 @@ def _grown(snapshot: Snapshot, counter: str) -> Floats:
 def state_to_json(state: RunState) -> dict[str, Any]:
     """Return the state as JSON-ready data: the run, and each running trial with all its ports.
 
-    Figures that a device does not offer are null.
+    Unknown figures are None.
     """
     tally = state.tally
     left_s = None if state.ended else tally.left_s(state.now_s)

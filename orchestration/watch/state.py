@@ -1,4 +1,4 @@
-"""How a run stands: from its journal, and from what its running trials leave in their folders."""
+"""Read the state of a run from its journal and from its running trials' folders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOCKS = Path("/proc/locks")
 
 @dataclass(frozen=True)
 class TrialState:
-    """A trial that runs. `snapshot` is None until it has its first reading."""
+    """A running trial. `snapshot` is None before its first reading."""
 
     id: str
     spec: TrialSpec
@@ -43,11 +43,11 @@ class TrialState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run at one moment. Times are seconds of the day's clock (`time.time`).
+    """The state of a run at one moment. Times are in seconds (`time.time`).
 
-    `ended` says how the run ended, "" while it goes on. `remarks` are what stamps and failures said
-    so far, as (trial, "invalid" | "warning" | "failed", text), oldest first. `trials` are those
-    that run and have told of themselves, oldest first.
+    `ended` says how the run ended, "" while it continues. `remarks` are the messages of stamps and
+    failures so far, as (trial, "invalid" | "warning" | "failed", text), oldest first. `trials` are
+    the running ones that have written their description, oldest first.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class RunState:
 
 
 def find_run(path: Path) -> Path:
-    """Return the run folder that `path` is, or the one below it that was last written to.
+    """Return `path` if it is a run folder, or else the last modified run folder below it.
 
     Raises InputError if there is none.
     """
@@ -84,7 +84,7 @@ def find_run(path: Path) -> Path:
 
 
 class RunReader:
-    """Reads a run folder again and again, each time what is new. Writes nothing, locks nothing."""
+    """Reads a run folder repeatedly, only the new parts each time. It writes and locks nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,7 +93,7 @@ class RunReader:
         self._known: dict[str, Mapping[str, Any]] = {}
 
     def read(self) -> RunState:
-        """Return how the run stands now."""
+        """Return the present state of the run."""
         entries, anew = self._tail.read()
         if anew:
             self._story, self._known = _Story(), {}
@@ -110,7 +110,7 @@ class RunReader:
         self._known = {n: about for n, about in self._known.items() if n in story.tally.running}
         ended = story.ended
         if not ended and not _is_held(self.folder):
-            # It may have ended, as it should, since the journal was read.
+            # It may have ended normally since the journal was read.
             entries, _ = self._tail.read()
             for entry in entries:
                 story.take(entry)
@@ -130,7 +130,7 @@ class RunReader:
             snapshot: Snapshot | None = decode_snapshot((work / SNAPSHOT_FILE).read_bytes())
         except SnapshotError:
             snapshot = None
-        except (OSError, KeyError, TypeError, ValueError):  # not there yet, or gone already
+        except (OSError, KeyError, TypeError, ValueError):  # not written yet, or removed already
             snapshot = None
         if name not in self._known:
             return None
@@ -143,7 +143,7 @@ class RunReader:
 
 @dataclass
 class _Story:
-    """What a journal tells."""
+    """The content of a journal."""
 
     tally: Tally = field(default_factory=Tally)
     ended: str = ""
@@ -181,7 +181,7 @@ class _Story:
 
 
 class _Tail:
-    """The entries that are added to a journal, and whether it is another one than before."""
+    """Reads new entries of a journal, and notices when the journal was replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -196,7 +196,7 @@ class _Tail:
                     self._inode, self._at = status.st_ino, 0
                 file.seek(self._at)
                 data = file.read()
-        except FileNotFoundError:  # put aside by --fresh a moment ago
+        except FileNotFoundError:  # just moved away by --fresh
             return [], False
         whole = data[: data.rfind(b"\n") + 1]
         self._at += len(whole)
@@ -207,16 +207,16 @@ def _entries(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:  # torn by a crash
+        except ValueError:  # truncated by a crash
             continue
         if isinstance(entry, dict) and "event" in entry:
             yield entry
 
 
 def _is_held(folder: Path) -> bool:
-    """Say whether a process holds the run folder's lock; True where that cannot be known.
+    """Return whether a process holds the run folder's lock; True if that is unknown.
 
-    Trying the lock instead would take it from a run that is about to start.
+    Trying to lock could make a run that is about to start fail.
     """
     try:
         inode = folder.stat().st_ino

@@ -1,4 +1,4 @@
-"""How far a run has come: counts of its trials, and what is left."""
+"""The progress of a run: counts of its trials, and the time left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class RunningTrial:
-    """A trial that runs: when it began (seconds of the tally's clock), and what it said last."""
+    """A running trial: its start (in seconds of the tally's clock), and its last progress."""
 
     began_s: float
     virtual_ns: int = 0
@@ -17,7 +17,7 @@ class RunningTrial:
 
 @dataclass
 class Tally:
-    """Counts of a run, and the trials that are running, by id."""
+    """Counts of a run's trials, and the running trials by id."""
 
     trials: int = 0
     earlier: int = 0
@@ -30,13 +30,14 @@ class Tally:
 
     @property
     def done(self) -> int:
-        """Trials that have their results, earlier runs' included."""
+        """The number of trials with results, including those of earlier runs."""
         return self.earlier + self.finished
 
     def left_s(self, now_s: float) -> float | None:
-        """Return the wall time that is left, or None before anything is known.
+        """Return the estimated wall time left in s, or None while nothing is known.
 
-        A trial takes the mean of those that ended; before one has, what its progress tells.
+        A trial counts with the mean time of ended trials, or at first by the progress of running
+        ones.
         """
         ended = self.finished + self.failed
         if ended:

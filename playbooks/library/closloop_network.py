@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: the network of a Linux device as one state, with the way back."""
+"""Ansible module: bring the network of a Linux device into one state, with undo."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ skipped_steps:
   returned: success
 """
 
-# Changes are made in this order, after all removals in the opposite one. Interfaces go up before
-# what needs them up.
+# The order of changes; removals come first, in the opposite order. Interfaces go up before the
+# settings that need them up.
 _ORDER = ("sysctl", "mtu", "offloads", "up", "queues", "address", "route", "rule")
 _LOOPBACK = "lo"
 
 
 class Network(Device):
-    """Keys: a word that says what it is (see `_ORDER`), a blank, and the part's own key."""
+    """Keys are a kind (see `_ORDER`), a blank, and the key within that kind."""
 
     name = "network"
 
@@ -79,7 +79,7 @@ class Network(Device):
         self._queues = queues.Queues(self._route)
 
     def wanted(self, desired: dict) -> dict:
-        """Return the values asked for, by key."""
+        """Return the wanted values by key."""
         result: dict = {}
         for path, value in desired.get("sysctls", {}).items():
             if self._sysctls.there(path):
@@ -118,7 +118,7 @@ class Network(Device):
         return result
 
     def read(self, keys: list) -> dict:
-        """Return the present values of keys."""
+        """Return the present values of `keys`."""
         self._links.refresh()
         tables: dict = {}
         kinds = {key.partition(" ")[0] for key in keys}
@@ -148,10 +148,10 @@ class Network(Device):
         return tables[kind].get(rest)
 
     def same(self, key: str, present: object, target: object) -> bool:
-        """True if a thing is as wanted, or as it was."""
+        """Return True if the present value equals the wanted or saved one."""
         kind, _, rest = key.partition(" ")
         if kind in ("mtu", "up", "offloads", "queues") and rest not in self._links.index:
-            return True  # nothing can be put back on an interface that is gone
+            return True  # nothing can be restored on an interface that is gone
         if kind == "sysctl":
             return self._sysctls.same(present, target)
         if kind == "offloads":
@@ -167,7 +167,7 @@ class Network(Device):
         return present == target
 
     def check(self, changes: list) -> None:
-        """Refuse what could not be undone, and what would cut off the controller."""
+        """Refuse changes that could not be undone or would cut off the controller."""
         for change in changes:
             kind, _, rest = change.key.partition(" ")
             if kind == "queues":
@@ -218,7 +218,7 @@ class Network(Device):
             self._routing.set_rule(rest, after)
 
     def shown(self, key: str, value: object) -> str:
-        """Return a value as people read it."""
+        """Return a value in a form for people."""
         kind = key.partition(" ")[0]
         if value is None:
             return "nothing"
@@ -234,9 +234,9 @@ class Network(Device):
 
 
 def controller() -> str:
-    """Return the address that the controller is logged in from, "" if it cannot be told.
+    """Return the address that the controller is logged in from, or "" if it is unknown.
 
-    sudo takes it out of the environment; a process further up has it.
+    sudo removes it from the environment, so it is read from a parent process.
     """
     pid = os.getpid()
     while pid > 1:
@@ -253,7 +253,7 @@ def controller() -> str:
 
 
 def main() -> None:
-    """Be the module."""
+    """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     try:
         device = Network(controller())

@@ -1,7 +1,7 @@
 #!/usr/bin/python
-"""Ansible module: a RoCE host's NIC and limits, each step only where the host offers it.
+"""Ansible module: set a RoCE host's NIC and limits, as far as the host offers them.
 
-Where the kernel or NVIDIA's driver takes the settings, by key:
+The places of the settings in the kernel or NVIDIA's driver, by key:
 
 trust IF           /sys/class/net/IF/qos/trust                        NVIDIA's driver
 dscp IF D          iproute2's dcb: the priority of DSCP D             any driver with DCB
@@ -75,7 +75,7 @@ _DCQCN = {parameter.debugfs: parameter for parameter in PARAMETERS if parameter.
 
 
 class RoceHost(Device):
-    """Keys are as above; values are text. `run_command` is AnsibleModule's; `root` is for tests."""
+    """Keys are as above; values are strings. `run_command` is AnsibleModule's; tests set `root`."""
 
     name = "roce"
 
@@ -85,7 +85,7 @@ class RoceHost(Device):
         self._root = root
 
     def wanted(self, desired: dict) -> dict:
-        """Return the values asked for that this host offers."""
+        """Return the wanted values that this host offers."""
         priority = desired["priority"]
         asked: dict = {}
         for name in desired["interfaces"]:
@@ -111,11 +111,11 @@ class RoceHost(Device):
         return found
 
     def read(self, keys: list) -> dict:
-        """Return the present values; None where there is none, or no longer a place for one."""
+        """Return the present values; None where there is none, or the setting is gone."""
         return {key: self._read(key) for key in keys}
 
     def same(self, key: str, present: object, target: object) -> bool:
-        """True if nothing has to change. What the host no longer offers cannot be put back."""
+        """Return True if nothing has to change; a setting that is gone cannot be restored."""
         if present is None and key != "memlock" and not key.startswith("dscp "):
             return True
         return present == target
@@ -202,7 +202,7 @@ class RoceHost(Device):
         os.chmod(path, 0o644)
 
     def _path(self, kind: str, words: list) -> str:
-        """Return the file of a setting, "" if this host has none."""
+        """Return the file of a setting, or "" if this host has none."""
         net = f"{self._root}sys/class/net/{words[0]}"
         if kind == "trust":
             found = [f"{net}/qos/trust"]
@@ -226,9 +226,10 @@ class RoceHost(Device):
             return file.read().strip()
 
     def _tos(self, device: str, value: str = "") -> object:
-        """Return the type of service of a device's RoCE connections, after setting it if given.
+        """Set the type of service of a device's RoCE connections if given, and return it.
 
-        Its folder is made for the purpose, as the driver's own tool does; the setting stays.
+        The folder in configfs is created only for this, as the driver's own tool does; the setting
+        stays.
         """
         folder = f"{self._root}{_CONFIGFS}/{device}"
         file_name = folder + "/ports/1/default_roce_tos"
@@ -251,7 +252,7 @@ class RoceHost(Device):
                     os.rmdir(folder)
 
     def _dcb(self, what: str, name: str) -> tuple:
-        """Return what `dcb` shows of an interface, and why it shows nothing."""
+        """Return the output of `dcb` for an interface, and the reason if there is none."""
         try:
             code, out, err = self._run(["dcb", "-j", what, "show", "dev", name])
         except OSError:
@@ -276,7 +277,7 @@ class RoceHost(Device):
 
 
 def main() -> None:
-    """Be the module."""
+    """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     run(module, RoceHost(module.run_command))
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: rows of a SONiC switch's CONFIG_DB, with the way back."""
+"""Ansible module: set rows of a SONiC switch's CONFIG_DB, with undo."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _RANGE = re.compile(r"QUEUE\|(?P<port>[^|]+)\|(?P<first>\d+)-(?P<last>\d+)\Z")
 
 
 class Tables(Device):
-    """Keys are rows (`QUEUE|Ethernet0|3`). Values: `fields` wanted of a row, or a whole `row`."""
+    """Keys are rows (`QUEUE|Ethernet0|3`). Values: wanted `fields` of a row, or a whole `row`."""
 
     name = "sonic"
 
@@ -59,7 +59,7 @@ class Tables(Device):
         self._redis = redis
 
     def wanted(self, desired: dict) -> dict:
-        """Return the fields asked for, by row."""
+        """Return the wanted fields by row."""
         return {
             f"{table}|{key}": {"fields": {name: str(value) for name, value in fields.items()}}
             for table, rows in desired.get("tables", {}).items()
@@ -72,14 +72,14 @@ class Tables(Device):
         return {key: {"row": pairs(flat)} if flat else None for key, flat in zip(keys, replies)}
 
     def same(self, key: str, present: object, target: object) -> bool:
-        """True if the row has the fields asked for, or is the one that was there."""
+        """Return True if the row has the wanted fields, or equals the saved row."""
         if target is None or "row" in target:
             return present == target
         row = present["row"] if present else {}
         return all(row.get(name) == value for name, value in target["fields"].items())
 
     def check(self, changes: list) -> None:
-        """Refuse where one row speaks for several queues: undoing ours would not bring it back."""
+        """Refuse if an existing row covers several queues: an undo could not restore it."""
         ranges = [_RANGE.match(key) for key in self._redis.call(CONFIG_DB, "KEYS", "QUEUE|*-*")]
         for change in changes:
             table, _, rest = change.key.partition("|")
@@ -106,7 +106,7 @@ class Tables(Device):
             if "fields" in change.after:
                 row = change.before["row"] if change.before else {}
                 fields = change.after["fields"]
-                # a changed profile whole, the rest of a row untouched
+                # one command writes all wanted fields that differ; other fields stay
                 flat = [
                     word
                     for name, value in fields.items()
@@ -118,7 +118,7 @@ class Tables(Device):
                 row = change.after["row"]
                 flat = [word for pair in row.items() for word in pair]
                 extra = [name for name in (change.before or {"row": {}})["row"] if name not in row]
-                # together, so that a daemon that reads the row reads all of it
+                # in one transaction, so that daemons never read a half-changed row
                 commands.append((CONFIG_DB, ("MULTI",)))
                 commands.append((CONFIG_DB, ("HSET", change.key, *flat)))
                 if extra:
@@ -128,7 +128,7 @@ class Tables(Device):
         self._redis.run(commands)
 
     def shown(self, key: str, value: object) -> str:
-        """Return a row as people read it."""
+        """Return a row in a form for people."""
         if value is None:
             return "nothing"
         row = value.get("fields", value.get("row", {}))
@@ -136,7 +136,7 @@ class Tables(Device):
 
 
 def main() -> None:
-    """Be the module."""
+    """Run the module."""
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     redis = Redis(module.params["desired"].get("socket") or SOCKET)
     try:

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.artifacts import tables
 from orchestration.artifacts.tables import TABLES, Names, TableSpec, read_table, write_table
 from orchestration.model.errors import InputError
+from orchestration.model.records import MISSING
+from orchestration.model.signals import Signal
 
 EVENTS = {"t_ns": [5, 7], "kind": ["fault", "fault"], "detail": ["down", "up"]}
 
@@ -49,19 +50,36 @@ def test_a_newer_version_is_refused_with_what_to_do(file, monkeypatch):
     assert "newer" in error.value.problems[0].remedy
 
 
-def test_an_older_version_is_upgraded_step_by_step(file, monkeypatch):
-    columns = {**TABLES["events"].columns, "device": pa.string(), "severity": pa.string()}
-    monkeypatch.setitem(TABLES, "events", TableSpec("events", 3, columns))
+@pytest.mark.parametrize(("written", "missing"), [(1, {"b", "c"}), (2, {"c"}), (3, set())])
+def test_signals_that_joined_after_a_file_was_written_are_missing_in_it(
+    tmp_path, monkeypatch, written, missing
+):
+    signals = [
+        Signal(name, "host", "B", "a counter", cumulative=True, since=since)
+        for name, since in (("a", 1), ("b", 2), ("c", 3))
+    ]
+    path = tmp_path / "hosts.parquet"
+    for version in (written, 3):
+        columns = {"t_ns": pa.int64(), "host": pa.string()}
+        columns |= {one.name: pa.int64() for one in signals if one.since <= version}
+        monkeypatch.setitem(TABLES, "hosts", TableSpec("hosts", version, columns))
+        if not path.exists():
+            rows = {name: ["h0", "h1"] if name == "host" else [5, 7] for name in columns}
+            write_table(path, "hosts", rows)
+    monkeypatch.setattr(
+        "orchestration.artifacts.tables.recorded", lambda scope: signals if scope == "host" else ()
+    )
+    table = read_table(path, "hosts")
+    assert list(table["host"]) == ["h0", "h1"]
+    for name in ("t_ns", "a", "b", "c"):
+        assert list(table[name]) == ([MISSING, MISSING] if name in missing else [5, 7]), name
 
-    def add(name, value):
-        return lambda old: {**old, name: np.full(len(old["t_ns"]), value, dtype=object)}
 
-    monkeypatch.setitem(tables._UPGRADES, ("events", 1), add("device", "leaf1"))
-    monkeypatch.setitem(tables._UPGRADES, ("events", 2), add("severity", "note"))
-    table = read_table(file, "events")
-    assert list(table["device"]) == ["leaf1", "leaf1"]
-    assert list(table["severity"]) == ["note", "note"]
-    assert list(table["t_ns"]) == [5, 7]
+def test_a_column_that_no_later_version_added_is_not_made_up(file, monkeypatch):
+    columns = {**TABLES["events"].columns, "device": pa.string()}
+    monkeypatch.setitem(TABLES, "events", TableSpec("events", 2, columns))
+    with pytest.raises(InputError, match="has no column 'device'"):
+        read_table(file, "events")
 
 
 def test_another_table_is_refused(file):

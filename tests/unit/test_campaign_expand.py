@@ -103,7 +103,10 @@ def test_cells_stand_in_the_order_of_the_file(load: Load) -> None:
     ]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     loads=st.lists(st.integers(1, 100).map(lambda n: n / 100), min_size=1, max_size=3, unique=True),
     rtos=st.lists(st.integers(1, 50), min_size=1, max_size=3, unique=True),
@@ -199,7 +202,10 @@ def paths(value: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [*([here] if here else []), *(p for key, v in inner for p in paths(v, (*here, key)))]
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(path=st.sampled_from(paths(WHOLE)), junk=JUNK)
 def test_junk_anywhere_is_accepted_or_refused_with_its_line(
     load: Load, path: tuple[Any, ...], junk: Any

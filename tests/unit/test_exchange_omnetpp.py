@@ -228,7 +228,8 @@ def quoted(word):
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     scalars=st.lists(st.tuples(WORDS, WORDS, st.floats(allow_nan=False))),

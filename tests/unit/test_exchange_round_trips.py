@@ -117,7 +117,6 @@ def same(a, b, tables=TABLES, fields=("duration_ns", "drain_ns", "faults")):
 
 @settings(
     max_examples=15,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(texts=hpcc_inputs())

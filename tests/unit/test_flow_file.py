@@ -75,7 +75,9 @@ PATTERNS = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.differing_executors])
+@settings(
+    max_examples=60, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow]
+)
 @given(st.lists(PATTERNS, min_size=1, max_size=5), st.integers(0, 99))
 def test_a_replay_class_by_class_is_the_recorded_schedule(tmp_path_factory, patterns, seed):
     """Periodic patterns start together, so that only pattern, source and destination order them."""

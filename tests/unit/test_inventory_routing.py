@@ -132,7 +132,7 @@ def leaf_spines(draw):
 
 
 @given(leaf_spines())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_host_reaches_every_host_by_an_even_path(testbed):
     table = PathTable(testbed)
     for src in testbed.hosts:
@@ -147,7 +147,7 @@ def test_every_host_reaches_every_host_by_an_even_path(testbed):
 
 
 @given(leaf_spines(), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_next_hop_is_one_link_nearer_whatever_fails(testbed, data):
     down = set(data.draw(st.lists(st.integers(0, len(testbed.links) - 1), max_size=6)))
     routes = next_hops(testbed, down)

@@ -35,7 +35,7 @@ def test_every_line_is_one_json_object(tmp_path):
     assert [json.loads(line)["trial"] for line in lines] == ["a\nb", "ü"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(cut=st.integers(0, 200))
 def test_a_torn_end_costs_its_own_line_only(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("journal") / "j"

@@ -1,1 +1,1 @@
-"""Compares runs: pairs their trials and flows, and judges each difference by equivalence tests."""
+"""Compares runs: pairs their trials and flows, and tests each difference for equivalence."""

@@ -1,4 +1,4 @@
-"""The metrics that runs are compared on, and the margin within which each counts as the same."""
+"""The metrics on which runs are compared, and the margin of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestration.model.errors import InputError
 
 Group = Literal["flows", "ports"]
 DEFAULT_MARGIN = 0.10
-# Differences smaller than these are no matter of percent: a packet in a queue, rare marks.
+# Smaller differences never matter, whatever the percentage: one packet in a queue, rare marks.
 _PACKET_BYTES, _MARKED_SHARE, _UTILISATION, _DROPPED_SHARE = 1_500.0, 0.002, 0.005, 0.0005
 
 FCT_RATIO = "fct_ratio"
@@ -32,9 +32,9 @@ DROPPED_SHARE = "dropped_share"
 class Compared:
     """One metric. Its margin is a share of A's value, or `floor` in its unit if that is more.
 
-    `family` is the name that a margin is set by, besides `key`. A `distance` is one of whole
-    distributions: never negative, and its margin is a share of A's mean (`scale`), or for "cdf" of
-    all flows. `klass` is its class of flow sizes.
+    A margin can be set for `key` or for the whole `family`. A metric with a `distance` compares
+    whole distributions: it is never negative, and its margin is a share of A's mean ("mean") or of
+    all flows ("cdf"). `klass` is its class of flow sizes.
     """
 
     key: str
@@ -103,7 +103,7 @@ COMPARED_BY_KEY = {metric.key: metric for metric in COMPARED}
 
 @dataclass(frozen=True)
 class Margins:
-    """The margins of a comparison: `default`, and those set for families or single metrics."""
+    """The margins of a comparison: the default, and those set for families or single metrics."""
 
     default: float = DEFAULT_MARGIN
     of: Mapping[str, float] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class Margins:
 
 
 def parse_margins(texts: Sequence[str]) -> Margins:
-    """Return the margins of `5%` and `slowdown_mean=15%`. Raises InputError with all problems."""
+    """Parse margins such as `5%` and `slowdown_mean=15%`. Raises InputError with all problems."""
     default, of = DEFAULT_MARGIN, {}
     known = sorted({name for metric in COMPARED for name in (metric.key, metric.family)})
     for text in texts:

@@ -1,8 +1,8 @@
-"""Likely causes of what differs: the settings that both trials recorded and that are not the same.
+"""Likely causes of differences: recorded settings in which two paired trials differ.
 
-They stand in the order in which they act: what ran the trial, the fabric, the hosts, the traffic,
-the tuner, the readings, then the single settings of kernels, and what the stamps found. That is no
-ranking by likelihood. Each says which metrics it could move; to prove one, change it alone.
+Causes are listed in the order in which they act: program and backend, fabric, hosts, traffic,
+tuner, readings, single kernel settings, findings of the stamps. This is not a ranking by
+likelihood. Each cause names the metrics it could affect; to prove one, change only that setting.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
 from tuners.registry import RECORDED
 
-# What a metric is about, so that a cause can say what it moves.
+# Groups of metrics that a cause can affect.
 SLOWDOWN, TAIL, FCT, QUEUE, MARKS = "slowdown", "tail slowdown", "FCT", "queues", "marks"
 UTILISATION, DROPS = "utilisation", "drops"
 EVERYTHING = (SLOWDOWN, TAIL, FCT, QUEUE, MARKS, UTILISATION, DROPS)
@@ -38,7 +38,7 @@ _TOPIC = {
     "queue_mean": QUEUE, "queue_p99": QUEUE, "queue_wasserstein": QUEUE, "marked_share": MARKS,
     "utilisation": UTILISATION, "dropped_share": DROPS,
 }  # fmt: skip
-# Said wherever causes are listed.
+# Printed wherever causes are listed.
 ORDER = (
     "In the order in which settings act (what ran it, fabric, hosts, traffic, tuner, readings, "
     "single settings of kernels), which is no ranking by likelihood."
@@ -47,9 +47,9 @@ ORDER = (
 
 @dataclass(frozen=True)
 class Cause:
-    """A setting that differs: its values, what it `moves`, and why it would.
+    """A setting that differs: its two values, the metrics it `moves`, and why it moves them.
 
-    `could_explain` counts the metrics called different that are among those it moves.
+    `could_explain` counts the metrics with the verdict "different" among those it moves.
     """
 
     what: str
@@ -62,10 +62,10 @@ class Cause:
 
 @dataclass(frozen=True)
 class Settings:
-    """One trial's settings; tables and testbed are None where they cannot be read.
+    """One trial's settings. `testbed` and `actions` are None if they cannot be read.
 
-    `timeouts` counts TCP's retransmission timeouts, `missed` is the share of sampling periods
-    without a reading, both None where unknown.
+    `timeouts` counts TCP's retransmission timeouts. `missed` is the share of sampling periods
+    without a reading. Both are None if unknown.
     """
 
     trial: TrialResult
@@ -85,7 +85,7 @@ class Settings:
 
 
 def causes_of(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]:
-    """Return what differs between the settings of two paired trials, in the order of its acting."""
+    """Return the settings in which two paired trials differ, in the order in which they act."""
     different = [_TOPIC[item.metric.family] for item in judged if item.verdict == DIFFERENT]
     return [
         dataclasses.replace(cause, could_explain=sum(topic in cause.moves for topic in different))
@@ -95,7 +95,7 @@ def causes_of(a: Settings, b: Settings, judged: Sequence[Judged]) -> list[Cause]
 
 
 def read_settings(trial: TrialResult) -> Settings:
-    """Return a trial's settings, as far as its files can be read."""
+    """Return a trial's settings; files that cannot be read leave their fields None."""
     try:
         testbed: Testbed | None = trial.testbed
     except InputError:
@@ -118,7 +118,7 @@ def _table(trial: TrialResult, name: str) -> Columns | None:
 
 
 def _total(table: Columns, by: str, counter: str) -> int:
-    """Return the sum over `by` of the last number of a counter."""
+    """Return the sum of a counter's last values, one per value of the column `by`."""
     if not len(table[counter]):
         return 0
     _, place = np.unique(table[by].astype(str), return_inverse=True)
@@ -128,9 +128,9 @@ def _total(table: Columns, by: str, counter: str) -> int:
 
 
 def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:
-    """Return the share of sampling periods up to the end of the arrivals that have no reading.
+    """Return the share of sampling periods without a reading, while flows arrived.
 
-    A trial whose flows have all ended before that ends with them.
+    If all flows end earlier, the readings end with them, and later periods do not count.
     """
     if not len(t_ns):
         return None
@@ -144,7 +144,7 @@ def _missed(trial: TrialResult, t_ns: np.ndarray) -> float | None:
 
 @dataclass(frozen=True)
 class _Setting:
-    """Compares one setting. `value` returns None where it is not known, or not to be compared."""
+    """Compares one setting. `value` returns None if it is unknown or must not be compared."""
 
     what: str
     value: Callable[[Settings], Any]
@@ -161,7 +161,7 @@ class _Setting:
 
 
 def _apart(share: float) -> Callable[[float, float], bool]:
-    """Return whether two sizes differ by more than `share` of the larger."""
+    """Return a function: do two sizes differ by more than `share` of the larger one?"""
     return lambda a, b: abs(a - b) > share * max(abs(a), abs(b))
 
 
@@ -182,7 +182,7 @@ def _of_program(key: str) -> Callable[[Settings], str | None]:
 
 
 def _of_campaign(what: str, field: str) -> _Setting:
-    """Compare a time of the spec, but of no import: no campaign of ours set it."""
+    """Compare a duration in the spec. Imports are skipped: they did not run such a campaign."""
 
     def value(item: Settings) -> int | None:
         return None if item.spec.backend == IMPORTED else getattr(item.spec, field)
@@ -208,7 +208,7 @@ def _framing_share(a: Settings, b: Settings) -> str:
 
 
 def _threshold(name: str, column: str, words: Callable[[float], str]) -> _Setting:
-    """Compare the mean over all changes of a threshold, as the queues read it back."""
+    """Compare a threshold as read back, averaged over all changes."""
 
     def mean(item: Settings) -> float | None:
         return _mean(item.actions[column]) if item.actions and len(item.actions[column]) else None
@@ -224,7 +224,7 @@ def _threshold(name: str, column: str, words: Callable[[float], str]) -> _Settin
 
 
 def _loop_delay_ns(item: Settings) -> float | None:
-    """Return the mean time from a reading to the change that answers it; None if none was made."""
+    """Return the mean time from a reading to the change it led to; None without changes."""
     if item.actions is None:
         return None
     made = item.actions["t_ns"] > 0
@@ -247,14 +247,14 @@ def _marking_law(item: Settings) -> str:
 
 
 def _sources(item: Settings) -> str:
-    """Return where the samples come from, at most four places."""
+    """Return the sources of the samples, at most four."""
     sources = item.told("sources", None)
     values = sorted({value for _, value in leaves(sources)}) if sources else []
     return ", ".join(values[:4]) if values else "the queue itself"
 
 
 def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings], Iterator[Cause]]:
-    """Compare the facts of a group (sysctls, queueing disciplines) one by one."""
+    """Return a function that compares the facts of a group, such as sysctls, one by one."""
 
     def compare(a: Settings, b: Settings) -> Iterator[Cause]:
         first, second = (dict(leaves(item.trial.facts.get(group, {}))) for item in (a, b))
@@ -273,12 +273,12 @@ def _facts(group: str, moves: tuple[str, ...]) -> Callable[[Settings, Settings],
 
 
 def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
-    """Compare what makes the flows; a replay has its parent's, whatever it is that sends them."""
+    """Compare the traffic; a replay has its parent's flows, so the two are not compared."""
     ours, theirs = a.spec, b.spec
     if ours.parent != theirs.parent:
         return
     if IMPORTED in (ours.backend, theirs.backend):
-        # an import has no patterns: only of two is it known whether the flows are the same
+        # an import has no traffic patterns: its flows can only be compared with another import's
         first, second = (spec.files.get(SCHEDULE, "") for spec in (ours, theirs))
         if first != second and ours.backend == theirs.backend:
             yield Cause("traffic", first[:8], second[:8], EVERYTHING, "other flows")
@@ -293,7 +293,7 @@ def _flows_made(a: Settings, b: Settings) -> Iterator[Cause]:
 
 
 def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
-    """Compare the codes of the stamps' findings: what happened to one of them only."""
+    """Yield the codes of findings that only one of the two stamps has."""
     moves = {
         "drops": (DROPS, TAIL, FCT),
         "sampler-behind": (QUEUE, MARKS),
@@ -303,7 +303,7 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
         "programs-late": (FCT, SLOWDOWN, TAIL),
     }
     first, second = ({r.code: r.text for r in item.trial.stamp.reasons} for item in (a, b))
-    # that one was imported is what its backend says, by the same name
+    # a difference in backends already says that one trial was imported
     for code in sorted((set(first) ^ set(second)) - {IMPORTED}):
         in_a, in_b = ("yes" if code in found else "no" for found in (first, second))
         why = first.get(code, second.get(code, ""))
@@ -311,7 +311,7 @@ def _stamps(a: Settings, b: Settings) -> Iterator[Cause]:
 
 
 def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return the plain values of nested facts by their path: `sysctls: host: net/...`."""
+    """Yield nested facts as (path, value), with paths such as `sysctls: host: net/...`."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from leaves(value, f"{prefix}: {key}" if prefix else str(key))
@@ -322,7 +322,7 @@ def leaves(data: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 _PROGRAM = "the program itself was another: its changes say what may move"
 # fmt: off
 _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
-    # what ran it
+    # program and backend
     _Setting("closloop's version", _of_program("closloop"), EVERYTHING, _PROGRAM, _short),
     _Setting("closloop's commit", _of_program("commit"), EVERYTHING, _PROGRAM, _short),
     _Setting("kernel's build", _of_program("kernel_hash"), EVERYTHING, _PROGRAM, _short),
@@ -351,7 +351,7 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              "the same thresholds mark other packets"),
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
              "links are down at other times", lambda faults: str(len(faults))),
-    # the hosts; an import's congestion control is a fact: its campaign was another program's
+    # the hosts; for an import, congestion control is a fact and not in the spec
     _Setting("congestion control",
              lambda item: str(item.told("congestion_control", item.spec.host.congestion_control)),
              EVERYTHING, "senders answer marks in another way"),
@@ -380,7 +380,7 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              lambda a, b: abs(a - b) > 0.001),
     _Setting("sources of samples", _sources, (QUEUE, MARKS),
              "a polled number is older than the sample that it stands for"),
-    # single settings of kernels, and what the stamps found
+    # single kernel settings, and findings of the stamps
     _facts("sysctls", (FCT, SLOWDOWN, TAIL)),
     _facts("qdiscs", (QUEUE, MARKS, FCT, SLOWDOWN)),
     _stamps,

@@ -1,4 +1,4 @@
-"""The comparison as one HTML page that opens offline: the verdicts first, then where and why."""
+"""The comparison as one self-contained HTML page: verdicts, then places and causes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOURS = colours_of(["A", "B"])
 
 
 def write_comparison(comparisons: Sequence[RunComparison], path: Path) -> None:
-    """Write the page to `path`, replacing it whole. Raises NotReadyError if that is impossible."""
+    """Write the page to `path` atomically. Raises NotReadyError if that is impossible."""
     replace_file(path, build_comparison(comparisons))
 
 
@@ -98,7 +98,7 @@ def _grid(pictures: Pictures, drawn: Sequence[Picture | None]) -> str:
 
 
 def verdict_table(cell: ComparedCell, comparison: RunComparison) -> str:
-    """Return every metric with its difference, interval, margin and verdict."""
+    """Return the table of all metrics: difference, interval, margin, verdict."""
     rows = [
         (
             "",
@@ -165,7 +165,7 @@ def cause_table(cell: ComparedCell) -> str:
 
 
 def speed_table(comparison: RunComparison) -> str:
-    """Return packet-hops per wall second of both runs; a sentence where neither counted any."""
+    """Return packet-hops per wall second of both runs, or a sentence if neither counted any."""
     if not (comparison.speed_a.packet_hops or comparison.speed_b.packet_hops):
         return "<p>Neither run counted packets.</p>"
     rows = []
@@ -188,7 +188,7 @@ def speed_table(comparison: RunComparison) -> str:
 
 
 def provenance_table(comparison: RunComparison) -> str:
-    """Return what the first pair was made with, side by side; what differs comes first."""
+    """Return the provenance of the first pair side by side, differing entries first."""
     pair = comparison.cells[0].pairs[0]
     first, second = _told(pair.a.trial), _told(pair.b.trial)
     keys = [key for key in {**first, **second} if {first.get(key), second.get(key)} != {NOTHING}]

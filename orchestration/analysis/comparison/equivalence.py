@@ -1,10 +1,12 @@
 """The verdict on one difference: two one-sided tests against a margin, and a test against zero.
 
-Equivalent: both one-sided t-tests say at 5 % that the difference is within the margin. Different:
-it is not 0, after Holm's correction for all metrics of the comparison, and its estimate is beyond
-the margin. Everything else is not enough data. So two runs of the same distribution are called
-different in at most 5 % of comparisons, however many metrics there are, and a metric that truly
-differs by the margin or more is called equivalent in at most 5 %.
+Equivalent: both one-sided t-tests show at the 5 % level that the difference is within the margin.
+Different: after Holm's correction over all metrics of the comparison, the difference is
+significantly not 0, and its estimate is beyond the margin. Otherwise: not enough data.
+
+So at most 5 % of comparisons of two runs with the same distribution find any difference, however
+many metrics there are. A metric whose true difference is the margin or more is called equivalent
+in at most 5 % of cases.
 """
 
 from __future__ import annotations
@@ -26,20 +28,20 @@ DIFFERENT: Verdict = "different"
 UNDECIDED: Verdict = "not enough data"
 
 SIGNIFICANCE, POWER = 0.05, 0.8
-# More repeats than this settle nothing in practice.
+# Asking for more repeats than this is of no practical use.
 MOST_REPEATS = 1_000
-# Sums of the same numbers in another order differ by less than this.
+# Relative rounding error of sums of the same numbers in another order.
 _ROUNDING = 1e-12
-# As a share of variances: what is left where they cancel each other.
+# Rounding error where variances cancel, as a share of these variances.
 _CANCELLED = 1e-14
 
 
 @dataclass(frozen=True)
 class Means:
-    """The means of A and B over `n` units, the covariance (2, 2) of these means, and its freedom.
+    """The means of A and B over `n` units, their covariance (2, 2), and its degrees of freedom.
 
-    A unit is a repeat; or, where there is one pair of trials, a block of its time. The covariance
-    is NaN where the spread is not known.
+    A unit is a repeat or, with a single pair of trials, a block of its time. The covariance is NaN
+    if the spread is unknown.
     """
 
     a: float
@@ -55,14 +57,14 @@ class Means:
 
     @property
     def identical(self) -> bool:
-        """Whether A and B are the same in every unit, but for rounding."""
+        """Whether A and B are the same in every unit, except for rounding."""
         return self.error() == 0 and abs(self.difference) <= self._rounding
 
     def error(self, ratio: float = 1.0) -> float:
         """Return the standard error of b - ratio a."""
         (aa, ab), (_, bb) = self.covariance
         variance = float(bb - 2 * ratio * ab + ratio * ratio * aa)
-        # what is left of large variances that cancel is rounding too
+        # a small rest of large variances that cancel is rounding error too
         least = max(self._rounding**2, _CANCELLED * float(bb + ratio * ratio * aa))
         return math.sqrt(variance) if variance > least else variance * 0.0
 
@@ -72,7 +74,7 @@ class Means:
 
 
 def means_of(a: Floats, b: Floats) -> Means:
-    """Return the means over paired values, shapes (pairs,), one pair a repeat."""
+    """Return the means over paired values of shape (pairs,), one pair per repeat."""
     n = len(a)
     covariance = np.cov(a, b) / n if n > 1 else np.full((2, 2), math.nan)
     if np.array_equal(a, b) and n == 1:
@@ -82,7 +84,7 @@ def means_of(a: Floats, b: Floats) -> Means:
 
 @dataclass(frozen=True)
 class Interval:
-    """B minus A with its 95 % interval, absolute and relative to A; NaN where not known."""
+    """B minus A with its 95 % interval, absolute and relative to A; NaN if unknown."""
 
     difference: float
     low: float
@@ -93,7 +95,7 @@ class Interval:
 
 
 def interval_of(means: Means) -> Interval:
-    """Return the difference with Student's interval, and Fieller's of the relative difference."""
+    """Return the difference with Student's interval, and with Fieller's relative to A."""
     if means.identical:
         end = 0.0 if means.a else math.nan
         return Interval(0.0, 0.0, 0.0, 0.0, end, end)
@@ -112,9 +114,9 @@ def interval_of(means: Means) -> Interval:
 
 @dataclass(frozen=True)
 class PValues:
-    """P-values: `zero` that there is no difference, `beyond` that it is the margin or more.
+    """P-values of two null hypotheses: `zero`, no difference; `beyond`, the margin or more.
 
-    `allowed` is the margin in the metric's unit. NaN where the spread is not known.
+    `allowed` is the margin in the metric's unit. P-values are NaN if the spread is unknown.
     """
 
     zero: float
@@ -123,15 +125,16 @@ class PValues:
 
 
 def p_values(means: Means, margin: float, floor: float) -> PValues:
-    """Test a difference against 0 and against `margin`, a share of A, or `floor` if that is more.
+    """Test a difference against 0 and against the margin.
 
-    The relative margin is that of the ratio b/a: A's own error counts too (as in Fieller's
-    interval), which that of a fixed bound would leave out.
+    `margin` is a share of A; `floor`, in the metric's unit, replaces it if larger. A relative
+    margin is tested on the ratio b/a, as in Fieller's interval: unlike a test against a fixed
+    bound, this accounts for A's own error.
     """
     scaled = margin * abs(means.a)
     allowed = max(scaled, floor)
     if means.identical and allowed > 0:
-        # A's own spread says nothing of how far B is from it
+        # A's own spread does not matter: A and B are identical in every unit
         return PValues(1.0, 0.0, allowed)
     zero = 2 * _tail(abs(means.difference), means.error(), means.freedom)
     if scaled >= floor:
@@ -154,7 +157,7 @@ def _tail(distance: float, error: float, freedom: float) -> float:
 
 
 def verdict(difference: float, tests: PValues, zero_corrected: float) -> Verdict:
-    """Return the verdict, given the p-value against 0 after Holm's correction."""
+    """Return the verdict; `zero_corrected` is the p-value against 0 after Holm's correction."""
     if tests.beyond < SIGNIFICANCE:
         return EQUIVALENT
     if zero_corrected < SIGNIFICANCE and abs(difference) > tests.allowed:
@@ -163,12 +166,12 @@ def verdict(difference: float, tests: PValues, zero_corrected: float) -> Verdict
 
 
 def repeats_needed(difference: float, spread: float, allowed: float, family: int) -> int | None:
-    """Return how many repeats would settle it with a power of 80 %, if it is as large as it seems.
+    """Return how many repeats would settle the verdict with a power of 80 %.
 
-    `spread` is the standard deviation of one repeat's difference. Within the margin it is the
-    equivalence that is to be shown, beyond it the difference, at the strictest level that Holm's
-    correction asks of one of `family` metrics. None if that is more than 1,000, or not known: the
-    difference lies at the margin.
+    Assumes that the true difference is as estimated. `spread` is the standard deviation of one
+    repeat's difference. Within the margin, equivalence must be shown; beyond it, the difference,
+    at Holm's strictest level for `family` metrics. None if unknown, or if more than 1,000 repeats
+    are needed because the difference is close to the margin.
     """
     if not math.isfinite(spread):
         return None
@@ -184,7 +187,7 @@ def repeats_needed(difference: float, spread: float, allowed: float, family: int
         return student_t.cdf(n - 1, gap / error - critical) >= POWER
 
     counts = range(2, MOST_REPEATS + 1)
-    place = bisect_left(counts, True, key=enough)  # more repeats have more power
+    place = bisect_left(counts, True, key=enough)  # power grows with repeats
     return counts[place] if place < len(counts) else None
 
 

@@ -1,10 +1,10 @@
-"""Each metric's difference over the pairs of a cell, with what is known of its noise.
+"""Each metric's difference over the pairs of a cell, with its uncertainty.
 
-With two pairs or more the unit is the repeat: one value a trial, Student's t over the pairs. With
-one pair the spread between repeats is not known; the noise within it stands in: its time, cut into
-blocks, is drawn again and again. Flows of one trial share queues, so neighbours in time are not
-independent and cannot be drawn one by one. Both trials get the same blocks in a draw where they
-carry the same flows.
+With two pairs or more the unit is the repeat: one value per trial, Student's t over the pairs.
+With one pair the spread between repeats is unknown; a block bootstrap over the trial's time
+estimates the noise within it instead. Flows of one trial share queues, so flows close in time are
+not independent and cannot be resampled one by one. If both trials carry the same flows, each draw
+uses the same blocks for both.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from orchestration.analysis.comparison.trials import PairFigures, TrialFigures
 from orchestration.analysis.metrics import SIZE_CLASSES, fct_key, slowdown_key
 from orchestration.model.records import Floats
 
-# What is taken of two CDFs (rows, bins): their difference, most often.
+# Compares two CDFs (rows, bins), most often by their difference.
 Apart = Callable[[Floats, Floats], Floats]
 DRAWS = 2_000
-# For variances, which need fewer draws than the tail of a distance.
+# Draws for variances, which need fewer than the tail of a distance.
 _FEW = 1_000
-# Fewer blocks with something in them, or fewer flows, say nothing of the spread.
+# With fewer non-empty blocks or fewer flows, the spread is unknown.
 LEAST_BLOCKS, LEAST_FLOWS = 4, 30
 _UNKNOWN = np.full((2, 2), math.nan)
-# The width of a bin, as a share of the value, that a resampled quantile is rounded to.
+# The bin width of a resampled quantile, as a share of its value.
 _BIN = {"slowdown_p50": 0.005, "slowdown_p99": 0.005, "queue_p99": 0.012}
 
 
 class Resampled:
-    """One pair, drawn by blocks. What cannot be known for want of blocks is NaN, or no noise."""
+    """A block bootstrap of one pair. With too few blocks results are NaN, or noise is empty."""
 
     def __init__(self, pair: PairFigures) -> None:
         rng = np.random.default_rng(0)
@@ -70,7 +70,7 @@ class Resampled:
             return Means(a, b, np.zeros((2, 2)), BLOCKS - 1, 1)
         if not enough:
             return Means(a, b, _UNKNOWN, BLOCKS - 1, 1)
-        # blocks without flows of a class tell nothing of its spread
+        # blocks without flows of a class give no information on its spread
         return Means(a, b, self._covariance(metric, a, b, filled), filled - 1, 1)
 
     def _covariance(self, metric: Compared, a: float, b: float, filled: int) -> Floats:
@@ -82,7 +82,7 @@ class Resampled:
         return np.asarray(np.cov(drawn) * filled / (filled - 1) + np.diag(rounding))
 
     def ratio_covariance(self, ratio: float) -> Floats:
-        """Return the covariance of 1 and of the geometric mean of FCTs' ratios, flow by flow."""
+        """Return the covariance of 1 and the geometric mean of the flows' FCT ratios."""
         paired = self._pair.paired
         if paired is None or np.count_nonzero(paired.count) < LEAST_BLOCKS:
             identical = paired is not None and paired.identical
@@ -114,9 +114,9 @@ class Resampled:
         return np.asarray(np.cov(drawn) * BLOCKS / (BLOCKS - 1))
 
     def noise(self, metric: Compared, a: Floats, b: Floats, apart: Apart) -> Floats:
-        """Return what noise adds to `apart` of two distributions: (draws, whatever it returns).
+        """Return the noise of `apart` of two distributions, shape (draws, columns of `apart`).
 
-        `a` and `b` are counts, (blocks, bins); `apart` takes CDFs, (rows, bins).
+        `a` and `b` are counts (blocks, bins); `apart` takes CDFs (rows, bins).
         """
         seen = apart(cdf(a.sum(axis=0)[None, :]), cdf(b.sum(axis=0)[None, :]))
         if self._identical(metric):
@@ -134,7 +134,7 @@ class Resampled:
 
 
 def _filled(pair: PairFigures, metric: Compared) -> tuple[int, bool]:
-    """Return in how many blocks both trials have something of a metric, and if that is enough."""
+    """Return in how many blocks both trials have data on a metric, and whether that is enough."""
     if metric.group == "ports":
         return BLOCKS, True
     counts = []
@@ -187,11 +187,11 @@ def _of_ports(ports: PortBlocks, weights: Floats) -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class Distance:
-    """How far apart two distributions are, what noise alone makes (draws,), and A's mean.
+    """The distance of two distributions, its noise (draws,), and A's mean as `scale`.
 
-    `beyond` is what the margin is about, `drawn_beyond` (draws,) how large it may be: the distance
-    itself, but for Kolmogorov and Smirnov's. Noise is empty where the spread is not known, and has
-    `freedom` degrees of it.
+    `beyond` is compared with the margin, and `drawn_beyond` (draws,) are draws of its upper bound.
+    `beyond` equals `value` except for the Kolmogorov-Smirnov distance. `noise` is empty if the
+    spread is unknown; `freedom` are its degrees of freedom.
     """
 
     value: float
@@ -211,7 +211,7 @@ class CellEstimates:
         self._resampled = Resampled(pairs[0]) if len(pairs) == 1 else None
 
     def means(self, metric: Compared) -> Means | None:
-        """Return a scalar metric's means; None where no pair has it on both sides."""
+        """Return a scalar metric's means; None if no pair has it on both sides."""
         if metric.key == FCT_RATIO:
             return self._ratio()
         values = [
@@ -227,7 +227,7 @@ class CellEstimates:
         return self._resampled.means(metric, a, b)
 
     def on_one_side(self, metric: Compared) -> str:
-        """Return "A" or "B" where only that run ever has the metric, else ""."""
+        """Return "A" or "B" if only that run has the metric, else ""."""
         sides = []
         for side in ([pair.a for pair in self._pairs], [pair.b for pair in self._pairs]):
             if metric.distance:
@@ -238,7 +238,7 @@ class CellEstimates:
         return "" if sides[0] == sides[1] else "A" if sides[0] else "B"
 
     def _ratio(self) -> Means | None:
-        """Return the geometric mean of FCT of B over FCT of A, flow by flow, against 1."""
+        """Return the geometric mean of the flows' ratios FCT of B / FCT of A, compared with 1."""
         paired = [pair.paired for pair in self._pairs]
         known = [item for item in paired if item is not None and item.count.sum()]
         if not known:
@@ -250,7 +250,7 @@ class CellEstimates:
         return Means(1.0, ratio, self._resampled.ratio_covariance(ratio), BLOCKS - 1, 1)
 
     def by_size(self, group: int) -> Means | None:
-        """Return the mean slowdowns in one group of flow sizes; None where there are no flows."""
+        """Return the mean slowdowns in one group of flow sizes; None without flows."""
         values = [
             [
                 side.group_sum[:, group].sum() / side.group_count[:, group].sum()
@@ -268,7 +268,7 @@ class CellEstimates:
         return Means(a, b, self._resampled.group_covariance(group), BLOCKS - 1, 1)
 
     def distance(self, metric: Compared, margin: float) -> Distance | None:
-        """Return a distance of distributions; None where a side has no distribution."""
+        """Return the distance of two distributions; None if a side has no distribution."""
         counts, scales = [], []
         for pair in self._pairs:
             a, b = _counts(pair.a, metric), _counts(pair.b, metric)
@@ -277,7 +277,7 @@ class CellEstimates:
                 scales.append(pair.a.scalars[_mean_key(metric)])
         if not counts:
             return None
-        # beyond the shortest and the longest of all, both distributions are the same
+        # outside the range of all values both CDFs are equal
         filled = np.flatnonzero(sum((a + b).sum(axis=0) for a, b in counts))
         span = slice(int(filled[0]), int(filled[-1]) + 1)
         counts = [(a[:, span], b[:, span]) for a, b in counts]
@@ -285,7 +285,7 @@ class CellEstimates:
         scale, n = float(np.mean(scales)), len(counts)
         same = all(np.array_equal(a.sum(axis=0), b.sum(axis=0)) for a, b in counts)
         if same and self._resampled is None:
-            # the same in every pair: how far repeats are apart is no noise of that
+            # A and B agree in every pair: the spread between repeats does not matter
             nothing = np.zeros(1)
             return Distance(0.0, nothing, 0.0, nothing, scale, freedom, n)
         if metric.distance == "mean":
@@ -305,7 +305,7 @@ class CellEstimates:
     def _apart(
         self, metric: Compared, counts: Sequence[tuple[Floats, Floats]], apart: Apart
     ) -> tuple[Floats, Floats]:
-        """Return the mean over the pairs of `apart` of their CDFs, and its noise (draws, ...)."""
+        """Return the mean of `apart` over the pairs, and its noise (draws, ...)."""
         a, b = (cdf(np.stack([both[side].sum(axis=0) for both in counts])) for side in (0, 1))
         seen = apart(a, b)
         mean = seen.mean(axis=0)
@@ -333,7 +333,7 @@ def mean_distribution(
 
 
 def _counts(figures: TrialFigures, metric: Compared) -> Floats | None:
-    """Return a trial's counts by block and bin, (blocks, bins); None if it has none."""
+    """Return a trial's counts, shape (blocks, bins); None if it has none."""
     if metric.key == QUEUE_WASSERSTEIN:
         counts = figures.ports.blocks.queue_histogram if figures.ports is not None else None
     else:
@@ -351,10 +351,11 @@ def _edges(metric: Compared) -> Floats:
 
 
 def _tolerant(margin: float) -> Apart:
-    """Return by how much one CDF passes the other even if slowdowns may differ by `margin`.
+    """Return a function: by how much does one CDF pass the other, shifted by `margin`?
 
-    What is above 0 is the share of flows that such a shift does not explain. Flows that are all
-    alike, and 1 % slower in B, are wholly apart in their CDFs, and not at all in this.
+    A value above 0 is the share of flows that a change of slowdowns by `margin` does not explain.
+    If all flows have the same slowdown and B is 1 % slower, the CDFs differ by 100 %, but this
+    distance is 0 for any margin of 1 % or more.
     """
     bins = round(np.log1p(margin) / np.log(SLOWDOWN_EDGES[1] / SLOWDOWN_EDGES[0]))
 
@@ -369,10 +370,10 @@ def _tolerant(margin: float) -> Apart:
 
 
 def _studentised(residuals: Floats) -> Floats:
-    """Return what noise adds to the mean of `residuals` (pairs, bins), drawn (draws, bins).
+    """Return draws (draws, bins) of the noise of the mean of `residuals` (pairs, bins).
 
-    A normal multiplier for each pair, and one draw of Student's denominator for all bins: in one
-    bin this is the t-test, over all of them it keeps how bins go together.
+    A multiplier bootstrap: one normal multiplier per pair, and one draw of Student's denominator
+    for all bins. For a single bin this is the t-test; for several it keeps their dependence.
     """
     n, rng = len(residuals), np.random.default_rng(0)
     drawn = rng.standard_normal((DRAWS, n)) @ residuals / math.sqrt(n * (n - 1))

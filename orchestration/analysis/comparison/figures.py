@@ -42,7 +42,7 @@ from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
 
 _MARGIN_COLOUR = "#e3efe3"
-# Axes of ratios end here; what is beyond is drawn at the end.
+# Axes of ratios end here; values beyond are drawn at the end.
 _WIDEST = 8.0
 
 
@@ -67,7 +67,7 @@ def forest(cell: ComparedCell, colour: str) -> Picture:
 
 
 def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
-    """Draw the margin of a row, and return its ends as ratios."""
+    """Draw the margin of a row; return its ends as ratios."""
     base = 1.0 if item.metric.distance == "cdf" else _base(item)
     share = item.allowed / base if base else math.inf
     if not math.isfinite(share):
@@ -80,7 +80,7 @@ def _margin(figure: Figure, row: int, item: Judged) -> list[float]:
 
 
 def _base(item: Judged) -> float:
-    """Return what a relative difference is relative to."""
+    """Return the value to which a relative difference refers."""
     relative = item.interval.relative
     return item.interval.difference / relative if relative else item.allowed / item.margin
 
@@ -116,7 +116,7 @@ def _within(ratio: float) -> float:
 
 
 def slowdown_cdf(cell: ComparedCell, colours: Colours) -> Picture | None:
-    """Draw both runs' distributions of the slowdown."""
+    """Draw the slowdown distributions of both runs."""
     found = mean_distribution(cell.pairs, COMPARED_BY_KEY[SLOWDOWN_WASSERSTEIN])
     if found is None:
         return None
@@ -160,13 +160,13 @@ def _median(edges: Floats, share: Floats) -> str:
 
 
 def _changes(share: Floats) -> np.ndarray:
-    """Return where a distribution rises, with the points beside, so that flat parts cost none."""
+    """Return the points where a distribution rises, and their neighbours, to drop flat parts."""
     rises = np.diff(share, prepend=share[0], append=share[-1]) != 0
     return np.flatnonzero(rises[:-1] | rises[1:])
 
 
 def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
-    """Draw how often queues are longer than x in both runs."""
+    """Draw the share of queue samples longer than x in both runs."""
     found = mean_distribution(cell.pairs, COMPARED_BY_KEY[QUEUE_WASSERSTEIN])
     if found is None:
         return None
@@ -182,7 +182,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         trace = line(edges[kept], above[kept], colours[name])
         trace["hovertemplate"] = f"{name}: above %{{x:,.0f}} B %{{y:.2%}} of samples<extra></extra>"
         figure.add_trace(trace)
-    if not figure.data:  # queues that never held anything
+    if not figure.data:  # no queue ever held anything
         return None
     queue_share_axes(figure, floor, longest, room=1.3)
     p99 = [float(edges[int(np.searchsorted(share, 0.99))]) for share in shares]
@@ -268,7 +268,7 @@ def _row(interval: object) -> Sequence[float]:
 
 
 _PORTS = 10
-# what -> its name, how to scale it, the unit's word on the axis
+# quantity -> (name, scale factor, unit on the axis)
 _ROWS = {
     "queued_bytes": ("bytes in all queues", 1e-3, "KB"),
     "utilisation": ("utilisation of all links", 100.0, "%"),
@@ -277,7 +277,7 @@ _ROWS = {
 
 
 def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
-    """Draw queues, utilisation and marks over time in both runs, each with its difference."""
+    """Draw queues, utilisation and marks over time in both runs, each with the difference."""
     lines = cell.places.timelines
     if not lines:
         return None
@@ -318,7 +318,7 @@ def timelines(cell: ComparedCell, colours: Colours) -> Picture | None:
 
 
 def ports(cell: ComparedCell, colours: Colours) -> Picture | None:
-    """Draw the queues that differ most, their mean length in both runs."""
+    """Draw the mean lengths of the queues that differ most between the runs."""
     gaps = [gap for gap in cell.places.ports if gap.gap_bytes][:_PORTS][::-1]
     if not gaps:
         return None

@@ -1,4 +1,4 @@
-"""The flows of a trial on fixed grids, and how two trials' flows pair."""
+"""Counts the flows of a trial on fixed grids, and pairs the flows of two trials."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import DONE, STATUS_NAMES, Floats, Ints
 
-# Blocks of a trial's time that are resampled where there is one pair of trials only.
+# Blocks of a trial's time to resample when there is only one pair of trials.
 BLOCKS = 8
 SLOWDOWN_EDGES = np.geomspace(0.5, 1e5, 2_401)
 QUEUE_EDGES_BYTES = np.concatenate(([0.0], np.geomspace(64, 1e9, 1_401)))
 
 
 def block_counts(cell: Ints, weight: Floats | None, shape: tuple[int, ...]) -> Floats:
-    """Return the sum of `weight` (or the count) in each cell, with shape `shape`."""
+    """Return the sum of `weight`, or the count, per cell, with shape `shape`."""
     size = int(np.prod(shape))
     return np.bincount(cell, weight, size).astype(np.float64).reshape(shape)
 
@@ -26,7 +26,7 @@ def block_counts(cell: Ints, weight: Floats | None, shape: tuple[int, ...]) -> F
 def histogram(cell: Ints, values: Floats, edges: Floats, shape: tuple[int, ...]) -> Floats:
     """Return counts by cell and bin, shape (*shape, bins): bin i holds edges[i-1] < x <= edges[i].
 
-    The first bin holds everything up to the first edge; what is beyond the last counts there.
+    The first bin also holds smaller values, the last bin larger ones.
     """
     bins = len(edges)
     place = np.minimum(np.searchsorted(edges, values), bins - 1)
@@ -36,7 +36,7 @@ def histogram(cell: Ints, values: Floats, edges: Floats, shape: tuple[int, ...])
 def quantiles(counts: Floats, edges: Floats, shares: tuple[float, ...]) -> Floats:
     """Return the quantiles of each row of `counts` (rows, bins): shape (rows, quantiles).
 
-    A quantile is the upper edge of the bin that reaches its share; NaN for a row of nothing.
+    A quantile is the upper edge of the bin that reaches its share; NaN for an empty row.
     """
     filled = counts.any(axis=0)
     if not filled.any():
@@ -48,20 +48,20 @@ def quantiles(counts: Floats, edges: Floats, shares: tuple[float, ...]) -> Float
 
 
 def cdf(counts: Floats) -> Floats:
-    """Return the share of each row of `counts` (..., bins) up to each edge; NaN for no counts."""
+    """Return cumulative shares up to each edge for rows of `counts` (..., bins); NaN if empty."""
     reached = np.cumsum(counts, axis=-1)
     with np.errstate(invalid="ignore"):
         return np.asarray(reached / reached[..., -1:])
 
 
 CLASSES = tuple(klass for klass in SIZE_CLASSES if klass != "all")
-# So much faster than an idle path allows is no network: the numbers are in another unit.
+# Flows this much faster than an idle path allows mean that the numbers are in another unit.
 _IMPOSSIBLE = 0.5
 
 
 @dataclass(frozen=True)
 class TrialFlows:
-    """The flows of one trial, shapes (flows,), in the order of `flow_id`; `fct_ns` of done ones."""
+    """The flows of one trial, shapes (flows,), ordered by `flow_id`; `fct_ns` of finished flows."""
 
     flow_id: Ints
     start_ns: Ints
@@ -78,10 +78,10 @@ class TrialFlows:
 
 @dataclass(frozen=True)
 class FlowBlocks:
-    """One trial's flows that are done, by block of the time in which they started.
+    """One trial's finished flows, by the block of time in which they started.
 
-    Shapes: `count`, `slowdown_sum`, `fct_sum_ns` (blocks, classes), `histogram` (blocks, classes,
-    bins), by size group `group_count`, `group_sum` (blocks, groups).
+    Shapes: `count`, `slowdown_sum` and `fct_sum_ns` are (blocks, classes), `histogram` is (blocks,
+    classes, bins), `group_count` and `group_sum` are (blocks, size groups).
     """
 
     count: Floats
@@ -94,10 +94,10 @@ class FlowBlocks:
 
 @dataclass(frozen=True)
 class PairedFlows:
-    """What two trials' flows have in common: counts of flows, and how completion times differ.
+    """How the flows of two trials pair, and how their completion times differ.
 
-    `log_ratio_sum` and `count` (blocks,) are of log(FCT of B / FCT of A), of flows done in both;
-    `same` says that the schedules are the same, `identical` that all completion times are.
+    `log_ratio_sum` and `count` (blocks,) are over flows finished in both trials; the ratio is FCT
+    of B / FCT of A. `same`: the schedules are equal. `identical`: all completion times are equal.
     """
 
     common: int
@@ -111,7 +111,7 @@ class PairedFlows:
 
 
 def read_flows(trial: TrialResult) -> TrialFlows:
-    """Return a trial's flows. Raises InputError for a table that is unreadable or cannot be so."""
+    """Return a trial's flows. Raises InputError for a table that is unreadable or implausible."""
     flows, schedule = trial.table("flows"), trial.table("schedule")
     where = str(trial.folder / "flows.parquet")
     if not np.array_equal(flows["flow_id"], schedule["flow_id"]):
@@ -143,7 +143,7 @@ def read_flows(trial: TrialResult) -> TrialFlows:
 
 
 def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> FlowBlocks:
-    """Return a trial's flows by block; `size_edges` are the largest sizes of groups (groups,)."""
+    """Return a trial's flows by block; `size_edges` (groups,) are each group's largest size."""
     done = flows.done
     size, fct = flows.size_bytes[done], flows.fct_ns[done].astype(np.float64)
     slowdown = fct / flows.ideal_ns[done]
@@ -165,7 +165,7 @@ def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> Flo
 
 
 def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
-    """Pair two trials' flows by number; only those with the same ends, bytes and start count."""
+    """Pair flows by id; a pair counts only if source, destination, size and start are equal."""
     if np.array_equal(a.flow_id, b.flow_id):
         first = second = np.arange(len(a))
     else:
@@ -202,6 +202,6 @@ def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
 
 
 def block_of(t_ns: Ints, duration_ns: int) -> Ints:
-    """Return in which block of the arrivals' time each moment lies, later ones in the last."""
+    """Return the block of each time; times after the last arrival fall into the last block."""
     block = t_ns * BLOCKS // max(1, duration_ns)
     return np.asarray(np.clip(block, 0, BLOCKS - 1), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Judges every metric of a comparison: difference, interval, verdict, and what would settle it."""
+"""Judges every metric of a comparison: difference, interval, verdict, repeats needed."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from orchestration.analysis.statistics import holm
 
 @dataclass(frozen=True)
 class Judged:
-    """One metric of one cell, judged.
+    """One metric of one cell, with its verdict.
 
-    `a` and `b` are the means over pairs; a distance has no `a`. `p_zero` is Holm's, `p_beyond` the
-    equivalence test's. `repeats` would settle a verdict that is open; None if over 1,000, unknown,
-    or settled. `n` counts pairs.
+    `a` and `b` are means over pairs; a distance has no `a`. `p_zero` is corrected by Holm's method,
+    `p_beyond` is the equivalence test's. `repeats` is how many would settle an open verdict; None
+    if over 1,000, unknown, or settled. `n` counts pairs.
     """
 
     cell: str
@@ -59,9 +59,9 @@ class _Draft:
 
 
 def judge(cells: Sequence[tuple[str, CellEstimates]], margins: Margins) -> list[Judged]:
-    """Return every metric of all cells, judged; all of them are one family for Holm's correction.
+    """Judge every metric of all cells; together they are one family for Holm's correction.
 
-    A metric that no cell's trials have on both sides is left out.
+    Leaves out metrics that no cell has on both sides.
     """
     drafts = []
     for label, estimates in cells:
@@ -103,7 +103,8 @@ def _of_means(cell: str, metric: Compared, means: Means, margin: float) -> _Draf
 def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float) -> _Draft:
     """Judge a norm of the difference of two distributions.
 
-    By the triangle inequality the true distance is within the norm of the noise of the one seen.
+    By the triangle inequality, the true distance differs from the measured one by at most the norm
+    of the noise.
     """
     value, noise = distance.value, distance.noise
     absolute = metric.distance == "cdf"
@@ -115,7 +116,7 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
         beyond=float(np.mean(distance.drawn_beyond >= allowed)) if known else math.nan,
         allowed=allowed,
     )
-    # NaN if the noise is not known
+    # NaN if the noise is unknown
     low, high = float(np.maximum(0.0, value - half)), value + half
     scale = 1.0 if absolute else distance.scale
     relative = [x / scale if scale else math.nan for x in (value, low, high)]
@@ -123,7 +124,7 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
         cell, metric, math.nan, math.nan, Interval(value, low, high, *relative), margin, allowed,
         math.nan, p.beyond, UNDECIDED, None, distance.n,
     )  # fmt: skip
-    # the spread of one repeat that would make such an interval
+    # the spread of one repeat that would give this interval
     t = student_t.quantile(distance.freedom, 1 - SIGNIFICANCE) if distance.freedom > 0 else math.nan
     beyond = float(np.quantile(distance.drawn_beyond, 1 - SIGNIFICANCE)) if known else math.nan
     spread = (beyond - distance.beyond) / t * math.sqrt(distance.n)
@@ -131,7 +132,7 @@ def _of_distance(cell: str, metric: Compared, distance: Distance, margin: float)
 
 
 def _tail(noise: np.ndarray, value: float, freedom: float) -> float:
-    """Return the chance of noise as large as `value`; beyond the draws as Student's t falls."""
+    """Return the chance of noise as large as `value`; beyond the draws, by Student's t."""
     if not noise.any():
         return 1.0 if value == 0 else 0.0
     share = float(np.mean(noise >= value))

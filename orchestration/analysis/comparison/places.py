@@ -1,4 +1,4 @@
-"""Where two runs part: by flow size, by port and by time, over all pairs of a cell."""
+"""Where two runs differ: by flow size, by port and by time, over all pairs of a cell."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from orchestration.analysis.comparison.trials import PairFigures
 from orchestration.analysis.statistics import CONFIDENCE
 from orchestration.model.records import Floats
 
-# As many points as a picture can show.
+# The most points a picture can show.
 _POINTS = 400
-# what -> its unit's word
+# The quantities that are aligned over time.
 SERIES = ("queued_bytes", "utilisation", "marked_share")
 
 
@@ -26,7 +26,7 @@ SERIES = ("queued_bytes", "utilisation", "marked_share")
 class AlignedTimeline:
     """One quantity over time, shapes (points,): means over the pairs, and the difference B - A.
 
-    `low` and `high` bound the difference's mean at each point at 95 %, NaN with one pair.
+    `low` and `high` are the 95 % interval of the mean difference at each point, NaN with one pair.
     """
 
     name: str
@@ -39,12 +39,11 @@ class AlignedTimeline:
 
 
 def align(pairs: Sequence[PairFigures]) -> list[AlignedTimeline]:
-    """Return the quantities of `SERIES` over the time that all trials have.
+    """Return the quantities of `SERIES` over the time span common to all trials.
 
-    None without ports, and none that a run did not count.
-
-    Time is cut into stretches at least as long as the longest sampling period; a value is the mean
-    of the samples in a stretch, where it has none that of its neighbours.
+    Empty without ports; a quantity that one run did not count is left out. Time is cut into
+    intervals at least as long as the longest sampling period. A value is the mean of the samples in
+    its interval, or is interpolated if there are none.
     """
     lines = [
         (pair.a.ports.timeline, pair.b.ports.timeline)
@@ -98,7 +97,7 @@ _EIGHTHS = 8
 
 @dataclass(frozen=True)
 class SizeGroup:
-    """Flows of up to `upto_bytes`: how many A has, mean slowdowns, and their difference."""
+    """Flows of up to `upto_bytes`: their number in A, mean slowdowns, and the difference."""
 
     upto_bytes: float
     flows: int
@@ -109,7 +108,7 @@ class SizeGroup:
 
 @dataclass(frozen=True)
 class PortGap:
-    """One queue's mean length and marks in both runs, means over the pairs."""
+    """One queue's mean length and marks in both runs, averaged over the pairs."""
 
     label: str
     kind: str
@@ -126,12 +125,13 @@ class PortGap:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a cell's pairs part.
+    """Where the pairs of a cell differ.
 
-    `sizes` are in order of size, `ports` by how much their queues differ, most first. The queues
-    part at `parted_ns` (median over the pairs that do, `parted_pairs` of them), mostly at
-    `parted_at`. `apart_ns` is the eighth of the time in which the queued bytes differ most, with
-    the mean difference there, None without ports.
+    `sizes` are ordered by flow size, `ports` by the difference of their queues, largest first.
+    `parted_ns` is the median time at which queues first differ, over the `parted_pairs` pairs in
+    which they do; `parted_at` is the most common queue. `apart_ns` is the eighth of the time in
+    which the queued bytes differ most, and `apart_bytes` the mean difference there; `apart_ns` is
+    None without ports.
     """
 
     sizes: tuple[SizeGroup, ...]
@@ -147,7 +147,7 @@ class Places:
 def find_places(
     pairs: Sequence[PairFigures], estimates: CellEstimates, size_edges: Floats
 ) -> Places:
-    """Return where the pairs part."""
+    """Return where the pairs differ."""
     times = [
         (pair.parting.parted_ns, pair.parting.parted_at)
         for pair in pairs

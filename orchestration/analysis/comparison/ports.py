@@ -1,4 +1,4 @@
-"""What the switch ports of two trials measured, and where they part."""
+"""Measurements of the switch ports of two trials, and where they first differ."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from orchestration.model.records import Floats, Ints, Samples
 class PortBlocks:
     """One trial's ports by block of time, while flows arrived.
 
-    Shapes: `queue_histogram` (blocks, bins) over queues and samples, `queue_sum_bytes` and
-    `queue_count` (blocks,); of the intervals between samples `marked` and `dropped`, the packets of
-    queues whose marks (`packets`) and whose drops are known (`drop_packets`), and for links to
-    hosts and between switches the time that they were `busy` and could have been (`time`),
-    link-nanoseconds (blocks, 2).
+    `queue_histogram` (blocks, bins) is over queues and samples; `queue_sum_bytes` and `queue_count`
+    have shape (blocks,). Counted between samples: `marked` and `dropped` packets, and the packets
+    of queues whose marks (`packets`) or drops (`drop_packets`) are known. `busy` and `time`
+    (blocks, 2) are link-nanoseconds of transmission and in total, for links to hosts and links
+    between switches.
     """
 
     queue_histogram: Floats
@@ -42,8 +42,8 @@ class PortBlocks:
 class Timeline:
     """The fabric over time: `queued_bytes` in all queues at `t_ns`, both (samples,).
 
-    Of the interval that ends with a sample: `marked_share`, and `utilisation` of all links (0..1).
-    NaN is what nothing measured.
+    `marked_share` and `utilisation` of all links (0..1) are of the interval that ends with a
+    sample. NaN means not measured.
     """
 
     t_ns: Ints
@@ -54,7 +54,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class TrialPorts:
-    """A trial's ports. `queue_mean_bytes` and `marked` are by queue, (queues,), NaN if unknown."""
+    """A trial's ports. `queue_mean_bytes` and `marked` have shape (queues,), NaN if unknown."""
 
     blocks: PortBlocks
     timeline: Timeline
@@ -65,7 +65,7 @@ class TrialPorts:
 def read_ports(trial: TrialResult) -> TrialPorts:
     """Return what a trial's ports measured.
 
-    Raises InputError for a table that is unreadable, or whose clock jumps back.
+    Raises InputError if a table is unreadable or its clock jumps back.
     """
     back = np.flatnonzero(np.diff(trial.ports.t_ns) <= 0)
     if len(back):
@@ -101,7 +101,7 @@ def read_ports(trial: TrialResult) -> TrialPorts:
 
 
 class _Steps:
-    """What was counted between samples, shapes (samples - 1, queues) or (..., links)."""
+    """Counts between samples, shapes (samples - 1, queues) or (samples - 1, links)."""
 
     def __init__(self, testbed: Testbed, window: Samples) -> None:
         packets = _counted(window.tx_packets)
@@ -124,7 +124,7 @@ class _Steps:
 
 def _blocks(trial: TrialResult, window: Samples, queue: Ints, steps: _Steps) -> PortBlocks:
     block = block_of(window.t_ns, trial.spec.duration_ns)
-    # an interval belongs to the block of its end
+    # an interval belongs to the block in which it ends
     which = np.eye(BLOCKS)[block]
     ends = which[1:]
     rows = np.repeat(block, queue.shape[1])
@@ -144,39 +144,39 @@ def _blocks(trial: TrialResult, window: Samples, queue: Ints, steps: _Steps) -> 
 
 
 def _two(ends: Floats, values: Floats, to_host: np.ndarray) -> Floats:
-    """Return the sums by block over links to hosts and between switches, shape (blocks, 2)."""
+    """Return sums by block for links to hosts and links between switches, shape (blocks, 2)."""
     kinds = [values[:, to_host].sum(axis=1), values[:, ~to_host].sum(axis=1)]
     return np.asarray(ends.T @ np.stack(kinds, axis=1))
 
 
 def _counted(samples: Ints) -> Floats:
-    """Return what was counted between samples; 0 for queues that were not read every time."""
+    """Return the counts between samples; 0 for queues that were not read every time."""
     return np.asarray(np.diff(samples, axis=0).astype(np.float64) * known_queues(samples))
 
 
 def _share(part: Floats, whole: Floats, *, known: np.ndarray) -> Floats:
-    """Return a share at each time of arrays (times, columns); NaN if no column is known."""
+    """Return shares over time from arrays (times, columns); NaN if no column is known."""
     parts, wholes = part.sum(axis=1), whole.sum(axis=1)
     nothing = np.full(len(parts), 0.0 if known.any() else math.nan)
     return np.asarray(np.divide(parts, wholes, out=nothing, where=wholes > 0))
 
 
 def _after_first(values: Floats) -> Floats:
-    """Return values of intervals as values of the samples that end them; NaN at the first."""
+    """Assign values of intervals to the samples that end them; NaN for the first sample."""
     return np.concatenate(([np.nan], values))
 
 
-# The queues part where for so many samples on end they differ by so much of what A holds on
-# average, and by more than two packets.
+# The queues differ if, for this many samples in a row, their difference exceeds both this share of
+# A's mean queue and two packets.
 _SAMPLES, _SHARE, _LEAST_BYTES = 3, 0.1, 3_000
 
 
 @dataclass(frozen=True)
 class PortParting:
-    """Two trials on the same ports, and what each queue is called and what kind of port it is at.
+    """Two trials on the same ports: names and kinds of the queues, and when they first differ.
 
-    `parted_ns` is when the queues part for the first time (None: never), first at `parted_at`.
-    `identical` says that all samples are the same.
+    `parted_ns` is the time of the first difference (None: never), at queue `parted_at`.
+    `identical`: all samples are equal.
     """
 
     labels: tuple[str, ...]
@@ -187,7 +187,7 @@ class PortParting:
 
 
 def part_ports(trials: tuple[TrialResult, TrialResult], notes: list[str]) -> PortParting | None:
-    """Return where two trials' ports part; None, with a note, where they have other ports."""
+    """Return where two trials' ports first differ; None, with a note, for different ports."""
     testbed, other = trials[0].testbed, trials[1].testbed
     labels = tuple(_label(testbed, number) for number in range(len(testbed.queues)))
     if [queue.label for queue in testbed.queues] != [queue.label for queue in other.queues]:
@@ -222,7 +222,7 @@ def _kind(testbed: Testbed, number: int) -> str:
 
 
 def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
-    """Return when the queues part first, and the queue that differs most then."""
+    """Return when the queues first differ, and the queue that differs most at that time."""
     known = known_queues(a.qlen_bytes) & known_queues(b.qlen_bytes)
     if not known.any():
         return None, 0
@@ -240,7 +240,7 @@ def _parted(a: Samples, b: Samples) -> tuple[int | None, int]:
 
 
 def at_times(t_ns: Ints, values: Ints, wanted_ns: Ints) -> Floats:
-    """Return samples (samples, queues) at other times, straight lines between them."""
+    """Return samples (samples, queues) at other times by linear interpolation."""
     if np.array_equal(t_ns, wanted_ns):
         return values.astype(np.float64)
     columns = [np.interp(wanted_ns, t_ns, column) for column in values.T]

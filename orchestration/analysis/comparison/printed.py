@@ -1,4 +1,4 @@
-"""What `closloop compare` prints: tables that fit 80 columns, or JSON for a program."""
+"""The output of `closloop compare`: tables for 80 columns, or JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from orchestration.analysis.metrics import SIZE_CLASSES
 from orchestration.analysis.tables import plain, plain_table
 
 _STYLES = {DIFFERENT: "bold", EQUIVALENT: "dim"}
-# Causes that a terminal has room for.
+# How many causes fit on a terminal.
 CAUSES = 8
 COMPARISON_FORMAT = 2
 
 
 def comparison_tables(comparisons: Sequence[RunComparison]) -> Group:
-    """Return what `closloop compare` prints."""
+    """Return the output of `closloop compare`."""
     parts: list[RenderableType] = []
     for comparison in comparisons:
         if parts:
@@ -93,7 +93,7 @@ def _causes(causes: Sequence[Cause]) -> Table:
 
 
 def comparisons_to_json(comparisons: Sequence[RunComparison]) -> dict[str, Any]:
-    """Return comparisons as JSON-ready data; what is not a number is null. Units are in keys."""
+    """Return comparisons as JSON-ready data. NaN becomes null; keys include units."""
     found = [_comparison(comparison) for comparison in comparisons]
     return {"format": COMPARISON_FORMAT, "comparisons": plain(found)}
 

@@ -1,4 +1,4 @@
-"""A whole comparison: two runs, read, paired, judged, with where they part and likely causes."""
+"""A whole comparison of two runs: pairs, verdicts, places and likely causes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], None]
 class ComparedCell:
     """One cell of both runs: its pairs, verdicts, places and causes.
 
-    `left_out` are the metrics that only one side has.
+    `left_out` are the metrics that only one run has.
     """
 
     label: str
@@ -45,7 +45,7 @@ class ComparedCell:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """B against A. `notes` say what was left out or could not be compared, each once."""
+    """Run B compared with run A. Each of `notes` says once what was left out or not comparable."""
 
     a: Run
     b: Run
@@ -62,7 +62,7 @@ class RunComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on all: different if one is, equivalent if all are and nothing is missing."""
+        """The overall verdict: different if any is, equivalent if all are and none is missing."""
         found = {item.verdict for item in self.judged}
         if DIFFERENT in found:
             return DIFFERENT
@@ -77,9 +77,9 @@ class RunComparison:
 def compare_runs(
     folders: Sequence[Path], margins: Margins, progress: Progress = lambda done, total: None
 ) -> list[RunComparison]:
-    """Compare each run with the first. `progress` is told how many pairs are read, of how many.
+    """Compare each run with the first. `progress` is called with pairs read and pairs in all.
 
-    Raises InputError where there is nothing to compare: no folder, no valid trial, no common cell.
+    Raises InputError if there is nothing to compare: no folder, no valid trial, no common cell.
     """
     reference, *others = open_runs(folders)
     pairings = [pair_trials(reference, other) for other in others]
@@ -120,7 +120,7 @@ def _nothing(a: Run, b: Run) -> Problem:
 
 
 class _Work:
-    """One comparison under way. Trials are read pair by pair, and their tables let go."""
+    """One comparison in progress. Trials are read pair by pair, and their tables released."""
 
     def __init__(self, a: Run, b: Run, margins: Margins, step: Callable[[], None]) -> None:
         self._a, self._b, self._margins, self._step = a, b, margins, step
@@ -187,7 +187,7 @@ class _Work:
 
 
 def _about(run: Run) -> list[str]:
-    """Say what of a run was left out."""
+    """Return notes on the trials of a run that were left out."""
     notes = [f"{run.letter}: {problem.where}: {problem.what}" for problem in run.problems]
     for trial in run.invalid:
         reasons = "; ".join(r.text for r in trial.stamp.reasons if r.severity == "invalid")

@@ -1,8 +1,8 @@
-"""What is compared: the runs' trials, and which trial of one belongs to which of the other.
+"""Opens the runs to compare, and pairs their trials.
 
-A cell is what varies within a campaign: its factors and the tuner. Backends, and what a campaign is
-called, are not part of it: they are what is compared. Of folders that hold several campaigns, those
-of the same name below the folder meet first.
+A cell is a combination of factor levels and tuner. Backend and campaign name are not part of it:
+they are what is compared. If folders hold several campaigns, those with the same name below the
+folder are paired first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orchestration.model.condition import TUNER, factors_of
 from orchestration.model.errors import InputError, Problem
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-# campaign below the run's folder, factors, tuner
+# (campaign below the run's folder, factors, tuner)
 _Cell = tuple[str, tuple[tuple[str, str], ...], str]
 _Trials = dict[_Cell, list[TrialResult]]
 
@@ -28,7 +28,7 @@ _Trials = dict[_Cell, list[TrialResult]]
 class Run:
     """One run of a comparison. `trials` are the valid ones, in the order of their folders' names.
 
-    `invalid` were left out by their stamps, `problems` could not be read at all.
+    `invalid` trials were excluded by their stamps; `problems` are trials that could not be read.
     """
 
     letter: str
@@ -39,19 +39,19 @@ class Run:
 
     @property
     def backend(self) -> str:
-        """The backends of the trials, most often one."""
+        """The backends of the trials, usually one."""
         every = (*self.trials, *self.invalid)
         return ", ".join(sorted({trial.spec.backend for trial in every}))
 
     @property
     def name(self) -> str:
-        """What the run is called: `A, quickstart on emulated`."""
+        """The run's name: `A, quickstart on emulated`."""
         return f"{self.letter}, {self.folder.resolve().name} on {self.backend}"
 
 
 @dataclass(frozen=True)
 class PairedCell:
-    """The pairs of one cell, (A, B) each, and `how` they were made; `shared` if all have one A."""
+    """The pairs (A, B) of one cell; `how` they were paired; `shared` if all have the same A."""
 
     label: str
     pairs: tuple[tuple[TrialResult, TrialResult], ...]
@@ -61,7 +61,7 @@ class PairedCell:
 
 @dataclass(frozen=True)
 class Pairing:
-    """The cells that both runs have, and what was left over, in words."""
+    """The cells that both runs have, and notes on unpaired trials."""
 
     cells: tuple[PairedCell, ...]
     left_over: tuple[str, ...]
@@ -70,7 +70,7 @@ class Pairing:
 def open_runs(folders: Sequence[Path]) -> list[Run]:
     """Return the runs of `folders`, lettered in order.
 
-    Raises InputError with every folder that holds no trial, or none that can be read.
+    Raises InputError naming every folder without a trial, or without a readable one.
     """
     if len(folders) < 2:
         raise InputError.single(
@@ -111,23 +111,23 @@ def _open(letter: str, folder: Path) -> Run:
 
 
 def fresh(trial: TrialResult) -> TrialResult:
-    """Return the trial without the tables that it has read, so that they can be let go."""
+    """Return a copy of the trial without its cached tables, so that their memory can be freed."""
     return dataclasses.replace(trial)
 
 
 def pair_trials(a: Run, b: Run) -> Pairing:
     """Return the pairs of the valid trials of two runs.
 
-    A replay pairs with its parent. Other trials meet in the cell that both have: the same campaign
-    below the folders, factors and tuner; failing that the same factors and tuner, then the same
-    factors where each has one tuner, then the one cell that each has. Within a cell the same seeds
-    pair, or if there are none, the repeats in order.
+    A replay is paired with its parent. Other trials are paired within matching cells. Cells match
+    by the first rule that finds exactly one on each side: the same campaign, factors and tuner; the
+    same factors and tuner; the same factors; the only cell of each run. Within a cell, trials with
+    the same seed are paired; if no seed is common, repeats are paired in order.
     """
     return _Pairs(a, b).pairing()
 
 
 class _Pairs:
-    """The pairing of two runs under way. A run with several campaigns has their names in labels."""
+    """Pairs two runs. If a run has several campaigns, labels include their names."""
 
     def __init__(self, a: Run, b: Run) -> None:
         self._runs = (a, b)
@@ -215,7 +215,7 @@ class _Pairs:
 
 
 def _is_parent(trial: TrialResult, replay: TrialResult) -> bool:
-    """Look for the trial's name at the end of `run/trial sha256:...`."""
+    """Whether the replay's parent, recorded as `run/trial sha256:...`, is this trial."""
     named = replay.spec.parent.partition(" sha256:")[0].rstrip("/").rpartition("/")[2]
     return bool(named) and named in (trial.spec.id, trial.folder.resolve().name)
 
@@ -223,7 +223,7 @@ def _is_parent(trial: TrialResult, replay: TrialResult) -> bool:
 def _common(
     ours: _Trials, theirs: _Trials, key: Callable[[_Cell], object]
 ) -> list[tuple[_Cell, _Cell]]:
-    """Return the groups that are alone with their key on both sides."""
+    """Return pairs of cells whose key is unique on both sides."""
     sides: list[dict[object, list[_Cell]]] = []
     for groups in (ours, theirs):
         side: dict[object, list[_Cell]] = {}

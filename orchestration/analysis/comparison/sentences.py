@@ -1,4 +1,4 @@
-"""A comparison in words: the answer, each difference, where runs part, how fast they ran."""
+"""A comparison in words: the answer, each difference, where the runs differ, their speed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _HEADLINES = {DIFFERENT: "Different", EQUIVALENT: "Equivalent", UNDECIDED: "Not 
 
 
 def answer(comparison: RunComparison) -> str:
-    """Return the verdict on the whole with its counts: `Different: 4 of 23 metrics differ, ...`."""
+    """Return the overall verdict with its counts: `Different: 4 of 23 metrics differ, ...`."""
     total = len(comparison.judged)
     different, same, open_ = (
         comparison.count(verdict) for verdict in (DIFFERENT, EQUIVALENT, UNDECIDED)
@@ -51,7 +51,7 @@ def _one_or_more(count: int, one: str, more: str) -> str:
 
 
 def _repeats(judged: Sequence[Judged]) -> str:
-    """Return how many repeats would settle what is open: half of it, and all of it."""
+    """Return how many repeats would settle half of the open verdicts, and all of them."""
     open_ = [item for item in judged if item.verdict == UNDECIDED]
     known = sorted(item.repeats for item in open_ if item.repeats is not None)
     if not known:
@@ -66,9 +66,9 @@ def _repeats(judged: Sequence[Judged]) -> str:
 
 
 def difference(item: Judged) -> str:
-    """Return the difference with its interval, relative where it can be: `-38.7% [-41.1, -36.4]`.
+    """Return the difference with its interval, relative if possible: `-38.7% [-41.1, -36.4]`.
 
-    A share's is in percentage points: its relative one could be taken for it.
+    Differences of shares are in percentage points, to avoid confusion with relative ones.
     """
     got, metric = item.interval, item.metric
     if metric.distance == "cdf" or (metric.unit == "share" and not math.isfinite(got.relative_low)):
@@ -93,14 +93,14 @@ def _known(values: Sequence[float]) -> bool:
 
 
 def values(item: Judged) -> tuple[str, str]:
-    """Return A's and B's value; a distance has none of its own."""
+    """Return A's and B's values; a distance has none."""
     if item.metric.distance:
         return NOTHING, NOTHING
     return quantity(item.a, item.metric.unit), quantity(item.b, item.metric.unit)
 
 
 def allowed(item: Judged) -> str:
-    """Return the margin: `10%`, `1.5KB` where the floor is more, `10 points` of all flows."""
+    """Return the margin: `10%`, `1.5KB` if the floor is larger, `10 points` of all flows."""
     if item.metric.distance == "cdf":
         return f"{100 * item.margin:g} points"
     relative = item.allowed > item.metric.floor or not item.metric.floor
@@ -112,7 +112,7 @@ def allowed(item: Judged) -> str:
 
 
 def needs(item: Judged) -> str:
-    """Return what an open verdict lacks: `needs 21 repeats`; "" if it is settled."""
+    """Return what an open verdict needs: `needs 21 repeats`; "" if it is settled."""
     if item.verdict != UNDECIDED:
         return ""
     if not math.isfinite(item.interval.low):
@@ -126,7 +126,7 @@ def pairs(cell: ComparedCell) -> str:
 
 
 def parting(cell: ComparedCell) -> list[str]:
-    """Return where the runs part, a sentence each for size, port and time."""
+    """Return where the runs differ, one sentence each for size, port and time."""
     places = cell.places
     return [said for said in (_by_size(places), _by_port(places), _by_time(cell)) if said]
 
@@ -195,7 +195,7 @@ def _by_time(cell: ComparedCell) -> str:
 
 
 def speeds(comparison: RunComparison) -> list[str]:
-    """Return how fast each run was, and their ratio where both are known."""
+    """Return the speed of each run, and their ratio if both are known."""
     a, b = comparison.speed_a, comparison.speed_b
     lines = [
         f"{run.letter} ({run.backend}): {_speed(speed)}"
@@ -237,7 +237,7 @@ def _speed(speed: Speed) -> str:
 
 
 def margins_note(comparison: RunComparison) -> str:
-    """Return how the verdicts were made, for below the table."""
+    """Return how the verdicts were made, as a note below the table."""
     return (
         f"Equivalent: both one-sided t-tests at 5% put the difference within the margin "
         f"({100 * comparison.margins.default:g}% of A unless set). Different: not 0 after Holm's "

@@ -1,4 +1,4 @@
-"""Reads a pair of trials once and reduces it to what a comparison keeps of it."""
+"""Reads a pair of trials once and reduces it to the figures that a comparison needs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TrialFigures:
-    """One trial's scalars (those of the report and more), and its flows and ports in blocks."""
+    """One trial's scalars (the report's and more), and its flows and ports in blocks."""
 
     trial: TrialResult
     scalars: dict[str, float]
@@ -42,8 +42,8 @@ class TrialFigures:
 class PairFigures:
     """A pair of trials, reduced. `notes` say what could not be read or compared, and why.
 
-    `paired` is None where flows are not known on both sides, `parting` where ports are not, or are
-    not the same ports.
+    `paired` is None if flows are unknown on a side; `parting` is None if ports are unknown on a
+    side or not the same on both.
     """
 
     a: TrialFigures
@@ -56,9 +56,9 @@ class PairFigures:
 def reduce_pair(
     trials: tuple[TrialResult, TrialResult], edges: Floats | None
 ) -> tuple[PairFigures, Floats]:
-    """Read both trials and return their figures, and the edges of the groups of flow sizes.
+    """Read both trials; return their figures and the edges of the flow-size groups.
 
-    `edges` are those of the cell's first pair, None for the first itself.
+    `edges` are those of the cell's first pair, or None for the first pair itself.
     """
     notes: list[str] = []
     flows = [_attempt(read_flows, trial, notes) for trial in trials]
@@ -109,13 +109,13 @@ def _scalars(flows: TrialFlows) -> dict[str, float]:
 
 
 def _dropped_share(ports: TrialPorts) -> float:
-    """Return how much of what was sent was dropped; NaN if nothing counted that."""
+    """Return the share of sent packets that were dropped; NaN if not counted."""
     total = float(ports.blocks.drop_packets.sum())
     return float(ports.blocks.dropped.sum()) / total if total else 0.0
 
 
 def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]:
-    """Say how far the schedules are not the same."""
+    """Return notes on how the two schedules differ."""
     if paired.same:
         return []
     if not paired.common:
@@ -132,10 +132,10 @@ def _about_flows(paired: PairedFlows, a: TrialFlows, b: TrialFlows) -> list[str]
 
 @dataclass(frozen=True)
 class Speed:
-    """A run's packet-hops over its compared trials, and the wall time that they took.
+    """A run's packet-hops over its compared trials, and their wall time.
 
-    `wall_s` is a trial's whole time, `run_s` that of traffic alone, without starting and building;
-    None where the backend does not say. `counted` says what a packet-hop is here.
+    `wall_s` is the trials' whole time; `run_s` is that of the traffic only, without start-up, or
+    None if the backend does not report it. `counted` says what is counted as a packet-hop.
     """
 
     packet_hops: int
@@ -158,9 +158,9 @@ class Speed:
 def packet_hops(trial: TrialResult) -> tuple[int, str]:
     """Return how many packets a trial sent over links, and what was counted.
 
-    Counted from the tables, so that it is the same count on every backend: what switch ports sent,
-    and what hosts sent, which is what switches delivered to hosts or dropped. A backend's own
-    number stands in where there is no table.
+    Computed from the tables, so that all backends count alike: packets sent by switch ports plus
+    packets sent by hosts, which are those that switches delivered to hosts or dropped. Without
+    tables, the backend's own number is used.
     """
     try:
         ports, testbed = trial.ports, trial.testbed
@@ -177,7 +177,7 @@ def packet_hops(trial: TrialResult) -> tuple[int, str]:
 
 
 def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:
-    """Return the speed over trials, given with their packet-hops and what those count."""
+    """Return the speed over trials, given as (trial, packet-hops, what was counted)."""
     walls = [_seconds(trial.facts.get("wall_s")) for trial, _, _ in trials]
     runs = [_run_s(trial) for trial, _, _ in trials]
     return Speed(

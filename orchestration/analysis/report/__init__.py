@@ -1,1 +1,1 @@
-"""The report as a page: what its pictures show, the pictures, the page, its CSV files, its PDF."""
+"""The report as a page: its pictures and their data, the page, its CSV files, its PDF."""

@@ -1,4 +1,4 @@
-"""A tuner's changes of one queue's thresholds over the queue that caused them."""
+"""The picture of a tuner's threshold changes over the queue that caused them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
 
-# What can be told apart in a picture.
+# The most changes that can be told apart in a picture.
 _MOST_CHANGES = 250
 
 
 @dataclass(frozen=True)
 class ActedQueue:
-    """The longest of the queues whose thresholds a tuner changed often, in the shown repeat.
+    """One queue, and the changes that a tuner made to its thresholds in the shown repeat.
 
-    Often: at least half as often as any other, while flows arrived.
-
-    `t_ns`, `qlen_bytes` (points,) are the queue. The rest has shape (changes,), the starting point
-    first: the reading's time and length (-1 unknown), when the change was in force, the thresholds.
-    `changes` and `everywhere` count the changes of this queue and of all queues while flows
-    arrived; the arrays may have the first of them only, and the queue until then.
+    It is the longest of the queues that were changed at least half as often as any other while
+    flows arrived. `t_ns` and `qlen_bytes` (points,) are the queue. The other arrays have shape
+    (changes,), the initial setting first: time and length of the reading (-1 unknown), time when
+    the change took effect, thresholds. `changes` and `everywhere` count changes of this queue and
+    of all queues while flows arrived. The arrays may be cut after the first changes, and the queue
+    with them.
     """
 
     tuner: str
@@ -103,13 +103,13 @@ def _acted(tuner: str, result: TrialResult, repeat: int, points: int) -> ActedQu
 
 
 def _seen(t_ns: Ints, length: Ints, seen_ns: Ints) -> Ints:
-    """Return the queue's length at the last sample up to each time, -1 where there is none."""
+    """Return the queue's length at the last sample up to each time, -1 if there is none."""
     at = np.searchsorted(t_ns, seen_ns, side="right") - 1
     return np.where((at >= 0) & (seen_ns > 0), length[np.maximum(at, 0)], MISSING)
 
 
 def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
-    """Draw a queue with the thresholds that its readings led to, and below it pmax."""
+    """Draw a queue with the thresholds set after its readings, and pmax below."""
     figure = Figure(2, heights=[0.76, 0.24], gap=0.06)
     base_figure(height=390, right=16, figure=figure)
     length = line(queue.t_ns / 1e6, queue.qlen_bytes, colours[queue.tuner], 1.5)
@@ -136,7 +136,7 @@ def actions_over_queue(queue: ActedQueue, colours: Colours) -> Picture:
     pmax["hovertemplate"] = "pmax %{y:.3g} from %{x:.2f} ms<extra></extra>"
     figure.add_trace(pmax, row=2)
     longest = float(queue.qlen_bytes.max(initial=1))
-    # kmax where it can be shown beside the queue, which is what the picture is about
+    # show kmax only as far as the queue, the subject of the picture, stays readable
     top = max(1.2 * longest, min(1.1 * float(queue.kmax_bytes.max(initial=1)), 2.2 * longest))
     ticks = size_ticks(top)
     texts = [format_size(tick) for tick in ticks]
@@ -177,7 +177,7 @@ def _readings(queue: ActedQueue, chosen: np.ndarray, word: str, symbol: str) -> 
 
 
 def _answers(queue: ActedQueue, raised: Ints) -> str:
-    """Return after which readings kmax went up and down, and how soon that was in force."""
+    """Return after which readings kmax went up and down, and how soon the changes took effect."""
     known = (queue.seen_bytes >= 0) & (queue.seen_ns > 0)
     clauses = []
     for word, chosen in (("raised", raised > 0), ("lowered", raised < 0)):

@@ -1,4 +1,4 @@
-"""The picture of how an interval narrows as repeats are added, and how many more would help."""
+"""The picture of how intervals narrow with more repeats, and how many more would help."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from orchestration.analysis.statistics import repeats_needed, t_interval
 from orchestration.analysis.summary import Condition
 from orchestration.model.records import Floats
 
-# What readers would like to tell apart.
+# The half-width that readers would like to reach.
 _TARGET = 0.01
 
 
@@ -48,7 +48,7 @@ class _Path:
 def convergence(condition: Condition, key: str, colours: Colours) -> Picture | None:
     """Draw a metric's estimate and interval over the number of repeats; None for fewer than two.
 
-    The paired difference from the baseline where there is one, or else the mean, both in percent.
+    Shows the paired difference from the baseline or, without one, the mean, both in percent.
     """
     paired = paired_values(condition, key)
     paths = _differences(condition, key) if paired else _means(condition, key)
@@ -59,7 +59,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     baseline = paired[0].baseline if paired else ""
     figure = base_figure(height=330, right=label_room(path.tuner for path in paths))
     for place, path in enumerate(paths):
-        # beside each other, so that bars do not hide bars
+        # side by side, so that bars do not hide each other
         shift = 0.05 * (place - (len(paths) - 1) / 2)
         count, colour = np.arange(1, len(path.mean) + 1) + shift, colours[path.tuner]
         figure.add_trace(band(count, path.low, path.high, colour))
@@ -79,7 +79,7 @@ def convergence(condition: Condition, key: str, colours: Colours) -> Picture | N
     end_labels(figure, names, colours, spread)
     most = max(len(path.mean) for path in paths)
     figure.add_hline(y=0, line={"color": INK, "width": 1})
-    # two repeats have an interval that would leave no room for the others
+    # the interval after two repeats is so wide that it would hide the others
     settled = 2 if most > 3 else 1
     ends = [float(value) for path in paths for value in (*path.low[settled:], *path.high[settled:])]
     figure.update_yaxes(
@@ -142,7 +142,7 @@ def _means(condition: Condition, key: str) -> list[_Path]:
 
 
 def _texts(path: _Path) -> list[str]:
-    """Return what is told of each point."""
+    """Return the hover text of each point."""
     return [
         f"{count} {'repeat' if count == 1 else 'repeats'}: {mean:+.2f}%"
         + (f" ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else "")

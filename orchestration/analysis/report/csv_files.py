@@ -1,4 +1,4 @@
-"""The report's figures as CSV files: those of every table, and those of every picture."""
+"""The report's numbers as CSV files: one per table and one per picture."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The report's pictures of paired differences: all metrics, pair by pair, and repeat by repeat.
 
-A picture's title says what to see in it, its caption says more of that and how it was made.
+A picture's title says what to see in it. The caption gives details and how it was made.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from orchestration.analysis.tuner_differences import Comparison
 
 
 def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
-    """Draw one tuner's relative differences from the baseline, a row for each metric.
+    """Draw one tuner's relative differences from the baseline, one row per metric.
 
-    On a log axis: half as much is as far from no difference as twice as much.
+    The axis is logarithmic, so that half and twice are equally far from no difference.
     """
     tuner, baseline = comparisons[0].tuner, comparisons[0].baseline
     drawn = [item for item in comparisons if item.difference.relative > -1][::-1]
@@ -83,7 +83,7 @@ def differences(comparisons: Sequence[Comparison], colours: Colours) -> Picture:
 
 
 def _largest(comparisons: Sequence[Comparison]) -> str:
-    """Return what stands out: the largest real difference, or what may have gone unseen."""
+    """Return the largest real difference or, without one, the size that could have been missed."""
     real = [item for item in comparisons if item.real]
     if real:
         most = max(real, key=lambda item: abs(_log(item.difference.relative)))
@@ -105,7 +105,7 @@ def _log(relative: float) -> float:
 
 @dataclass(frozen=True)
 class PairedValues:
-    """A metric of a tuner and of the baseline on the seeds that both have, by repeat (pairs,)."""
+    """A metric of a tuner and of the baseline on their common seeds, by repeat (pairs,)."""
 
     tuner: str
     baseline: str
@@ -114,12 +114,12 @@ class PairedValues:
     second: tuple[float, ...]
 
     def upto(self, pairs: int) -> PairedDifference:
-        """Return the paired difference that the first pairs show."""
+        """Return the paired difference over the first `pairs` pairs."""
         return paired_difference(self.first[:pairs], self.second[:pairs])
 
 
 def paired_values(condition: Condition, key: str) -> list[PairedValues]:
-    """Return the shown tuners' pairs with the first arm; pairs without a number are left out."""
+    """Return the shown tuners paired with the first arm; pairs with a NaN are left out."""
     arms = shown_arms(condition)
     if not arms or arms[0] is not condition.arms[0]:
         return []
@@ -139,7 +139,7 @@ def paired_values(condition: Condition, key: str) -> list[PairedValues]:
 
 
 def pairs(condition: Condition, key: str, colours: Colours) -> Picture | None:
-    """Draw a metric's relative difference in every pair, a row a tuner; None without pairs."""
+    """Draw a metric's relative difference in every pair, a row per tuner; None without pairs."""
     values = paired_values(condition, key)[::-1]
     if not values:
         return None

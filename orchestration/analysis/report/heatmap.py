@@ -1,4 +1,4 @@
-"""A fabric's queues over time: a row for each port, a panel for each tuner."""
+"""The heat map of a fabric's queues over time: a row per port, a panel per tuner."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
 from orchestration.model.units import format_size
 
-# Lengths below this look like an empty queue: it is less than a full frame.
+# Shorter queues look empty: this is less than a full frame.
 _FLOOR_BYTES = 1e3
 _ROW_PIXELS, _PANEL_PIXELS = 14, 30
-# Brewer's Blues: one hue, told by lightness alone, dark is much, as ink on paper.
+# Brewer's Blues: a single hue that varies in lightness only; dark means much.
 _SCALE = [
     (0, "#F1F4F8"),
     (0.25, "#C6DBEF"),
@@ -32,7 +32,7 @@ _SCALE = [
 
 
 def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
-    """Draw the most that each port's queues held in each span of time, on a log scale."""
+    """Draw the longest queue of each port in each time span, on a log scale."""
     tuners = list(grids.peak_bytes)
     height = len(tuners) * (_ROW_PIXELS * len(grids.ports) + _PANEL_PIXELS)
     gap = _PANEL_PIXELS / height if len(tuners) > 1 else 0
@@ -47,7 +47,7 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
             heatmap(
                 x=np.round(middle_ms, 4),
                 y=list(grids.ports),
-                # whole steps of a hundredth of a decade: what an eye can tell, and few bytes
+                # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
                 z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
                 text=[[quantity(float(value), "bytes") for value in line] for line in grid],
                 coloraxis="coloraxis",
@@ -118,7 +118,7 @@ def _hottest(grids: FabricGrids) -> str:
 
 
 def _busy(grids: FabricGrids) -> str:
-    """Return how many ports had a queue at all, and how much of the time the fullest one."""
+    """Return how many ports held a long queue, and for what share of spans the fullest did."""
     clauses = []
     for tuner, grid in grids.peak_bytes.items():
         over = grid > 10 * _FLOOR_BYTES
@@ -153,7 +153,7 @@ def _unknown(grids: FabricGrids) -> str:
 
 
 def _data(grids: FabricGrids) -> dict[str, list[object]]:
-    """Return a row for each tuner and span, a column for each port."""
+    """Return one row per tuner and time span, one column per port."""
     spans = range(len(grids.begins_ns))
     return {
         "tuner": [tuner for tuner in grids.peak_bytes for _ in spans],
@@ -165,17 +165,17 @@ def _data(grids: FabricGrids) -> dict[str, list[object]]:
     }
 
 
-# Rows that a phone can show with names that can be read.
+# The most rows whose names are readable on a phone.
 _MOST_PORTS = 24
 
 
 @dataclass(frozen=True)
 class FabricGrids:
-    """Ports by spans of time, for each tuner, in one repeat.
+    """Queues by port and time span, for each tuner, in one repeat.
 
-    `peak_bytes` is tuner -> (ports, spans): the most that a port's queues held in each span, NaN
-    unknown. `begins_ns` (spans,). Not rows are `left_out` ports, none of which held more than
-    `left_bytes`, and `unsampled` ports without any number.
+    `peak_bytes` is tuner -> (ports, spans): the maximum that a port's queues held in each span, NaN
+    if unknown. `begins_ns` has shape (spans,). `left_out` counts ports that are not shown and never
+    held more than `left_bytes`; `unsampled` counts ports without samples.
     """
 
     repeat: int
@@ -190,7 +190,7 @@ class FabricGrids:
 
 
 def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
-    """Return the busiest ports' queues in at most `spans` spans; None if nothing was sampled."""
+    """Return the queues of the busiest ports in at most `spans` spans; None without samples."""
     if not shown.sampled:
         return None
     testbed = shown.results[0].testbed
@@ -204,7 +204,7 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
     first, last = held[0][0][0], min(float(t_ns[-1]) for t_ns, _ in held)
     samples = min(len(t_ns) for t_ns, _ in held)
     count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
-    # samples lie within spans, not on their edges
+    # place samples inside spans, not on their edges
     edges = np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1)
     return FabricGrids(
         repeat=shown.repeat,
@@ -223,7 +223,7 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
 
 
 def _held(result: TrialResult) -> tuple[Ints, Floats]:
-    """Return times (samples,) and what ports held (samples, ports), NaN where it is unknown."""
+    """Return times (samples,) and bytes held by ports (samples, ports), NaN if unknown."""
     window = arrivals(result.ports, result.spec.duration_ns)
     unknown = per_port(result.testbed, (window.qlen_bytes == MISSING).astype(np.int64)) > 0
     values = per_port(result.testbed, window.qlen_bytes)
@@ -236,7 +236,7 @@ def _label(testbed: Testbed, row: int) -> str:
 
 
 def _binned(t_ns: Ints, values: Floats, edges: Floats) -> Floats:
-    """Return the highest value of each span between edges, shape (ports, spans), NaN if none."""
+    """Return the maximum in each span between edges, shape (ports, spans), NaN without samples."""
     found = np.full((values.shape[1], len(edges) - 1), math.nan)
     place = np.clip(np.searchsorted(edges, t_ns, side="left") - 1, 0, len(edges) - 2)
     for span in np.unique(place):

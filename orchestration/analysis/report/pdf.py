@@ -1,4 +1,4 @@
-"""The page as PDF, printed by headless Chromium."""
+"""Prints the page to PDF with headless Chromium."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def find_browser() -> str:
 
 
 def print_page(html: str, path: Path) -> None:
-    """Print a page into the PDF file `path`, replacing it whole.
+    """Print a page to the PDF file `path`, replacing it atomically.
 
     Raises NotReadyError without Chromium, if it fails, or if the file cannot be written.
     """
@@ -54,14 +54,14 @@ def print_page(html: str, path: Path) -> None:
 
 
 def printing_command(browser: str, page: Path, printed: Path, profile: Path) -> list[str]:
-    """Return the command that prints a page, with a profile of its own and without the network."""
+    """Return the command that prints a page, with its own profile and without network access."""
     return [
         browser,
         "--headless",
         "--disable-gpu",
         "--no-first-run",
         "--disable-background-networking",
-        # Chromium refuses its sandbox to root
+        # Chromium's sandbox does not work as root
         *(["--no-sandbox"] if os.geteuid() == 0 else []),
         f"--user-data-dir={profile}",
         "--no-pdf-header-footer",

@@ -1,4 +1,4 @@
-"""The report's pictures of queues: how long they are, how often, and when."""
+"""The report's pictures of queues: length distributions and timelines."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from orchestration.analysis.words import extremes, quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
 
-# How far names at one point are moved apart, as a share of the axis.
+# The distance between names at the same point, as a share of the axis.
 _NAME_SHARE = 0.06
 
 
 def queue_distribution(condition: Condition, colours: Colours) -> Picture | None:
-    """Draw how often a queue is longer than x, as a mean over repeats and their range.
+    """Draw the share of queue samples longer than x: mean and range over repeats.
 
-    None where no trial knows its queues, or none held anything.
+    None if no trial has queue samples, or if all queues were empty.
     """
     shares: dict[str, Floats] = {}
     for arm in shown_arms(condition):
@@ -65,14 +65,14 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
             f"{tuner}: above %{{x:,.0f}} B %{{y:.2%}} of the time<extra></extra>"
         )
         figure.add_trace(trace)
-        # where the curve falls through a level of its own, so that the names do not meet
+        # each name stands where its curve crosses a different level, so that names do not overlap
         level = float(mean[0]) * 10 ** (-0.5 - 0.35 * len(names))
         place = min(int(np.searchsorted(-mean, -level)), len(mean) - 1)
         end = float(np.log10(x[place])), float(np.log10(mean[place]))
-        # curves that fall nowhere end at one point
+        # curves that never fall end at the same point
         names.append((end[0], end[1] + line_height * sum(name[0] == end[0] for name in names)))
         name_line(figure, tuner, *names[-1], colour, above=True)
-    # with room for names right of lines
+    # with room for names to the right of the lines
     queue_share_axes(figure, floor, longest, room=4)
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
@@ -97,7 +97,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
 
 
 def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
-    """Draw one queue over time, a row for each tuner, with the thresholds that held."""
+    """Draw one queue over time, a row per tuner, with the thresholds in force."""
     lines = queue.timelines
     figure = Figure(len(lines), gap=0.05, same_y=True)
     base_figure(height=90 + 130 * len(lines), right=16, figure=figure)
@@ -142,7 +142,7 @@ def queue_timeline(queue: QueueTimelines, colours: Colours) -> Picture:
 
 
 def _peak(item: Timeline, top: float) -> str:
-    """Return when the queue was longest, and how that is to its thresholds."""
+    """Return when the queue was longest, and how that compares with its thresholds."""
     at = int(np.argmax(item.qlen_bytes))
     text = (
         f"{item.tuner}: longest, {quantity(float(item.qlen_bytes[at]), 'bytes')}, at "

@@ -1,4 +1,4 @@
-"""The picture of one metric in every repeat, with its mean and interval, a row for each tuner."""
+"""The picture of one metric in every repeat, with mean and interval, a row per tuner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOW_REPEATS = (
 
 
 def repeats(condition: Condition, key: str, title: str, colours: Colours) -> Picture | None:
-    """Draw a metric's value in every repeat, its mean and 95 % interval; None if none has one."""
+    """Draw a metric's value in every repeat, its mean and 95 % interval; None without values."""
     arms = shown_arms(condition)[::-1]
     metric = METRIC[key]
     drawn = [trial.metrics.scalars[key] for arm in arms for trial in arm.trials]
@@ -107,7 +107,7 @@ def _spread(arm: Arm, key: str) -> str:
 
 
 def _scale(unit: Unit, highest: float) -> tuple[float, str]:
-    """Return what to multiply by, and the unit to write on the axis."""
+    """Return the scale factor, and the unit to write on the axis."""
     if unit == "ns":
         return (1e-6, "ms") if highest >= 1e7 else (1e-3, "us")
     return {"share": (100.0, "%"), "bytes": (1e-3, "KB")}.get(unit, (1.0, ""))

@@ -1,4 +1,4 @@
-"""The report as one HTML file that opens offline: style, plotly.js and data are inside."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_r
 from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
 
-# Of all pictures of their kind together, so that a big campaign's page stays a few megabytes.
+# Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
 _TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
 _HEADLINES = (fct_key("all"), slowdown_key("p99", "all"))
 
-# Is told how many of how many conditions are drawn.
+# Called with the conditions drawn and the conditions in all.
 Progress = Callable[[int, int], None]
 
 

@@ -1,4 +1,4 @@
-"""What of a condition is drawn: its tuners, and the one repeat that is shown over time."""
+"""Which parts of a condition are drawn: the tuners, and the repeat shown over time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from orchestration.analysis.metrics import fct_key
 from orchestration.analysis.summary import Arm, Condition, Trial
 from orchestration.artifacts.reader import TrialResult, read_trial
 
-# More lines than colours, and more rows than a screen holds, help nobody; tables have them all.
+# More lines than colours and more rows than a screen are unreadable; the tables have all tuners.
 MOST_TUNERS = 6
 
 
 def shown_arms(condition: Condition) -> list[Arm]:
-    """Return the arms with valid trials: the first one and the lowest mean FCTs if many are."""
+    """Return arms with valid trials; if there are many, the first and those of lowest mean FCT."""
     arms = [arm for arm in condition.arms if arm.valid]
     if len(arms) <= MOST_TUNERS:
         return arms
@@ -37,14 +37,15 @@ class ShownRepeat:
 
     @property
     def sampled(self) -> bool:
-        """Whether ports were sampled over time: others' results may know lengths, but not when."""
+        """Whether ports were sampled over time; some imports have lengths without times."""
         return all(len(result.ports.t_ns) for result in self.results)
 
 
 def shown_repeat(condition: Condition) -> ShownRepeat | None:
     """Return the first repeat that every shown tuner has; None without a valid trial.
 
-    If no repeat is common, the first tuner's first. Raises InputError for an unreadable table.
+    If no repeat is common to all, the first tuner's first. Raises InputError for an unreadable
+    table.
     """
     arms = shown_arms(condition)
     if not arms:

@@ -27,12 +27,12 @@ from orchestration.analysis.words import interval, quantity
 from orchestration.model.records import Floats
 
 _QUANTILE_NAMES = ("Median", "p95", "p99")
-# Shares of flows at which distributions are drawn, finer where they end.
+# Shares at which distributions are drawn, finer near 1.
 _SHARES = np.concatenate((np.linspace(0, 0.98, 50), np.linspace(0.985, 1, 16)))
 
 
 def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> Picture:
-    """Draw one quantile of the slowdown against flow size, a line for each tuner."""
+    """Draw one quantile of the slowdown over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {
         arm.tuner: np.stack(
@@ -59,7 +59,7 @@ def slowdown_by_size(condition: Condition, quantile: int, colours: Colours) -> P
 
 
 def fct_by_size(condition: Condition, colours: Colours) -> Picture:
-    """Draw the mean FCT against flow size, a line for each tuner."""
+    """Draw the mean FCT over flow size, a line per tuner."""
     arms = shown_arms(condition)
     curves = {arm.tuner: _mean_fcts(arm) for arm in arms}
     small = {tuner: values[0, 0] for tuner, values in curves.items()}
@@ -81,7 +81,7 @@ def fct_by_size(condition: Condition, colours: Colours) -> Picture:
 
 
 def _mean_fcts(arm: Arm) -> Floats:
-    """Return mean, low, high and flows of each group of sizes, shape (4, groups)."""
+    """Return mean, low, high and number of flows of each size group, shape (4, groups)."""
     edges = arm.by_size.upto_bytes
     place = [np.searchsorted(edges, trial.metrics.size_bytes) for trial in arm.valid]
     columns = []
@@ -92,7 +92,7 @@ def _mean_fcts(arm: Arm) -> Floats:
             if (where == group).any()
         ]
         got: Estimate = t_interval(means)
-        low = got.low if got.low > 0 else math.nan  # an interval to 0 has no end on a log axis
+        low = got.low if got.low > 0 else math.nan  # a log axis cannot show 0
         columns.append((got.mean, low, got.high, arm.by_size.flows[group]))
     return np.array(columns).T
 
@@ -108,7 +108,7 @@ def _by_size(
     unit: Unit,
     name: str,
 ) -> Picture:
-    """Draw curves of shape (mean low high flows, groups) over the groups of sizes."""
+    """Draw curves of shape (4: mean, low, high, flows; groups) over the size groups."""
     sizes = arms[0].by_size.upto_bytes
     groups = np.arange(len(sizes))
     figure = base_figure(height=330, right=label_room(curves))
@@ -162,7 +162,7 @@ def _by_size(
 
 
 def _widest_gap(curves: dict[str, Floats], sizes: Floats, unit: Unit) -> str:
-    """Return where the highest and the lowest line are farthest apart."""
+    """Return where the highest and the lowest line differ most."""
     means = np.stack([values[0] for values in curves.values()])
     if len(means) == 1:
         return ""
@@ -178,7 +178,7 @@ def _widest_gap(curves: dict[str, Floats], sizes: Floats, unit: Unit) -> str:
 
 
 def _lowest(arms: Sequence[Arm], quantile: int) -> str:
-    """Return which tuner is lowest where bands are apart: `secn1 is lowest in 8 of 10 groups`."""
+    """Return which tuner is clearly lowest, and how often: `secn1 is lowest in 8 of 10 groups`."""
     curves = [arm.by_size for arm in arms]
     if len(arms) == 1:
         worst = int(np.argmax(curves[0].slowdown[:, quantile]))
@@ -197,12 +197,12 @@ def _lowest(arms: Sequence[Arm], quantile: int) -> str:
 
 
 def slowdown_cdf(condition: Condition, colours: Colours) -> Picture:
-    """Draw which share of flows has a slowdown of at most x."""
+    """Draw the share of flows with a slowdown of at most x."""
     return _cdf(condition, lambda trial: trial.metrics.slowdown, colours, "slowdown", "ratio")
 
 
 def fct_cdf(condition: Condition, colours: Colours) -> Picture:
-    """Draw which share of flows is done within x."""
+    """Draw the share of flows that finish within x."""
     return _cdf(condition, lambda trial: trial.metrics.fct_ns, colours, "FCT", "ns")
 
 
@@ -274,7 +274,7 @@ def _at(
 
 
 def _apart(curves: dict[str, Floats], unit: Unit) -> str:
-    """Return where two distributions are farthest apart (Kolmogorov and Smirnov's distance)."""
+    """Return where two distributions differ most (the Kolmogorov-Smirnov distance)."""
     if len(curves) != 2:
         return ""
     (one, first), (two, second) = ((name, values[0]) for name, values in curves.items())
@@ -288,7 +288,7 @@ def _apart(curves: dict[str, Floats], unit: Unit) -> str:
 
 
 def _name_lines(figure: Figure, curves: dict[str, Floats], colours: Colours) -> None:
-    """Write each line's name beside it, at a height of its own, so that the names do not meet."""
+    """Write each line's name beside it, at different heights to avoid overlap."""
     for number, (tuner, values) in enumerate(curves.items()):
         place = int(np.argmin(np.abs(_SHARES - (0.3 + 0.5 * number / max(1, len(curves))))))
         x, y = float(np.log10(values[0, place])), 100 * float(_SHARES[place])

@@ -1,4 +1,4 @@
-"""A queue's length over time in one trial, with the thresholds that held, small enough to draw."""
+"""One queue's length over time in one trial, with its thresholds, small enough to draw."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from orchestration.model.records import MISSING, Ints
 class Timeline:
     """`qlen_bytes` at `t_ns` (points,); thresholds in force from `set_ns` on, shapes (changes,).
 
-    `mean_bytes` and the share of samples `above_kmin` are of all samples, also those not drawn;
-    the latter is None where no thresholds are known.
+    `mean_bytes` and `above_kmin`, a share, are over all samples, including those not drawn.
+    `above_kmin` is None if no thresholds are known.
     """
 
     tuner: str
@@ -44,8 +44,8 @@ class QueueTimelines:
 def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
     """Return the busiest queue towards a host and the busiest between switches.
 
-    Busiest by mean length, the tuners together; with at most `points` points each, none if a trial
-    has no samples. Raises InputError for an unreadable table.
+    Busiest means the longest mean length over all tuners. Timelines have at most `points` points.
+    Empty if a trial has no samples. Raises InputError for an unreadable table.
     """
     if not shown.sampled:
         return []
@@ -68,7 +68,7 @@ def busiest_queues(shown: ShownRepeat, points: int) -> list[QueueTimelines]:
 
 
 def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeline:
-    """Return the queue with this number while flows arrived, samples without a number left out."""
+    """Return the timeline of a queue, by its number, while flows arrived; skips missing samples."""
     ports = result.ports
     upto = max(2, int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right")))
     length = ports.qlen_bytes[:upto, queue]
@@ -92,7 +92,7 @@ def timeline(tuner: str, result: TrialResult, queue: int, points: int) -> Timeli
 
 
 def _above(t_ns: Ints, qlen: Ints, set_ns: Ints, kmin: Ints) -> float | None:
-    """Return the share of samples above the kmin that held then, None if none is known."""
+    """Return the share of samples above the kmin in force; None if none is known."""
     if not len(set_ns) or not len(t_ns):
         return None
     held = kmin[np.maximum(np.searchsorted(set_ns, t_ns, side="right") - 1, 0)]
@@ -100,14 +100,14 @@ def _above(t_ns: Ints, qlen: Ints, set_ns: Ints, kmin: Ints) -> float | None:
 
 
 def changes_of(result: TrialResult, queue: int) -> np.ndarray:
-    """Return which rows of the table `actions` are of the queue, as booleans (actions,)."""
+    """Return which rows of the table `actions` belong to the queue, as booleans (actions,)."""
     actions, port = result.table("actions"), result.testbed.queues[queue]
     mine = (actions["device"] == port.device) & (actions["port"] == port.name)
     return np.asarray(mine & (actions["queue"] == port.klass))
 
 
 def downsample(t_ns: Ints, values: Ints, points: int) -> tuple[Ints, Ints]:
-    """Return at most `points` of the points, each stretch's lowest and highest among them."""
+    """Reduce to at most `points` points that include the minimum and maximum of each stretch."""
     if len(t_ns) <= points:
         return t_ns, values
     kept: list[int] = []

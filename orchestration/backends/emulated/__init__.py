@@ -1,5 +1,5 @@
 """The fabric as network namespaces inside the virtual-time kernel.
 
-On the host: `fabric` turns a testbed into netlink requests, `backend` boots a guest with them.
-In the guest: `guest` is its first process, `rig` the fabric under the loop.
+On the host, `fabric` turns a testbed into netlink requests and `backend` boots a guest with them.
+In the guest, `guest` is the first process and `rig` is the fabric that the loop drives.
 """

@@ -1,4 +1,4 @@
-"""The emulated backend: one trial is one guest."""
+"""The emulated backend: each trial runs in a guest of its own."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ _MEBIBYTE = 1 << 20
 _GUEST_BYTES = 1024 * _MEBIBYTE
 _HOST_BYTES = 8 * _MEBIBYTE
 _FLOW_BYTES = 16 * 1024
-# What a reading leaves, in the loop, in the table and in the table's file: of a queue five numbers,
-# of a host four at each tenth reading. A decision: the same of a change.
+# Memory per reading, in the loop, the table and the table's file: five numbers a queue, and four a
+# host at each tenth reading. Likewise per decision.
 _QUEUE_READING_BYTES = 128
 _HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
-# Python's objects around the arrays of one reading, or of one decision.
+# Python's objects around the arrays of one reading or decision.
 _OBJECTS_BYTES = 2048
-# A learned tuner sets thousands of thresholds; the law is worked out for the first few.
+# A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
 _LAWS = 20
 
 
 def guest_memory_bytes(
     testbed: Testbed, flows: int = 0, readings: int = 0, decisions: int = 0
 ) -> int:
-    """Memory that a guest is given. It takes from the machine only what it touches.
+    """Return the memory that a guest is given. The guest takes only what it touches.
 
-    `readings` and `decisions` are how many a trial makes at most.
+    `readings` and `decisions` are the most that a trial makes.
     """
     queues, hosts = len(testbed.queues), len(testbed.hosts)
     fabric = _GUEST_BYTES + _HOST_BYTES * hosts + _FLOW_BYTES * flows
@@ -66,10 +66,10 @@ def guest_memory_bytes(
 
 
 def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
-    """Return the memory for a trial's guest, whose flows may take until the end of the drain.
+    """Return the memory for a trial's guest, in bytes. Flows may last until the end of the drain.
 
     Raises:
-        NotReadyError: the machine has not as much.
+        NotReadyError: the machine does not have that much.
     """
     lasts_ns = trial.duration_ns + trial.drain_ns
     readings = lasts_ns // trial.sample_period_ns
@@ -89,7 +89,7 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
 class EmulatedBackend:
     """Runs trials in virtual time, each in a guest of its own.
 
-    With `flow_table` a flow table is kept even for tuners that do not look at it.
+    `flow_table` keeps a flow table even for tuners that do not observe it.
     """
 
     name = "emulated"
@@ -99,13 +99,13 @@ class EmulatedBackend:
 
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
-        """Return what tuners can observe and turn."""
+        """Return the signals and knobs that tuners can use."""
         return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
-        """Raise NotReadyError without a kernel, or memory for `jobs` guests at once.
+        """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        A tuner that observes flows needs the compiled flow table too.
+        A tuner that observes flows also needs the compiled flow table.
         """
         check_supported(testbed)
         require_kernel()
@@ -124,8 +124,8 @@ class EmulatedBackend:
     ) -> TrialRecord:
         """Run one trial; raise TrialError with the end of the guest's console if it fails.
 
-        Raise NotReadyError before it starts if the machine has not the memory. Virtual time stands
-        still while a `tuner` given here decides; what it raises ends the guest.
+        Raises NotReadyError before the trial starts if the machine lacks the memory. If a `tuner`
+        is given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
@@ -164,9 +164,9 @@ class EmulatedBackend:
 
 
 def _flow_object() -> str:
-    """Return the compiled flow table's path; "" where it cannot be compiled.
+    """Return the path of the compiled flow table; "" if it cannot be compiled.
 
-    `check` refuses that for a tuner which observes flows.
+    `check` refuses that case for tuners that observe flows.
     """
     try:
         return str(flow_table_object())
@@ -190,7 +190,7 @@ def _facts(
 
 
 def _marking_law(record: TrialRecord) -> dict[str, str]:
-    """Say how the ports marked, and how far that is from the straight line that was asked for."""
+    """Describe how the ports marked, and how far that is from the requested straight line."""
     thresholds = record.changes[ECN.name]
     columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
     settings = np.unique(np.column_stack(columns), axis=0)
@@ -203,7 +203,7 @@ def _marking_law(record: TrialRecord) -> dict[str, str]:
 
 
 class StageClock:
-    """Wall time that a guest spends in each of its stages, from what it says."""
+    """Measures the wall time of each stage of a guest, from its messages."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -211,19 +211,19 @@ class StageClock:
         self._seconds: dict[str, float] = {}
 
     def note(self, message: dict[str, Any]) -> None:
-        """Take note of a stage's begin."""
+        """Record the start of a stage."""
         if "stage" in message:
             now = time.monotonic()
             self._seconds[self._stage] = round(now - self._begin, 3)
             self._begin, self._stage = now, message["stage"]
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage: start (kernel boot), boot (imports), build, connect, run, write."""
+        """Return seconds by stage: start (kernel), boot (imports), build, connect, run, write."""
         return dict(self._seconds)
 
 
 def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[Step, ...]:
-    """Return the trial's faults as requests: a cut cable drops what arrives at both its ends."""
+    """Return the trial's faults as requests. A cut cable drops what arrives at both its ends."""
     number = {item.name: place for place, item in enumerate(plan.namespaces)}
     steps = []
     cut: frozenset[int] = frozenset()

@@ -1,4 +1,4 @@
-"""Changes of RED thresholds, in the guest: all switches with one system call."""
+"""Changes RED thresholds, in the guest: all switches with one system call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from orchestration.device.netlink import NLM_F_ACK
 from orchestration.model.records import Ints
 
 _ANSWER_BYTES = 4096
-# struct nlmsghdr: its flags are the fourth 16-bit word, the sequence number the third 32-bit one
+# struct nlmsghdr: the flags are the fourth 16-bit word, the sequence number the third 32-bit word
 _FLAGS, _SEQUENCE = 3, 2
 
 
 class ThresholdChanges:
     """Sends changes to the RED queues of several namespaces.
 
-    `requests` has for each queue the socket of its namespace (index into `sockets`) and the
-    `qdiscs.red_change` for it, of which only the numbers are written anew each time.
+    `requests` has, for each queue, the socket of its namespace (index into `sockets`) and its
+    `qdiscs.red_change` request. Only the numbers in the request are rewritten for each change.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ThresholdChanges:
         self._room = ctypes.create_string_buffer(_ANSWER_BYTES * len(sockets))
 
     def send(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, max_p: Ints) -> None:
-        """Set `queues`, each array of shape (changes,); `max_p` as the kernel has it.
+        """Set `queues`; all arrays have shape (changes,), and `max_p` is in the kernel's format.
 
         Returns when every change is made. Raises NetlinkError for the first one refused.
         """
@@ -52,7 +52,7 @@ class ThresholdChanges:
         used, first = np.unique(places, return_index=True)
         end = np.append(first[1:], len(places))
         messages[:, _SEQUENCE] = np.arange(len(places)) - np.repeat(first, end - first) + 1
-        # only the last of a batch asks for an answer; errors come without asking
+        # only the last of a batch asks for an acknowledgement; errors come without asking
         messages.view(np.uint16)[end - 1, _FLAGS] |= NLM_F_ACK
         self._exchange(messages, used.tolist(), first.tolist(), end.tolist())
 

@@ -1,4 +1,4 @@
-"""How a guest talks to its host: lines of JSON on its console, known by their first word."""
+"""Messages from guest to host: JSON lines on the guest's console, known by their first word."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ CONSOLE_MARK = "@closloop "
 
 
 def say(**message: Any) -> None:
-    """Tell the host something (in the guest)."""
+    """Send the host a message (in the guest)."""
     os.write(1, f"{CONSOLE_MARK}{json.dumps(message)}\n".encode())

@@ -1,7 +1,7 @@
-"""How long a decision takes, in the guest: on an idle fabric that is made to look busy.
+"""Measures how long a decision takes, in the guest, on an idle fabric that is made to look busy.
 
-The guest's clock stands still while it works, so it says when a batch of rounds is done; whoever
-listens measures the time between two such messages.
+The guest's clock stands still while it computes. So the guest sends a message after each batch of
+rounds, and the host measures the time between two messages.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PERIOD_NS = 100_000
 
 
 def decision(job: Job, fabric: Fabric) -> dict[str, Any]:
-    """Let each tuner decide for all queues again and again, a message for each batch of rounds.
+    """Let each tuner decide for all queues repeatedly, with a message for each batch of rounds.
 
-    Every phase is first run for a batch that does not count. Returns for each tuner how many queues
-    a decision changed on average.
+    The first batch of every phase is a warm-up. Returns, for each tuner, how many queues a decision
+    changed on average.
     """
     probe = job.probe
     assert probe is not None
@@ -45,7 +45,7 @@ def decision(job: Job, fabric: Fabric) -> dict[str, Any]:
 
 
 class _Rounds:
-    """A tuner's decisions, whole and in parts, as the loop makes them."""
+    """A tuner's decisions, whole and in phases, made as the loop makes them."""
 
     def __init__(self, rig: EmulatedRig, tuner: Tuner, job: Job) -> None:
         self._rig = rig
@@ -57,7 +57,7 @@ class _Rounds:
         self.changes: list[int] = []
 
     def decision(self) -> None:
-        """Observe, act, apply."""
+        """Observe, act and apply once."""
         self.observe()
         self.act()
         self.apply()
@@ -67,18 +67,18 @@ class _Rounds:
         self._reading = self._rig.observe()
 
     def act(self) -> None:
-        """Let the tuner decide, and keep its answer."""
+        """Let the tuner decide, and queue its action."""
         self._actions.append(self._tuner.act(self._busy.disguise(self._reading)))
 
     def apply(self) -> None:
-        """Make the first change of those kept."""
+        """Apply the oldest queued action."""
         action = self._actions.popleft()
         self.changes.append(sum(len(change.targets) for change in action))
         self._rig.apply(action)
 
 
 class BusyFabric:
-    """Turns readings of an idle fabric into those of one whose every queue is in use."""
+    """Turns readings of an idle fabric into readings in which every queue is in use."""
 
     def __init__(self, queues: int, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ class BusyFabric:
         self._marked = np.zeros(queues, dtype=np.int64)
 
     def disguise(self, reading: Observation) -> Observation:
-        """Return `reading` with other lengths and counters, a period later each time."""
+        """Return `reading` with other lengths and counters, one period later at each call."""
         rng, queues = self._rng, self._queues
         self._rounds += 1
         packets = rng.integers(20, 200, queues)

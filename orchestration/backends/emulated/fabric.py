@@ -1,23 +1,22 @@
-"""A testbed as network namespaces: pure, from `Testbed` to the netlink requests that build it.
+"""Turns a `Testbed` into the netlink requests that build it as network namespaces. Pure.
 
-Every device is a namespace, every link a veth pair. Addresses are those of `inventory.addressing`;
-routers need none, because every link end has a permanent neighbour entry for the gateway that names
-the other end's MAC.
+Every device is a namespace, every link a veth pair. Addresses are those of `inventory.addressing`.
+Routers need no addresses: every link end has a permanent neighbour entry for the gateway, with the
+MAC of the other end.
 
     host NIC             tbf (line rate) > fq (round robin between flows)
     switch port, up      netem (delay) > tbf (line rate) > red
     switch port, down    tbf (line rate) > red
     port to a host       netem (delay) > tbf (line rate) > red
 
-With traffic classes, `ets` (deficit weighted round robin) stands between tbf and a red for each
+With traffic classes, `ets` (deficit weighted round robin) stands between tbf and one red for each
 class.
 
-Propagation delay: on an up-down path each tier's cable is crossed twice, once up and once down.
-Both crossings are spent at one place, before the queue of the port that every such path passes
-once: the port to the host for the hosts' cables, the upward port for those between switches. So
-each path has exactly its configured delay, at one timer a packet and tier instead of two. The
-host's NIC has none, which leaves TCP its back-pressure from the NIC's queue (netem would orphan
-the packets).
+Propagation delay: an up-down path crosses a cable of each tier twice, once up and once down. Both
+delays are spent at one place, before the queue of the one port that every such path passes: the
+port to the host for the hosts' cables, the upward port for cables between switches. So each path
+has exactly its configured delay, with one timer per packet and tier instead of two. The host's NIC
+has no delay: netem would orphan the packets, and TCP would lose the NIC queue's back-pressure.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
-# Namespaces are handed over as file descriptors at fixed numbers, so that requests can name them.
+# Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
 FIRST_IFINDEX = 10
 GATEWAY = "169.254.0.1"
@@ -47,8 +46,8 @@ _FIRST_NIC_TABLE = 101
 class NamespacePlan:
     """One device: sysctls to write, then netlink requests to send inside it, in order.
 
-    `links_up` goes first, in all devices: a port whose peer is still down drops what is sent, and
-    a route over it stays out of use.
+    `links_up` goes first, in all devices: a port drops what it sends while its peer is down, and
+    routes over it stay unused.
     """
 
     name: str
@@ -60,13 +59,13 @@ class NamespacePlan:
 
 @dataclass(frozen=True)
 class FabricPlan:
-    """All that a guest needs to build the fabric and to find its queues again."""
+    """Everything that a guest needs to build the fabric and to find its queues again."""
 
     namespaces: tuple[NamespacePlan, ...]
     links: tuple[bytes, ...]
     host_addresses: dict[str, tuple[str, ...]]
-    # Per entry of Testbed.queues: (namespace number, ifindex) of its port; which of the port's
-    # queues it is follows from its class (qdiscs.leaf_handle).
+    # For each entry of Testbed.queues: (namespace number, ifindex) of its port. The queue's class
+    # says which of the port's queues it is (qdiscs.leaf_handle).
     queue_places: tuple[tuple[int, int], ...]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -82,7 +81,7 @@ def mac(port: Port) -> str:
 
 
 def delay_before_queue_ns(testbed: Testbed, port: Port) -> int:
-    """The propagation delay spent before the queue of a switch port: see the module's text."""
+    """The propagation delay before the queue of a switch port: see the module's docstring."""
     here, there = testbed.device[port.device], testbed.peer_device(port)
     if here.kind == "host" or (there.kind == "switch" and there.tier < here.tier):
         return 0
@@ -173,7 +172,7 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
 
 
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
-    """Return each switch's routes over the links that are up, as requests that replace."""
+    """Return each switch's routes over the links that are up; the requests replace old routes."""
     numbers = attachments(testbed)
     addresses = nic_addresses(testbed)
     hops = next_hops(testbed, down_links)
@@ -194,7 +193,7 @@ def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tupl
 
 
 def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[bytes]:
-    """The first NIC is the default; with several, what has a NIC's address leaves through it."""
+    """Route through the first NIC by default; with several NICs, by source address."""
     requests = [_route("0.0.0.0", 0, ports[:1], replace=False)]
     if len(ports) > 1:
         for table, port in enumerate(ports, start=_FIRST_NIC_TABLE):
@@ -216,7 +215,7 @@ def _leaf_words(testbed: Testbed) -> str:
     return "ets > red per class" if testbed.classes else "red"
 
 
-# The rest encodes routing, link and address requests with pyroute2's message classes.
+# Below: routing, link and address requests, encoded with pyroute2's message classes.
 
 _RTNH_ONLINK = 4
 _CREATE = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL

@@ -1,4 +1,4 @@
-"""Puts a flow table on every switch of a built fabric, in the guest."""
+"""Attaches a flow table to every switch of a built fabric, in the guest."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from orchestration.model.signals import wants_flow_table
 
 
 def attach_flow_tables(job: Job, fabric: Fabric, observes: Collection[str]) -> FlowTables | None:
-    """Return the flow tables, attached to all ports that queue.
+    """Return the flow tables, attached to all ports that have queues.
 
-    None unless the job wants them, or a tuner that observes the signals `observes` does. A switch
-    has one table, and one program that its ports share. Raises LoadError if the kernel refuses,
+    Returns None unless the job asks for them or the tuner `observes` their signals. Each switch has
+    one table and one program, which its ports share. Raises LoadError if the kernel refuses,
     NotReadyError if the program could not be compiled.
     """
     if not (job.keep_flow_table or wants_flow_table(observes)):

@@ -1,7 +1,7 @@
 """The guest's first process: builds the fabric, runs one trial, writes the result, powers off.
 
-Started by the kernel as init, with the job's folder in CLOSLOOP_JOB. It talks to the host through
-its console (see `console`). Everything else there is for humans.
+The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
+through its console (see `console`). Any other output is for people.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from orchestration.model.errors import ClosloopError, NotReadyError
 
 
 def prepare_process() -> None:
-    """Mount what the rest needs, and allow a socket for every flow."""
+    """Mount the file systems that the rest needs, and allow a socket for every flow."""
     mount_kernel_files()
     files = 1_000_000
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
 def repeat_draws(seed: int) -> None:
-    """Begin RED's stream of draws with the trial's seed: the same trial then repeats to the bit."""
+    """Seed RED's draws with the trial's seed, so that a repeated trial is identical to the bit."""
     try:
         RED_STREAM.write_text(str((seed * 0x9E3779B97F4A7C15 + 1) % (1 << 63) or 1))
     except FileNotFoundError as error:
@@ -40,7 +40,7 @@ def repeat_draws(seed: int) -> None:
 
 
 class Driver:
-    """The traffic driver in a process of its own, which ends with the trial."""
+    """The traffic driver, in a process of its own that ends with the trial."""
 
     def __init__(self, job: Any, fabric: Any) -> None:
         from traffic.drivers.connections import services
@@ -82,12 +82,12 @@ class Driver:
             os._exit(1)
 
     def launch(self, t0_ns: int) -> None:
-        """Let the traffic begin at `t0_ns`."""
+        """Start the traffic at `t0_ns`."""
         self.board.t0_ns = t0_ns
         os.write(self._go, b"g")
 
     def all_done(self) -> bool:
-        """True when every flow has ended."""
+        """Return whether every flow has ended."""
         return self.board.done >= self._flows
 
     def flows_done(self) -> int:
@@ -95,12 +95,12 @@ class Driver:
         return self.board.done
 
     def alive(self) -> None:
-        """Raise RuntimeError if the driver has died. Costs nothing while it lives."""
+        """Raise RuntimeError if the driver has died. Costs no time while it lives."""
         if self._child_ended and self._status is None:
             self._wait()
 
     def outcome(self) -> Any:
-        """Wait for the driver's end, and return what became of the flows."""
+        """Wait for the driver's end, and return the outcome of the flows."""
         from traffic.drivers.connections import flow_records
 
         self._wait()
@@ -115,7 +115,7 @@ class Driver:
 
 
 def run_job(folder: Path) -> None:
-    """Build, run, write."""
+    """Build the fabric, run the trial, write its result."""
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.remote import AskingTuner
@@ -153,7 +153,7 @@ def run_job(folder: Path) -> None:
 
 
 def main() -> None:
-    """Run as process 1."""
+    """Run as process 1 of the guest."""
     try:
         prepare_process()
         say(stage="boot")

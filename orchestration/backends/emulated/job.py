@@ -1,11 +1,11 @@
-"""What the host hands to a guest and what the guest hands back: files in one folder.
+"""What host and guest exchange: files in one folder.
 
     job.json        trial, testbed, fabric, faults
     requests.bin    all netlink requests, referred to by (offset, length)
     schedule.npz    the flows
     result.npz      the guest's arrays; result.json its events and facts
 
-The guest reads with the standard library and NumPy only.
+The guest reads them with the standard library and NumPy only.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """Requests to send at a time: (namespace, requests) pairs, and what the event log says."""
+    """Requests to send at one time: (namespace, requests) pairs, and an entry for the event log."""
 
     t_ns: int
     kind: str
@@ -110,9 +110,9 @@ def write_job(
 ) -> None:
     """Write the files of a job into `folder`.
 
-    `host_observes` says that the tuner is the host's (see `remote`), and what it observes.
-    `flow_object` is the compiled flow table, "" where there is none; `keep_flow_table` has it kept
-    even for tuners that do not observe flows.
+    `host_observes` means that the tuner runs on the host (see `remote`), and lists the signals that
+    it observes. `flow_object` is the path of the compiled flow table, "" if there is none.
+    `keep_flow_table` keeps one even for tuners that do not observe flows.
     """
     blob = _Blob()
     data = {
@@ -198,7 +198,7 @@ def read_job(folder: Path) -> Job:
 
 
 def write_result(folder: Path, record: TrialRecord) -> None:
-    """Write a record (in the guest)."""
+    """Write a trial's record (in the guest)."""
     arrays = {**record_tables(record), "trace": record.trace}
     np.savez(folder / "result.npz", **flattened(arrays))
     said = {"events": [asdict(event) for event in record.events], "facts": dict(record.facts)}

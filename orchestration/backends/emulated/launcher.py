@@ -1,4 +1,4 @@
-"""Boots one guest on a job's folder, listens to its console, and makes sure that it ends."""
+"""Boots one guest on a job's folder, reads its console, and makes sure that it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ SILENCE_S = 180.0
 _CONSOLE_LINES = 40
 _ROOT = Path(__file__).resolve().parents[3]
 
-# What stands in for another CPU (`closloop bench run repeatable`) does so in the guest too.
+# Variables that make this host act like another CPU (`closloop bench run repeatable`), for the
+# guest.
 OTHER_CPU = (
     "OPENBLAS_CORETYPE",
     "NPY_DISABLE_CPU_FEATURES",
@@ -40,7 +41,7 @@ OTHER_CPU = (
     "MKL_CBWR",
 )
 
-# The command line knows no quoting and holds 4 KB.
+# The kernel's command line has no quoting and holds 4 KB.
 _PLAIN = re.compile(r"[\w./+-]{1,1000}")
 
 Listener = Callable[[dict[str, Any]], None]
@@ -53,13 +54,13 @@ def run_guest(
     listener: Listener,
     silence_s: float = SILENCE_S,
 ) -> None:
-    """Run the job in `folder` to its end; `listener` is told what the guest says.
+    """Run the job in `folder` to its end; `listener` gets the guest's messages.
 
-    While `listener` answers a question (a message with `ASKS`) the guest is stopped.
+    The guest is stopped while `listener` answers a question (a message with `ASKS`).
 
     Raises:
         TrialError: the guest failed, died or hung; with the end of its console.
-        NotReadyError: there is no place for its memory.
+        NotReadyError: there is no space for its memory.
     """
     where = memory_dir(memory_bytes)
     with _plain_folder(folder.absolute()) as plain, _cpu() as cpu:
@@ -109,7 +110,7 @@ def run_guest(
 
 @contextmanager
 def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Stop the guest's processes: it would spin for its answer, on a CPU that the host can use."""
+    """Stop the guest's processes. While waiting they would spin on a CPU that the host can use."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGSTOP)
     yield
@@ -118,15 +119,17 @@ def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def init_script(job: Path) -> str:
-    """Return the shell script that is the guest's process 1: this Python on the guest's program."""
+    """Return the script that is the guest's process 1: it runs the guest's program with this
+    Python.
+    """
     python = shlex.quote(sys.executable)
     return (
         "#!/bin/sh\n"
-        f"cd {shlex.quote(os.getcwd())}\n"  # a tuner's files are named as they are seen from here
+        f"cd {shlex.quote(os.getcwd())}\n"  # a tuner's files are named relative to this folder
         f"export CLOSLOOP_JOB={shlex.quote(str(job))} PYTHONPATH={shlex.quote(str(_ROOT))}\n"
         "export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin\n"
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1\n"
-        "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between two guests
+        "export PYTHONHASHSEED=0\n"  # the order of sets must not differ between guests
         + "".join(
             f"export {name}={shlex.quote(os.environ[name])}\n"
             for name in OTHER_CPU
@@ -138,7 +141,7 @@ def init_script(job: Path) -> str:
 
 @contextmanager
 def _plain_folder(folder: Path) -> Iterator[Path]:
-    """Yield `folder`, or a temporary one if its name cannot stand on a kernel's command line."""
+    """Yield `folder`, or a temporary folder if its name cannot stand on a kernel's command line."""
     if _PLAIN.fullmatch(str(folder)):
         yield folder
     else:
@@ -175,9 +178,9 @@ def _lines(
 
 @contextmanager
 def _cpu() -> Iterator[int]:
-    """Reserve a CPU for a guest among all that run on this machine; share one if none is free.
+    """Reserve a CPU for a guest among all guests on this machine; share one if none is free.
 
-    A guest's processes hand over to each other at each system call: on one CPU that costs a
+    A guest's processes hand over to each other at each system call. On one CPU that costs a
     fraction of what it costs between two (docs/kernel.md).
     """
     folder = Path(tempfile.gettempdir()) / f"closloop-cpu-{os.getuid()}"

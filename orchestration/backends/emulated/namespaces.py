@@ -1,4 +1,4 @@
-"""Network namespaces and netlink sockets, in the guest."""
+"""Creates network namespaces and netlink sockets, in the guest."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def route_socket() -> socket.socket:
 def send_requests(link: socket.socket, requests: Sequence[bytes]) -> None:
     """Send requests in few system calls; raise NetlinkError for the first one refused.
 
-    Only the last of a batch asks for an acknowledgement; errors come back without asking.
+    Only the last request of a batch asks for an acknowledgement; errors come without asking.
     """
     batch: list[bytes] = []
     first, size = 0, 0
@@ -88,10 +88,10 @@ def _send_batch(link: socket.socket, batch: Iterable[bytes], first: int) -> None
 
 
 def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) -> None:
-    """Receive until the request numbered `last` has been answered; `answer` has come already.
+    """Receive until request number `last` has been answered; `answer` is what was received already.
 
     Requests of a batch are numbered from 1. Raises NetlinkError for the first one refused; `first`
-    is the place of the batch among all requests.
+    is the position of the batch among all requests.
     """
     refused: NetlinkError | None = None
     while True:
@@ -110,7 +110,7 @@ def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) 
 
 
 def links_operational(link: socket.socket) -> bool:
-    """True when every veth of the socket's namespace is operational (IF_OPER_UP)."""
+    """Return whether every veth of the socket's namespace is operational (IF_OPER_UP)."""
     loopback, ifla_operstate, if_oper_up = 1, 16, b"\6"
     request = netlink.message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), NLM_F_REQUEST | NLM_F_DUMP)
     link.send(request)

@@ -1,6 +1,6 @@
 """Measurements of the fabric itself, in the guest: ping, and RED's marking curve.
 
-They run instead of a trial on a freshly built fabric and write `probe.json`.
+A probe runs instead of a trial, on a freshly built fabric, and writes `probe.json`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _UDP_IP_BYTES = 8 + 20
 _ECT0 = 2
 _BATCH = 64
 _UDP_PORT = 9
-# Between these offsets within a hold the queue is read, so that some reading falls between a
-# departure and an arrival whatever their phase.
+# The queue is read at this many moments within a hold. Some reading then falls between a departure
+# and an arrival, whatever their phase.
 _READINGS = 9
 
 
 def run_probe(job: Job, fabric: Fabric, folder: Path) -> None:
-    """Run the job's probe and write what it measured."""
+    """Run the job's probe and write its measurements."""
     assert job.probe is not None
     result = _PROBES[job.probe["kind"]](job, fabric)
     (folder / "probe.json").write_text(json.dumps(result))
 
 
 def ping(job: Job, fabric: Fabric) -> dict[str, Any]:
-    """Echo requests between pairs of hosts on the idle fabric: round-trip times in ns."""
+    """Ping pairs of hosts on the idle fabric; return the round-trip times in ns."""
     assert job.probe is not None
     replies = []
     for src, dst in job.probe["pairs"]:
@@ -55,7 +55,7 @@ def ping(job: Job, fabric: Fabric) -> dict[str, Any]:
 
 
 def _echo(number: int) -> bytes:
-    """An ICMP echo request of 64 bytes."""
+    """Return an ICMP echo request of 64 bytes."""
     body = bytes(56)
     header = struct.pack("!BBHHH", 8, 0, 0, os.getpid() & 0xFFFF, number)
     words = struct.unpack("!32H", header + body)
@@ -68,10 +68,10 @@ def _echo(number: int) -> bytes:
 def marking(job: Job, fabric: Fabric) -> dict[str, Any]:
     """Hold a port's queue at given lengths and count the marks.
 
-    One host sends full frames at the line rate of the port, so that each departure is followed by
-    an arrival and the queue stays as long as it is; another adds a frame to make it longer for the
-    next hold. A reading gives the queue that an arriving packet finds, the packets that
-    arrived in the hold, and how many were marked.
+    One host sends full frames at the port's line rate. Each departure is followed by an arrival, so
+    the queue keeps its length. Another host adds frames to lengthen the queue for the next hold. A
+    reading has the queue that an arriving packet finds, and the packets that arrived and were
+    marked during the hold.
     """
     probe = job.probe
     assert probe is not None
@@ -112,7 +112,7 @@ def marking(job: Job, fabric: Fabric) -> dict[str, Any]:
 def _fill(
     rig: EmulatedRig, ticker: Ticker, filler: socket.socket, queue: int, frames: int, mtu: int
 ) -> None:
-    """Make the queue `frames` full frames long, one at a time."""
+    """Lengthen the queue to `frames` full frames, one at a time."""
     frame = mtu + ETHERNET_HEADER_BYTES
     while _shortest_queue(rig, ticker, queue) < frames * frame:
         filler.send(bytes(mtu - _UDP_IP_BYTES))
@@ -120,7 +120,7 @@ def _fill(
 
 
 def _shortest_queue(rig: EmulatedRig, ticker: Ticker, queue: int) -> int:
-    """The queue between a departure and the next arrival: what an arriving packet finds."""
+    """Return the queue between a departure and the next arrival: what an arriving packet finds."""
     lengths = []
     for _ in range(_READINGS):
         lengths.append(int(rig.observe().qlen_bytes[queue]))
@@ -164,7 +164,7 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
             ("control", ctypes.c_void_p),
             ("control_length", ctypes.c_size_t),
             ("flags", ctypes.c_long),  # an int, padded
-            ("sent", ctypes.c_ulong),  # likewise
+            ("sent", ctypes.c_ulong),  # an int, padded
         )
 
     payload = ctypes.create_string_buffer(payload_bytes)

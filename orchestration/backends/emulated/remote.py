@@ -1,11 +1,10 @@
-"""A tuner in the host's process that the loop in the guest asks, while virtual time stands still.
+"""Lets the loop in the guest ask a tuner in the host's process, while virtual time stands still.
 
 To the guest, a process that waits for the host is idle, and virtual time jumps to the next timer.
-So the guest writes its question as a file, says so on its console, and then *spins*: it lists a
-folder that lies on the host until the answer is there. Listing is a system call that succeeds,
-which costs no virtual time, and that goes to the host each time (what hostfs says of one file is
-cached). A file appears whole, by being renamed, and under a name that was never used before, so
-that nothing cached can be taken for it.
+So the guest writes its question to a file, announces it on its console, and then *spins*: it lists
+a folder on the host until the answer is there. A successful listing costs no virtual time, and it
+goes to the host each time (hostfs caches the attributes of single files). A file appears complete,
+by a rename, and each name is used only once, so that nothing cached can be mistaken for it.
 
     question-N    what the loop asks: `reset`, or `act` with an observation
     answer-N      the host's tuner's setup or action
@@ -33,15 +32,15 @@ from tuners.base import BaseTuner
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
-# What a question is called in the guest's message, whose value is its kind.
+# The key of a question in the guest's message; the value is the kind of question.
 ASKS = "asks"
 _EXCHANGE = "exchange"
 
 
 class AskingTuner(BaseTuner):
-    """Stands for the host's tuner in the guest. `tell` sends the host a message.
+    """Represents the host's tuner in the guest. `tell` sends the host a message.
 
-    It has no facts and no trace: the host's has them.
+    It has no facts and no trace: the host's tuner has them.
     """
 
     def __init__(self, folder: Path, observes: Sequence[str], tell: Callable[..., None]) -> None:
@@ -51,11 +50,11 @@ class AskingTuner(BaseTuner):
         self._asked = 0
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
-        """Ask the host, which knows testbed and seed, what to start from."""
+        """Ask the host, which knows testbed and seed, for the initial setup."""
         return self._ask("reset", b"")
 
     def act(self, observation: Observation) -> Action:
-        """Ask the host what to change."""
+        """Ask the host for an action."""
         return self._ask("act", pack_observation(observation)).action
 
     def _ask(self, kind: str, data: bytes) -> Setup:
@@ -72,7 +71,7 @@ class AskingTuner(BaseTuner):
 
 
 class AnsweringTuner:
-    """Answers what a guest asks of `tuner`. Errors of the tuner come out of `answer` unchanged."""
+    """Answers a guest's questions to `tuner`. The tuner's exceptions leave `answer` unchanged."""
 
     def __init__(self, folder: Path, tuner: Tuner, testbed: Testbed, seed: int) -> None:
         self._folder = folder / _EXCHANGE
@@ -95,13 +94,13 @@ class AnsweringTuner:
         write_whole(str(self._folder / f"answer-{message['number']}"), pack_setup(answer), 0o600)
 
     def complete(self, record: TrialRecord) -> TrialRecord:
-        """Return the record with what the tuner has to say of the trial."""
+        """Return the record with the tuner's facts and trace."""
         facts = {**record.facts, "tuner": dict(self._tuner.facts())}
         return replace(record, facts=facts, trace=self._tuner.trace())
 
 
 def _read(path: str) -> bytes:
-    """Read a file. `open` would ask whether it is a terminal: a call that fails costs time."""
+    """Read a file without `open`: its check for a terminal is a failing call and costs time."""
     fd = os.open(path, os.O_RDONLY)
     chunks = []
     while chunk := os.read(fd, 1 << 20):

@@ -1,4 +1,4 @@
-"""The fabric under the loop, in the guest: builds it, reads its queues, changes its thresholds."""
+"""The fabric that the loop drives, in the guest: builds it, reads queues, changes thresholds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from orchestration.model.records import (
 )
 from orchestration.model.red_law import read_back_pmax, red_max_ps
 
-# What applies to the whole guest, before the namespaces copy it.
+# Settings of the whole guest, written before the namespaces copy them.
 _GLOBAL_SYSCTLS = {
     "fs/nr_open": "2000000",
     "net/core/somaxconn": "65535",
@@ -57,8 +57,9 @@ _GLOBAL_SYSCTLS = {
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
-# A trial's time 0 is a multiple of this on the guest's clock: however long its tuner took to load,
-# the kernel's ticks fall alike, and two trials part where their thresholds do.
+# A trial's time 0 is a multiple of this on the guest's clock. However long its tuner took to load,
+# the kernel's ticks then fall at the same times, so two trials differ only from the moment their
+# thresholds do.
 _TIME_0_MULTIPLE_NS = 100_000_000
 # The kernel's link watch runs once a second.
 _CARRIER_TRIES, _CARRIER_WAIT_S = 100, 0.1
@@ -71,7 +72,7 @@ def write_sysctl(name: str, value: str) -> None:
 
 
 class Fabric:
-    """The namespaces with their sockets. Building takes no virtual time."""
+    """The namespaces with their sockets. Building them takes no virtual time."""
 
     def __init__(self, job: Job) -> None:
         for name, value in _GLOBAL_SYSCTLS.items():
@@ -95,7 +96,7 @@ class Fabric:
             send_requests(self.sockets[place], item.requests)
 
     def _wait_for_carriers(self) -> None:
-        """Let virtual time pass until the kernel has taken note that every link is up."""
+        """Let virtual time pass until the kernel has noticed that every link is up."""
         for _ in range(_CARRIER_TRIES):
             if all(links_operational(netlink) for netlink in self.sockets):
                 return
@@ -108,10 +109,10 @@ class Fabric:
 
 
 class Traffic(Protocol):
-    """What sends the trial's flows, in a process of its own."""
+    """Sends the trial's flows, in a process of its own."""
 
     def launch(self, t0_ns: int) -> None:
-        """Let the traffic begin at `t0_ns` of CLOCK_MONOTONIC."""
+        """Start the traffic at `t0_ns` of CLOCK_MONOTONIC."""
 
     def alive(self) -> None:
         """Raise RuntimeError if the driver has died."""
@@ -123,34 +124,34 @@ class Traffic(Protocol):
         """Return how many flows have ended."""
 
     def outcome(self) -> FlowRecords:
-        """Wait for the driver's end, and return what became of the flows."""
+        """Wait for the driver's end, and return the outcome of the flows."""
 
 
 class NoTraffic:
-    """For fabrics on which no trial runs."""
+    """Traffic of a fabric on which no trial runs."""
 
     def launch(self, t0_ns: int) -> None:
         """Send nothing."""
 
     def alive(self) -> None:
-        """Nothing can have died."""
+        """Do nothing: there is no driver."""
 
     def all_done(self) -> bool:
-        """Never: nothing was begun."""
+        """Return False: no flow was started."""
         return False
 
     def flows_done(self) -> int:
-        """None."""
+        """Return 0."""
         return 0
 
     def outcome(self) -> FlowRecords:
-        """No flows."""
+        """Return no flows."""
         none = np.zeros(0, dtype=np.int64)
         return FlowRecords(none, none, none, none)
 
 
 class EmulatedRig:
-    """Rig protocol over a built fabric. With `flows`, observations have what flow tables count."""
+    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts."""
 
     def __init__(
         self,
@@ -197,7 +198,7 @@ class EmulatedRig:
         self.events: list[Event] = []
 
     def start(self) -> None:
-        """Start the traffic; return at time 0."""
+        """Start the traffic, and return at time 0."""
         earliest_ns = time.monotonic_ns() + _HEAD_START_NS
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         self._traffic.launch(self._t0_ns)
@@ -205,11 +206,11 @@ class EmulatedRig:
         self._hosts.sample(0)
 
     def now_ns(self) -> int:
-        """Virtual ns since time 0; 0 before it."""
+        """Return virtual ns since time 0; 0 before it."""
         return time.monotonic_ns() - self._t0_ns if self._t0_ns else 0
 
     def wait_until(self, t_ns: int) -> bool:
-        """Sleep until `t_ns`, faults on the way included; False once every flow has ended."""
+        """Sleep until `t_ns`, with the faults on the way; False once every flow has ended."""
         while self._steps and self._steps[0].t_ns <= t_ns:
             step = self._steps.pop(0)
             self._ticker.sleep_until(self._t0_ns + step.t_ns)
@@ -224,7 +225,7 @@ class EmulatedRig:
         self.events.append(Event(self.now_ns(), step.kind, step.detail))
 
     def observe(self) -> Observation:
-        """Read all queues: one dump a switch, all at one instant of virtual time."""
+        """Read all queues, with one dump per switch, at one instant of virtual time."""
         t_ns = self.now_ns()
         reading = self._read()
         self._ticks += 1
@@ -239,7 +240,7 @@ class EmulatedRig:
         )
 
     def apply(self, action: Action) -> Applied:
-        """Make the changes, and read them back."""
+        """Make the changes, and read them back from the kernel."""
         changes = tuple(self._turn[change.knob](change) for change in action)
         return Applied(self.now_ns(), changes)
 
@@ -248,9 +249,9 @@ class EmulatedRig:
         raise TrialError(f"the emulated fabric cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
-        """Change thresholds without touching what is queued.
+        """Change thresholds without touching queued packets.
 
-        Queues that are set to what they have are left alone: a change restarts RED's count of
+        Queues that already have the wanted settings are skipped: a change restarts RED's count of
         packets since its last mark.
         """
         self._bounds.check(change)
@@ -280,7 +281,7 @@ class EmulatedRig:
 
     @property
     def calls_per_reading(self) -> int:
-        """System calls that the last reading of all queues took."""
+        """Return the system calls that the last reading of all queues took."""
         return self._exchange.calls
 
     def flows_done(self) -> int:
@@ -288,7 +289,7 @@ class EmulatedRig:
         return self._traffic.flows_done()
 
     def finish(self, observer: Observer) -> Outcome:
-        """Wait for the traffic driver, and return what became of the trial."""
+        """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
         return Outcome(
             flows,

@@ -1,4 +1,4 @@
-"""What guests and a rack's devices are made with: programs, mounts and namespaces."""
+"""System calls and programs for guests and a virtual rack's devices: run, mount, unshare."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
 # CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
 _OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
-_SYS_PIVOT_ROOT = 155  # x86-64, the machine that user-mode Linux runs on
+_SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def run(argv: Sequence[str], text: str = "") -> str:
-    """Run a program to its end and return what it printed.
+    """Run a program to its end and return its output.
 
-    Raises RuntimeError with what it says if it fails.
+    Raises RuntimeError with its error output if it fails.
     """
     done = subprocess.run(
         argv, input=text, capture_output=True, text=True, errors="replace", check=False
@@ -32,7 +32,7 @@ def run(argv: Sequence[str], text: str = "") -> str:
 
 
 def run_batch(program: str, lines: Iterable[str]) -> None:
-    """Run lines of iproute2's `ip` or `tc`, if there are any."""
+    """Run `lines` as a batch of iproute2's `ip` or `tc`, if there are any."""
     if text := "".join(f"{line}\n" for line in lines):
         run([program, "-batch", "-"], text)
 
@@ -50,7 +50,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def mount_kernel_files(root: str = "") -> None:
-    """Mount the kernel's own file systems in a file tree."""
+    """Mount the kernel's own file systems below `root`."""
     mount("proc", f"{root}/proc", "proc")
     mount("sysfs", f"{root}/sys", "sysfs")
 
@@ -61,12 +61,12 @@ def bind(source: str, target: str) -> None:
 
 
 def unshare() -> None:
-    """Leave mounts, host name, IPC and network for new ones; children get new process ids too."""
+    """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
     _check(_libc.unshare(_OWN), "unshare")
 
 
 def enter_root(root: str) -> None:
-    """Make `root`, a mount of its own, the root of this mount namespace and forget the old one."""
+    """Make the mount `root` the root of this mount namespace, and unmount the old root."""
     os.chdir(root)
     _check(_libc.syscall(_SYS_PIVOT_ROOT, b".", b"."), f"pivot_root to {root}")
     _check(_libc.umount2(b".", _MNT_DETACH), "unmount the old root")
@@ -74,11 +74,11 @@ def enter_root(root: str) -> None:
 
 
 def unmount(target: str) -> None:
-    """Take a mount away, as soon as nothing uses it."""
+    """Unmount `target` as soon as nothing uses it."""
     _check(_libc.umount2(target.encode(), _MNT_DETACH), f"unmount {target}")
 
 
 def power_off() -> None:
-    """End the guest."""
+    """Power the guest off."""
     _libc.sync()
     _libc.reboot(_REBOOT_POWER_OFF)

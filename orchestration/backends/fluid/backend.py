@@ -17,17 +17,17 @@ from tuners import registry
 
 
 class FluidBackend:
-    """Runs trials on the fluid model. Nothing outside the process is touched."""
+    """Runs trials on the fluid model. Touches nothing outside the process."""
 
     name = "fluid"
 
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
-        """Return what tuners can observe and turn."""
+        """Return the signals and knobs that tuners can use."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
-        """Accept every testbed with one queue a port: the model needs nothing of the machine."""
+        """Accept every testbed with one queue a port: the model needs nothing from the machine."""
         if testbed.classes:
             raise NotReadyError(
                 f"the fluid backend has one queue a port, testbed {testbed.name} has "
@@ -46,7 +46,8 @@ class FluidBackend:
     ) -> TrialRecord:
         """Run one trial.
 
-        Raises TrialError for a congestion control that the model has not, NotReadyError as `check`.
+        Raises TrialError for a congestion control that the model lacks, NotReadyError as `check`
+        does.
         """
         self.check(testbed, 1)
         if trial.host.congestion_control != "dctcp":

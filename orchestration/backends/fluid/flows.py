@@ -1,4 +1,4 @@
-"""Which flows each queue of the fluid fabric has seen lately: its flow table, without a memory."""
+"""The flows that each queue of the fluid fabric has seen lately: an unlimited flow table."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
 from inventory.topology import Testbed
 from orchestration.model.records import Floats, Ints, Schedule
 
-# A fluid trickles: less than this in a reading is no packet.
+# A fluid can trickle: fewer bytes than this in a reading count as no packet.
 _LEAST_BYTES = 1.0
 
 
 class FlowWindow:
-    """Notes what passes the queues, and counts flows over the last slots.
+    """Records what passes the queues, and counts flows over the last slots.
 
-    A slot is over after `readings_per_slot` readings, as with `collectors.readers.flows`.
+    A slot ends after `readings_per_slot` readings, as in `collectors.readers.flows`.
     """
 
     def __init__(self, testbed: Testbed, schedule: Schedule, readings_per_slot: int) -> None:
         self._schedule = schedule
         self._queues, self._hosts = len(testbed.queues), len(testbed.hosts)
-        # ports, and the model's two without queues (see `Paths`)
+        # the testbed's ports, and the model's two without queues (see `Paths`)
         self._queue_of = np.full(len(testbed.ports) + 2, -1, dtype=np.int64)
         for number, queue in enumerate(testbed.queues):
             self._queue_of[queue.index] = number
@@ -33,9 +33,10 @@ class FlowWindow:
         self._noted = np.zeros((0, 0))
 
     def note(self, flow: Ints, path: Ints, passed: Floats) -> None:
-        """Take the payload that has passed so far, shapes (places,), (stages, places) both.
+        """Record the payload bytes passed so far; `path` and `passed` have shape (stages, places).
 
-        A place's count begins again at 0 with the flow that takes it over.
+        `flow` has shape (places,). A place's count starts again at 0 when another flow takes it
+        over.
         """
         noted = np.zeros_like(passed)
         stages, places = self._noted.shape
@@ -48,7 +49,7 @@ class FlowWindow:
         self._slots[-1].append((keys, passed[stage, place]))
 
     def read(self) -> FlowReading:
-        """Count the flows of the last slots, and begin the next slot if it is time."""
+        """Count the flows of the last slots, and start the next slot if it is due."""
         notes = [note for slot in self._slots for note in slot]
         empty = np.zeros(0, dtype=np.int64)
         keys, at = np.unique(

@@ -1,8 +1,8 @@
-"""The queues of the fluid fabric: a fluid network with RED marking, finite buffers and counters.
+"""The queues of the fluid fabric, with RED marking, finite buffers and counters.
 
-Bytes are those that Linux counts on a link: payload, TCP/IP and Ethernet headers, no framing.
-Every flow is a column, every stage of the fabric a row (see `paths`). A queue is served in
-proportion to what each flow has in it, which is FIFO for a fluid that is well mixed.
+Bytes are those that Linux counts on a link: payload, TCP/IP and Ethernet headers, no framing. Every
+flow is a column, every stage of the fabric a row (see `paths`). A queue serves each flow in
+proportion to the flow's bytes in it, which is FIFO for a well-mixed fluid.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _TINY = 1e-300
 
 
 class FluidNetwork:
-    """Ports with their queues, and what each flow has in them.
+    """Ports with their queues, and the bytes of each flow in them.
 
-    Port arrays have `len(testbed.ports) + 2` entries (see `Paths`), flow arrays (flows,) or
-    (stages, flows).
+    Arrays of ports have `len(testbed.ports) + 2` entries (see `Paths`); arrays of flows have shape
+    (flows,) or (stages, flows).
     """
 
     def __init__(self, testbed: Testbed, stages: int) -> None:
         frame = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
         self._framing_bytes = testbed.framing_bytes
-        # Wire bytes, framing included, in a counted byte of full packets.
+        # Wire bytes, framing included, per counted byte of full packets.
         self._wire_share = (frame + testbed.framing_bytes) / frame
         # In wire bytes per ns.
         rates = [port.rate_bps / 8e9 for port in testbed.ports]
@@ -41,7 +41,7 @@ class FluidNetwork:
         self._set_waits()
         self.queues = np.array([port.index for port in testbed.queues], dtype=np.int64)
         count = len(self.rate)
-        # Until thresholds are set nothing is marked below a full buffer; hosts never mark.
+        # Until thresholds are set, queues mark only when the buffer is full; hosts never mark.
         self.kmin = self.buffer.copy()
         self.kmax = self.buffer.copy()
         self.pmax = np.ones(count)
@@ -55,28 +55,28 @@ class FluidNetwork:
         self.backlog = np.zeros((stages, 0))
         self._sent = np.zeros((stages, 0))
         self._marked = np.zeros((stages, 0))
-        # What a flow has sent through each port of its path, as of the last `count`.
+        # Bytes that each flow has sent through each port of its path, as of the last `count`.
         self.passed = np.zeros((stages, 0))
-        # Of each flow, whose packets are small if it is: packets and wire bytes in a counted byte.
+        # Packets and wire bytes per counted byte, by flow: a small flow has small packets.
         self.packets_per_byte = np.zeros(0)
         self._wire_per_byte = np.ones(0)
 
     def set_thresholds(self, change: Change) -> None:
-        """Set RED on some queues (indices into `Testbed.queues`), at once."""
+        """Set RED's thresholds on some queues (indices into `Testbed.queues`) at once."""
         ports = self.queues[change.targets]
         kmin, kmax, pmax = (change[name] for name in ECN.column_names)
         self.kmin[ports], self.kmax[ports], self.pmax[ports] = kmin, kmax, pmax
         self._slope[ports] = pmax / np.maximum(kmax - kmin, 1)
 
     def set_links(self, ports: Iterable[int], *, up: bool) -> None:
-        """Take ports out of service (they drop what they hold and get) or put them back."""
+        """Take ports out of service, so that they drop everything, or put them back."""
         index = list(ports)
         self.rate[index] = self._full_rate[index] if up else 0.0
         self.buffer[index] = self._full_buffer[index] if up else 0.0
         self._set_waits()
 
     def _set_waits(self) -> None:
-        """Set the ns that a counted byte in a queue delays those behind it."""
+        """Set the delay in ns that a counted byte in a queue adds for the bytes behind it."""
         self._wait_per_byte = np.zeros(len(self.rate))
         np.divide(self._wire_share, self.rate, out=self._wait_per_byte, where=self.rate > 0)
 
@@ -93,7 +93,7 @@ class FluidNetwork:
         self._wire_per_byte = np.pad(self._wire_per_byte, (0, columns), constant_values=1.0)
 
     def place(self, flow: int, path: Ints, packets_per_byte: float) -> None:
-        """Give a place to a new flow with its path, shape (stages or fewer,)."""
+        """Assign a place to a new flow with its path, shape (at most stages,)."""
         before = self.path[:, flow].copy()
         self.path[: len(path), flow] = path
         self.path[len(path) :, flow] = self._nowhere
@@ -102,7 +102,7 @@ class FluidNetwork:
         self._wire_per_byte[flow] = 1.0 + self._framing_bytes * packets_per_byte
 
     def vacate(self, flows: Ints) -> None:
-        """Send on the last remains of flows that are through, and free their places."""
+        """Deliver the remains of flows that have finished, and free their places."""
         self._sent[:, flows] += np.cumsum(self.backlog[:, flows], axis=0)
         self.backlog[:, flows] = 0.0
         self.count()
@@ -121,15 +121,15 @@ class FluidNetwork:
         return np.where(lengths > self.kmax, 1.0, ramp)
 
     def wait_ns(self, lengths: Floats) -> Floats:
-        """Return how long each flow's last byte would wait in the queues of its path.
+        """Return how long each flow's last byte would wait in the queues of its path, in ns.
 
-        A port that is down makes nothing wait: it drops.
+        A port that is down adds no wait: it drops.
         """
         total: Floats = (lengths * self._wait_per_byte).take(self.path).sum(axis=0)
         return total
 
     def shed(self, lengths: Floats) -> Floats:
-        """Drop what exceeds the buffers, in proportion to what each flow has there.
+        """Drop what exceeds the buffers, in proportion to each flow's share of the queue.
 
         Returns the bytes that each flow loses.
         """
@@ -142,9 +142,9 @@ class FluidNetwork:
         return total
 
     def advance(self, send: Floats, marked: Floats | None, step_ns: float) -> Floats:
-        """Let `step_ns` pass: flows put `send` bytes in, every queue serves what its rate allows.
+        """Let `step_ns` pass: flows put in `send` bytes, and every queue serves at its rate.
 
-        `marked` is the share of each flow that is marked at each stage, None when no queue marks.
+        `marked` is the share of each flow that is marked at each stage; None if no queue marks.
         Returns the bytes that reach the receivers.
         """
         ports = len(self.rate)
@@ -164,7 +164,7 @@ class FluidNetwork:
         return moving
 
     def count(self) -> None:
-        """Bring the ports' counters up to date with what the flows have sent."""
+        """Update the ports' counters with what the flows have sent."""
         self.tx_bytes += self._by_port(self._sent)
         self.tx_packets += self._by_port(self._sent * self.packets_per_byte)
         self.marked_packets += self._by_port(self._marked * self.packets_per_byte)

@@ -1,8 +1,8 @@
-"""Which way each flow goes: shortest paths, one of equal cost chosen by a seeded hash of the flow.
+"""Routes flows: shortest paths, one of equal cost chosen by a seeded hash of the flow.
 
-A path is a column of port indices, one row a stage of the fabric: the sender's NIC, then the ports
-upwards, then those downwards. A stage that a path does not use holds `Paths.nowhere`, a port
-without limits.
+A path is a column of port indices with one row for each stage of the fabric: the sender's NIC, the
+ports on the way up, then those on the way down. A stage that a path does not use holds
+`Paths.nowhere`, a port without limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MASK = (1 << 64) - 1
 
 
 class Paths:
-    """Paths over the links that are up. Ports are numbered as in `Testbed.ports`, plus two."""
+    """Paths over the links that are up. Ports are numbered as in `Testbed.ports`, plus two more."""
 
     def __init__(self, testbed: Testbed, seed: int, down_links: Collection[int] = ()) -> None:
         self._testbed = testbed
@@ -29,19 +29,19 @@ class Paths:
         self._hops = next_hops(testbed, down_links)
         self._salt = {device.name: n + 1 for n, device in enumerate(testbed.devices)}
         self._tiers = max((device.tier for device in testbed.devices), default=0)
-        # A port without limits, and one that drops everything: after the testbed's own.
+        # After the testbed's own ports: one without limits, and one that drops everything.
         self.nowhere = len(testbed.ports)
         self.black_hole = len(testbed.ports) + 1
 
     @property
     def stages(self) -> int:
-        """Rows of a path that goes up and down once."""
+        """The number of rows of a path that goes up and down once."""
         return max(2, 2 * self._tiers)
 
     def column(self, flow: int, src: str, dst: str) -> Ints:
-        """Return the ports that a flow crosses, shape (stages or more,).
+        """Return the ports that a flow crosses, shape (at least stages,).
 
-        Raises no error when there is no way: the flow then ends in the black hole.
+        Without a path it raises no error: the flow then ends in the black hole.
         """
         ports = self._walk(flow, src, dst)
         if ports is None:
@@ -60,7 +60,7 @@ class Paths:
     def columns(self, flows: Collection[tuple[int, str, str]]) -> NDArray[np.int64]:
         """Return the paths of several flows (number, source, destination), shape (rows, flows).
 
-        After failures some paths go up and down twice; then there are more rows for all.
+        After failures some paths go up and down twice; then all columns have more rows.
         """
         columns = [self.column(*flow) for flow in flows]
         rows = max((len(column) for column in columns), default=self.stages)
@@ -70,7 +70,7 @@ class Paths:
         return table
 
     def _stage(self, port: Port) -> int:
-        """Return the place of a switch port among the stages after the NIC, from 0."""
+        """Return the index of a switch port among the stages after the NIC, from 0."""
         here = self._testbed.device[port.device].tier
         upwards = self._testbed.peer_device(port).tier >= here
         return here - 1 if upwards and here < self._tiers else 2 * self._tiers - 1 - here

@@ -33,15 +33,15 @@ from orchestration.model.records import (
 )
 from orchestration.model.trial import TrialSpec
 
-# Longest step of the model: a few round trips of an idle leaf-spine fabric.
+# The model's longest step: a few round trips of an idle leaf-spine fabric.
 STEP_NS = 25_000
-# What the model measures of its queues, and what can be set in it.
+# The signals that the model measures, and the knobs that it has.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 KNOBS = (ECN.name,)
 
 
 class FluidRig:
-    """A `Rig` over the fluid model. Use a new one for each trial.
+    """A `Rig` over the fluid model, for one trial.
 
     With `flow_table`, observations count the flows of each queue.
     """
@@ -71,7 +71,7 @@ class FluidRig:
         self._nic_host = np.array([number[port.device] for port in nics], dtype=np.int64)
 
     def start(self) -> None:
-        """Let the clock begin; the schedule's first flows are admitted by the first wait."""
+        """Start the clock. The first wait admits the schedule's first flows."""
         self._now_ns = 0
 
     def now_ns(self) -> int:
@@ -95,7 +95,7 @@ class FluidRig:
         return not self._senders.over(self._now_ns)
 
     def observe(self) -> Observation:
-        """Read every queue, and keep a row of the hosts' counters."""
+        """Read every queue, and record a row of the hosts' counters."""
         network, queues = self._network, self._network.queues
         self._keep_hosts()
         return Observation(
@@ -132,12 +132,12 @@ class FluidRig:
         return ECN.named(kmin, kmax, network.pmax[ports])
 
     def finish(self, observer: Observer) -> Outcome:
-        """Return what became of the trial."""
+        """Return the trial's outcome."""
         facts = {"clock": "virtual", "model": "fluid", "step_ns": STEP_NS}
         return Outcome(self.flows(), self.hosts(), self._events, facts)
 
     def flows(self) -> FlowRecords:
-        """Return the outcome of every flow as of now."""
+        """Return the outcome of every flow up to now."""
         return self._senders.records(self._now_ns)
 
     def flows_done(self) -> int:
@@ -145,7 +145,7 @@ class FluidRig:
         return int(np.count_nonzero(self.flows().status == DONE))
 
     def hosts(self) -> Samples:
-        """Return the hosts' counters, a row for each observation."""
+        """Return the hosts' counters, one row for each observation."""
         count = len(self._testbed.hosts)
 
         def table(column: int) -> Ints:

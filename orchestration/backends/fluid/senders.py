@@ -1,6 +1,6 @@
-"""The hosts of the fluid fabric: which flows are on, what they send, when each has ended.
+"""The hosts of the fluid fabric: which flows are active, what they send, when each has ended.
 
-A flow that is on occupies a place (a column of the network's arrays), which the next flow takes
+An active flow occupies a place (a column of the network's arrays). Another flow takes the place
 over once it has ended.
 """
 
@@ -21,16 +21,17 @@ from orchestration.model.records import DONE, UNFINISHED, Floats, FlowRecords, I
 _NEVER_NS = np.iinfo(np.int64).max
 _FREE = -1
 _PLACES_AT_A_TIME = 64
-# What one flow may keep in its host's queue before its window stops growing (TCP small queues).
+# Bytes that one flow may keep in its host's queue before its window stops growing (TCP small
+# queues).
 _SMALL_QUEUE_BYTES = 65_536
-# Of a flow in the fabric: so little that sending it on outside the queues' rates does not show. A
-# queue that is shared with others would take for ever to serve the last of a fluid.
+# When no more than this is left of a flow in the fabric, it is delivered at once; that does not
+# show. A shared queue would take for ever to serve the last of a fluid.
 _REMAINS_BYTES = 16
 
 
 @dataclass(frozen=True)
 class _LastBytes:
-    """Flows that handed over their last byte in a step: where, when, the queues' wait then."""
+    """Flows that sent their last byte in a step: where, when, and the queues' wait at that time."""
 
     places: Ints
     sent_ns: Floats
@@ -59,16 +60,16 @@ class Senders:
         self._header_bytes = TCP_IP_HEADER_BYTES + ETHERNET_HEADER_BYTES
         self._windows = Windows(testbed.mtu_bytes + ETHERNET_HEADER_BYTES)
         self._next = 0
-        # By place:
+        # Indexed by place:
         self._flow = np.zeros(0, dtype=np.int64)
         self._todo = np.zeros(0)
         self._rate = np.zeros(0)
         self._base_rtt_ns = np.ones(0)
         self._wake_ns = np.zeros(0)
-        # By flow of the schedule:
+        # Indexed by flow of the schedule:
         self._end_ns = np.full(len(schedule), -1, dtype=np.int64)
         self._retransmits = np.zeros(len(schedule))
-        # By host:
+        # Indexed by host:
         self.timeouts = np.zeros(len(testbed.hosts), dtype=np.int64)
         self._last_bytes: _LastBytes | None = None
 
@@ -79,7 +80,7 @@ class Senders:
         return all_on and free and bool((self._end_ns <= now_ns).all())
 
     def idle_until_ns(self) -> int | None:
-        """Return when the next flow starts if none is on, else None."""
+        """Return when the next flow starts if none is active, else None."""
         if bool((self._flow == _FREE).all()):
             if self._next == len(self._schedule):
                 return int(_NEVER_NS)
@@ -89,9 +90,10 @@ class Senders:
     def step(self, now_ns: float, step_ns: float) -> None:
         """Let every flow send for `step_ns` from `now_ns` on.
 
-        A sender puts in what is acknowledged, and closes the gap between its window and what is on
-        the way within a round trip. That solves dq/dt of the fluid model (rate = window / RTT)
-        stably for any step, where Euler's method would oscillate once the step exceeds the RTT.
+        A sender puts in the bytes that are acknowledged, and closes the gap between its window and
+        the bytes in flight within one round trip. That solves dq/dt of the fluid model (rate =
+        window / RTT) stably for any step; Euler's method would oscillate once the step exceeds the
+        RTT.
         """
         network, windows = self._network, self._windows
         lengths = network.lengths()
@@ -124,7 +126,7 @@ class Senders:
         windows.acknowledge(arrived, limited, echoed)
 
     def settle(self) -> None:
-        """Free the places of flows whose bytes have all arrived. Brings the counters up to date."""
+        """Free the places of flows whose bytes have all arrived, and update the counters."""
         network = self._network
         if self._last_bytes is not None:
             self._set_ends(self._last_bytes, network.lengths())
@@ -138,7 +140,7 @@ class Senders:
         self._rate[done] = 0.0
 
     def reroute(self, paths: Paths) -> None:
-        """Move the flows that are on to new paths; what is in a queue moves along."""
+        """Move the active flows to new paths, with their bytes in the queues."""
         self._network.count()
         self._note_flows(self._network.path)
         self._paths = paths
@@ -154,7 +156,7 @@ class Senders:
             self._window.note(self._flow, path, self._network.passed * payload)
 
     def records(self, end_ns: int) -> FlowRecords:
-        """Return every flow's outcome at the trial's end; sending is always in time here."""
+        """Return every flow's outcome at the trial's end. In this model no flow starts late."""
         done = (self._end_ns >= 0) & (self._end_ns <= end_ns)
         return FlowRecords(
             sent_ns=np.where(self._schedule.start_ns <= end_ns, self._schedule.start_ns, -1),
@@ -164,13 +166,13 @@ class Senders:
         )
 
     def retransmits_by_host(self) -> Ints:
-        """Return the segments that each host has sent again, shape (hosts,)."""
+        """Return the segments that each host has retransmitted, shape (hosts,)."""
         hosts = len(self._testbed.hosts)
         total = np.bincount(self._schedule.src, self._retransmits, hosts)
         return np.rint(total).astype(np.int64)
 
     def _admit(self, before_ns: float) -> None:
-        """Turn on the flows that start before this time."""
+        """Activate the flows that start before this time."""
         schedule = self._schedule
         stop = int(np.searchsorted(schedule.start_ns, before_ns))
         if stop == self._next:
@@ -220,9 +222,9 @@ class Senders:
         now_ns: float,
         step_ns: float,
     ) -> None:
-        """Remember when these flows handed over their last byte, and the queues it met.
+        """Record when these flows sent their last byte, and the queues at that time.
 
-        What the window allows goes at once, the rest at the rate at which it is acknowledged.
+        The bytes that the window allows go at once, the others at the rate of acknowledgements.
         """
         begin = np.maximum(self._schedule.start_ns[self._flow[places]], now_ns)
         later = np.maximum(send[places] - np.maximum(gap[places], 0.0), 0.0)
@@ -234,10 +236,11 @@ class Senders:
         )
 
     def _set_ends(self, last: _LastBytes, lengths: Floats) -> None:
-        """Set the ends of the flows whose last byte went out in the step before.
+        """Set the ends of the flows whose last byte was sent in the previous step.
 
-        It met the longer of the queues before and after that step; its sender learns of the arrival
-        when the acknowledgement is back. A fluid knows no packets: the ideal time is the least.
+        It met the longer of the queues before and after that step. Its sender learns of the arrival
+        when the acknowledgement is back. A fluid has no packets, so the ideal time is a lower
+        bound.
         """
         self._last_bytes = None
         wait_ns = np.maximum(last.wait_ns, self._network.wait_ns(lengths)[last.places])
@@ -249,7 +252,7 @@ class Senders:
             self._end_ns[flow] = max(round(end), int(self._schedule.start_ns[flow]) + ideal_ns)
 
     def _take_losses(self, lost: Floats, now_ns: float) -> None:
-        """Send again what was dropped: after a timeout if nothing else is on the way."""
+        """Retransmit what was dropped: after a timeout if nothing else is in flight."""
         network = self._network
         places = np.flatnonzero(lost > 0)
         flows = self._flow[places]

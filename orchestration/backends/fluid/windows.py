@@ -1,9 +1,9 @@
 """DCTCP's congestion windows as a fluid, all flows at once.
 
-The window law of DCTCP (Alizadeh et al., SIGCOMM 2010; the fluid form is in their "Analysis of
+The window law of DCTCP (Alizadeh et al., SIGCOMM 2010; its fluid form is in their "Analysis of
 DCTCP", SIGMETRICS 2011) with Linux' constants: initial window 10 segments, alpha starts at 1, g is
-1/16, never below 2 segments. Marks are fractions of a fluid, so what TCP does once in a round trip
-"if a mark was seen" is done here in proportion to the chance that one was.
+1/16, never below 2 segments. Marks are fractions of a fluid. What TCP does once in a round trip "if
+a mark was seen" happens here in proportion to the probability of a mark.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windows:
     def grow(self, flows: int) -> None:
         """Make room for more flows."""
         more = flows - len(self.window)
-        # A window of nobody must not divide by zero.
+        # An unused place's window must not be a zero divisor.
         self.window = np.pad(self.window, (0, more), constant_values=self._segment)
         self._threshold = np.pad(self._threshold, (0, more))
         self._alpha = np.pad(self._alpha, (0, more))
@@ -44,9 +44,9 @@ class Windows:
         self._alpha[flow] = 1.0
 
     def acknowledge(self, acked: Floats, limited: NDArray[np.bool_], marked: Floats | None) -> None:
-        """Take `acked` bytes, a share `marked` of which came back with an echo (None: no echoes).
+        """Process `acked` bytes, of which a share `marked` carried an echo (None: no echoes).
 
-        `limited`: the window is what holds the flow back, so it may grow.
+        `limited` says that the window is what holds the flow back, so it may grow.
         """
         window, segment = self.window, self._segment
         grown = np.where(window < self._threshold, acked, segment * acked / window)
@@ -56,7 +56,7 @@ class Windows:
             return
         trips = np.minimum(acked / window, 1.0)
         alpha = self._alpha + trips * ALPHA_GAIN * (marked - self._alpha)
-        # The chance of at least one mark in a window of independent packets.
+        # The probability of at least one mark in a window of independent packets.
         seen = -np.expm1(window / segment * np.log1p(-np.minimum(marked, 1 - 1e-12)))
         cut = 0.5 * alpha * seen * trips * window
         after = np.maximum(window + grown * limited * (1 - seen) - cut, self._floor)
@@ -70,7 +70,7 @@ class Windows:
         self._threshold[flows] = self.window[flows]
 
     def time_out(self, flows: NDArray[Any]) -> None:
-        """Start again from one segment: nothing was heard for a retransmission timeout."""
+        """Restart from one segment, after a retransmission timeout."""
         self._threshold[flows] = np.maximum(self.window[flows] / 2, self._floor)
         self.window[flows] = self._segment
 

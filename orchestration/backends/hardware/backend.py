@@ -52,7 +52,7 @@ from tuners.registry import create
 
 _ALWAYS = ("state", "deadman", "lease", "kernel")
 _HOST_SERVICES = ("sender", *_ALWAYS)
-# A trial whose controller slept, or lost devices that came back, is run again, this often.
+# Attempts at a trial whose controller slept, or whose devices were lost and came back.
 _ATTEMPTS = 3
 _PATIENCE_S = 600.0
 _RETRY_EVERY_S = 5.0
@@ -70,16 +70,16 @@ class HardwareBackend:
 
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
-        """Return what tuners can observe and turn, where each switch offers all that it may.
+        """Return the signals and knobs of a rack whose switches offer everything that they can.
 
-        Switches keep no flow tables. What a rack's own switches lack, `check` finds.
+        Switches keep no flow tables. `check` finds what a rack's own switches lack.
         """
         return Offer((*SIGNALS, *DERIVED), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
 
-        A tuner that decides by what a switch does not offer is refused too.
+        A tuner that needs a signal which a switch does not offer is refused too.
         """
         if jobs > 1:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
@@ -92,7 +92,7 @@ class HardwareBackend:
             check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
 
     def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
-        """Ask every switch what it offers these trials: sources of its numbers, what is missing.
+        """Ask every switch what it offers these trials: sources of its numbers, and what it lacks.
 
         Raises NotReadyError as `check` does.
         """
@@ -119,10 +119,10 @@ class HardwareBackend:
         progress: Progress,
         tuner: Tuner | None = None,
     ) -> TrialRecord:
-        """Run one trial; whatever happens, every device that can be reached is restored.
+        """Run one trial; in any case restore every device that can be reached.
 
-        A trial during which this machine slept, or devices were out of reach for a while, is run
-        again from its start: nothing of the first attempt is kept. Raises TrialError.
+        If this machine slept during the trial, or devices were unreachable for a while, the trial
+        is repeated from its start, and nothing of the first attempt is kept. Raises TrialError.
         """
         if trial.faults:
             raise TrialError(
@@ -209,7 +209,7 @@ class HardwareBackend:
         return replace(record, facts={**facts, **guard.facts(), "findings": findings})
 
     def _open(self, of_hosts: Sequence[str] = ()) -> Fleet:
-        """Start agents on all devices, hosts' with some services more.
+        """Start agents on all devices, with the services `of_hosts` added on hosts.
 
         Raises NotReadyError naming each device that cannot be used.
         """
@@ -235,7 +235,7 @@ class HardwareBackend:
         return AgentClient(rack.access[device], rack.known_hosts_file, services, self._secrets)
 
     def _await_devices(self, error: DeviceGone | ControllerSlept) -> None:
-        """Wait until what was lost answers again. Raises TrialError when patience ends."""
+        """Wait until the lost devices answer again. Raises TrialError when patience ends."""
         until_s = time.monotonic() + _PATIENCE_S
         lost = [error.device] if isinstance(error, DeviceGone) else list(self._rack.access)
         while lost:
@@ -253,7 +253,7 @@ class HardwareBackend:
 
 
 def holder_of(trial: TrialSpec) -> str:
-    """Return who holds a rack during a trial: the same for all trials of one run."""
+    """Return the name of a rack's holder during a trial, the same for all trials of a run."""
     return (
         f"{getpass.getuser()}@{socket.gethostname()} campaign {trial.campaign} pid {os.getppid()}"
     )
@@ -268,7 +268,7 @@ def services_of(rack: Rack, device: str) -> tuple[str, ...]:
 
 
 def make_switch(rack: Rack, device: str) -> Switch:
-    """Return a switch of the rack, by its platform."""
+    """Return a switch of the rack, of the class for its platform."""
     kind = SonicSwitch if rack.access[device].platform == "sonic" else LinuxSwitch
     return kind(rack, device)
 
@@ -306,7 +306,7 @@ def _facts(
 
 
 def distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
-    """Return a latency's distribution: how many, and quantiles in microseconds."""
+    """Return the distribution of latencies: the count, and quantiles in microseconds."""
     if not latencies_ns:
         return {"count": 0}
     us = np.array(latencies_ns) / 1e3
@@ -316,7 +316,7 @@ def distribution_us(latencies_ns: Sequence[int]) -> dict[str, float]:
 
 
 def _source_findings(switches: Sequence[Switch], trial: TrialSpec) -> list[dict[str, str]]:
-    """Say which numbers a switch lacks, or has less often than they are sampled."""
+    """Return findings on numbers that a switch lacks, or updates less often than sampled."""
     found = []
     for switch in switches:
         for text in switch.shortcomings(trial.sample_period_ns):

@@ -1,4 +1,4 @@
-"""Watches a rack's ports for a lost carrier: a trial with a flapping port measures the cable."""
+"""Watches a rack's ports for a lost carrier: with a flapping port, a trial measures the cable."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _REMEDY = "look at cable and optics, and at who shuts the port; `closloop invent
 class LinkWatch:
     """Compares the carriers of all linked ports before and after a trial.
 
-    Raises TrialError on leaving if one has changed. This replaces a DeviceError or TrialError,
-    which a flapping port has probably caused.
+    On leaving it raises TrialError if a carrier has changed. That error replaces a DeviceError or
+    TrialError, which a flapping port has probably caused.
     """
 
     def __init__(self, rack: Rack, fleet: Fleet) -> None:
@@ -41,14 +41,14 @@ class LinkWatch:
             self.finish()
 
     def start(self) -> None:
-        """Look at all ports. Raises TrialError, naming those that are down."""
+        """Read all ports' carriers. Raises TrialError, naming the ports that are down."""
         links = self._read()
         self._changes = {port: changes for port, (_, changes) in links.items()}
         down = [f"{self._words(port)} is down" for port, (up, _) in links.items() if not up]
         self._raise(down)
 
     def finish(self) -> None:
-        """Look again. Raises TrialError, naming ports that went down meanwhile."""
+        """Read them again. Raises TrialError, naming the ports that went down meanwhile."""
         said = []
         for port, (up, changes) in self._read().items():
             times = changes - self._changes[port]

@@ -1,7 +1,7 @@
-"""RoCE NICs from the controller: DCQCN parameters and counters.
+"""RoCE NICs seen from the controller: DCQCN parameters and counters.
 
-Parameters are validated before a NIC sees them. Counters of the NIC's hardware are 32 or 64 bits
-wide: `CounterSeries` turns readings into counts that never go back.
+Parameters are validated before they are sent to a NIC. The NIC's hardware counters are 32 or 64
+bits wide: `CounterSeries` turns readings into counts that never go back.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from orchestration.model.errors import InputError, Problem
 # mlx5's hw_counters come from its queue counters, which are 32 bits wide
 # (drivers/infiniband/hw/mlx5/counters.c); the ports' and ethtool's are 64.
 _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "port": 2**64, "ethtool": 2**64}
-# What the 32-bit sources also have that is wider: volume in bytes and packets.
+# These counters of the 32-bit sources are wider: volume in bytes and packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")
 _CAPABILITIES_TIMEOUT_S = 40.0
-# The agent's service, and what is counted during a trial.
+# The agent's service, and the sources that are read during a trial.
 SERVICE = "nic"
 _WATCHED = ("hw", "rdma", "ethtool")
 _MANY = 100_000
@@ -35,9 +35,9 @@ _MANY = 100_000
 class Capabilities:
     """What a NIC offers: `surfaces` (debugfs or sysfs) by DCQCN parameter.
 
-    `enabled` are the priorities that react to CNPs (`roce_rp`) and send them (`roce_np`), where the
-    driver says. `persistent` are mlxconfig's values, which apply after the next reset; empty if
-    mlxconfig cannot be asked, with the reason in `persistent_problem`.
+    `enabled` are the priorities that react to CNPs (`roce_rp`) and send them (`roce_np`), if the
+    driver tells. `persistent` are mlxconfig's values, which apply after the next reset; it is empty
+    if mlxconfig cannot be read, with the reason in `persistent_problem`.
     """
 
     pci: str
@@ -50,7 +50,7 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Written:
-    """A change of DCQCN parameters: what was read back, and what to write to undo it."""
+    """A change of DCQCN parameters: the values read back, and the values that undo it."""
 
     t_ns: int
     previous: Mapping[str, int]
@@ -68,7 +68,7 @@ class Reading:
 
 
 class Nic:
-    """One NIC of a host, through the host's agent, which needs the service `nic`."""
+    """One NIC of a host, reached through the host's agent, which needs the service `nic`."""
 
     def __init__(self, agent: AgentClient, access: Access, interface: str) -> None:
         self._agent = agent
@@ -137,7 +137,7 @@ class Nic:
 
 
 class CounterSeries:
-    """Counts since the first reading of a source: monotonic, over wraps of the counters.
+    """Counts since the first reading of a source: monotonic across wraps of the counters.
 
     A counter that goes back by less than half its width has been reset: it counts on from 0.
     """
@@ -148,7 +148,7 @@ class CounterSeries:
         self._total: dict[str, int] = {}
 
     def add(self, values: Mapping[str, int]) -> dict[str, int]:
-        """Take the next reading and return all counts; a counter that is new starts at 0."""
+        """Add the next reading and return all counts; a new counter starts at 0."""
         for name, value in values.items():
             before = self._last.get(name, value)
             wide = before >= 2**32 or _WIDE.fullmatch(name)
@@ -177,15 +177,15 @@ class NicWatch:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Read all NICs for the first time."""
+        """Take the first reading of all NICs."""
         self._read(self._first)
 
     def finish(self) -> None:
-        """Read all NICs for the last time."""
+        """Take the last reading of all NICs."""
         self._read(self._last)
 
     def facts(self) -> dict[str, Any]:
-        """Return what each NIC has counted, by source, without counters that stayed the same."""
+        """Return each NIC's counts by source, without counters that did not change."""
         found: dict[str, dict[str, dict[str, int]]] = {}
         for (nic, source), last in self._last.items():
             first = self._first.get((nic, source), {})
@@ -213,7 +213,7 @@ class NicWatch:
 
 
 def validate(values: Mapping[str, int], line_rate_bps: int = -1, where: str = "DCQCN") -> None:
-    """Raise InputError with every name and value that no NIC takes. A rate of -1 is unknown."""
+    """Raise InputError with every name and value that no NIC accepts. A rate of -1 is unknown."""
     problems = []
     for name, value in values.items():
         what, remedy = refusal(name, value, line_rate_bps // 10**6 if line_rate_bps > 0 else -1)
@@ -228,7 +228,7 @@ def validate(values: Mapping[str, int], line_rate_bps: int = -1, where: str = "D
 
 
 def parse_mlxconfig(text: str) -> dict[str, int]:
-    """Return the DCQCN parameters in what `mlxconfig -d DEVICE q` prints, of the first port.
+    """Return the DCQCN parameters of the first port in the output of `mlxconfig -d DEVICE q`.
 
     A line is a name, with _P1 or _P2, and a value: `50`, `0x10`, `True(1)`, `ECN(0)`.
     """
@@ -247,7 +247,7 @@ def parse_mlxconfig(text: str) -> dict[str, int]:
 
 
 def parse_rdma_statistic(text: str) -> dict[str, int]:
-    """Return the counters in what `rdma -j statistic show link` prints. Raises ValueError."""
+    """Return the counters in the output of `rdma -j statistic show link`. Raises ValueError."""
     rows = json.loads(text)
     if not isinstance(rows, list) or len(rows) > 1:
         raise ValueError("not the statistics of one link")

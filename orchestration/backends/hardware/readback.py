@@ -1,4 +1,4 @@
-"""Every change of thresholds against what the switch reported afterwards."""
+"""Compares every change of thresholds with what the switch reported afterwards."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from orchestration.model.records import Change, Floats
 
-# An ASIC's unit of thresholds is at most so coarse, and its pmax whole percent.
+# An ASIC rounds thresholds to units of at most this, and pmax to whole percent.
 _COARSEST_BYTES = 8192
 _HALF_A_PERCENT = 0.005
 # A kernel's max_P has 32 bits.
@@ -18,9 +18,9 @@ _SHOWN = 5
 
 
 class ReadBack:
-    """Counts changes that were read back as asked for, rounded by the ASIC, or otherwise.
+    """Counts changes that were read back as requested, rounded by the ASIC, or otherwise.
 
-    `labels` name the queues; `rounds` says which of them an ASIC has, that rounds.
+    `labels` name the queues; `rounds` says which of them belong to an ASIC that rounds.
     """
 
     def __init__(self, labels: Sequence[str], rounds: np.ndarray) -> None:
@@ -30,7 +30,7 @@ class ReadBack:
         self._wrong: list[str] = []
 
     def compare(self, asked: Change, found: Floats) -> None:
-        """Take a change of thresholds and what was read back: rows kmin, kmax, pmax."""
+        """Compare a change of thresholds with what was read back (rows kmin, kmax, pmax)."""
         kmin_off = found[0] - asked.kmin_bytes
         kmax_off = found[1] - asked.kmax_bytes
         pmax_off = np.abs(found[2] - asked.pmax)
@@ -51,11 +51,11 @@ class ReadBack:
             )
 
     def facts(self) -> dict[str, Any]:
-        """Return how many changes were read back how."""
+        """Return the number of changes that were read back equal, rounded and wrong."""
         return dict(self._counts)
 
     def findings(self) -> list[dict[str, str]]:
-        """Return what the stamp should say: a wrong threshold makes a trial invalid."""
+        """Return findings for the stamp: a wrong threshold makes a trial invalid."""
         return [
             {"code": "read-back-differs", "severity": "invalid", "text": text}
             for text in self._wrong

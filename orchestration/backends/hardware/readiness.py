@@ -1,4 +1,4 @@
-"""Is a rack ready for a testbed's trials? Every problem is found before anything is changed."""
+"""Checks that a rack is ready for a testbed's trials, before anything is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 12
 
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
-    """Raise NotReadyError where the rack is wired otherwise than the campaign's testbed."""
+    """Raise NotReadyError if the rack is wired differently from the campaign's testbed."""
     problems = []
     have, want = rack.testbed, testbed
     for name in sorted(set(want.device) - set(have.device)):
@@ -47,7 +47,7 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
 
 
 def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> None:
-    """Raise NotReadyError if a tuner observes what a switch does not offer.
+    """Raise NotReadyError if a tuner observes a signal that a switch does not offer.
 
     Call it after the first reading.
     """
@@ -99,7 +99,7 @@ def raise_unreachable(problems: Iterable[DeviceError]) -> None:
 
 
 def check_leases(answers: Mapping[str, Any]) -> None:
-    """Raise NotReadyError if somebody holds a device; `answers` are those to `lease.show`."""
+    """Raise NotReadyError if somebody holds a device. `answers` are the answers to `lease.show`."""
     held = [
         f"{device}: held by {printable(lease['holder'])} since {printable(lease['since'])}"
         for device, lease in answers.items()

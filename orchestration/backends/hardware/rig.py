@@ -1,7 +1,7 @@
-"""The rack under the loop: reads its queues, changes its thresholds, starts the traffic, over SSH.
+"""The rack that the loop drives over SSH: reads queues, changes thresholds, starts the traffic.
 
-The clock is the controller's. A device's times are brought to it by the offset measured before the
-start (`fleet.Clock`), which is at most half a round trip wrong.
+The clock is the controller's. A device's times are converted with the offset measured before the
+start (`fleet.Clock`), whose error is at most half a round trip.
 """
 
 from __future__ import annotations
@@ -34,57 +34,57 @@ from orchestration.model.records import (
 )
 from orchestration.model.signals import BY_KEY
 
-# Traffic starts so long after the order has gone out to all hosts.
+# Traffic starts this long after the order has gone out to all hosts.
 HEAD_START_NS = 100_000_000
-# Hosts' TCP counters are read this often, besides at the start and the end.
+# The period of reading hosts' TCP counters, which are also read at the start and the end.
 _HOSTS_EVERY_NS = 1_000_000_000
 _HOST_COUNTERS = 4
-# How long the last counters of switches that poll are waited for, and how often they are looked at.
+# How long to wait for the last counters of switches that poll, and how often to look for them.
 _LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
-# The signals that switches are read for; a switch that lacks one shows it as missing.
+# The signals that are read from switches; a signal that a switch lacks is recorded as missing.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 _CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
 class Guard(Protocol):
-    """Keeps the devices' dead-man's timers fed."""
+    """Feeds the devices' dead-man's timers."""
 
     def tick(self) -> None:
-        """Feed them if it is time. Raises if the trial must be given up."""
+        """Feed the timers if it is time. Raises if the trial must be given up."""
 
 
 class Corridor(Protocol):
     """Ends the trial when the fabric leaves its bounds."""
 
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
-        """Take a reading. Raises TrialError outside the corridor."""
+        """Check a reading. Raises TrialError outside the corridor."""
 
 
 class Limiter(Protocol):
-    """Holds changes back that come too soon after the queue's last one."""
+    """Holds back changes that come too soon after the queue's last one."""
 
     def submit(self, change: Change, now_ns: int) -> Change:
-        """Return what may be set now."""
+        """Return the changes that may be made now."""
 
     def due(self, now_ns: int) -> Change:
-        """Return what was held back and may be set now."""
+        """Return the changes that were held back and may be made now."""
 
 
 class Traffic(Protocol):
-    """What sends the trial's flows, on all hosts."""
+    """Sends the trial's flows, on all hosts."""
 
     def start(self, t0_ns: int) -> None:
-        """Have all begin at `t0_ns` of the controller's CLOCK_MONOTONIC."""
+        """Make all hosts start at `t0_ns` of the controller's CLOCK_MONOTONIC."""
 
     def all_done(self) -> bool:
-        """Say whether every flow has ended. Raises TrialError if a driver failed."""
+        """Return whether every flow has ended. Raises TrialError if a driver failed."""
 
     def records(self) -> FlowRecords:
-        """Return what became of the flows."""
+        """Return the outcome of the flows."""
 
 
 class HardwareRig:
-    """Rig protocol over a rack's agents. `switches` are in the order of the testbed's."""
+    """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class HardwareRig:
         self.read_back = ReadBack(self._labels, rounds)
 
     def start(self) -> None:
-        """Start the traffic; return at time 0."""
+        """Start the traffic, and return at time 0."""
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
         self._traffic.start(self._t0_ns)
         self._read_all("read")
@@ -138,7 +138,7 @@ class HardwareRig:
             self.events.append(Event(0, "warning", "the start was late: the orders took long"))
 
     def now_ns(self) -> int:
-        """Ns of the controller's clock since time 0."""
+        """Return ns of the controller's clock since time 0."""
         return time.monotonic_ns() - self._t0_ns
 
     def wait_until(self, t_ns: int) -> bool:
@@ -149,7 +149,7 @@ class HardwareRig:
         return not self._traffic.all_done()
 
     def observe(self) -> Observation:
-        """Read all queues: a request to each switch, then an answer of each."""
+        """Read all queues: send a request to each switch, then collect the answers."""
         begin_ns = self.now_ns()
         self._read_all("read")
         end_ns = self.now_ns()
@@ -179,14 +179,14 @@ class HardwareRig:
     def apply(self, action: Action) -> Applied:
         """Make the changes and return what the switches report afterwards.
 
-        Queues that are set to what they have are left alone. What may not change yet is held back,
-        and then the report says what is still there.
+        Queues that already have the wanted settings are skipped. A change that may not be made yet
+        is held back; the report then has the settings that are still in place.
         """
         changes = tuple(self._turn[change.knob](change) for change in action)
         return Applied(self.now_ns(), changes)
 
     def install(self, programs: Sequence[Program]) -> None:
-        """Refuse: no program of these devices is known here."""
+        """Refuse: these devices run no programs."""
         raise TrialError(f"the rack cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
@@ -200,11 +200,11 @@ class HardwareRig:
         return ECN.named(*(self._joined(name) for name in ECN.column_names))
 
     def flows_done(self) -> int:
-        """Not known before the end."""
+        """Return -1: not known before the end."""
         return -1
 
     def finish(self, observer: Observer) -> Outcome:
-        """Have the observer see what is still to come: polls of switches, hosts' last counters."""
+        """Pass the last numbers to the observer: polls of switches, hosts' last counters."""
         end_ns = self.now_ns()
         until_ns = end_ns + _LAST_POLLS_NS
         while True:
@@ -224,7 +224,7 @@ class HardwareRig:
         }
 
     def hosts(self) -> Samples:
-        """TCP counters of all hosts so far."""
+        """Return the TCP counters of all hosts so far."""
         shape = (len(self._host_times), len(self._hosts), _HOST_COUNTERS)
         values = np.array(self._host_rows, dtype=np.int64).reshape(shape)
         values -= values[:1]
@@ -232,7 +232,7 @@ class HardwareRig:
         return Samples.of("host", t_ns, *np.moveaxis(values, 2, 0))
 
     def _set(self, change: Change) -> None:
-        """Send what differs from what was asked for last, and take in what is there then."""
+        """Send settings that differ from those last requested; store what is in place then."""
         if not len(change.targets):
             return
         begin_ns = self.now_ns()
@@ -263,7 +263,7 @@ class HardwareRig:
         self._take(ask)
 
     def _take(self, requests: Mapping[int, Request]) -> None:
-        """Post requests to switches, then take in every answer. Raises the first DeviceError."""
+        """Send requests to switches, then process every answer. Raises the first DeviceError."""
         switches = {place: self._switches[place] for place in requests}
         asked = {switch.device: requests[place] for place, switch in switches.items()}
         answers = self._fleet.exchange(asked)

@@ -1,4 +1,4 @@
-"""Kernel settings that a trial asks of a rack's Linux devices: those of the emulation, and more."""
+"""Kernel settings of a rack's Linux devices during a trial: those of the emulation, and more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from orchestration.backends.linux import host_sysctls, switch_sysctls
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 
-# The next trial's flows have the same ports, whose connections must not linger till then.
+# The next trial's flows use the same ports, so old connections must not linger.
 _NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 
 
@@ -23,17 +23,17 @@ class Settings:
                 self._values[device.name] = switch_sysctls(trial.seed, number)
 
     def names(self) -> dict[str, list[str]]:
-        """Return which settings are written, by device: what a snapshot must hold."""
+        """Return the names of the written settings, by device: a snapshot must hold them."""
         return {device: sorted(values) for device, values in self._values.items()}
 
     def write(self, fleet: Fleet) -> dict[str, list[str]]:
-        """Write them; return the names that a device's kernel does not have, by device."""
+        """Write them; return the names that a device's kernel lacks, by device."""
         asked = {device: {"values": values} for device, values in self._values.items()}
         answers = fleet.ask("sysctl.write", asked)
         return {device: list(map(str, names)) for device, names in answers.items() if names}
 
     def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
-        """Return what to say of the trial where settings are absent."""
+        """Return findings on absent settings for the trial's stamp."""
         by_name: dict[str, list[str]] = {}
         for device, names in absent.items():
             for name in names:

@@ -1,4 +1,4 @@
-"""Surveys of a rack's devices, side by side; what they say is taken as data, strictly."""
+"""Surveys a rack's devices in parallel; their answers are strictly checked data."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Told = Callable[[str], None]
 def survey_rack(
     rack: Rack, secrets: Secrets | None = None, told: Told = lambda device: None
 ) -> dict[str, Survey | DeviceError]:
-    """Survey every device of a rack, and return what each said or why it did not.
+    """Survey every device of a rack; return each survey, or the error of the device.
 
-    `told` is called with each device's name when it is done with.
+    `told` is called with each device's name when that device is done.
     """
 
     def survey(access: Access) -> Survey:
@@ -56,7 +56,7 @@ def survey_device(
 
 
 def judge_rack(rack: Rack, found: Mapping[str, Survey | DeviceError]) -> list[Finding]:
-    """Return what is wrong with a rack, or unproven: devices that failed, then the others."""
+    """Return what is wrong or unproven about a rack: first devices that failed, then the others."""
     failed = [
         _failure(name, error) for name, error in found.items() if isinstance(error, DeviceError)
     ]
@@ -76,7 +76,7 @@ def _failure(device: str, error: DeviceError) -> Finding:
 
 
 def survey_of(device: str, facts: Any) -> Survey:
-    """Return a device's facts, checked. Raises DeviceError if they are not such facts."""
+    """Return a device's facts, checked. Raises DeviceError if they are malformed."""
     try:
         system = {key: _scalar(value) for key, value in _dict(facts["system"]).items()}
         clock = {f"clock_{key}": _int(value) for key, value in _dict(facts["clock"]).items()}
@@ -135,11 +135,11 @@ def _neighbours(lldp: Mapping[str, Any]) -> tuple[Neighbour, ...] | None:
 
 
 def neighbours_of_lldpctl(text: str) -> tuple[Neighbour, ...]:
-    """Return the neighbours in what `lldpctl -f json` prints. Raises ValueError or TypeError.
+    """Return the neighbours in the output of `lldpctl -f json`. Raises ValueError or TypeError.
 
-    lldpd 1.0 prints a list where there are several things of a kind, the thing itself where there
-    is one, nothing where there is none; a neighbour without a name has no level for it. Names are
-    printed as they were announced, even with characters that JSON does not allow in a string.
+    lldpd 1.0 prints a list for several things of a kind, the thing itself for one, and nothing for
+    none; a neighbour without a name lacks the level for it. Names are printed as they were
+    announced, even with characters that JSON does not allow in a string.
     """
     data = _dict(json.loads(text, strict=False))
     found = []

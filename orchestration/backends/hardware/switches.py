@@ -1,7 +1,7 @@
-"""A switch as the rig sees it: which requests read and set its queues, and what the answers mean.
+"""A switch as the rig sees it: the requests that read and set its queues, and their answers.
 
-One class a platform, over the operations of the agent's services. All arrays have an entry for each
-of the switch's queues, in the order of `Testbed.queues`.
+One class per platform, over the operations of the agent's services. All arrays have an entry for
+each of the switch's queues, in the order of `Testbed.queues`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _ROW = 8
 class SwitchReading:
     """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
 
-    `t_ns` is when each queue's numbers were true, on the device's clock. `paused_ns` is how long
-    pause frames have kept its port from sending in all, at most; None where no switch is paused.
-    `peak_bytes` are watermarks: no depths, but the most that waited within their last poll.
+    `t_ns` is when each queue's numbers were true, on the device's clock. `paused_ns` is the total
+    time that pause frames have kept the queue's port from sending, at most; None for switches
+    without pauses. `peak_bytes` are watermarks: not depths, but the maxima within the last poll's
+    period.
     """
 
     t_ns: Ints
@@ -50,11 +51,11 @@ class Switch(Protocol):
     """One switch of a rack."""
 
     device: str
-    rounds: bool  # thresholds, to the ASIC's units
+    rounds: bool  # whether the ASIC rounds thresholds
 
     @property
     def services(self) -> Sequence[str]:
-        """The agent's services that it needs."""
+        """The agent's services that this switch needs."""
 
     def open_request(self) -> Request:
         """Return the request that makes the queues known to the agent, and reads them."""
@@ -63,20 +64,20 @@ class Switch(Protocol):
         """Return the request that reads the queues."""
 
     def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
-        """Return the request that sets some queues (by their place here) and reads all."""
+        """Return the request that sets some queues (by their index here) and reads all."""
 
     def reading(self, answer: Any) -> SwitchReading:
         """Turn the answer to any of these requests into numbers. Raises DeviceError."""
 
     def sources(self) -> Mapping[str, str]:
-        """Say what each number is taken from, of those there are; call it after a reading."""
+        """Return the source of each number that the switch offers; call it after a reading."""
 
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
-        """Say what is missing, or older than it is sampled; call it after a reading."""
+        """Return what is missing, or updated less often than sampled; call it after a reading."""
 
 
 class LinuxSwitch:
-    """A switch whose queues are Linux' RED: every number is exact, and of the moment it is read."""
+    """A switch with Linux' RED queues: every number is exact and current when it is read."""
 
     services = ("redq",)
     rounds = False
@@ -128,14 +129,14 @@ class LinuxSwitch:
         )
 
     def sources(self) -> Mapping[str, str]:
-        """Everything comes from the queue itself."""
+        """Return the same source for all: the queue itself."""
         return dict.fromkeys(
             (*RED_SIGNALS, "thresholds"),
             "Linux RED, at the moment of reading",
         )
 
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
-        """Nothing is missing."""
+        """Return nothing: no number is missing."""
         return ()
 
 

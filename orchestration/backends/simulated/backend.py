@@ -1,4 +1,4 @@
-"""The simulated backend: one trial is one ns-3 program."""
+"""The simulated backend: each trial runs in an ns-3 program of its own."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class SimulatedBackend:
 
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
-        """Return what tuners can observe and turn."""
+        """Return the signals and knobs that tuners can use."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
-        """Compile the program if it is not yet; raise NotReadyError if that is not possible.
+        """Compile the program if necessary; raise NotReadyError if that is impossible.
 
-        Raises InputError for a testbed that does not fit in its addresses.
+        Raises InputError for a testbed that does not fit into the program's addresses.
         """
         check_supported(testbed)
         require_program()
@@ -50,7 +50,7 @@ class SimulatedBackend:
         progress: Progress,
         tuner: Tuner | None = None,
     ) -> TrialRecord:
-        """Run one trial; raise TrialError, with what ns-3 said, if it fails."""
+        """Run one trial; raise TrialError, with the output of ns-3, if it fails."""
         check_supported(testbed)
         program = require_program()
         tuner = tuner or registry.create(trial.tuner)
@@ -74,7 +74,7 @@ class SimulatedBackend:
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, int | str]:
-    """Return what the hosts' TCP was set to."""
+    """Return the settings of the hosts' TCP."""
     return {
         "congestion_control": trial.host.congestion_control,
         "min_rto_ns": trial.host.min_rto_ns,

@@ -1,4 +1,4 @@
-"""A trial as the arrays that the ns-3 program builds it from. Pure."""
+"""Encodes a trial as the arrays that the ns-3 program builds it from. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
 
-# As `ns3/traffic.h` numbers them.
+# Numbered as in `ns3/traffic.h`.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
-# Addresses hold one octet for the switch.
+# An address has one octet for the switch.
 MAX_ATTACHMENTS = 250
-# As the emulated hosts': the defaults of tcp_wmem and tcp_rmem.
+# As on emulated hosts: the defaults of tcp_wmem and tcp_rmem.
 SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
 
 
@@ -48,7 +48,7 @@ def build_arrays(
 ) -> list[Ints]:
     """Return the arrays of a BUILD request, in the order in which `ns3/fabric.h` reads them.
 
-    Raises TrialError for a congestion control that ns-3 has not, and for more flows than a host has
+    Raises TrialError for a congestion control that ns-3 lacks, and for more flows than a host has
     ports.
     """
     scalars = [
@@ -82,7 +82,7 @@ def build_arrays(
 
 
 def route_rows(testbed: Testbed, down_links: Collection[int]) -> Ints:
-    """Return every switch's next hops over the links that are up: switch, target, count, ports."""
+    """Return the next hops of every switch over links that are up: switch, target, count, ports."""
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     hops = next_hops(testbed, down_links)
     rows: list[int] = []
@@ -104,12 +104,12 @@ def _ints(values: list[int]) -> Ints:
 
 
 def hash_seed(seed: int, place: int) -> int:
-    """Return the seed of a switch's ECMP hash: the one that its emulated twin is given."""
+    """Return the seed of a switch's ECMP hash, the same as in the emulated fabric."""
     return int(switch_sysctls(seed, place)["net/ipv4/fib_multipath_hash_seed"])
 
 
 def _quanta(testbed: Testbed) -> list[int]:
-    """Return the bytes of each class's turn, the smallest a frame, as in the emulated fabric."""
+    """Return each class's quantum in bytes, the smallest one frame, as in the emulated fabric."""
     weights = [klass.weight for klass in testbed.classes]
     if not weights:
         return []

@@ -1,7 +1,7 @@
-"""The ns-3 program as a process: requests and answers over its pipes, its end whatever happens.
+"""The ns-3 program as a process: requests and answers over its pipes, and its end in any case.
 
-ns-3 ends its process at any error. So it has one of its own, and the first lines that it says
-become the trial's error.
+ns-3 ends its process at any error. So it runs in a process of its own, and the first lines of its
+output become the trial's error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestration.backends.simulated.program import Program
 from orchestration.model.errors import TrialError
 from orchestration.model.records import Ints
 
-# No answer for so long, though each asks for one sampling period at most: it hangs.
+# A request asks for at most one sampling period: without an answer for so long, the program hangs.
 SILENCE_S = 900.0
 _CONSOLE = "ns3.log"
 _CONSOLE_LINES = 40
@@ -28,7 +28,7 @@ _WORD = 8
 
 
 class Operation(IntEnum):
-    """What the program is asked for; `ns3/wire.h` has the same numbers."""
+    """The requests to the program; `ns3/wire.h` has the same numbers."""
 
     BUILD = 1
     RUN = 2
@@ -41,7 +41,7 @@ class Operation(IntEnum):
 
 
 class Simulation:
-    """A running program. Use as a context: it is gone afterwards. `folder` gets what it says."""
+    """A running program, as a context manager that ends it. `folder` gets its output."""
 
     def __init__(self, program: Program, folder: Path, silence_s: float = SILENCE_S) -> None:
         self._program = program
@@ -79,13 +79,13 @@ class Simulation:
 
     @property
     def pid(self) -> int:
-        """The program's process number."""
+        """The program's process id."""
         return self._process.pid
 
     def ask(self, operation: Operation, *arrays: ArrayLike) -> Ints:
-        """Return the answer to a request with these arrays of integers, shape (words,).
+        """Send a request with these arrays of integers; return the answer, shape (words,).
 
-        Raises TrialError, with what ns-3 said, if the program ends or hangs instead.
+        Raises TrialError, with the output of ns-3, if the program ends or hangs instead.
         """
         parts = [np.atleast_1d(np.asarray(array, dtype=np.int64)) for array in arrays]
         words = sum(1 + len(part) for part in parts)

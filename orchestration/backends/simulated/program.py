@@ -2,7 +2,7 @@
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
-The hash is of the source, of ns-3's version and place, and of how it is compiled.
+The hash covers the source, ns-3's version and location, and the compiler's options.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Program:
 
 
 def find_wheel() -> Wheel | None:
-    """Return the installed ns3 package, None without one. It is not imported."""
+    """Return the installed ns3 package, None without one. Does not import it."""
     try:
         found = metadata.distribution("ns3")
     except metadata.PackageNotFoundError:
@@ -58,7 +58,7 @@ def find_wheel() -> Wheel | None:
 
 
 def find_program() -> Program | None:
-    """Return the program if it is compiled, None if it is not, or ns-3 is not installed."""
+    """Return the program; None if it is not compiled, or ns-3 is not installed."""
     wheel = find_wheel()
     if wheel is None:
         return None
@@ -67,7 +67,7 @@ def find_program() -> Program | None:
 
 
 def require_program() -> Program:
-    """Return the program, compiled now if it was not yet (some seconds).
+    """Return the program; compile it first if necessary, which takes some seconds.
 
     Raises NotReadyError without ns-3, without a compiler, or if it does not compile.
     """
@@ -115,7 +115,7 @@ def _compile(wheel: Wheel, path: Path) -> None:
             "apt-get install g++",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two that compile at once do not see each other's half.
+    # Safe when two processes compile at the same time: each writes to its own temporary folder.
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=path.parent) as folder:
         partial = Path(folder) / PROGRAM
         done = subprocess.run(compile_argv(wheel, partial), capture_output=True, text=True)

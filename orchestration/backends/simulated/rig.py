@@ -1,4 +1,4 @@
-"""The ns-3 fabric as a rig: waiting lets its time pass, faults on the way included."""
+"""The ns-3 fabric as a rig: waiting advances its time, with the faults on the way."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from orchestration.model.records import (
 from orchestration.model.red_law import red_max_ps
 from orchestration.model.trial import TrialSpec
 
-# Hosts' TCP counters are kept at every tenth sample, as in the emulated fabric.
+# Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 
 
 class SimulatedRig:
-    """A `Rig` over a started program, in which it builds the trial's fabric. Use it once."""
+    """A `Rig` over a started program, in which it builds the fabric of one trial."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SimulatedRig:
         self._built_s = time.monotonic()
 
     def start(self) -> None:
-        """Let the clock begin: it reads 0 since all flows are connected."""
+        """Start the clock: its time 0 is when all flows are connected."""
         self._keep_hosts(self._read()[1])
 
     def now_ns(self) -> int:
@@ -89,7 +89,7 @@ class SimulatedRig:
         return self._now_ns
 
     def wait_until(self, t_ns: int) -> bool:
-        """Run ns-3 until `t_ns`, faults on the way included; False once every flow has ended."""
+        """Run ns-3 until `t_ns`, with the faults on the way; False once every flow has ended."""
         while self._steps and self._steps[0].t_ns <= t_ns:
             step = self._steps.pop(0)
             self._run(step.t_ns)
@@ -141,7 +141,7 @@ class SimulatedRig:
         raise TrialError(f"the simulated fabric cannot run {programs[0].kind!r}")
 
     def _set_thresholds(self, change: Change) -> Change:
-        """Set thresholds; what is as it should be is left alone."""
+        """Set thresholds, except those that already have the wanted values."""
         self._bounds.check(change)
         queues = change.targets
         columns = (change["kmin_bytes"], change["kmax_bytes"], red_max_ps(change["pmax"]))
@@ -161,7 +161,7 @@ class SimulatedRig:
         self._host_rows.append(counters)
 
     def finish(self, observer: Observer) -> Outcome:
-        """Return what became of the trial, with ns-3's count of events and of packet-hops."""
+        """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
         flows = FlowRecords(*words[:-2].reshape(-1, _FLOW_COLUMNS).T)

@@ -1,8 +1,8 @@
-"""Rows of SONiC's CONFIG_DB: read, brought to what is wanted, put back. Standard library only.
+"""Read, change and restore rows of SONiC's CONFIG_DB. Standard library only.
 
-Used by agents and by Ansible's module, so it imports nothing but the client. Every row
-is written whole in one go, so that the daemons which watch never read a half-changed one. What
-others refer to is written before and removed after them.
+Agents and the Ansible module use it, so it imports nothing but the Redis client. Each row is
+written in one step, so that the daemons never read a half-changed one. A row is written before the
+rows that refer to it, and removed after them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from .resp import CONFIG_DB, Redis, pairs
 
-# Referred to before referring. What is not listed comes last.
+# A table comes before the tables that refer to it. Tables not listed come last.
 ORDER = (
     "DSCP_TO_TC_MAP",
     "DOT1P_TO_TC_MAP",
@@ -31,7 +31,7 @@ ORDER = (
     "PFC_WD",
 )
 
-# Makes a row exactly what is given: new values first, so that it is never empty in between.
+# Sets a row to exactly the given fields: new values first, so that it is never empty in between.
 _REPLACE = """
 redis.call('HSET', KEYS[1], unpack(ARGV))
 local wanted = {}
@@ -60,10 +60,10 @@ def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, s
 
 
 def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
-    """Return what would be changed, one line a row: `+ QUEUE|Ethernet0|3`, `-` or `~`.
+    """Return the changes that would be made, one line per row: `+ QUEUE|Ethernet0|3`, `-` or `~`.
 
-    With `exact` the rows of these tables should be all there are, with no other fields; without,
-    other rows and fields are left as they are.
+    With `exact`, rows and fields that are not wanted count as changes; without it, they are left
+    as they are.
     """
     lines = []
     for table in sorted(wanted, key=place):
@@ -82,7 +82,7 @@ def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
 
 
 def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
-    """Make CONFIG_DB what is wanted and return what was changed, as `differences`.
+    """Write the wanted rows to CONFIG_DB; return the changes made, in the form of `differences`.
 
     Raises RedisError.
     """
@@ -102,6 +102,6 @@ def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
 
 
 def place(key: str) -> int:
-    """Return the place of a table, or of the table that a row is in, in the order of writing."""
+    """Return the position of a table (or of a row's table) in the order of writing."""
     table = key.partition("|")[0]
     return ORDER.index(table) if table in ORDER else len(ORDER)

@@ -1,11 +1,11 @@
-"""DCQCN's parameters on NVIDIA (mlx5) NICs: names, units, ranges, and where each surface has them.
+"""DCQCN parameters of NVIDIA (mlx5) NICs: names, units, ranges, and files per interface.
 
-A NIC offers them at up to three surfaces: debugfs (the upstream kernel), sysfs (MLNX_OFED and
-DOCA-OFED), and mlxconfig, whose values count from the next reset on and are only read here. The
-names used in this project are sysfs', which are mlxconfig's in lower case.
+A NIC offers them through up to three interfaces: debugfs (the upstream kernel), sysfs (MLNX_OFED
+and DOCA-OFED), and mlxconfig. Values of mlxconfig take effect at the next reset and are only read
+here. This project uses the names of sysfs, which are those of mlxconfig in lower case.
 
 Ranges: NVIDIA's "DCQCN CC Parameters" and mlxconfig's help; where neither has one, the width of the
-register (linux/mlx5/mlx5_ifc.h). Defaults differ by firmware: read, never assumed.
+register (linux/mlx5/mlx5_ifc.h). Defaults differ between firmware versions, so they are read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _U32 = 2**32 - 1
 
 
 class Parameter(NamedTuple):
-    """One parameter. With `is_rate`, nothing above the line rate makes sense.
+    """One parameter. With `is_rate`, values above the line rate make no sense.
 
-    `debugfs` and `sysfs` are file names, sysfs' below `ecn/`; "" where a surface has no such file.
+    `debugfs` and `sysfs` are file names, the latter below `ecn/`; "" where there is no such file.
     """
 
     name: str
@@ -33,14 +33,14 @@ class Parameter(NamedTuple):
 
 
 def _rp(name: str, unit: str, least: int, most: int, is_rate: bool = False) -> Parameter:
-    """Return a reaction point's parameter: debugfs calls it rp_*, without sysfs' rpg_."""
+    """Return a parameter of the reaction point: `rpg_*` in sysfs, `rp_*` in debugfs."""
     short = name.removeprefix("rpg_").replace("_after_time_inc", "_ati")
     return Parameter(
         name, unit, least, most, f"rp_{short}", f"roce_rp/{name}", name.upper(), is_rate
     )
 
 
-# Written in this order: cnp_prio_mode after cnp_802p_prio, since writing that clears it.
+# Order of writing. cnp_prio_mode follows cnp_802p_prio because writing the latter clears it.
 PARAMETERS = (
     _rp("clamp_tgt_rate", "0 or 1", 0, 1),
     _rp("clamp_tgt_rate_after_time_inc", "0 or 1", 0, 1),
@@ -54,7 +54,7 @@ PARAMETERS = (
     _rp("rpg_min_dec_fac", "%", 1, 100),
     _rp("rpg_min_rate", "Mbps", 1, _U32, True),
     _rp("rate_to_set_on_first_cnp", "Mbps, 0 is line rate", 0, _U32, True),
-    # The weight of the old alpha: 1019 is the DCQCN paper's g of 5/1024.
+    # weight of the old alpha: 1019 is the DCQCN paper's g of 5/1024
     _rp("dce_tcp_g", "/1024", 0, 1023),
     _rp("dce_tcp_rtt", "us", 1, 131_071),
     _rp("rate_reduce_monitor_period", "us", 1, _U32),
@@ -78,22 +78,22 @@ BY_NAME = {parameter.name: parameter for parameter in PARAMETERS}
 
 
 def places(parameter: Parameter, debugfs: str, ecn: str) -> list[tuple[str, str]]:
-    """Return where a parameter may be, the preferred place first: surface, and file.
+    """Return the possible places of a parameter as (interface, file), the preferred one first.
 
-    `debugfs` is the NIC's folder cc_params there, `ecn` its folder of that name in sysfs.
+    `debugfs` is the NIC's folder `cc_params` in debugfs, `ecn` its folder `ecn` in sysfs.
     """
     found = [("debugfs", os.path.join(debugfs, parameter.debugfs))]
     if parameter.sysfs:
         side, name = parameter.sysfs.split("/")
-        # releases differ in whether there is a level `params`
+        # some releases have a folder `params` in between
         found += [("sysfs", os.path.join(ecn, side, *level, name)) for level in ((), ("params",))]
     return found
 
 
 def refusal(name: str, value: object, line_rate_mbps: int = -1) -> tuple[str, str]:
-    """Return what is wrong with a value and what to do, or two empty texts.
+    """Return what is wrong with a value and the remedy, or two empty strings.
 
-    `line_rate_mbps` of -1 is unknown.
+    A `line_rate_mbps` of -1 means unknown.
     """
     parameter = BY_NAME.get(name)
     if parameter is None:

@@ -1,20 +1,20 @@
 """The dead-man's timer: a device restores itself when its controller has been silent too long.
 
-    deadman.arm       {holder, after_s, snapshot, note}  refused while one is armed; what fired
-                                      earlier
+    deadman.arm       {holder, after_s, snapshot, note}  the record of an earlier restore, or null;
+                                      refused while a timer is armed
     deadman.feed      {holder}        seconds left
-    deadman.register  {holder, pgid}  a process group to kill when it fires
+    deadman.register  {holder, pgid}  add a process group to kill when the timer fires
     deadman.fire      {why}           restore now; the record, as below
-    deadman.disarm    {holder}        end it without restoring; whether it was armed
-    deadman.status                    {"armed": null or what is armed, "fired": null or the record}
-    deadman.clear                     forget the record
+    deadman.disarm    {holder}        end the timer without restoring; whether it was armed
+    deadman.status                    {"armed": null or the timer, "fired": null or the record}
+    deadman.clear                     remove the record
 
-The timer is a process of its own, which neither the agent's end nor the SSH session's ends. It
-counts CLOCK_BOOTTIME, so a device that was suspended counts too, and takes orders from the same
-user and from root at an abstract Unix socket. When it fires, it ends the agents that armed or fed
-it, so that nothing they are still sent is applied, kills the groups registered, restores the
-snapshot and writes a record: {"holder", "note", "why", "fired_at", "changed", "differences",
-"error"}, in deadman.json in `lease.runtime_folder()`. The holder's lease ends with it.
+The timer is a process of its own that outlives the agent and the SSH session. It counts
+CLOCK_BOOTTIME, which includes time suspended. It takes orders at an abstract Unix socket, from the
+same user and from root. When it fires, it first ends the agents that armed or fed it, so that they
+apply no further requests. It then kills the registered groups, restores the snapshot, ends the
+holder's lease and writes a record to deadman.json in `lease.runtime_folder()`:
+{"holder", "note", "why", "fired_at", "changed", "differences", "error"}.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from orchestration.device.agent.state import restore
 
 Restore = Callable[[dict[str, Any]], dict[str, Any]]
 
-# An order to fire is answered when the device is restored.
+# Long, because an order to fire is answered only after the device is restored.
 _ANSWER_TIMEOUT_S = 60.0
 _READ_BYTES = 1 << 16
 
 
 class DeadMan:
-    """The agent's end of the timer. `restore` is what the timer does to the snapshot."""
+    """The agent's side of the timer. The timer calls `restore` with the snapshot when it fires."""
 
     def __init__(self, folder: Path, restore: Restore) -> None:
         self._folder = folder
@@ -62,7 +62,7 @@ class DeadMan:
         self._decoder = Decoder()
 
     def arm(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Start the timer. Return the record of one that fired earlier, which this removes."""
+        """Start the timer. Return and remove the record of one that fired earlier."""
         after_s = float(request["after_s"])
         if not 0 < after_s < float("inf"):
             raise OperationError(
@@ -84,15 +84,15 @@ class DeadMan:
         return earlier
 
     def feed(self, request: dict[str, Any]) -> float:
-        """Start its time anew."""
+        """Restart the countdown; return the seconds left."""
         return float(self._ask("feed", holder=request["holder"])["left_s"])
 
     def register(self, request: dict[str, Any]) -> None:
-        """Have it kill a process group when it fires."""
+        """Register a process group to kill when the timer fires."""
         self._ask("register", holder=request["holder"], pgid=int(request["pgid"]))
 
     def fire(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Have it restore the device now. One that has just fired by itself is as good."""
+        """Restore the device now; return the record, also if the timer has just fired by itself."""
         record = self._try("fire", why=str(request.get("why", "told to"))) or self._record()
         self._forget()
         if record is None:
@@ -100,18 +100,18 @@ class DeadMan:
         return record
 
     def disarm(self, request: dict[str, Any]) -> bool:
-        """End it. Not being armed is no error: it may have fired, which its record says."""
+        """End the timer. No error if none is armed: it may have fired, and then has a record."""
         answer = self._try("disarm", holder=request["holder"])
         self._forget()
         return answer is not None
 
     def status(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return what is armed, and what fired."""
+        """Return the armed timer and the record of the last one that fired."""
         armed = self._try("status")
         return {"armed": armed, "fired": self._record()}
 
     def clear(self, _: dict[str, Any]) -> None:
-        """Forget what fired."""
+        """Remove the record of the timer that fired."""
         process.clear(self._folder)
 
     def _record(self) -> dict[str, Any] | None:
@@ -176,12 +176,12 @@ class DeadMan:
         )
 
     def _try(self, order: str, **arguments: Any) -> dict[str, Any] | None:
-        """Give an order and return the answer; None if no timer is there. Raises OperationError."""
+        """Give an order and return the answer; None if no timer runs. Raises OperationError."""
         for _ in range(2):
             link = self._connect()
             if link is None:
                 return None
-            # a connection that stood since before the last timer ended is made anew
+            # a connection to an earlier timer is stale: connect once more
             with suppress(OSError, FrameError, EOFError):
                 link.sendall(encode({"order": order, **arguments}))
                 answer = self._answer(link)
@@ -201,8 +201,8 @@ class DeadMan:
 
 
 def address(folder: Path) -> str:
-    """Return the abstract name of the timer's socket: one for each user (and folder)."""
-    # a path may be longer than a socket's name
+    """Return the abstract name of the timer's socket: one per user and folder."""
+    # hashed, because a path may be longer than a socket's name
     place = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
     return f"\0closloop-deadman:{os.geteuid()}:{place}"
 

@@ -1,4 +1,4 @@
-"""The dead-man's timer's process: waits for words from its controller, or restores the device."""
+"""The process of the dead-man's timer: it restores the device if its controller falls silent."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _NAME = b"clos-deadman"
 _PR_SET_NAME = 15
 _LEAST_WANTED = b"-1000"  # to the kernel's out-of-memory killer
 
-# The longest sleep: select counts CLOCK_MONOTONIC, which stands still in a suspended device.
+# The longest sleep: select uses CLOCK_MONOTONIC, which stops while the device is suspended.
 _NAP_S = 1.0
-# A device that cannot be restored at once (a link that flaps, Redis restarting) is tried again.
+# Restoring is retried: a link may flap, or Redis may be restarting.
 _TRIES, _TRY_EVERY_S = 15, 1.0
 _AGENT_END_S = 2.0
 _READ_BYTES = 1 << 16
 
 
 class Armed(NamedTuple):
-    """What is armed."""
+    """The settings of an armed timer."""
 
     holder: str
     note: str
@@ -49,23 +49,23 @@ class Armed(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a Unix socket (SO_PEERCRED)."""
+    """The process at the other end of a Unix socket (SO_PEERCRED)."""
 
     pid: int
     uid: int
 
 
 class Process(NamedTuple):
-    """A process, told from a later one of the same number by when it started."""
+    """A process. Its start time tells it from a later process with the same id."""
 
     pid: int
     started: str
 
     @classmethod
     def of(cls, pid: int) -> Process:
-        """Return a process as it is now; `started` is empty if there is none."""
+        """Return the process with this id; `started` is empty if there is none."""
         try:
-            # after the name, which may hold anything: the state, and as field 22 the start time
+            # the name may contain anything, so fields are counted after it; field 22 is the start
             fields = (
                 Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
             )
@@ -75,18 +75,18 @@ class Process(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether it is still that process."""
+        """Whether this process is still running."""
         return bool(self.started) and Process.of(self.pid) == self
 
 
 def peer(link: socket.socket) -> Peer:
-    """Return who is at the other end."""
+    """Return the process at the other end."""
     pid, uid, _ = struct.unpack("=iII", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Peer(pid, uid)
 
 
 def clear(folder: Path) -> None:
-    """Remove the record of what fired."""
+    """Remove the record of a timer that fired."""
     with locked(folder):
         (folder / RECORD).unlink(missing_ok=True)
 
@@ -113,8 +113,8 @@ def start(
 
 
 def _detach(listener: socket.socket) -> None:
-    """Let go of everything that the agent has: its session, files, signals and memory."""
-    # objects of the agent that hold closed files must not be collected: others have their numbers
+    """Give up the agent's working folder, open files and signal handlers."""
+    # collecting the agent's file objects would close descriptors that are in use again by then
     gc.disable()
     os.chdir("/")
     os.umask(0o077)
@@ -160,7 +160,7 @@ class _Watch:
         self._fed()
 
     def run(self) -> None:
-        """Wait; fire in time. Returns when it is disarmed or has fired."""
+        """Take orders until the timer is disarmed or has fired."""
         signal.signal(signal.SIGTERM, self._end)
         try:
             self._wait()
@@ -196,7 +196,7 @@ class _Watch:
     def _accept(self) -> None:
         try:
             link, _ = self._listener.accept()
-        except OSError:  # gone again
+        except OSError:  # the client has closed already
             return
         who = peer(link)
         if who.uid not in (0, os.geteuid()):
@@ -238,7 +238,7 @@ class _Watch:
         elif what == "register":
             self._groups.append(Process.of(int(order["pgid"])))
         elif what == "disarm":
-            # the name is free before the answer is out, so that it can be armed again at once
+            # the address is freed before the answer, so that a timer can be armed again at once
             self._stop()
         return self._status()
 
@@ -285,13 +285,13 @@ class _Watch:
 
 
 def end_processes(agents: set[Process], groups: list[Process]) -> None:
-    """End agents, which may clean up for a moment, and kill process groups."""
+    """End agents, with a moment to clean up, and kill process groups."""
     for agent in agents:
         if agent.lives:
             _signal(os.kill, agent.pid, signal.SIGTERM)
     for leader in groups:
         now = Process.of(leader.pid)
-        # a group outlives its leader, whose number then stays taken
+        # a group may outlive its leader; the kernel does not reuse the id until the group is empty
         if leader.pid > 1 and now.started in ("", leader.started):
             _signal(os.killpg, leader.pid, signal.SIGKILL)
     until = time.monotonic() + _AGENT_END_S

@@ -1,12 +1,12 @@
-"""The device's kernel: settings to write; TCP counters, offloads and carriers to read.
+"""Write a device's sysctls; read its TCP counters, offloads and carriers.
 
     sysctl.write     {values: {name: text}} -> names that this kernel does not have
     tcp.counters     -> segments sent again, timeouts, segments out of order, bytes sent
-    offloads.read    {interfaces} -> which segmentation offloads are on, as `interface name`
-    links.read       {interfaces} -> {name: [carrier: 1 or 0, changes of it since boot]}
+    offloads.read    {interfaces} -> segmentation offloads that are on, each as `interface name`
+    links.read       {interfaces} -> {name: [carrier: 1 or 0, carrier changes since boot]}
 
-A missing interface has no carrier, and -1 changes. A sysctl's name is its path below /proc/sys.
-Only names below `net/` are written.
+A missing interface has carrier 0 and -1 changes. The name of a sysctl is its path below /proc/sys;
+only names below `net/` are written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NET = "/sys/class/net"
 
 
 def write_sysctls(request: dict[str, Any]) -> list[str]:
-    """Write settings; return the names that are not there."""
+    """Write sysctls; return the names that this kernel does not have."""
     missing = []
     for name, value in request["values"].items():
         if not name.startswith("net/") or ".." in name:
@@ -49,7 +49,7 @@ def write_sysctls(request: dict[str, Any]) -> list[str]:
 
 
 def tcp_counters(_: dict[str, Any]) -> list[int]:
-    """Return the host's TCP counters, in the order of the module's text."""
+    """Return the TCP counters: retransmits, timeouts, out-of-order segments, bytes sent."""
     texts: dict[str, list[list[str]]] = {}
     values = []
     for path, table, name in _COUNTERS:
@@ -86,7 +86,7 @@ def read_links(request: dict[str, Any], net: str = NET) -> dict[str, list[int]]:
 
 
 def _link(folder: str) -> list[int]:
-    # a port that is shut has no carrier to read: EINVAL
+    # reading the carrier of a port that is shut fails with EINVAL
     return [max(0, _number(folder, "carrier")), _number(folder, "carrier_changes")]
 
 

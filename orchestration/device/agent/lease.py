@@ -1,13 +1,13 @@
 """The lease on a device: one campaign at a time may change it.
 
-    lease.take   {holder, ttl_s}   refused while somebody else's lease lives
-    lease.renew  {holder, ttl_s}   refused if somebody else has taken it meanwhile
-    lease.drop   {holder}          whether it was held; refused if it is somebody else's
-    lease.show                     the lease that lives, or null
+    lease.take   {holder, ttl_s}   refused while another holder's lease is valid
+    lease.renew  {holder, ttl_s}   refused if another holder has taken it meanwhile
+    lease.drop   {holder}          whether it was held; refused if another holder has it
+    lease.show                     the valid lease, or null
 
-A lease is {"holder", "since" (time of day, UTC), "left_s"}. It ends by itself when it is not
-renewed for `ttl_s` seconds of CLOCK_BOOTTIME, time asleep included, and with a reboot. It stands in
-lease.json in `runtime_folder()`; nothing is left there once it is dropped.
+A lease is {"holder", "since" (time of day, UTC), "left_s"}. It expires when it is not renewed for
+`ttl_s` seconds of CLOCK_BOOTTIME, which includes time suspended, and at a reboot. It is stored in
+lease.json in `runtime_folder()` and removed when it is dropped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOLDER_CHARACTERS = 500
 
 
 def boottime_ns() -> int:
-    """Return CLOCK_BOOTTIME: it counts on while the machine is suspended."""
+    """Return CLOCK_BOOTTIME in ns, which includes time suspended."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -39,7 +39,7 @@ def time_of_day() -> str:
 
 
 def runtime_folder() -> Path:
-    """Return where a lease and a dead-man's record stand: in memory, gone with a reboot."""
+    """Return the folder of the lease and the dead-man's record: in memory, lost at a reboot."""
     uid = os.geteuid()
     if uid == 0:
         return Path("/run/closloop")
@@ -49,9 +49,9 @@ def runtime_folder() -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder for oneself: made if it is not there, removed if nothing is left in it.
+    """Hold the folder's lock. Creates the folder; removes it afterwards if it is empty.
 
-    Raises OperationError if it belongs to somebody else.
+    Raises OperationError if the folder belongs to another user.
     """
     handle = _lock(folder)
     try:
@@ -77,7 +77,7 @@ def _lock(folder: Path) -> int:
                 raise OperationError(
                     f"{folder} belongs to user {mine.st_uid}", "find out who made it; remove it"
                 )
-            # whoever held it before may have removed it
+            # the previous holder may have removed the folder
             with suppress(FileNotFoundError):
                 if os.stat(folder).st_ino == mine.st_ino:
                     return handle
@@ -88,12 +88,12 @@ def _lock(folder: Path) -> int:
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Replace a small JSON file at once, readable by its owner only."""
+    """Replace a small JSON file atomically; only its owner can read it."""
     write_whole(path, json.dumps(record), 0o600)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what `write_record` wrote; None if there is nothing, or nothing that makes sense."""
+    """Return what `write_record` wrote; None if the file is missing or unreadable."""
     try:
         record = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError, ValueError):
@@ -102,7 +102,7 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def drop_lease(folder: Path, holder: str) -> None:
-    """Remove the lease of a holder, whatever is left of its time."""
+    """Remove a holder's lease, expired or not."""
     with locked(folder):
         record = read_record(folder / _FILE)
         if record is not None and record.get("holder") == holder:
@@ -110,7 +110,7 @@ def drop_lease(folder: Path, holder: str) -> None:
 
 
 class Leases:
-    """The lease of one device. `boot_id` tells one boot from another."""
+    """The lease of one device. `boot_id` identifies the current boot."""
 
     def __init__(self, folder: Path, boot_id: str) -> None:
         self._folder = folder
@@ -118,7 +118,7 @@ class Leases:
         self._boot_id = boot_id
 
     def take(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take the lease, or take it again."""
+        """Take the lease. The holder may take it again."""
         holder = _holder(request)
         with locked(self._folder):
             record = self._living()
@@ -128,7 +128,7 @@ class Leases:
             return self._write(holder, since, request)
 
     def renew(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Make one's lease last; one that has run out is renewed if nobody took it."""
+        """Extend the lease. An expired one is renewed if nobody has taken it."""
         holder = _holder(request)
         with locked(self._folder):
             record = read_record(self._path)
@@ -153,7 +153,7 @@ class Leases:
             return held
 
     def show(self, _: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the lease that lives."""
+        """Return the valid lease, or None."""
         record = self._living()
         return None if record is None else _public(record)
 

@@ -4,8 +4,8 @@ A frame is four bytes of length, then JSON. A request is `{"id": n, "op": name, 
 `{"id": n, "ok": result}` or `{"id": n, "error": what, "remedy": what to do}`. Events,
 `{"event": name, ...}`, come unasked.
 
-A service is a module with `operations(agent)`, which returns its operations by name: functions of
-the request, whose result is JSON-ready, or None. They raise `OperationError`.
+A service is a module with a function `operations(agent)` that returns its operations by name. An
+operation takes the request and returns JSON-ready data or None. It may raise `OperationError`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import Any
 Operation = Callable[[dict[str, Any]], Any]
 _READ_BYTES = 1 << 20
 VERSION = 1
-# More than any answer needs; a length beyond it is no frame but somebody's banner.
+# More than any answer needs. A greater length means text, such as a login banner, and no frame.
 MAX_FRAME_BYTES = 256 << 20
 
 
 class OperationError(Exception):
-    """An operation cannot be done: what is wrong, and what to do about it."""
+    """An operation that cannot be done, with its remedy."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -42,7 +42,7 @@ class OperationError(Exception):
 
 
 class FrameError(ValueError):
-    """The stream carries something that is no frame; `start` is how it begins."""
+    """The stream carries something other than frames; `start` is its first bytes."""
 
     def __init__(self, start: bytes) -> None:
         super().__init__(f"no frame: {start!r}")
@@ -56,13 +56,13 @@ def encode(message: dict[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Turns a stream's pieces into messages."""
+    """Decodes messages from the pieces of a stream."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        """Take the next piece; return the messages that are complete. Raises FrameError."""
+        """Add the next piece; return the messages now complete. Raises FrameError."""
         pending = self._pending
         pending += piece
         messages = []
@@ -86,7 +86,7 @@ class Decoder:
 
 
 class Agent:
-    """What services get to work with. It ends with its standard input, and everything with it."""
+    """The event loop that services use. It ends at the end of its standard input."""
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
@@ -110,7 +110,7 @@ class Agent:
             data = data[os.write(self._sink, data) :]
 
     def watch(self, fd: int, ready: Callable[[], None]) -> None:
-        """Call `ready` whenever `fd` can be read, until `forget`."""
+        """Call `ready` whenever `fd` is readable, until `forget`."""
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
     def forget(self, fd: int) -> None:
@@ -118,22 +118,22 @@ class Agent:
         self._selector.unregister(fd)
 
     def at(self, monotonic_ns: int, do: Callable[[], None]) -> None:
-        """Call `do` once, at that time of CLOCK_MONOTONIC."""
+        """Call `do` once, at the given CLOCK_MONOTONIC time."""
         self._numbers += 1
         heappush(self._timers, (monotonic_ns, self._numbers, do))
 
     def at_end(self, do: Callable[[], None]) -> None:
-        """Call `do` when the agent ends, however that comes about (but SIGKILL)."""
+        """Call `do` when the agent ends for any reason but SIGKILL."""
         self._ends.append(do)
 
     def stop(self) -> None:
-        """End after what is being done."""
+        """End after the current request."""
         self._running = False
 
     def run(self) -> None:
         """Serve until the controller closes the stream."""
         self.watch(self._source, self._receive)
-        # What the starter has read ahead would be lost: nothing may be sent before this.
+        # The controller sends nothing before this: the starter's read-ahead would swallow it.
         self.send({"event": "ready"})
         try:
             while self._running:
@@ -196,7 +196,7 @@ def _clock(_: dict[str, Any]) -> dict[str, int]:
 
 
 def main() -> None:
-    """Serve on standard input and output; anything printed goes to standard error."""
+    """Serve on standard input and output; `print` goes to standard error."""
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

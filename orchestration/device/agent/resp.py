@@ -1,8 +1,7 @@
 """A Redis client: pipelined commands over a Unix socket, and keyspace events.
 
-Used by agents on SONiC switches, by the virtual rack's bridge and by Ansible's module, so it is
-standard library only and imports nothing of this project. A command names its database: SONiC keeps
-each of its own in one of Redis'.
+Agents on SONiC switches, the virtual rack's bridge and the Ansible module use it, so it imports
+only the standard library. Each command names its Redis database by number.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from typing import Any, Union
 APPL_DB, ASIC_DB, COUNTERS_DB, CONFIG_DB, FLEX_COUNTER_DB, STATE_DB = 0, 1, 2, 4, 5, 6
 SOCKET = "/var/run/redis/redis.sock"
 
-# How long a Redis that restarts may stay away.
+# How long a restart of Redis may take.
 PATIENCE_S = 5.0
-# A Redis that takes a connection and then says nothing this long counts as gone.
+# Redis counts as gone if it accepts a connection but does not answer for this long.
 ANSWER_TIMEOUT_S = 10.0
 _RETRY_S = 0.05
 _READ_BYTES = 1 << 18
@@ -30,7 +29,7 @@ Command = tuple[int, Sequence[Word]]
 
 
 class RedisError(Exception):
-    """Redis refuses a command, or is not there: what is wrong, and what to do about it."""
+    """Redis refuses a command or cannot be reached; with the remedy."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -38,12 +37,12 @@ class RedisError(Exception):
         self.remedy = remedy
 
 
-class RedisGone(RedisError):  # noqa: N818 (names what is so)
+class RedisGone(RedisError):  # noqa: N818 (names a state)
     """Redis cannot be reached, or has not come back."""
 
 
 class _Closed(Exception):  # noqa: N818
-    """The connection has ended, or Redis still loads its data."""
+    """The connection has ended, or Redis is still loading its data."""
 
 
 class _Refusal(str):
@@ -51,10 +50,10 @@ class _Refusal(str):
 
 
 class Redis:
-    """One connection, made when it is needed and made again when Redis has restarted.
+    """One connection, opened on first use and reopened after Redis has restarted.
 
-    Commands are sent again after a restart: use such as may be repeated. `restarts` counts how
-    often the connection was made anew.
+    Commands are sent again after a restart, so they must be safe to repeat. `restarts` counts the
+    reconnections.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Redis:
         stream.send(bytes(request))
         replies = [stream.reply() for _ in range(len(commands) + len(extra))]
         for reply in replies:
-            # while it reads its file after a restart
+            # Redis is still reading its data after a restart
             if isinstance(reply, _Refusal) and reply.startswith("LOADING"):
                 raise _Closed(str(reply))
         for place in reversed(extra):
@@ -150,18 +149,18 @@ class Redis:
         )
 
     def close(self) -> None:
-        """Close the connection; the next command makes a new one."""
+        """Close the connection; the next command opens a new one."""
         if self._stream is not None:
             self._stream.close()
         self._stream = None
 
 
 class Events:
-    """Keyspace events of one database: which keys were written or removed.
+    """Keyspace events of one database: the keys that were written or removed.
 
     Redis must run with notify-keyspace-events AKE, as SONiC's does. Wait for `fileno` to be
-    readable, then `take`. A lost connection raises RedisGone: make a new one and look at everything
-    again, since events were missed.
+    readable, then call `take`. A lost connection raises RedisGone; events may then have been
+    missed, so subscribe again and read all keys.
     """
 
     def __init__(self, path: str, db: int, pattern: str = "*") -> None:
@@ -178,7 +177,7 @@ class Events:
         return self._stream.fileno()
 
     def take(self) -> list[str]:
-        """Return the keys of the events that are there, each once, in order; waits for none."""
+        """Return the keys of all events received, each once and in order. Does not wait."""
         try:
             self._stream.fill()
             keys = [
@@ -238,7 +237,7 @@ class _Stream:
             return value
 
     def ready(self) -> Iterator[Any]:
-        """Yield the replies that have arrived whole."""
+        """Yield the replies that have arrived completely."""
         while True:
             start = self._at
             try:
@@ -255,7 +254,7 @@ class _Stream:
             self._at = 0
 
     def _parse(self) -> Any:
-        """Take one reply from what has arrived; IndexError if it is not there yet."""
+        """Take one reply from the received bytes. Raises IndexError if it is incomplete."""
         end = self._pending.find(_CRLF, self._at)
         if end < 0:
             raise IndexError
@@ -286,7 +285,7 @@ class _Stream:
 
 
 def encode(words: Sequence[Word]) -> bytes:
-    """Return a command as it is sent."""
+    """Return the RESP encoding of a command."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         data = word if isinstance(word, bytes) else str(word).encode()
@@ -295,7 +294,7 @@ def encode(words: Sequence[Word]) -> bytes:
 
 
 def pairs(flat: Sequence[str]) -> dict[str, str]:
-    """Return HGETALL's reply as a dict."""
+    """Return a reply of alternating keys and values, such as HGETALL's, as a dict."""
     return dict(zip(flat[::2], flat[1::2]))
 
 

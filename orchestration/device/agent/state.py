@@ -1,13 +1,14 @@
-"""What a run may change on a device: a snapshot before, the restore afterwards.
+"""Snapshot the state that a run may change on a device, and restore it afterwards.
 
     state.snapshot  {interfaces, sysctls, sonic} -> the snapshot
-    state.restore   {snapshot} -> {"changed": [what was put back], "differences": [what is not],
-                                   "restarted": whether the device has, which leaves nothing to do}
+    state.restore   {snapshot} -> {"changed": [what was restored], "differences": [what still
+                                   differs], "restarted": whether the device has rebooted since;
+                                   then there is nothing to restore}
 
-A snapshot has of each interface all qdiscs (RED's parameters decoded), the sysctls named (paths
-below /proc/sys), fingerprints of addresses, routes and rules, and on a SONiC switch the rows of the
-tables that runs touch. RED's parameters, sysctls and rows are put back. Other differences are
-reported and left alone: somebody else made them.
+A snapshot holds all qdiscs of each interface (RED's parameters decoded), the named sysctls (paths
+below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC switch, the rows of
+the tables that runs change. RED's parameters, sysctls and rows are restored. Other differences are
+only reported, because a run did not make them.
 """
 
 from __future__ import annotations
@@ -38,26 +39,27 @@ from orchestration.device.netlink import (
 from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
 
 VERSION = 1
-# CONFIG_DB's tables that a run may touch. It makes no rows and removes none: others' are said only.
+# The CONFIG_DB tables that a run may change. A run adds and removes no rows, so rows that were
+# added are only reported.
 SONIC_TABLES = ("WRED_PROFILE", "QUEUE", "FLEX_COUNTER_TABLE")
 
-# Differences of these parts may go away when a restore is tried again; the others are not a run's.
+# Retrying a restore may remove differences of these parts. A run does not cause the others.
 RESTORABLE = ("red", "sysctl", "row", "interface")
 
-# A change of RED's limit purges its queue, so it waits this long for the queue to be empty.
+# A change of RED's limit purges its queue, so it waits up to 2 s for an empty queue.
 _EMPTY_TRIES, _EMPTY_WAIT_S = 200, 0.01
 
 # sch_htb reports a counter among its options: TCA_HTB_INIT's last word (struct tc_htb_glob).
 _HTB_INIT, _HTB_STATIC_BYTES = 2, 16
 
 
-# What the kernel changes by itself: lifetimes, and flags of links that are down or offloaded.
+# Attributes that the kernel changes by itself: lifetimes, and flags of links down or offloaded.
 _VOLATILE_ADDRESS, _VOLATILE_ROUTE = {6, 8}, {12, 23}
 _ROUTE_CLONED, _MULTIPATH = 0x200, 9
 
 
 class Difference(NamedTuple):
-    """One thing that is not as the snapshot says. `part` is what kind of thing it is."""
+    """One value that differs from the snapshot. `part` is the kind of state."""
 
     part: str
     where: str
@@ -67,10 +69,11 @@ class Difference(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to write to get from one snapshot to another.
+    """The writes that lead from one snapshot to another.
 
-    `reds` are (interface, handle, parent, parameters) whose inner queue is left alone, `limits`
-    those whose reported limit has to be put back after that. A row's fields are written at once.
+    `reds` are (interface, handle, parent, parameters) to set without touching the inner queue;
+    `limits` are those whose reported limit is restored afterwards. All fields of a row are written
+    at once.
     """
 
     reds: list[tuple[str, int, int, Red]]
@@ -81,7 +84,7 @@ class Plan(NamedTuple):
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of what the request names; null for what is missing."""
+    """Return a snapshot of what the request names; None for what is missing."""
     with RouteSocket() as route:
         return {
             "version": VERSION,
@@ -94,9 +97,10 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Put back what differs from a snapshot; return what was changed and what differs still.
+    """Restore what differs from a snapshot; return what was changed and what still differs.
 
-    If one thing cannot be put back, the others still are.
+    If one value cannot be restored, the others still are. Raises OperationError for a snapshot of
+    another version.
     """
     if wanted.get("version") != VERSION:
         raise OperationError(
@@ -104,7 +108,7 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
             "restore with the version of closloop that made it",
         )
     if wanted["boot"] != this_boot():
-        # a run changes only what is running: nothing of that outlives a restart
+        # a run changes only the running state, which a reboot has reset
         return {"changed": [], "differences": [], "restarted": True}
     plan = restore_plan(_again(wanted), wanted)
     changed: list[str] = []
@@ -127,7 +131,7 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
-    """Return what to write so that the state `now` becomes `wanted`. Pure."""
+    """Return the writes that turn the state `now` into `wanted`. Pure."""
     plan = Plan([], [], {}, {}, {})
     for interface, present in wanted["interfaces"].items():
         there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
@@ -140,9 +144,9 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
             differs = want._replace(limit_bytes=0) != have._replace(limit_bytes=0)
             if differs:
                 plan.reds.append((*at, want._replace(limit_bytes=0)))
-            # another qdisc in RED's inner queue would be lost with the queue
+            # setting the limit would remove a qdisc that is attached below RED
             inner = any(other["parent"] == item["handle"] | 1 for other in there.values())
-            # a change that leaves the queue alone makes the reported limit 0
+            # after a change that keeps the queue, the kernel reports a limit of 0
             limit_bytes = 0 if differs else have.limit_bytes
             if want.limit_bytes not in (0, limit_bytes) and not inner:
                 plan.limits.append((*at, want))
@@ -167,7 +171,7 @@ def _plan_rows(
 
 
 def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
-    """Return in what `now` is not as the snapshot `wanted` says. Pure."""
+    """Return the differences of the state `now` from the snapshot `wanted`. Pure."""
     result: list[Difference] = []
     for interface, former in wanted["interfaces"].items():
         result += _qdisc_differences(interface, former, now["interfaces"].get(interface))
@@ -182,7 +186,7 @@ def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]
     for key in sorted({*want_rows, *rows}):
         want_row, row = want_rows.get(key), rows.get(key)
         if want_row is None or row is None:
-            # a row that is not in the snapshot is nobody's of ours
+            # a run did not make a row that is missing in the snapshot
             part = "other row" if want_row is None else "row"
             result.append(Difference(part, key, "row", want_row, row))
             continue
@@ -254,7 +258,7 @@ def _static_options(kind: str, options: bytes) -> bytes:
 
 
 def fingerprints(route: RouteSocket) -> dict[str, str]:
-    """Return fingerprints of addresses, routes and rules: they tell a change, not what it is."""
+    """Return fingerprints of addresses, routes and rules. They show only that something changed."""
     tables = (
         ("addresses", RTM_GETADDR, RTM_NEWADDR, 8),
         ("routes", RTM_GETROUTE, RTM_NEWROUTE, 12),
@@ -290,7 +294,7 @@ def _stable(kind: int, payload: bytes, head_bytes: int) -> str:
 
 
 def _without_flags(hops: bytes) -> bytes:
-    """Return a multipath attribute with the next hops' flags (dead, link down) cleared."""
+    """Return a multipath attribute with the flags of its next hops (dead, link down) cleared."""
     result, at = bytearray(hops), 0
     while at + 8 <= len(hops):
         (length,) = struct.unpack_from("=H", hops, at)
@@ -340,7 +344,7 @@ def _index(interface: str) -> int:
     try:
         return interface_index(interface)
     except OSError:
-        # the kernel refuses an index that is not there, which is then said
+        # an index that does not exist: the kernel refuses it, and the error is reported
         return 2**31 - 1
 
 
@@ -371,7 +375,7 @@ def _redis() -> Iterator[Redis]:
 
 
 def _read_rows() -> dict[str, dict[str, str]]:
-    """Return the rows by CONFIG_DB's keys."""
+    """Return the rows of SONIC_TABLES by CONFIG_DB key."""
     with _redis() as redis:
         tables = dump(redis, SONIC_TABLES)
     return {f"{table}|{name}": row for table, rows in tables.items() for name, row in rows.items()}

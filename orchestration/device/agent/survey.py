@@ -1,9 +1,9 @@
-"""What a device is and has: system, interfaces, LLDP neighbours, programs, rights. Changes nothing.
+"""Survey a device: system, interfaces, LLDP neighbours, programs and rights. Read only.
 
     survey   {interfaces: [name, ...]} -> the facts, by topic
 
-What a device does not tell is None, 0, -1 or "". LLDP neighbours are returned as the text in which
-the device has them, with its `source`: `lldpctl` (JSON) or `redis` (rows of SONiC's APPL_DB).
+Unknown facts are None, 0, -1 or "". LLDP neighbours are returned unparsed, with their `source`:
+`lldpctl` (JSON) or `redis` (rows of SONiC's APPL_DB).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from orchestration.device.ethtool import driver, offloads_on
 from orchestration.device.netlink import RouteSocket
 from orchestration.device.qdiscs import RTM_DELQDISC, TC_H_ROOT, tc_message
 
-# Programs and how each is asked for its version; None: it does not tell, but may be there.
+# Programs, and the arguments that print their version; None if a program has no such arguments.
 PROGRAMS: dict[str, tuple[str, ...] | None] = {
     "tc": ("-V",),
     "ip": ("-V",),
@@ -47,9 +47,9 @@ LLDP_FIELDS = (
     "lldp_rem_port_desc",
 )
 
-# What stands for the driver of an interface that is an ASIC's port.
+# Reported as the driver of an interface that is a port of an ASIC.
 ASIC = "asic"
-# A login that is not interactive may have a PATH without the administrator's programs.
+# The PATH of a non-interactive login may lack the sbin folders.
 _FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _PROGRAM_TIMEOUT_S = 10.0
 _OUTPUT_BYTES = 4 << 20
@@ -63,7 +63,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
     names = request["interfaces"]
     interfaces = {name: interface(name) for name in names}
     for name, speed_bps in asic_rates(names).items():
-        # the kernel's interface of a switch's port knows nothing of the port's rate
+        # the kernel does not know the rate of a switch port; the ASIC's database does
         interfaces[name].update(speed_bps=speed_bps, driver=ASIC)
     return {
         "system": system(),
@@ -99,9 +99,9 @@ def system(root: str = "/") -> dict[str, Any]:
 
 
 def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:
-    """Return one interface's state. A speed of -1 is unknown; no offloads are [], unread ones None.
+    """Return one interface's state. A speed of -1 is unknown; offloads are None if not readable.
 
-    `speed_bps` is what the driver says, as for a veth, which has none.
+    `speed_bps` is what the driver reports, also for a veth, which has no rate of its own.
     """
     folder = os.path.join(root, name)
     if os.sep in name or not os.path.isdir(folder):
@@ -128,7 +128,7 @@ def macs(root: str = "/sys/class/net") -> dict[str, str]:
 
 
 def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any]:
-    """Return what LLDP knows of the neighbours: `source` and `text`, or `rows`, and `problem`."""
+    """Return the LLDP neighbours: `source`, `text` or `rows`, and `problem`."""
     problems = []
     for command in (["lldpctl"], ["docker", "exec", "lldp", "lldpctl"]):
         if command[0] == "docker" and not os.path.exists(redis_socket):
@@ -153,7 +153,7 @@ def lldp(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, Any
 
 
 def lldp_rows(redis: Redis, interfaces: Sequence[str]) -> dict[str, list[str]]:
-    """Return SONiC's neighbours: the values of LLDP_FIELDS by interface."""
+    """Return a SONiC switch's neighbours: the values of LLDP_FIELDS by interface."""
     replies = redis.run(
         [(APPL_DB, ("HMGET", f"LLDP_ENTRY_TABLE:{name}", *LLDP_FIELDS)) for name in interfaces]
     )
@@ -165,7 +165,7 @@ def lldp_rows(redis: Redis, interfaces: Sequence[str]) -> dict[str, list[str]]:
 
 
 def asic_rates(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[str, int]:
-    """Return the rates at which a SONiC switch's ports run, in bit/s; {} on other devices."""
+    """Return the port rates of a SONiC switch in bit/s; {} on other devices."""
     if not os.path.exists(redis_socket):
         return {}
     asked = [(STATE_DB, ("HGET", f"PORT_TABLE|{name}", "speed")) for name in interfaces]
@@ -178,9 +178,9 @@ def asic_rates(interfaces: Sequence[str], redis_socket: str = SOCKET) -> dict[st
 
 
 def programs() -> dict[str, str]:
-    """Return the versions of the programs that are there, "" of those that do not tell.
+    """Return the versions of the installed programs, "" where the version is unknown.
 
-    All are asked at once: each costs a start.
+    All programs run at the same time, because each takes a while to start.
     """
     found = {}
     asked = {}
@@ -198,13 +198,13 @@ def programs() -> dict[str, str]:
 
 
 def version(text: str) -> str:
-    """Return the first thing in a text that looks like a version, "" if nothing does."""
+    """Return the first part of a text that looks like a version, or ""."""
     match = re.search(r"[0-9]+(?:\.[0-9]+)+[0-9A-Za-z.+~-]*", text[:1000])
     return match.group() if match else ""
 
 
 def rights() -> dict[str, Any]:
-    """Return what this user may do: routing netlink, changing qdiscs, reading debugfs."""
+    """Return this user's rights: routing netlink, changing qdiscs, reading debugfs."""
     return {
         "uid": os.geteuid(),
         "netlink": _answers_netlink(),
@@ -214,7 +214,7 @@ def rights() -> dict[str, Any]:
 
 
 def may_change_qdiscs() -> bool:
-    """Ask the kernel to remove a qdisc of no interface: it looks at the right first."""
+    """Test the right to change qdiscs by a request for no interface: rights are checked first."""
     try:
         with RouteSocket() as route:
             route.request([tc_message(RTM_DELQDISC, _NO_INTERFACE, 0, TC_H_ROOT)])
@@ -237,9 +237,9 @@ def find_program(name: str) -> str | None:
 
 
 def run(command: Sequence[str], timeout_s: float = _PROGRAM_TIMEOUT_S) -> tuple[int, str, str]:
-    """Run a program and return its exit code, what it printed, and what it said on stderr.
+    """Run a program and return its exit code, standard output and standard error.
 
-    One that takes too long is killed: its exit code is then -1.
+    A program that takes too long is killed; its exit code is then -1.
     """
     return _finish(_start(command), timeout_s)
 
@@ -264,7 +264,7 @@ def _finish(process: subprocess.Popen[bytes] | OSError, timeout_s: float) -> tup
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        # with what it has started itself, which would keep its output open
+        # the whole group: a child would keep the output open
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
@@ -291,7 +291,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _fields(text: str, separator: str) -> dict[str, str]:
-    """Return `name<separator>value` lines as a dict; quotes around values are taken off."""
+    """Return `name<separator>value` lines as a dict, without quotes around the values."""
     lines: Iterable[str] = text.splitlines()
     parts = (line.partition(separator) for line in lines if not line.startswith("#"))
     return {name.strip(): value.strip().strip("'\"") for name, _, value in parts}

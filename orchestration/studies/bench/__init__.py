@@ -1,1 +1,1 @@
-"""Measurements that show what the project claims: `closloop bench`."""
+"""Benchmarks that check the project's claims: `closloop bench`."""

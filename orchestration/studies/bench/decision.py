@@ -1,4 +1,4 @@
-"""How long a decision takes: from reading all queues to applied thresholds."""
+"""Measures how long a decision takes, from reading all queues to applied thresholds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def decision_time() -> Outcome:
 
 
 def _untrained(name: str, testbed: str, folder: Path) -> Path:
-    """Write a checkpoint of a learned tuner as it is before training."""
+    """Write a checkpoint of an untrained learned tuner."""
     from orchestration.training.learners import make_learner
     from tuners.checkpoint import save
 
@@ -83,7 +83,7 @@ class _BatchClock:
         self._batches: dict[tuple[str, str], list[float]] = {}
 
     def listen(self, message: dict[str, Any]) -> None:
-        """Take one message of the guest."""
+        """Record one message of the guest."""
         now = time.monotonic()
         if "batch" not in message:
             return
@@ -93,5 +93,5 @@ class _BatchClock:
         self._last = (*key, now)
 
     def rounds_ms(self, tuner: str, phase: str) -> list[float]:
-        """Return the wall ms of a round, one figure a batch; the first batch has none."""
+        """Return wall ms per round, one figure per batch; the first batch has none."""
         return [1e3 * seconds / _BATCH for seconds in self._batches[tuner, phase]]

@@ -1,4 +1,4 @@
-"""What commands take over large runs, whose trials are made up."""
+"""Measures commands on large synthetic runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from orchestration.studies.bench.outcome import (
 _PACKET_BYTES = 1_514
 _PERIOD_NS = 100_000
 _VALID = Stamp(True, (), ())
-# Runs the command as a user does, and says in the end what it took.
+# Runs the command as a user does, and prints the time and memory it took.
 _MEASURED = """
 import resource, sys, time
 from orchestration.cli.main import app
@@ -56,14 +56,14 @@ print(time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 
 @dataclass(frozen=True)
 class _Taken:
-    """What a command took, and the lines that it printed."""
+    """The time and memory that a command took, and the lines it printed."""
 
     wall_s: float
     memory_bytes: float
     lines: tuple[str, ...]
 
     def figures(self, most_s: float, most_bytes: float) -> tuple[Figure, Figure]:
-        """Return wall time and memory against what is wanted."""
+        """Return wall time and memory, compared with their limits."""
         return (
             at_most("wall time", self.wall_s, most_s, 1, " s"),
             at_most("memory at most", self.memory_bytes / 1e9, most_bytes / 1e9, 2, " GB"),
@@ -71,7 +71,7 @@ class _Taken:
 
 
 def _take(*arguments: str) -> _Taken:
-    """Run `closloop ARGUMENTS` in a process of its own. Raises CalledProcessError if it crashes."""
+    """Run `closloop ARGUMENTS` in its own process. Raises CalledProcessError if it fails."""
     command = [sys.executable, "-c", _MEASURED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     *lines, last = done.stdout.splitlines()
@@ -120,9 +120,9 @@ def report_large() -> Outcome:
 
 
 def _write_campaign(folder: Path) -> tuple[int, int]:
-    """Write the campaign into `folder`; return how many trials and samples of ports it has."""
+    """Write the campaign into `folder`; return its number of trials and of port samples."""
     loads, repeats, flows, samples = (0.3, 0.5, 0.6, 0.7, 0.9), 10, 2_000, 1_250
-    # The last one acts at every tenth sample, so that its actions are drawn as well.
+    # The last tuner acts at every tenth sample, so that its actions are drawn too.
     tuners = ("secn1", "secn2", "amt", "acc")
     duration_ns = samples * _PERIOD_NS
     testbed = load_testbed("graphcc")
@@ -171,7 +171,7 @@ def _write(
     *,
     acts: bool = False,
 ) -> None:
-    """Write a trial whose flows are `waits` times as slow as alone, queues and actions drawn."""
+    """Write a trial whose slowdowns are `waits`; queues and actions are random."""
     t_ns = np.arange(1, trial.duration_ns // _PERIOD_NS + 1) * _PERIOD_NS
     actions = _actions(rng, t_ns[::10] if acts else t_ns[:0], len(testbed.queues))
     record = _record(testbed, schedule, rng, waits, t_ns, actions)
@@ -181,7 +181,7 @@ def _write(
 def _schedule(
     testbed: Testbed, rng: np.random.Generator, flows: int, duration_ns: int, log_bytes: float
 ) -> Schedule:
-    """Draw flows between random hosts; their sizes are lognormal around e^`log_bytes`."""
+    """Draw flows between random hosts; sizes are lognormal with median e^`log_bytes`."""
     hosts = len(testbed.hosts)
     src = rng.integers(0, hosts, flows)
     return Schedule(
@@ -232,7 +232,7 @@ def _record(
 
 
 def _actions(rng: np.random.Generator, at_ns: Ints, queues: int) -> ChangeRecords:
-    """Set every queue at the start, and to a threshold of ten at each time of `at_ns`."""
+    """Set every queue at the start, and again to random thresholds at each time of `at_ns`."""
     times = np.repeat(np.concatenate(([0], at_ns)), queues)
     kmax = 50_000 * rng.integers(1, 10, len(times))
     return ChangeRecords(

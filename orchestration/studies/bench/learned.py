@@ -1,4 +1,4 @@
-"""What learning costs an episode, and what ACC's idle rule saves."""
+"""Measures what learning costs per episode, and what ACC's idle rule saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs a trial to be watched, and to be sent to InfluxDB."""
+"""Measures what watching a trial costs, and sending it to InfluxDB."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def watching_cost() -> Outcome:
 
 
 class _Hurried:
-    """A clock by which every reading is due to be shown."""
+    """A clock that makes every reading due for display."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
@@ -71,7 +71,7 @@ class _Hurried:
 
 
 def _reading_s(queues: int, clock: Callable[[], float]) -> float:
-    """Return the CPU time that the live view takes for a reading."""
+    """Return the CPU seconds that the live view takes per reading."""
     zero = np.zeros((len(names("queue")), queues), dtype=np.int64)
     made = [_reading(number, zero) for number in range(_READINGS)]
     with bench_folder() as folder:
@@ -83,7 +83,7 @@ def _reading_s(queues: int, clock: Callable[[], float]) -> float:
 
 
 def _reading(number: int, columns: Ints) -> Observation:
-    """Return a reading; `columns` has a row for each signal of queues."""
+    """Return a reading; `columns` has one row per queue signal."""
     zeros = np.zeros(columns.shape[1], dtype=np.int64)
     values = dict(zip(names("queue"), columns, strict=True))
     settings = {ECN.name: ECN.named(zeros, zeros, zeros.astype(np.float64))}
@@ -91,7 +91,7 @@ def _reading(number: int, columns: Ints) -> Observation:
 
 
 def _share_of_a_trial() -> float:
-    """Return the pictures' part of a trial's CPU time, and that of its readings without one."""
+    """Return the live view's share of a trial's CPU time: its pictures, and all other readings."""
     pictures_s, write = 0.0, LiveObserver._write
 
     def timed(self: LiveObserver, observation: Observation) -> None:
@@ -167,7 +167,7 @@ def influx_sink() -> Outcome:
 
 
 def _taken_per_s(testbed: Testbed, folder: Path) -> float:
-    """Return the records a second of this process's time that an observer spools."""
+    """Return how many records an observer spools per CPU second of this process."""
     note = SpoolNote(str(folder / "spool"), _SPOOL_BYTES, "bench", "trial")
     observer = SpoolObserver(note, testbed)
     readings = _readings(testbed)
@@ -189,7 +189,7 @@ def _readings(testbed: Testbed) -> list[Observation]:
 
 
 def _lines_per_s(folder: Path) -> float:
-    """Return the lines a second of this process's time that are made from the spool."""
+    """Return how many lines are made from the spool per CPU second of this process."""
     [run] = spooled_runs(folder / "spool")
     about = run.about()
     assert about is not None
@@ -199,9 +199,9 @@ def _lines_per_s(folder: Path) -> float:
 
 
 def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], float]:
-    """Return the wall times of a trial without the sink and with it, while its server is down.
+    """Return wall times of a trial without and with the sink, while its server is down.
 
-    The third is the share of a core that the sender takes meanwhile, its start not counted.
+    The third value is the share of a core that the sender takes meanwhile, without its start.
     """
     schedule = make_schedule(_SENT, testbed)
     campaign = folder / "sink"
@@ -232,14 +232,14 @@ def _trials(folder: Path, testbed: Testbed) -> tuple[list[float], list[float], f
 
 
 def _cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used."""
+    """Return the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
 def _nobody() -> Iterator[Server]:
-    """Set the environment to a port where nobody listens, and yield that server."""
+    """Point the environment at a port where nothing listens, and yield that server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"

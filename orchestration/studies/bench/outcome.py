@@ -1,4 +1,4 @@
-"""What a benchmark found, how that is shown, and what benchmarks share to find it."""
+"""The outcome of a benchmark, its presentation, and helpers that benchmarks share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECN1 = TunerSpec("secn1")
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: what was measured, what is wanted, and whether it holds (None: no target)."""
+    """One figure: what was measured, its target, and whether it holds (None: no target)."""
 
     what: str
     measured: str
@@ -43,18 +43,18 @@ class Figure:
 
 
 def at_most(what: str, value: float, limit: float, digits: int, unit: str = "") -> Figure:
-    """Return a figure that is shown with so many digits, and holds up to `limit`."""
+    """Return a figure shown with `digits` decimals, which holds up to `limit`."""
     return Figure(what, f"{value:.{digits}f}{unit}", f"{limit:g}{unit}", bool(value <= limit))
 
 
 def zero(what: str, count: int) -> Figure:
-    """Return the figure of a count that has to be 0."""
+    """Return the figure of a count that must be 0."""
     return Figure(what, str(count), "0", count == 0)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A benchmark's figures, notes in words, and its raw data."""
+    """A benchmark's figures, notes, and raw data."""
 
     title: str
     figures: tuple[Figure, ...]
@@ -71,7 +71,7 @@ Outcomes = Sequence[tuple[str, Outcome]]
 
 
 def as_text(outcome: Outcome) -> str:
-    """Return one outcome for the terminal."""
+    """Return one outcome as text for the terminal."""
     lines = [outcome.title]
     for figure in outcome.figures:
         wanted = f"  (wanted: {figure.wanted})" if figure.wanted else ""
@@ -81,7 +81,7 @@ def as_text(outcome: Outcome) -> str:
 
 
 def as_markdown(outcomes: Outcomes) -> str:
-    """Return all outcomes as a page."""
+    """Return all outcomes as a Markdown page."""
     lines = [
         "# Benchmarks",
         "",
@@ -101,7 +101,7 @@ def as_markdown(outcomes: Outcomes) -> str:
 
 
 def as_json(outcomes: Outcomes) -> str:
-    """Return all outcomes with their raw data."""
+    """Return all outcomes with their raw data as JSON."""
     return json.dumps({name: asdict(outcome) for name, outcome in outcomes}, indent=1)
 
 
@@ -111,7 +111,7 @@ def _verdict(figure: Figure) -> str:
 
 @contextmanager
 def bench_folder() -> Iterator[Path]:
-    """Yield a folder that is removed in the end."""
+    """Yield a folder that is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as name:
         yield Path(name)
 
@@ -130,7 +130,7 @@ def bench_trial(
     tuner: TunerSpec = SECN1,
     **more: Any,
 ) -> TrialSpec:
-    """Return a trial; `more` are fields of TrialSpec."""
+    """Return a trial; `more` are further fields of TrialSpec."""
     given = {"campaign": "bench", "seed": 1, "repeat": 1, "drain_ns": 1_000 * MILLISECOND, **more}
     return TrialSpec(
         testbed=testbed,
@@ -144,7 +144,7 @@ def bench_trial(
 
 @dataclass(frozen=True)
 class Run:
-    """One trial with what came of it."""
+    """One trial and its record."""
 
     trial: TrialSpec
     testbed: Testbed
@@ -165,7 +165,7 @@ def run_trial(
     faults: tuple[FaultSpec, ...] = (),
     flow_table: bool = False,
 ) -> Run:
-    """Run one trial on the emulated backend, if asked with a flow table that nobody reads.
+    """Run one trial on the emulated backend. With `flow_table`, the flow table runs unread.
 
     Raises what the backend raises.
     """

@@ -1,4 +1,4 @@
-"""Whether the emulated fabric keeps to its own testbed: delay, rate, conservation of bytes."""
+"""Checks the emulated fabric against its testbed: delay, rate, conservation of bytes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run_probe(
     probe: dict[str, Any],
     listener: Callable[[dict[str, Any]], None] = lambda message: None,
 ) -> dict[str, Any]:
-    """Build a testbed's fabric and measure it with a probe instead of a trial.
+    """Build a testbed's fabric and run a probe in it instead of a trial; return its results.
 
-    `listener` is told what the guest says.
+    `listener` receives the guest's messages.
     """
     from orchestration.backends.emulated.backend import guest_memory_bytes
     from orchestration.backends.emulated.fabric import plan_fabric
@@ -133,7 +133,7 @@ def conservation() -> Outcome:
 
 
 def last_hop_bytes(run: Run) -> tuple[int, int]:
-    """Return (payload that ports to hosts sent, payload of the flows and their retransmits)."""
+    """Return the payload that ports to hosts sent, and that of the flows with retransmits."""
     queues = run.testbed.queues
     to_hosts = [i for i, q in enumerate(queues) if run.testbed.peer_device(q).kind == "host"]
     ports = run.record.ports

@@ -1,4 +1,4 @@
-"""What runs over SSH cost and come to, on virtual racks."""
+"""Benchmarks over SSH on virtual racks: their cost and their results."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ buffer: 16MB
 """
 SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves: 2", "leaves: 4")
 _READINGS, _CHANGES = 1000, 300
-# Thresholds change at every sample, for long enough to be killed in the midst of it.
+# Thresholds change at every sample, in a run long enough to be killed in the middle.
 RESTLESS = """
 campaign: restless
 testbed: {testbed}
@@ -50,7 +50,7 @@ duration: 60ms
 drain: 100ms
 sample_period: 100us
 """
-# Wall seconds from the controller's start: while it connects, runs and restores.
+# When to kill, in wall seconds after the controller's start: it connects, runs and restores.
 _KILLED_FROM_S, _KILLED_UPTO_S = 4.0, 28.0
 _PROVISION_TARGET_S = 240.0
 
@@ -59,7 +59,7 @@ _PROVISION_TARGET_S = 240.0
 def _rack(
     folder: Path, testbed: str, sonic: Sequence[str] = (), *, real_time: bool = False
 ) -> Iterator[RackHandle]:
-    """Yield a rack that is not provisioned yet; `testbed` is a name, or a file's text."""
+    """Yield a rack that is not provisioned yet; `testbed` is a name or the text of a file."""
     if "\n" in testbed:
         file = folder / "testbed.yml"
         file.write_text(testbed)
@@ -86,7 +86,7 @@ def closloop(rack: RackHandle, folder: Path, *arguments: str) -> tuple[int, str]
 
 
 def _answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
-    """Run `closloop ARGUMENTS` in the rack; return what it printed. Raises TrialError."""
+    """Run `closloop ARGUMENTS` in the rack; return its output. Raises TrialError."""
     code, text = closloop(rack, folder, *arguments)
     if code:
         raise TrialError(f"closloop {' '.join(arguments)} ended with exit code {code}", "", text)
@@ -94,14 +94,14 @@ def _answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
 
 
 def _provision(rack: RackHandle, folder: Path, *options: str) -> dict[str, Any]:
-    """Provision the rack; return what is said of its devices."""
+    """Provision the rack; return the result by device."""
     text = _answer(rack, folder, "provision", str(rack.inventory), "--json", *options)
     devices: dict[str, Any] = json.loads(text)["devices"]
     return devices
 
 
 def _dumps(rack: RackHandle) -> dict[str, Any]:
-    """Return what every device is like, by a look that takes no SSH."""
+    """Return the state of every device, read without SSH."""
     return {device.name: rack.dump(device.name) for device in rack.layout.testbed.devices}
 
 
@@ -182,7 +182,7 @@ def controller_killed(kills: int = KILLS, seed: int = 1) -> Outcome:
 
 
 def kill_runs(rack: RackHandle, folder: Path, kills: int, seed: int) -> list[dict[str, Any]]:
-    """Provision the rack, then kill runs on it; return for each what was changed and what is."""
+    """Provision the rack, then kill runs on it; return which devices each kill left changed."""
     _provision(rack, folder)
     testbed, campaign = folder / "eight.yml", folder / "restless.yml"
     testbed.write_text(EIGHT_DEVICES)
@@ -200,7 +200,7 @@ def kill_runs(rack: RackHandle, folder: Path, kills: int, seed: int) -> list[dic
             process.kill(signal.SIGKILL)
             process.wait()
         changed = _differing(rack, before)
-        # the dead-man's time of the inventory is 30 s, after the last word
+        # the inventory's dead-man timer restores devices 30 s after the last sign of life
         rack.let_pass(45.0)
         differs = _differing(rack, before)
         rows.append({"after_s": round(after_s, 2), "changed": changed, "differs": differs})
@@ -215,7 +215,7 @@ def same_answer(campaign: Path = QUICKSTART, testbed: str = "graphcc") -> Outcom
 
 
 def compare_backends(rack: RackHandle, folder: Path, campaign: Path) -> Outcome:
-    """Run a campaign on a rack, provisioned here, and emulated; compare what they say."""
+    """Run a campaign on a rack, provisioned here, and emulated; compare the results."""
     _provision(rack, folder)
     run = ("run", str(campaign), "--json")
     inventory = str(rack.inventory)
@@ -228,7 +228,7 @@ def compare_backends(rack: RackHandle, folder: Path, campaign: Path) -> Outcome:
 
 
 def _judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
-    """Compare two run folders of one campaign: differences between its tuners, and read-backs."""
+    """Compare two run folders of one campaign: differences between tuners, and read-backs."""
     from orchestration.analysis.summary import summarise
 
     homes = [next(p for p in runs.iterdir() if p.is_dir()) for runs in (rack_runs, emulated_runs)]

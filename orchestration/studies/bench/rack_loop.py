@@ -1,4 +1,4 @@
-"""Runs in a real-time rack, as its controller: how fast are reading and setting over SSH?
+"""Measures reading and setting over SSH; runs as the controller of a real-time rack.
 
 Prints one line of JSON. Started by `orchestration.studies.bench.rack.ssh_loop`.
 """
@@ -66,7 +66,7 @@ def _read(fleet: Fleet, switches: list[Switch], readings: int) -> dict[str, obje
 
 
 def _set(fleet: Fleet, switch: Switch, changes: int) -> list[float]:
-    """Set one queue's thresholds again and again; return how long until they were read back."""
+    """Set one queue's thresholds repeatedly; return the time to each read-back."""
     agent = fleet.agents[switch.device]
     took = []
     for number in range(changes):

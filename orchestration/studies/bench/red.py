@@ -1,4 +1,4 @@
-"""Whether the switch ports mark as RED does, and take new thresholds without harm."""
+"""Checks that switch ports mark as RED does, and that changing thresholds does no harm."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.studies.bench.physics import run_probe
 
 _CONFIDENCE = 0.99
 _FRAME_BYTES = 1514
-# DCQCN's thresholds and probability, the same with a steep ramp, and HPCC's.
+# DCQCN's thresholds and probability, the same with a steeper ramp, and HPCC's.
 _SETTINGS = ((5_000, 200_000, 0.01), (5_000, 200_000, 0.2), (100_000, 400_000, 0.2))
 
 
@@ -55,7 +55,7 @@ def marking_curve() -> Outcome:
 
 
 def levels_frames(law: RedLaw) -> list[int]:
-    """Queue lengths to hold, in full frames, ascending: 200 or more on the ramp, some outside."""
+    """Return queue lengths to hold, in frames, ascending: 200 or more on the ramp, some outside."""
     first = law.kmin_bytes // _FRAME_BYTES + 1
     last = (law.kmax_bytes - 1) // _FRAME_BYTES
     ramp = list(range(first, last + 1))
@@ -73,7 +73,7 @@ def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figur
         if queue < law.kmin_bytes:
             below_marked += marks
         elif queue >= law.kmax_bytes:
-            # the two counters are read between an arrival and its departure: off by one or two
+            # counters may be off by one or two: they are read between arrival and departure
             above_unmarked += max(0, seen - marks - 2)
         else:
             low, high = law.marks_band(queue, seen, _CONFIDENCE, rng)
@@ -83,7 +83,7 @@ def _judge(name: str, law: RedLaw, readings: list[dict[str, int]]) -> list[Figur
             packets += seen
             expected += float(law.share(np.array([queue]))[0]) * seen
     share = inside / on_ramp
-    # with a true law, fewer than this many inside is a 1-in-1000 event
+    # if the law holds, the chance of fewer than this inside the band is 1 in 1000
     least = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
     return [
         Figure(
@@ -184,7 +184,7 @@ def incast() -> Outcome:
 
 
 def _incast_on_h1(tuner: TunerSpec) -> tuple[Run, int]:
-    """Run an incast of 16 senders on `h1`; return it with the number of the queue before `h1`."""
+    """Run an incast of 16 senders on `h1`; return it and the number of the queue towards `h1`."""
     incast = IncastSpec(16, 2_000_000, 100 * MILLISECOND, 0, MILLISECOND, receiver="h1")
     run = run_trial("graphcc", (incast,), tuner, duration_ns=MILLISECOND)
     towards = [run.testbed.peer_device(queue).name for queue in run.testbed.queues]

@@ -49,12 +49,12 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
 
 
 def purpose(name: str) -> str:
-    """Return what a benchmark measures, in a line."""
+    """Return one line on what a benchmark measures."""
     return (BENCHMARKS[name].__doc__ or "").splitlines()[0]
 
 
 def chosen(names: Sequence[str]) -> dict[str, Callable[[], Outcome]]:
-    """Return the named benchmarks, every one for `all`. Raises InputError for an unknown name."""
+    """Return the named benchmarks, or all for `all`. Raises InputError for an unknown name."""
     unknown = [name for name in names if name != "all" and name not in BENCHMARKS]
     if unknown:
         raise InputError.single(

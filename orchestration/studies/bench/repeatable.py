@@ -1,6 +1,4 @@
-"""Whether a trial repeats itself to the bit, with real TCP and real RED: on a busy machine, on
-another kind of CPU.
-"""
+"""Checks that trials with real TCP and RED repeat exactly, on a busy machine and on other CPUs."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 
 _MILLISECOND = 1_000_000
 _NO_AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR"
-# Environments in which OpenBLAS, NumPy and the C library take this machine for another kind of CPU.
-# GLIBC_TUNABLES works where the C library knows it, and does nothing elsewhere.
+# Environments that make OpenBLAS, NumPy and the C library believe in another CPU model.
+# GLIBC_TUNABLES has no effect if the C library does not support it.
 OTHER_CPUS: Mapping[str, Mapping[str, str]] = {
     "2004, SSE3": {
         "OPENBLAS_CORETYPE": "Prescott",
@@ -63,7 +61,7 @@ def repeated_trial() -> Outcome:
 
 
 def faulty_trial(tuner: str, seed: int = 1) -> Run:
-    """Run 5 ms of WebSearch and incast on graphcc, with a cable cut for a millisecond."""
+    """Run 5 ms of WebSearch and incast on graphcc, with one cable cut for a millisecond."""
     return run_trial(
         "graphcc",
         (
@@ -78,7 +76,7 @@ def faulty_trial(tuner: str, seed: int = 1) -> Run:
 
 
 def differing_values(one: Run, other: Run) -> tuple[int, int]:
-    """Return how many numbers of the tables differ, and how many there are."""
+    """Return how many values in the tables differ, and how many there are."""
     differ = values = 0
     left, right = (flattened(record_tables(run.record)) for run in (one, other))
     for name in sorted({*left, *right}):
@@ -90,7 +88,7 @@ def differing_values(one: Run, other: Run) -> tuple[int, int]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for guests that are started within."""
+    """Set environment variables for guests started inside this context."""
     before = dict(os.environ)
     os.environ.update(variables)
     try:

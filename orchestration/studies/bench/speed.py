@@ -1,4 +1,4 @@
-"""How fast things are: the program, a trial, building, sampling, flow tables."""
+"""Measures speed: the program, a trial, building, sampling, flow tables."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def build_speed() -> Outcome:
     )
 
 
-# leaves, spines, hosts of a leaf: 64 and 1,000 switch ports
+# switch ports -> (leaves, spines, hosts per leaf)
 _FABRICS = {64: (4, 4, 8), 1_000: (20, 10, 30)}
 _FABRIC_FILE = """
 kind: leaf-spine
@@ -148,7 +148,7 @@ def _us_per_sample(ports: int) -> float:
 
 
 def _archived(testbed: Path, period_ns: int, folder: Path) -> tuple[float, int]:
-    """Run and archive a trial of two tiny flows; return its wall time and its rows of ports."""
+    """Run and archive a trial of two tiny flows; return its wall time and number of port rows."""
     flows = (SingleFlowSpec("h1", "h2", 1, 0), SingleFlowSpec("h1", "h2", 1, _LASTS_NS))
     lasts_ns = _LASTS_NS + MILLISECOND
     begin = time.monotonic()
@@ -186,7 +186,7 @@ def flow_table_cost() -> Outcome:
 
 
 def _with_cpu_time(*, flow_table: bool) -> tuple[Run, float]:
-    """Return a trial, and the CPU time that its guest took."""
+    """Return a trial, and the CPU time of its guest."""
     lasts_ns = 20 * MILLISECOND
     before_s = _children_s()
     run = run_trial(

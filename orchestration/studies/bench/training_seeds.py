@@ -1,7 +1,7 @@
-"""Whether learning needs a lucky seed: a small problem with a known answer, from several seeds.
+"""Tests whether learning depends on a lucky seed: a small problem with a known answer.
 
-Two hosts send to a third all the time. The link is full whatever the thresholds are, so that the
-best setting is the one with the shortest queue: what a grid search over static settings finds.
+Two hosts send to a third all the time. The link is full whatever the thresholds are, so the best
+setting is the one with the shortest queue. A grid search over static settings finds it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SETTLED = slice(5, 40)
 SEEDS = range(1, 11)
 WANTED = 0.9  # of all seeds
 BAR = 0.6  # of the way from random settings to the best static one
-# An episode has fifty decisions, so that exploring must end sooner than in a real training.
+# An episode has only fifty decisions, so exploration must end sooner than in real training.
 _SOON: dict[str, Scalar] = {"explore_decay": 300.0}
 EPISODES = {"acc": 24, "graphcc": 24, "pet": 100}
 _SETTINGS: Mapping[str, dict[str, Scalar]] = {"acc": _SOON, "graphcc": _SOON, "pet": {}}
@@ -63,7 +63,7 @@ _SETTINGS: Mapping[str, dict[str, Scalar]] = {"acc": _SOON, "graphcc": _SOON, "p
 
 @dataclass(frozen=True)
 class Trained:
-    """What one seed came to: the mean D(L) of the bottleneck, and the last thresholds there."""
+    """The result of one seed: mean D(L) of the bottleneck, and its final thresholds."""
 
     seed: int
     score: float
@@ -73,21 +73,21 @@ class Trained:
 
 @dataclass(frozen=True)
 class Answer:
-    """What is known of the problem: D(L) with random settings, and with static ones."""
+    """Reference results: D(L) with random settings, and with the best and worst static ones."""
 
     placebo: float
     best: float
     worst: float
 
     def share(self, trained: Trained) -> float:
-        """Return how far from random settings to the best static one a network came."""
+        """Return the network's progress: 0 is random settings, 1 is the best static one."""
         return (trained.score - self.placebo) / (self.best - self.placebo)
 
     def solved(self, tuner: str, trained: Trained) -> bool:
-        """Say whether a network solves the problem.
+        """Return whether a network solves the problem.
 
-        PET's lowest thresholds, 20 and 40 KB, are no better than random ones out of GraphCC's
-        grid; its answer is to find them.
+        For PET that means finding its lowest thresholds, 20 and 40 KB. They are no better than
+        random ones from GraphCC's grid, so the share of progress does not apply.
         """
         if tuner == "pet":
             lowest = exponential_bytes(PET_ALPHA_KB, 2)
@@ -125,7 +125,7 @@ class SmallProblem:
         return Answer(self._score(self._play(TunerSpec("random"))), max(static), min(static))
 
     def train(self, tuner: str, seed: int) -> Trained:
-        """Train from a seed, and play the network that comes of it."""
+        """Train with a seed, then play with the resulting network."""
         request = TrainRequest(
             tuner,
             self._scenario,
@@ -138,7 +138,7 @@ class SmallProblem:
         checkpoint = train(request, self._backend, folder, 1, lambda round_, episodes: None)
         params: dict[str, Scalar] = {"checkpoint": str(checkpoint)}
         if tuner == "acc":
-            params["idle_rule"] = False  # a queue below its kmin would be left as it is
+            params["idle_rule"] = False  # the rule would leave a queue below its kmin unchanged
         record = self._play(TunerSpec(tuner, params))
         changes = record.changes[ECN.name]
         last = np.flatnonzero(changes.targets == _BOTTLENECK)[-1]
@@ -155,25 +155,25 @@ class SmallProblem:
 
     @staticmethod
     def _score(record: TrialRecord) -> float:
-        """How short the bottleneck's queue is kept: mean D(L) once things have settled."""
+        """Return how short the bottleneck's queue stays: mean D(L) after settling."""
         length = record.ports.values["qlen_bytes"][_SETTLED, _BOTTLENECK]
         return float(queue_score(length).mean())
 
 
 def known_answer() -> Answer:
-    """Return what is known of the problem."""
+    """Return the reference results."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
         return SmallProblem(Path(folder)).answer()
 
 
 def train_from(tuner: str, seed: int) -> Trained:
-    """Train in a folder of its own; meant for a process of its own."""
+    """Train in a temporary folder; called in a process of its own."""
     with tempfile.TemporaryDirectory(prefix="closloop-bench-") as folder:
         return SmallProblem(Path(folder)).train(tuner, seed)
 
 
 def train_all(tuner: str, seeds: Iterable[int]) -> list[Trained]:
-    """Train from several seeds, a process a CPU."""
+    """Train with several seeds, one process per CPU."""
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
         return list(pool.map(partial(train_from, tuner), seeds))
 

@@ -1,1 +1,1 @@
-"""The papers' campaigns: their runs put beside what the papers print."""
+"""Compares runs of the papers' campaigns with the numbers that the papers print."""

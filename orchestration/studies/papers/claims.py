@@ -1,7 +1,7 @@
-"""What the papers print and claim, from `claims.yml`: its schema and its loader.
+"""Schema and loader of `claims.yml`: the numbers that the papers print, and their claims.
 
 A section is a table or figure: a campaign, the metrics to show, and the paper's numbers. A claim is
-a sentence of a paper about one tuner in a section, with the size that the paper gives.
+a paper's statement about one tuner in a section, with the size of the effect.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orchestration.analysis.paper_metrics import PAPER_METRICS
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
 
-# Levels of factors by factor; {} is every condition.
+# Factor -> level; {} means every condition.
 When = dict[str, Scalar]
 
 
 class Printed(StrictModel):
-    """Numbers of a paper: of one metric under one condition, by tuner, in base units."""
+    """A paper's numbers for one metric under one condition, by tuner, in base units."""
 
     when: Annotated[When, Field(default_factory=dict)]
     metric: str
@@ -31,10 +31,10 @@ class Printed(StrictModel):
 
 
 class Section(StrictModel):
-    """A table or figure. The first of `metrics` decides what beats what.
+    """A table or figure. Tuners are ranked by the first of `metrics`.
 
-    `only` picks conditions of the campaign and `arms` tuners, all of them by default. `reference`
-    is whom the others are compared with. Flow metrics count flows that start in a window.
+    `only` selects conditions and `arms` selects tuners; the default is all. The other tuners are
+    compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`.
     """
 
     id: str
@@ -55,10 +55,10 @@ class Section(StrictModel):
 class Claim(StrictModel):
     """A claim: `arm` is lower or higher than `against`, the same, or has a value in a range.
 
-    Shares are of `against`'s value. `least` is what the paper claims under every condition, `best`
-    the largest effect that it reports, `within` how far two may be apart to be the same, `low` and
-    `high` the range of a value. `headline` puts it into the first table. `notes` says why the
-    measurement departs from the paper.
+    Shares are relative to `against`. `least` is the effect claimed under every condition, `best`
+    the largest effect reported. Values within `within` of each other are the same. `low` and `high`
+    are the range of a value. `headline` puts the claim into the first table. `notes` says why the
+    measurement differs from the paper.
     """
 
     section: str
@@ -79,7 +79,7 @@ class Claim(StrictModel):
 
 
 class ClaimsFile(StrictModel):
-    """The whole file."""
+    """The whole claims file."""
 
     sections: tuple[Section, ...]
     claims: tuple[Claim, ...]
@@ -90,7 +90,7 @@ class ClaimsFile(StrictModel):
 
 
 def load_claims(path: Path | None = None) -> ClaimsFile:
-    """Return the package's claims, or those of a file. Raises InputError with every problem."""
+    """Return the packaged claims, or those of a file. Raises InputError with all problems."""
     if path is None:
         with resources.as_file(
             resources.files("orchestration.studies.papers") / "claims.yml"
@@ -108,7 +108,7 @@ def load_claims(path: Path | None = None) -> ClaimsFile:
 
 
 def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:
-    """Return what is wrong between the parts of the file."""
+    """Return inconsistencies between parts of the file."""
     found: list[tuple[Loc, str, str]] = []
     sections = [section.id for section in file.sections]
     for number, section in enumerate(file.sections):

@@ -1,4 +1,4 @@
-"""A grid of static settings as it ran: which has the lowest mean slowdown."""
+"""Ranks the static settings of a finished grid by mean slowdown."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ class Setting:
 
     @property
     def entry(self) -> str:
-        """The setting as a campaign file's tuner, to be copied there."""
+        """The setting as a tuner entry to copy into a campaign file."""
         fields = ", ".join(f"{key}: {_value(key, value)}" for key, value in self.params.items())
         return f"{{name: static, label: best-static, {fields}}}"
 
     def minus(self, other: Setting) -> PairedDifference:
-        """Return this setting's slowdown minus another's, over the seeds of both."""
+        """Return this setting's slowdown minus another's, over their common seeds."""
         return difference_by_seed(self.by_seed, other.by_seed)
 
 
 def rank_settings(folder: Path) -> list[Setting]:
-    """Return the settings of a grid's folder, the lowest mean slowdown first.
+    """Return the settings of a grid's folder, lowest mean slowdown first.
 
-    Invalid trials do not count, and a setting that has fewer valid trials than another is left out:
-    it may have missed the seeds that are hard. Raises InputError if no trial is valid.
+    Invalid trials do not count. A setting with fewer valid trials than another is left out, because
+    it may have missed the hard seeds. Raises InputError if no trial is valid.
     """
     of_flows = PAPER_METRICS[METRIC].of_flows
     assert of_flows is not None

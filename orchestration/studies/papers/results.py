@@ -1,7 +1,7 @@
-"""The papers' campaigns as they ran, and what that says of the papers' claims.
+"""Evaluates finished runs of the papers' campaigns against the papers' claims.
 
-A repeat gives one value; tuners are compared over the seeds that both have valid trials of.
-Intervals are 95 %, Student's, and not corrected for the number of comparisons on the page.
+A repeat gives one value; tuners are compared over seeds on which both have valid trials. Intervals
+are 95 %, by Student's t, and not corrected for the number of comparisons on the page.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BEST_STATIC, PLACEBO = "best-static", "placebo"
 
 @dataclass(frozen=True)
 class Measured:
-    """What one finished trial shows; `arm` is its tuner's label, `factors` the other labels."""
+    """The metrics of one finished trial; `arm` is its tuner's label, `factors` the other labels."""
 
     arm: str
     factors: When
@@ -45,14 +45,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Condition:
-    """One combination of factors in a section, with every valid trial's figures."""
+    """One combination of factors in a section, with the metrics of all valid trials."""
 
     factors: When
     values: Values
 
     @property
     def label(self) -> str:
-        """`load 0.6`, or `all trials` where nothing varies; a text level speaks for itself."""
+        """`load 0.6`, or `all trials` if nothing varies; text levels stand without their factor."""
         parts = [
             level if isinstance(level, str) else f"{name} {level}"
             for name, level in self.factors.items()
@@ -61,7 +61,7 @@ class Condition:
 
     @property
     def seeds(self) -> int:
-        """How many seeds the tuners have, at least one of them."""
+        """The number of seeds that at least one tuner has."""
         return len({seed for arm in self.values.values() for seed in arm})
 
     def estimate(self, arm: str, metric: str) -> Estimate:
@@ -69,7 +69,7 @@ class Condition:
         return t_interval([row[metric] for row in self.values.get(arm, {}).values()])
 
     def difference(self, arm: str, against: str, metric: str) -> PairedDifference:
-        """Return `arm` minus `against` over the seeds of both."""
+        """Return `arm` minus `against` over their common seeds."""
         mine, others = (
             {seed: row[metric] for seed, row in self.values.get(name, {}).items()}
             for name in (arm, against)
@@ -78,14 +78,14 @@ class Condition:
 
 
 def difference_by_seed(mine: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
-    """Return the values of one minus those of another, over the seeds of both."""
+    """Return the values of one minus those of the other, over their common seeds."""
     seeds = sorted(set(mine) & set(others))
     return paired_difference([others[seed] for seed in seeds], [mine[seed] for seed in seeds])
 
 
 @dataclass(frozen=True)
 class SectionResult:
-    """A section as it ran. `arms` are the tuners to show, those that did not run included."""
+    """The results of a section. `arms` are the tuners to show, including those that did not run."""
 
     section: Section
     arms: tuple[str, ...]
@@ -96,14 +96,14 @@ class SectionResult:
 
     @property
     def ran(self) -> bool:
-        """Whether there is anything measured."""
+        """Whether anything was measured."""
         return self.trials > self.invalid
 
 
 def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tuple[Measured, ...]:
-    """Return the finished trials of a campaign's folder, none if there is no such folder.
+    """Return the finished trials of a campaign's folder; none if the folder does not exist.
 
-    Raises InputError, naming the file, for one that cannot be read.
+    Raises InputError, naming the file, if one cannot be read.
     """
     folders = finished_trials(folder)
     measured = []
@@ -125,7 +125,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
 
 
 def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
-    """Return a section's figures from its campaign's trials."""
+    """Return a section's results from its campaign's trials."""
     mine = [trial for trial in trials if fits(trial.factors, section.only)]
     if section.arms:
         mine = [trial for trial in mine if trial.arm in section.arms]
@@ -151,7 +151,7 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
 
 
 def _arms(section: Section, trials: list[Measured]) -> tuple[str, ...]:
-    """Return the reference first, then the other learned tuners, and the yardsticks last."""
+    """Return the reference first, then the other learned tuners, then the yardsticks."""
     known = {trial.arm for trial in trials}
     known |= {arm for item in section.printed for arm in item.arms}
     known |= {section.reference, *section.learned, *section.arms}
@@ -178,7 +178,7 @@ def _values(section: Section, trials: list[Measured], factors: When) -> Values:
 
 
 def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:
-    """Say whether a condition's factors have the levels of `when`."""
+    """Return whether a condition's factors have the levels of `when`."""
     return all(factors.get(name) == level for name, level in when.items())
 
 
@@ -193,7 +193,7 @@ def _numbers(factors: When) -> list[float]:
 
 
 def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
-    """Return what sorts conditions: numbers by size, words by letter."""
+    """Return a sort key for conditions: numbers by size, words by letter."""
     return tuple(
         (name, isinstance(level, str), 0.0 if isinstance(level, str) else float(level), str(level))
         for name, level in factors.items()
@@ -201,15 +201,15 @@ def _key(factors: When) -> tuple[tuple[str, bool, float, str], ...]:
 
 
 Verdict = Literal["reproduced", "partly", "not reproduced", "no data"]
-# Of a claim under one condition: as the paper says, in its direction only, or not.
+# The result for a claim under one condition: as the paper says, in its direction only, or not.
 Finding = Literal["as claimed", "direction only", "no"]
-# With the difference, which a claim of a value has not.
+# The difference is None for a claim about a value.
 Row = tuple[Condition, PairedDifference | None, Finding]
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim, its verdict, and by condition the difference (None for a value) and the finding."""
+    """A claim, its verdict, and per condition the difference (None for a value) and the finding."""
 
     claim: Claim
     verdict: Verdict
@@ -217,13 +217,13 @@ class ClaimResult:
 
 
 def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
-    """Return what the measurements say of a claim.
+    """Evaluate a claim against the measurements.
 
-    Under one condition a comparison is `as claimed` if its 95 % interval excludes 0 in the claimed
-    direction and reaches the least change that the paper claims, and `direction only` if it
-    excludes 0 but stays below. The claim is reproduced if every condition is as claimed and, where
-    the paper says `up to`, one of them reaches half of that; not reproduced if none shows the
-    direction.
+    Under one condition, a comparison is `as claimed` if its 95 % interval excludes 0 in the claimed
+    direction and reaches the least effect that the paper claims. It is `direction only` if the
+    interval excludes 0 but does not reach it. The claim is reproduced if every condition is as
+    claimed and, if the paper says `up to`, one of them reaches half of that. It is not reproduced
+    if no condition shows the direction.
     """
     rows: list[Row] = []
     for condition in result.conditions:
@@ -241,7 +241,7 @@ def evaluate_claim(claim: Claim, result: SectionResult) -> ClaimResult:
 
 
 def toward(claim: Claim, difference: PairedDifference) -> float:
-    """Return how large the change may be in the claimed direction: the far end of its interval."""
+    """Return the largest plausible change in the claimed direction: the far end of the interval."""
     if claim.direction == "lower":
         return -difference.relative_low
     return difference.relative_high

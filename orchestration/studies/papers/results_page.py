@@ -1,4 +1,4 @@
-"""The results page: the answer first, then a section for each table and figure. Markdown."""
+"""The results page in Markdown: the answer, then a section per table and figure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from orchestration.studies.papers.results import (
     measure_campaign,
 )
 
-# A share nearer to 0 than this is shown as 0, without a sign.
+# Shares closer to 0 than this are shown as 0, without a sign.
 _NOTHING_SHARE = 5e-5
 _RIVALS = {BEST_STATIC: "the best static setting", PLACEBO: "the placebo"}
 
 
 def amount(value: float, unit: PaperUnit) -> str:
-    """Return a value with its unit, three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
+    """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
     if unit == "share":
         return quantity(value if abs(value) >= _NOTHING_SHARE else 0.0, unit)
     if unit != "bps":
@@ -55,10 +55,10 @@ def relative(share: float) -> str:
 
 
 def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
-    """Return `-12.6% [-15.0% to -9.8%]`; of shares the difference in points.
+    """Return `-12.6% [-15.0% to -9.8%]`; differences of shares are in points.
 
-    The interval is in the metric's unit where one of shares does not exist: where the other's mean
-    cannot be told from 0.
+    The interval is in the metric's unit if there is no relative one, which happens if the other
+    mean is not significantly different from 0.
     """
     if not difference.n or not math.isfinite(difference.mean):
         return NOTHING
@@ -79,7 +79,7 @@ def difference_text(difference: PairedDifference, unit: PaperUnit) -> str:
 
 
 def claim_text(result: ClaimResult) -> str:
-    """Return what was measured for a claim: each condition, or of many the extremes."""
+    """Return the measurements for a claim: every condition or, if many, the extremes."""
     claim, rows = result.claim, result.findings
     if not rows:
         return "not run"
@@ -102,7 +102,7 @@ def claim_text(result: ClaimResult) -> str:
 
 
 def against_yardsticks(results: Iterable[SectionResult]) -> list[str]:
-    """Return a sentence for each learned tuner and yardstick that both ran in these sections.
+    """Return one sentence per pair of a learned tuner and a yardstick that ran in these sections.
 
     Each condition counts once, by the first metric of its section.
     """
@@ -178,7 +178,7 @@ hosts are scaled as each section says.
 def build_page(
     file: ClaimsFile, results: Mapping[str, SectionResult], claims: Sequence[ClaimResult]
 ) -> str:
-    """Return the page of all sections of `file`, `results` by their ids."""
+    """Return the page of all sections of `file`; `results` are keyed by section id."""
     lines = [_HEAD, *_answer(file, results, claims), _HOW_TO_READ]
     for section in file.sections:
         mine = [result for result in claims if result.claim.section == section.id]
@@ -213,7 +213,7 @@ def _tally(claims: Sequence[ClaimResult]) -> str:
 
 
 def _claim_table(claims: Sequence[ClaimResult], file: ClaimsFile | None = None) -> Iterator[str]:
-    """Yield the table of claims; with `file` it says of which paper each is."""
+    """Yield the table of claims; with `file`, a column names each claim's paper."""
     if not claims:
         return
     yield ("| paper " if file else "") + "| claim | the paper | measured (paired, 95 %) | verdict |"
@@ -287,7 +287,7 @@ def _cell(section: Section, condition: Condition, arm: str, key: str) -> str:
 
 
 def _printed(section: Section, condition: Condition, key: str) -> Mapping[str, float]:
-    """Return the paper's numbers by tuner; those without a condition are of all."""
+    """Return the paper's numbers by tuner; numbers without a condition apply to all."""
     for item in section.printed:
         when = item.when.items()
         if item.metric == key and all(condition.factors.get(k) == v for k, v in when):
@@ -301,10 +301,10 @@ def results_page(
     phase: Callable[[str], None],
     progress: Callable[[int, int], None],
 ) -> str:
-    """Return the page of what lies under `runs`: a folder for each campaign, or none.
+    """Return the page for the campaign folders under `runs`, which may be missing.
 
-    `phase` is told which campaign is read, `progress` how many of its trials. The same folders give
-    the same page. Raises InputError for a file that cannot be read.
+    `phase` is called with the campaign being read, `progress` with its trials read and in all. The
+    same folders give the same page. Raises InputError for a file that cannot be read.
     """
     results = {}
     for campaign in dict.fromkeys(section.campaign for section in file.sections):

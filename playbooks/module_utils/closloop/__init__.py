@@ -1,1 +1,1 @@
-"""What the modules in `playbooks/library` share. It runs on devices: Python 3.9 or later."""
+"""Code shared by the modules in `playbooks/library`. It runs on devices: Python 3.9 or later."""

@@ -1,8 +1,8 @@
-"""The queueing disciplines of one interface: build, compare, put back.
+"""The queueing disciplines of one interface: build, compare, restore.
 
-Wanted are the shaper (or none), and below it either a fair queue or RED queues, under ETS where
-there are several. They are compared by what the kernel reports of their settings; the layout and
-the handles are those of `orchestration.device.qdiscs`.
+The wanted state is an optional shaper and below it a fair queue or RED queues, under ETS if there
+are several. Disciplines are compared by the settings that the kernel reports. The layout and the
+handles are those of `orchestration.device.qdiscs`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ansible.module_utils.device import qdiscs
 from ansible.module_utils.device.netlink import HEADER, RouteSocket, attributes
 from ansible.module_utils.device.qdiscs import Qdisc, red_parameters
 
-# Disciplines that can be made again from what the kernel reports of them.
+# Disciplines that can be restored from what the kernel reports.
 _RESTORABLE = ("bfifo", "codel", "fq", "fq_codel", "netem", "pfifo", "red", "sfq", "tbf")
 
 
@@ -28,8 +28,8 @@ class Queues:
     def read(self) -> dict:
         """Return each interface's disciplines below its root, the root first.
 
-        A value is a list of dicts. Disciplines without a handle are the kernel's defaults: they
-        come back by themselves when others go away.
+        A value is a list of dicts. Disciplines without a handle are the kernel's defaults, which
+        return by themselves when others are removed.
         """
         found: dict = {}
         inner: dict = {}
@@ -51,7 +51,7 @@ class Queues:
         return found
 
     def check(self, index: int, name: str, present: list) -> None:
-        """Raise Refused if what is there could not be made again."""
+        """Raise Refused if the present disciplines could not be restored."""
         for part in present:
             kind = part["kind"]
             if kind not in _RESTORABLE and not (kind == "mq" and len(present) == 1):
@@ -67,7 +67,7 @@ class Queues:
             )
 
     def build(self, index: int, present: list, wanted: dict) -> None:
-        """Put the wanted disciplines in place; keep what is queued where only RED changes."""
+        """Build the wanted disciplines; keep queued packets if only RED's parameters change."""
         requests = qdiscs.stack(index, wanted)
         parts = [decode(request) for request in requests]
         if not _same_shape(present, parts) or not all(
@@ -84,7 +84,7 @@ class Queues:
                 self._route.request([qdiscs.red_request(index, part.handle, part.parent, red)])
 
     def restore(self, index: int, present: list, former: list) -> None:
-        """Put former disciplines back, or the kernel's default."""
+        """Restore the former disciplines, or the kernel's default."""
         self._clear(index, present)
         for part in former:
             place, options = (index, part["handle"], part["parent"]), bytes.fromhex(part["options"])
@@ -96,7 +96,7 @@ class Queues:
             self._route.request([request])
 
     def _clear(self, index: int, present: list) -> None:
-        """Delete the root discipline, and all below it."""
+        """Delete the root discipline and all below it."""
         if not present:
             return
         try:
@@ -113,7 +113,7 @@ class Queues:
 
 
 def same_queues(present: list, target: object) -> bool:
-    """True if an interface's disciplines are the wanted ones (a dict), or the former ones."""
+    """Return True if an interface's disciplines equal the wanted (a dict) or the former ones."""
     if isinstance(target, dict):
         parts = [decode(request) for request in qdiscs.stack(0, target)]
         return _same_shape(present, parts) and all(
@@ -123,7 +123,7 @@ def same_queues(present: list, target: object) -> bool:
 
 
 def shown_queues(value: object) -> str:
-    """Return disciplines as people read them, the root first."""
+    """Return disciplines in a form for people, the root first."""
     if isinstance(value, dict):
         parts = [decode(request) for request in qdiscs.stack(0, value)]
         return " > ".join(_words(p.kind, p.handle, p.options) for p in parts) or "the default"
@@ -133,7 +133,7 @@ def shown_queues(value: object) -> str:
 
 
 def decode(request: bytes) -> Qdisc:
-    """Return what a request for a discipline asks for."""
+    """Return the discipline that a request asks for."""
     return qdiscs.qdisc_of(request[HEADER.size :])
 
 
@@ -148,7 +148,7 @@ def _words(kind: str, handle: int, options: bytes) -> str:
 
 
 def _depth(parent: int, above: dict) -> int:
-    """Return how many disciplines are over the one that hangs from `parent`."""
+    """Return how many disciplines are above the one with parent `parent`."""
     depth = 0
     while parent != qdiscs.TC_H_ROOT and parent & 0xFFFF0000 in above and depth < len(above):
         parent, depth = above[parent & 0xFFFF0000], depth + 1
@@ -172,18 +172,18 @@ def _same_part(there: dict, part: Qdisc) -> bool:
         return now._replace(limit_bytes=_red_limit(there), known=red.known) == red
     known, wanted = attributes(present), attributes(part.options)
     if part.kind == "tbf":
-        # the bucket is reported in coarse time; the limit, ten times the bucket, is exact
+        # the bucket is reported in coarse time units; the limit, ten times the bucket, is exact
         return (
             qdiscs.tbf_rate(known) == qdiscs.tbf_rate(wanted)
             and known[1][:6] == wanted[1][:6]
             and (known[1][24:28] == wanted[1][24:28])
         )
-    # an older kernel does not know, nor report, every attribute
+    # an older kernel neither knows nor reports every attribute
     return all(known[kind] == value for kind, value in wanted.items() if kind in known)
 
 
 def _red_limit(there: dict) -> int:
-    """Return what RED's inner queue may hold: after a change of thresholds RED reports 0."""
+    """Return the limit of RED's inner queue. RED itself reports 0 after a change of thresholds."""
     red = red_parameters(bytes.fromhex(there["options"]))
     return int(there.get("inner_limit", red.limit_bytes))
 

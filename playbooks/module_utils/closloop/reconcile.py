@@ -1,7 +1,7 @@
-"""One way for all modules: read, compare, save what was there, change, read again.
+"""The steps that all modules share: read, compare, save the old state, change, read again.
 
-A device's settings are a dict from a key to a value ready for JSON; None stands for a thing that is
-not there. To undo is to ask for nothing: whatever was saved and is not asked for goes back.
+A device's settings are a dict of JSON-ready values; None means that the setting does not exist.
+Undo means that nothing is wanted: saved values that are no longer wanted are restored.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ ARGUMENTS = {
 }
 
 
-class Refused(Exception):  # noqa: N818 (names what is so)
-    """The device cannot be brought into the state asked for: what is wrong, what to do."""
+class Refused(Exception):  # noqa: N818 (names a state)
+    """The device cannot be brought into the wanted state; with the remedy."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -32,7 +32,7 @@ class Refused(Exception):  # noqa: N818 (names what is so)
 
 
 class Change(NamedTuple):
-    """A thing that is not as it should be. `restores` says that it goes back to what was saved."""
+    """A setting that must change. `restores` is True if its target is the saved value."""
 
     key: str
     before: object
@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 class Device(ABC):
-    """What a module implements: its things on this device. `skipped` gathers what is not there."""
+    """The settings of one module on this device. `skipped` collects what the device lacks."""
 
     name = ""
 
@@ -49,43 +49,43 @@ class Device(ABC):
         self.skipped: list = []
 
     def skip(self, key: str, reason: str) -> None:
-        """Say that a step is left out, and why."""
+        """Record that a step is skipped, and why."""
         entry = {"step": key, "reason": reason}
         if entry not in self.skipped:
             self.skipped.append(entry)
 
     @abstractmethod
     def wanted(self, desired: dict) -> dict:
-        """Return the values asked for, by key, of what this device offers."""
+        """Return the wanted values by key, as far as this device offers the settings."""
 
     @abstractmethod
     def read(self, keys: list) -> dict:
         """Return the present values of `keys`."""
 
     def same(self, key: str, present: object, target: object) -> bool:
-        """True if nothing has to change. `target` is a wanted value, or one that was read."""
+        """Return True if nothing has to change. `target` is a wanted value, or one read earlier."""
         return present == target
 
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
-        They are changes of things that this module has not changed before.
+        They are the changes of settings that this module has not changed before.
         """
 
     @abstractmethod
     def apply(self, changes: list) -> None:
-        """Make the changes, in the order that is right."""
+        """Make the changes in the right order."""
 
     def shown(self, key: str, value: object) -> str:
-        """Return a value as people read it."""
+        """Return a value in a form for people."""
         return "nothing" if value is None else str(value)
 
 
 class Saved:
-    """What was there before the first change, by key, in a file that only root may read.
+    """The values before the first change, by key, in a file that only root can read.
 
-    It is written before anything is changed and goes away with the undo. What it says of a thing is
-    never overwritten: the first state found is the one to go back to.
+    It is written before anything is changed and removed by the undo. A saved value is never
+    overwritten, because an undo restores the first state.
     """
 
     def __init__(self, name: str, folder: str = FOLDER) -> None:
@@ -94,7 +94,7 @@ class Saved:
         self.values: dict = {}
 
     def load(self) -> None:
-        """Read the file, if there is one. Raises ValueError if it is not one of ours."""
+        """Read the file, if it exists. Raises ValueError if it has another format."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 data = json.load(file)
@@ -107,7 +107,7 @@ class Saved:
         self.there, self.values = True, data["values"]
 
     def store(self) -> None:
-        """Write the file, whole or not at all. Raises OSError."""
+        """Write the file atomically. Raises OSError."""
         folder = os.path.dirname(self.path)
         os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -119,7 +119,7 @@ class Saved:
         self.there = True
 
     def remove(self) -> None:
-        """Take the file away, and its folders if nothing else is in them."""
+        """Remove the file, and its folders if they are then empty."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
         folder = os.path.dirname(self.path)
@@ -130,7 +130,7 @@ class Saved:
 
 
 def plan(device: Device, wanted: dict, saved: dict) -> list:
-    """Return the changes that bring the device to `wanted`, and all else back to `saved`."""
+    """Return the changes that bring the device to `wanted`, and all other settings to `saved`."""
     targets = {key: (saved[key], True) for key in saved if key not in wanted}
     targets.update({key: (value, False) for key, value in wanted.items()})
     present = device.read(list(targets))
@@ -184,7 +184,7 @@ def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
 
 
 def lines(device: Device, changes: list) -> list:
-    """Return the changes as lines for people: what, is, should be."""
+    """Return the changes as lines for people: setting, present value, target."""
 
     def line(change: Change) -> str:
         before, after = (device.shown(change.key, v) for v in (change.before, change.after))
@@ -201,7 +201,7 @@ def _diff(device: Device, changes: list) -> dict:
 
 
 def run(module, device: Device) -> None:
-    """Be the module: take its parameters, answer Ansible."""
+    """Run the module: read its parameters, answer Ansible."""
     state = module.params["state"]
     try:
         result = reconcile(

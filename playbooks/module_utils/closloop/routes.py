@@ -1,7 +1,7 @@
 """Interfaces, IPv4 addresses, routes and rules over routing netlink: read, set, add, delete.
 
-A route that is read carries the kernel's own message: one that had to give way comes back with all
-its attributes.
+A route that is read keeps the kernel's own message, so that a replaced route can be restored with
+all its attributes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ansible.module_utils.device.netlink import (
     message,
 )
 
-_DELETE = 1  # RTM_DEL... is RTM_NEW... and one
+_DELETE = 1  # RTM_DEL... is RTM_NEW... plus one
 _CREATE_EXCL, _CREATE_REPLACE = NLM_F_CREATE | NLM_F_EXCL, NLM_F_CREATE | NLM_F_REPLACE
 _IFLA_IFNAME, _IFLA_MTU = 3, 4
 _IFF_UP = 1
@@ -49,9 +49,9 @@ _TO_TABLE = 1
 
 
 class Links:
-    """The interfaces of this device's network namespace, by name: index, MTU in bytes, up or not.
+    """The interfaces of this network namespace, by name: index, MTU in bytes, up or not.
 
-    `name` has the names by index.
+    `name` maps indices to names.
     """
 
     def __init__(self, route: RouteSocket) -> None:
@@ -75,7 +75,7 @@ class Links:
             self.up[name] = bool(flags & _IFF_UP)
 
     def require(self, name: str) -> int:
-        """Return an interface's index. Raises Refused if there is none of that name."""
+        """Return an interface's index. Raises Refused if the interface does not exist."""
         if name not in self.index:
             raise Refused(
                 f"there is no interface {name!r}; there are {', '.join(sorted(self.index))}",
@@ -103,7 +103,7 @@ class Links:
 
 
 def set_offloads(name: str, target: dict) -> None:
-    """Turn the offloads off, or put the features back. Raises Refused."""
+    """Turn the offloads off, or restore the features. Raises Refused."""
     if "features" in target:
         ethtool.set_features(name, target["features"])
         return
@@ -118,10 +118,10 @@ def set_offloads(name: str, target: dict) -> None:
 
 
 class Routing:
-    """Addresses, routes and rules of this device's network namespace.
+    """Addresses, routes and rules of this network namespace.
 
-    Keys: `eth0 10.0.0.1/32` of an address, `254 10.0.0.0/16 0` of a route (table, destination,
-    metric), `4101 10.0.0.1/32 4101` of a rule (priority, source, table).
+    Keys are `eth0 10.0.0.1/32` for an address, `254 10.0.0.0/16 0` for a route (table, destination,
+    metric), and `4101 10.0.0.1/32 4101` for a rule (priority, source, table).
     """
 
     def __init__(self, route: RouteSocket, links: Links) -> None:
@@ -185,7 +185,7 @@ class Routing:
         return result
 
     def set_address(self, key: str, target: object) -> None:
-        """Add an address, or take it away."""
+        """Add or remove an address."""
         name, _, prefix = key.partition(" ")
         address, _, length = prefix.partition("/")
         packed = socket.inet_aton(address)
@@ -197,7 +197,7 @@ class Routing:
             self._send(RTM_NEWADDR, _CREATE_EXCL, body)
 
     def set_route(self, key: str, target: object) -> None:
-        """Add or replace a route as wanted, put a former one back, or take it away."""
+        """Add or replace a route, restore a former one, or remove it."""
         table, prefix, priority = key.split(" ")
         destination, _, length = prefix.partition("/")
         attrs = attribute(_TABLE, struct.pack("=I", int(table)))
@@ -207,7 +207,7 @@ class Routing:
             attrs += attribute(_PRIORITY, struct.pack("=I", int(priority)))
         short = int(table) if int(table) < 256 else 0
         if target is None:
-            nowhere = 255  # RT_SCOPE_NOWHERE: of any scope
+            nowhere = 255  # RT_SCOPE_NOWHERE matches any scope
             body = _RTMSG.pack(2, int(length), 0, 0, short, 0, nowhere, 0, 0) + attrs
             self._delete(RTM_NEWROUTE, body)
             return
@@ -223,7 +223,7 @@ class Routing:
         self._send(RTM_NEWROUTE, _CREATE_REPLACE, body)
 
     def set_rule(self, key: str, target: object) -> None:
-        """Add a rule or take it away."""
+        """Add or remove a rule."""
         priority, prefix, table = key.split(" ")
         source, _, length = prefix.partition("/")
         short = int(table) if int(table) < 256 else 0
@@ -279,7 +279,7 @@ class Routing:
 
 
 def same_route(present: object, target: object) -> bool:
-    """True if a route that was read is the wanted one, or the former one."""
+    """Return True if a route that was read equals the wanted or former one."""
     if not isinstance(present, dict) or not isinstance(target, dict):
         return present is target
     if "message" in target:
@@ -293,9 +293,9 @@ def same_route(present: object, target: object) -> bool:
 
 
 def _settled(payload: bytes) -> bytes:
-    """Return a route's message without the kernel's remarks on the state of its links.
+    """Return a route's message without the flags on the state of its links.
 
-    A request with them is refused.
+    The kernel refuses a request with these flags.
     """
     packed = bytearray(payload)
     (flags,) = struct.unpack_from("=I", packed, 8)

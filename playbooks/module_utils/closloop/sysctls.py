@@ -9,7 +9,7 @@ from ansible.module_utils.closloop.reconcile import Refused
 
 ROOT = "/proc/sys/"
 ALLOWED = "net/ipv4/tcp_allowed_congestion_control"
-# What the kernel changes along with a setting, besides what it was asked for: inet_forward_change
+# Settings that the kernel changes together with another one: inet_forward_change
 # (net/ipv4/devinet.c), tcp_set_default_congestion_control (net/ipv4/tcp_cong.c).
 _BESIDE = {
     "net/ipv4/ip_forward": ("net/ipv4/conf/*/forwarding", "net/ipv4/conf/all/accept_redirects"),
@@ -18,7 +18,7 @@ _BESIDE = {
 
 
 class Sysctls:
-    """Keys are paths. A value is text, or a dict if the kernel changes other settings with it.
+    """Keys are paths. A value is a string, or a dict if the kernel changes other settings with it.
 
     A wanted value may also be a list of words that the setting must include.
     """
@@ -27,15 +27,15 @@ class Sysctls:
         self._root = root
 
     def there(self, path: str) -> bool:
-        """True if this kernel has the setting."""
+        """Return True if this kernel has the setting."""
         return os.path.exists(self._root + path)
 
     def writable(self, path: str) -> bool:
-        """True if the setting can be written here; in a namespace some cannot, by root either."""
+        """Return True if the setting is writable; in a namespace some are not, even for root."""
         return self.there(path) and bool(os.stat(self._root + path).st_mode & 0o200)
 
     def read(self, path: str) -> object:
-        """Return a setting's value, or None if this kernel has not got it."""
+        """Return a setting's value, or None if this kernel lacks it."""
         value = self._value(path)
         if path not in _BESIDE or value is None:
             return value
@@ -47,9 +47,9 @@ class Sysctls:
         return {"value": value, "beside": {p: self._value(p) for p in found if self.writable(p)}}
 
     def same(self, present: object, target: object) -> bool:
-        """True if the setting has its value, and what changes along with it, too.
+        """Return True if the setting and those that change with it have their values.
 
-        A setting that is gone, with its interface, has nothing to be put back to.
+        A setting that is gone with its interface needs no restoring.
         """
         if present is None:
             return True
@@ -76,7 +76,7 @@ class Sysctls:
             self._write(path, str(target))
 
     def shown(self, value: object) -> str:
-        """Return a value as people read it."""
+        """Return a value in a form for people."""
         if isinstance(value, list):
             return "one with " + " ".join(value)
         return str(value["value"] if isinstance(value, dict) else value)

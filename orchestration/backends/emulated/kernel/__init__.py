@@ -1,4 +1,4 @@
-"""The virtual-time kernel: user-mode Linux with `time-travel`, built, found, checked and booted."""
+"""The virtual-time kernel, user-mode Linux with `time-travel`: build, find, check and boot it."""
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, find_kernel, require_kernel

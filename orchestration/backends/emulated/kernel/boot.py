@@ -1,4 +1,4 @@
-"""Booting the virtual-time kernel: its command line, its memory, its process."""
+"""Boots the virtual-time kernel: its command line, its memory, its process."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def guest_argv(
 ) -> list[str]:
     """Return the command line that boots `kernel` and runs `init` as its process 1.
 
-    Its time is virtual, or with `real_time` the machine's: then all that it does takes its time.
+    Its time is virtual. With `real_time` it is the machine's, so that computing takes time too.
 
-    The guest's root is the host's file tree with the rights of the caller, its console is standard
-    input and output. `init` must be executable, and ends with powering off. `KEY=VALUE` words
-    appended to the list become init's environment.
+    The guest's root is the host's file tree with the caller's rights, its console is standard input
+    and output. `init` must be executable, and must end by powering off. `KEY=VALUE` words appended
+    to the list become init's environment.
     """
     return [
         str(kernel),
         "seccomp=on",
-        # Without ticks, each timer that ends an idle moment, a packet's, would account for that
-        # moment; a thousand ticks for a second of virtual time cost a millisecond.
+        # Without ticks, each timer that ends an idle moment (one per packet) would account for that
+        # moment. A thousand ticks per second of virtual time cost a millisecond.
         *([] if real_time else ["time-travel=inf-cpu", "nohz=off"]),
         f"mem={memory_bytes // _MEBIBYTE}M",
         "rootfstype=hostfs",
@@ -40,14 +40,14 @@ def guest_argv(
         f"init={init}",
         "con=null",
         "con0=fd:0,fd:1",
-        # Where it keeps its pid file: the working folder, not ~/.uml, where a killed one leaves it.
+        # The pid file goes to the working folder; in ~/.uml, a killed guest would leave it behind.
         "uml_dir=.",
         "quiet",
     ]
 
 
 def held_argv(argv: Sequence[str], cpu: int | None) -> list[str]:
-    """Return `argv` run so that it dies with the thread that starts it, and on one CPU only.
+    """Return `argv` wrapped so that it dies with the thread that starts it, on one CPU only.
 
     Without `cpu` it is not pinned. Pinning matters: see `docs/kernel.md`.
     """
@@ -64,15 +64,15 @@ def launch(
     stdout: int | IO[bytes],
     memory_dir: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a guest from `guest_argv`'s list and return its process.
+    """Start a guest from the list of `guest_argv` and return its process.
 
     It runs on `cpu` alone, in a session of its own (its group's id is its process id), with
-    standard error on `stdout`. It is killed when the *thread* that called this ends, so call it
-    from one that outlives the guest; the guest's own helper processes die with it. `memory_dir` is
-    what `memory_dir()` answered. `cwd` must be writable.
+    standard error on `stdout`. It is killed when the *thread* that called this function ends, so
+    call it from a thread that outlives the guest; the guest's helper processes die with it.
+    `memory_dir` is the return value of `memory_dir()`. `cwd` must be writable.
 
     Raises:
-        NotReadyError: setpriv or taskset is not there.
+        NotReadyError: setpriv or taskset is not installed.
     """
     environment = dict(os.environ)
     if memory_dir is not None:
@@ -96,13 +96,13 @@ def launch(
 
 
 def memory_dir(memory_bytes: int) -> Path:
-    """Return a folder for the memory files of guests that have `memory_bytes` of memory in all.
+    """Return a folder for the memory files of guests that have `memory_bytes` of memory in total.
 
-    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it:
-    in /dev/shm, else in the temporary folder, where the disk slows it.
+    A guest's memory is an unlinked file, mapped executable, that grows as the guest touches it. It
+    is in /dev/shm if possible, else in the temporary folder, where the disk slows it.
 
     Raises:
-        NotReadyError: neither has the space, or the machine has not as much memory available.
+        NotReadyError: neither folder has the space, or the machine lacks the available memory.
     """
     available = available_memory_bytes(Path("/proc/meminfo").read_text())
     if available < memory_bytes:
@@ -124,7 +124,7 @@ def memory_dir(memory_bytes: int) -> Path:
 
 
 def available_memory_bytes(meminfo: str) -> int:
-    """Return MemAvailable of a `/proc/meminfo`."""
+    """Return MemAvailable from the text of `/proc/meminfo`."""
     for line in meminfo.splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -132,7 +132,7 @@ def available_memory_bytes(meminfo: str) -> int:
 
 
 def _unfit(folder: Path, memory_bytes: int) -> str:
-    """Return why guests' memory cannot be in `folder`, or an empty text."""
+    """Return why guests' memory cannot be in `folder`, or ""."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"{folder} cannot be written"
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:

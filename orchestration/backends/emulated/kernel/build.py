@@ -1,4 +1,4 @@
-"""Builds the virtual-time kernel: source, patches, configuration, make, a boot, into the cache."""
+"""Builds the virtual-time kernel into the cache: source, patches, configuration, make, boot."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ _TOOLS = {
     "taskset": "util-linux",
 }
 _FREE_BYTES = 4_000_000_000
-# Lines that make prints for this configuration, give or take a version.
+# The number of lines that make prints for this configuration; it varies a little by version.
 _MAKE_LINES = 1_500
 _COMPILED = re.compile(r"^  [A-Z]+\S* +\S")
 
 
 class BuildProgress(Protocol):
-    """Is told how a build gets on."""
+    """Receives the progress of a build."""
 
     def phase(self, name: str) -> None:
         """A phase begins."""
 
     def step(self, done: int, total: int) -> None:
-        """So much of the phase is done."""
+        """`done` of `total` steps of the phase are done."""
 
 
 def missing_tools() -> dict[str, str]:
-    """Return the programs that building needs and that are not there, with their packages."""
+    """Return the programs that building needs and that are missing, with their packages."""
     return {tool: package for tool, package in _TOOLS.items() if not shutil.which(tool)}
 
 
@@ -67,12 +67,12 @@ def build_kernel(
 ) -> tuple[Kernel, bool]:
     """Return the kernel, and whether it had to be built.
 
-    `source` is a tree or a tarball, None for the newest that Debian's archive has. Without
-    `force`, a kernel in the cache is returned: any that fits for None, else that source's.
+    `source` is a tree or a tarball; None means the newest in Debian's archive. Without `force`, a
+    suitable kernel from the cache is returned: any for None, else one built from that source.
 
     Raises:
         NotReadyError: a tool, space or the source is missing, or the build or its boot failed.
-        InputError: `source` is no kernel source.
+        InputError: `source` is not a kernel source.
     """
     if not force and source is None and (kernels := built_kernels()):
         return kernels[-1], False
@@ -156,7 +156,7 @@ def _require_machine() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The environment without what an outer make or kernel build would tell this one."""
+    """Return the environment without variables of an outer make or kernel build."""
     ours = ("MAKE", "MFLAGS", "GNUMAKEFLAGS", "KBUILD_", "KCONFIG_", "ARCH", "CROSS_COMPILE")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
@@ -171,7 +171,7 @@ def _require_space(folder: Path) -> None:
 
 
 def _origin(source: Path) -> str:
-    """Return what names a source: a tarball's digest, or a tree's place and time."""
+    """Return a source's identity: a tarball's digest, or a tree's path and modification time."""
     path = source.absolute()
     if path.is_file():
         with path.open("rb") as file:

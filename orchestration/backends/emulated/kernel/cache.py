@@ -1,4 +1,4 @@
-"""Built kernels in the user's cache: where they are, which one fits, how one gets in.
+"""Built kernels in the user's cache: where they are, which one fits, how one is installed.
 
 ~/.cache/closloop/kernel/           or under $XDG_CACHE_HOME
   <hash>/linux kernel.json build.log
@@ -30,9 +30,9 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of a built kernel.
+    """The manifest of a built kernel.
 
-    `version` is the source's, `release` what `uname -r` says in it, `origin` the exact source
+    `version` is the source's, `release` the output of `uname -r` in it, `origin` the exact source
     (`SHA256:…` or a tree's path), `built_at` an ISO 8601 time in UTC.
     """
 
@@ -46,14 +46,14 @@ class Manifest:
 
     @property
     def key(self) -> str:
-        """Return the hash that names the kernel's folder: of its configuration and its source."""
+        """Return the name of the kernel's folder: a hash of its configuration and its source."""
         text = f"{self.config_hash} {self.version} {self.origin}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A virtual-time kernel that can be booted; no `manifest` if $CLOSLOOP_KERNEL names it."""
+    """A virtual-time kernel that can be booted; `manifest` is None if $CLOSLOOP_KERNEL names it."""
 
     path: Path
     version: str
@@ -62,19 +62,19 @@ class Kernel:
 
 
 def kernel_folder() -> Path:
-    """Return the folder of built kernels, which need not exist yet."""
+    """Return the folder of built kernels, which may not exist yet."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "closloop" / "kernel"
 
 
 def find_kernel() -> Kernel | None:
-    """Return the kernel to boot, or None when there is none.
+    """Return the kernel to boot, or None if there is none.
 
-    That is $CLOSLOOP_KERNEL, else the newest source's in the cache that has the configuration which
-    this version of the program asks for.
+    That is $CLOSLOOP_KERNEL if set. Otherwise it is the cached kernel of the newest source that has
+    the configuration of this version of the program.
 
     Raises:
-        InputError: $CLOSLOOP_KERNEL names no user-mode Linux kernel.
+        InputError: $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
     """
     if override := os.environ.get(OVERRIDE):
         return _overridden(Path(override).expanduser().absolute())
@@ -87,7 +87,7 @@ def require_kernel() -> Kernel:
 
     Raises:
         NotReadyError: there is none.
-        InputError: $CLOSLOOP_KERNEL names no user-mode Linux kernel.
+        InputError: $CLOSLOOP_KERNEL is not a user-mode Linux kernel.
     """
     kernel = find_kernel()
     if kernel is None:
@@ -111,9 +111,9 @@ def built_kernels() -> list[Kernel]:
 
 
 def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
-    """Move a built kernel and its log into the cache: complete under its final name, or not there.
+    """Move a built kernel and its log into the cache atomically, and return it.
 
-    `binary` is on the cache's file system. A kernel of the same hash is replaced.
+    `binary` must be on the cache's file system. A kernel with the same hash is replaced.
     """
     final = kernel_folder() / manifest.key
     staged = binary.parent / "staged"
@@ -130,7 +130,7 @@ def install(binary: Path, log: Path, manifest: Manifest) -> Kernel:
 
 @contextmanager
 def build_lock(on_wait: Callable[[], None]) -> Iterator[Path]:
-    """Hold the cache's lock for building, waiting for whoever has it; `on_wait` is told so.
+    """Hold the cache's build lock; call `on_wait` before waiting if another process holds it.
 
     Yields:
         the folder of built kernels, which then exists.
@@ -157,7 +157,7 @@ def _age_key(manifest: Manifest | None) -> tuple[tuple[int, ...], str]:
 
 
 def _read_manifest(path: Path) -> Manifest | None:
-    """Return a kernel's manifest, or None for one of another format."""
+    """Return a kernel's manifest, or None if its format is different."""
     try:
         fields = json.loads(path.read_text())
         return Manifest(**fields) if fields.pop("format") == _FORMAT else None

@@ -1,4 +1,4 @@
-"""Booting a kernel to see that it is what trials need: virtual time, the options, DCTCP."""
+"""Boots a kernel to check that trials can run on it: virtual time, the options, DCTCP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONGESTION_CONTROLS = {"cubic", "dctcp"}
 
 @dataclass(frozen=True)
 class BootReport:
-    """What a guest said of itself, and the wall time from its start to its end."""
+    """The report of a guest, and the wall time from its start to its end."""
 
     release: str
     busy_ns: int
@@ -43,7 +43,7 @@ class BootReport:
 
 
 def check_kernel(kernel: Path) -> BootReport:
-    """Boot `kernel` and return its report, when trials can run on it.
+    """Boot `kernel` and return its report if trials can run on it.
 
     Raises:
         NotReadyError: it does not boot, its clock is not virtual, or it lacks what trials need.
@@ -62,7 +62,7 @@ def boot(kernel: Path) -> BootReport:
     """Boot `kernel` once, with the probe as its init.
 
     Raises:
-        NotReadyError: it ended without a report, or did not end: the end of its console is told.
+        NotReadyError: it ended without a report, or did not end; with the end of its console.
     """
     memory = memory_dir(_MEMORY_BYTES)
     with tempfile.TemporaryDirectory(prefix="closloop-boot-") as folder:
@@ -104,7 +104,7 @@ def parse_console(console: str, wall_s: float) -> BootReport:
 
 
 def report_faults(report: BootReport) -> list[str]:
-    """Return what trials miss in a guest, in words; nothing when it is fit."""
+    """Return what trials need and the guest lacks, in words; [] if it is fit."""
     faults = []
     try:
         require_version(report.release)
@@ -129,7 +129,7 @@ def report_faults(report: BootReport) -> list[str]:
 
 
 def _console(guest: subprocess.Popen[bytes]) -> str:
-    """Return what the guest printed until it ended, or until it was ended for taking too long."""
+    """Return what the guest printed until it ended or was stopped for taking too long."""
     try:
         printed, _ = guest.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The kernel's configuration: what is asked for, its hash, and what a built kernel lacks of it."""
+"""The kernel's configuration: required options, their hash, and which of them a kernel lacks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFF = "n"
 
 
 def options(text: str) -> dict[str, str]:
-    """Return what a `.config` or a fragment sets: name to value, `n` for "is not set"."""
+    """Return the settings of a `.config` or a fragment, by name; `n` stands for "is not set"."""
     found = {}
     for line in text.splitlines():
         if match := _SET.match(line.strip()):
@@ -27,14 +27,14 @@ def options(text: str) -> dict[str, str]:
 
 
 def fragment_options() -> dict[str, str]:
-    """Return the options that the virtual-time kernel is built with, on top of `defconfig`."""
+    """Return the options of the virtual-time kernel, on top of `defconfig`."""
     return options(FRAGMENT.read_text())
 
 
 def unmet_options(config: str) -> list[str]:
     """Return a line for each option of the fragment that `config`, a full `.config`, lacks.
 
-    An option that `config` does not name is off: Kconfig leaves out what cannot be chosen.
+    An option that `config` does not name is off: Kconfig omits options that cannot be chosen.
     """
     got = options(config)
     return [
@@ -45,7 +45,7 @@ def unmet_options(config: str) -> list[str]:
 
 
 def config_hash() -> str:
-    """Return a hash of the fragment's options and of what the source is changed in."""
+    """Return a hash of the fragment's options and of the source's patches."""
     lines = sorted(f"{name}={value}" for name, value in fragment_options().items())
     lines += [repr(change) for change in REPLACEMENTS]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Brings a kernel's source into a work folder: from a tree, a tarball, or Debian's archive."""
+"""Copies a kernel's source into a work folder: from a tree, a tarball, or Debian's archive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def tree_version(tree: Path) -> str:
     """Return the version of a source tree.
 
     Raises:
-        InputError: it is no kernel source.
+        InputError: it is not a kernel source.
     """
     try:
         version = makefile_version((tree / "Makefile").read_text())
@@ -46,7 +46,7 @@ def tree_version(tree: Path) -> str:
 
 
 def take_source(given: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
-    """Make `to` a source tree that may be changed, from the user's tree or tarball.
+    """Make `to` a modifiable source tree, from the user's tree or tarball.
 
     Raises:
         InputError: `given` is neither.
@@ -80,19 +80,19 @@ def _unpack(tarball: Path, to: Path, runner: LoggedRunner, step: Step) -> None:
 
 @dataclass(frozen=True)
 class Archive:
-    """Debian's archive through apt, with lists and a cache of our own: no root, no traces."""
+    """Debian's archive through apt, with our own package lists and cache: no root, no traces."""
 
     folder: Path
     runner: LoggedRunner
 
     def newest(self) -> tuple[str, Package]:
-        """Return the newest kernel source's package name, and what a download would bring."""
+        """Return the name of the newest kernel source package, and the package to download."""
         if not shutil.which("apt-get"):
             raise NotReadyError("this system has no apt-get to fetch a source with", SOURCE_REMEDY)
         for name in ("lists/partial", "cache/archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "archive.sources").write_text(self._mirror().deb822(SUITES))
-        # A mirror may lack one of the suites; what the others have is enough.
+        # A mirror may lack one of the suites; those that it has are enough.
         self._apt("apt-get", "update", what="reading the archive's index", check=False)
         found = self._apt(
             "apt-cache", "search", "--names-only", "^linux-source-[0-9]", what="the search"
@@ -104,7 +104,7 @@ class Archive:
         return name, parse_print_uris(answer)
 
     def fetch(self, name: str, package: Package, to: Path, step: Step) -> None:
-        """Download the package and unpack the source in it to `to`."""
+        """Download the package and unpack its source to `to`."""
 
         def percent(line: str) -> None:
             if match := re.match(r"dlstatus:\d+:([0-9.]+):", line):

@@ -1,16 +1,17 @@
-"""What the virtual-time kernel's source is changed in, as exact replacements.
+"""Patches of the virtual-time kernel's source, as exact replacements.
 
-User-mode Linux keeps virtual time in steps of 256 ns, lets no timer be less than 500 ns ahead, and
+User-mode Linux keeps virtual time in steps of 256 ns, sets no timer less than 500 ns ahead, and
 charges 256 ns for each reading of the clock. At 100 Gbit/s a full frame takes 123 ns: with those
-values a flow got 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists so
-that a program that waits by reading the clock gets on at all; here it is 1 ns for 64 readings with
-no idle moment between, so that what happened before such a moment shifts nothing after it.
-A program that spins for longer (fio and perftest calibrate their clocks so) pays 256 ns again, from
-the millionth reading on: no packet's handling reads it so often.
+values a flow reached 23 Gbit/s there, and 22 instead of 23.5 at 25 Gbit/s. The clock charge exists
+so that a program that waits by reading the clock makes progress at all. Here it is 1 ns per 64
+readings without an idle moment between them, so that events before an idle moment shift nothing
+after it. From the millionth such reading on, a reading costs 256 ns again, for programs that spin
+longer (fio and perftest calibrate their clocks that way). Packet handling never reads it so often.
 
-RED's draws are the one thing in a guest that chance decides and tables show. They come from a
-stream of their own (SplitMix64, Steele et al., OOPSLA 2014) whose state is a module parameter: a
-guest that writes it before the traffic repeats itself to the bit. Unwritten, it starts by chance.
+RED's draws are the only random numbers in a guest that show in the tables. They come from a stream
+of their own (SplitMix64, Steele et al., OOPSLA 2014) whose state is a module parameter. A guest
+that writes it before the traffic starts repeats its trial to the bit; otherwise the state is
+random.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from orchestration.model.errors import NotReadyError
 
 @dataclass(frozen=True)
 class Replacement:
-    """In `file`, relative to the source tree, `old` stands once and becomes `new`."""
+    """In `file`, relative to the source tree, `old` occurs once and becomes `new`."""
 
     file: str
     old: str
     new: str
 
 
-# The state of RED's stream of draws, in a guest.
+# The state of RED's random stream, in a guest.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
-# Readings of the clock, with no idle moment between, after which a reading costs 256 ns.
+# After this many readings of the clock without an idle moment, a reading costs 256 ns.
 PATIENCE_READINGS = 1 << 20
 
 REPLACEMENTS = (
-    # Ticks of a millisecond, for TCP's timers.
+    # Ticks of one millisecond, for TCP's timers.
     Replacement(
         "arch/um/Kconfig",
         "config HZ\n\tint\n\tdefault 100\n",
@@ -54,7 +55,7 @@ REPLACEMENTS = (
         "#define TIMER_MIN_DELTA  500\n",
         "#define TIMER_MIN_DELTA  1\n",
     ),
-    # A reading of the clock: see above.
+    # The cost of reading the clock: see the module's docstring.
     Replacement(
         "arch/um/kernel/time.c",
         "!in_softirq() &&\n\t\t    !time_travel_ext_waiting)\n"
@@ -77,7 +78,7 @@ REPLACEMENTS = (
         "void time_travel_sleep(void)\n{",
         "static unsigned int clock_reads;\n\nvoid time_travel_sleep(void)\n{",
     ),
-    # RED's draws: see above.
+    # RED's draws: see the module's docstring.
     Replacement(
         "include/net/red.h",
         "static inline u32 red_random(const struct red_parms *p)\n{\n"
@@ -102,10 +103,10 @@ REPLACEMENTS = (
 
 
 def patch_tree(tree: Path) -> None:
-    """Change the source in `tree`; a file that is a link is replaced, what it points to is not.
+    """Patch the source in `tree`. A symbolic link becomes a file; its target stays unchanged.
 
     Raises:
-        NotReadyError: the source does not have the expected text; nothing was changed.
+        NotReadyError: the source lacks the expected text; nothing was changed.
     """
     texts: dict[str, str] = {}
     for change in REPLACEMENTS:
@@ -132,7 +133,7 @@ def _read(path: Path) -> str:
 
 
 def mirror_tree(tree: Path, mirror: Path) -> None:
-    """Make `mirror` a tree of symbolic links to the files of `tree`, which stays as it is."""
+    """Make `mirror` a tree of symbolic links to the files of `tree`, which stays unchanged."""
     for folder, folders, files in os.walk(tree):
         here = mirror / Path(folder).relative_to(tree)
         here.mkdir(parents=True, exist_ok=True)

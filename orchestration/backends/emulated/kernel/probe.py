@@ -1,7 +1,7 @@
-"""Runs as process 1 of a guest that is being checked, and prints one line: what the guest is like.
+"""Runs as process 1 of a guest that is being checked, and prints one line that describes the guest.
 
-Standard library only, started with `python -I`: it sees none of the program's modules. It holds no
-logic of its own; `check.py` judges what it prints.
+Standard library only, started with `python -I`, so it cannot import the program's modules. It has
+no logic of its own; `check.py` judges its output.
 """
 
 import base64
@@ -17,7 +17,7 @@ _POWER_OFF = 0x4321FEDC
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure and print the report."""
     libc = ctypes.CDLL(None)
     libc.mount(b"proc", b"/proc", b"proc", 0, None)
     libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None)
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _read(path: str) -> bytes:
-    """Return a file of the guest's, or nothing when the guest has it not."""
+    """Return a file of the guest, or b"" if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()

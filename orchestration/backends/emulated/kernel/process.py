@@ -1,4 +1,4 @@
-"""Programs run one after the other, their output logged; nothing outlives a failure or Ctrl-C."""
+"""Runs programs one after another and logs their output; nothing outlives a failure or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GRACE_S = 5
 
 
 class LoggedRunner:
-    """Runs programs and appends all that they print to one log file."""
+    """Runs programs and appends all their output to one log file."""
 
     def __init__(self, log: Path, env: Mapping[str, str]) -> None:
         self.log = log
@@ -36,10 +36,11 @@ class LoggedRunner:
         on_line: Callable[[str], None] | None = None,
         check: bool = True,
     ) -> str:
-        """Run `argv` to its end and return what it printed, standard error included.
+        """Run `argv` to its end and return its output, standard error included.
 
         Raises:
-            NotReadyError: `check` is set and it failed: `what` failed, and the end of its output.
+            NotReadyError: `check` is set and the program failed; says `what` failed, with the end
+                of the output.
         """
         printed: list[str] = []
         with self._logging(argv) as log:
@@ -73,10 +74,10 @@ class LoggedRunner:
         remedy: str = "",
         on_bytes: Callable[[int], None],
     ) -> None:
-        """Run `argv` with `source` as its input; `on_bytes` gets the bytes fed so far.
+        """Run `argv` with `source` as its input; `on_bytes` gets the number of bytes fed so far.
 
         Raises:
-            NotReadyError: it failed: `what` failed, and where its output is.
+            NotReadyError: the program failed; says `what` failed, and where its output is.
         """
         fed = 0
         with self._logging(argv) as log:
@@ -90,7 +91,7 @@ class LoggedRunner:
             )
             with _ended_with_us(process):
                 assert process.stdin is not None
-                # Should it die before it has read all, its exit code and its output say why.
+                # If it dies before it has read everything, its exit code and output say why.
                 with suppress(BrokenPipeError):
                     while chunk := source.read(_CHUNK_BYTES):
                         process.stdin.write(chunk)
@@ -120,7 +121,7 @@ class LoggedRunner:
 
 @contextmanager
 def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Wait for `process`; should the body fail, end it and all that it started."""
+    """Wait for `process`; if the body fails, end it and everything that it started."""
     with process:
         try:
             yield

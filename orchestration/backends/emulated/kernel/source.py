@@ -1,4 +1,4 @@
-"""Where the kernel's source comes from: versions, apt's sources and answers, all as pure text."""
+"""Finds the kernel's source: versions, apt's sources and answers, all as pure functions of text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SOURCE_REMEDY = (
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return the numbers in a version, for comparing: `7.3.4-1~bpo13+1` is (7, 3, 4, 1, 13, 1)."""
+    """Return the numbers in a version, for comparison: `7.3.4-1~bpo13+1` is (7, 3, 4, 1, 13, 1)."""
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
@@ -37,10 +37,10 @@ def require_version(version: str) -> None:
 
 
 def makefile_version(makefile: str) -> str:
-    """Return the version that a kernel's top `Makefile` states, as `make kernelversion` does.
+    """Return the version in a kernel's top `Makefile`, as `make kernelversion` does.
 
     Raises:
-        NotReadyError: it states none, so this is not a kernel's source.
+        NotReadyError: it has none, so this is not a kernel's source.
     """
     fields: dict[str, str] = dict(
         re.findall(r"^(VERSION|PATCHLEVEL|SUBLEVEL|EXTRAVERSION)\s*=[ \t]*(.*)$", makefile, re.M)
@@ -68,7 +68,7 @@ def newest_package(search: str) -> str:
 
 @dataclass(frozen=True)
 class Package:
-    """A package that the archive offers, as `apt-get download --print-uris` answers."""
+    """A package in the archive, as `apt-get download --print-uris` describes it."""
 
     file_name: str
     size_bytes: int
@@ -94,7 +94,7 @@ def parse_print_uris(answer: str) -> Package:
 
 @dataclass(frozen=True)
 class Mirror:
-    """One archive that the system's sources name."""
+    """One archive in the system's apt sources."""
 
     uri: str
     suites: tuple[str, ...]
@@ -102,7 +102,7 @@ class Mirror:
     trusted: bool = False
 
     def deb822(self, suites: Iterable[str]) -> str:
-        """Return an apt source, in the deb822 format, of `suites` on this mirror."""
+        """Return an apt source, in deb822 format, for `suites` on this mirror."""
         lines = [
             "Types: deb",
             f"URIs: {self.uri}",
@@ -117,7 +117,7 @@ class Mirror:
 
 
 def parse_deb822(text: str) -> list[Mirror]:
-    """Return the archives of a `*.sources` file; disabled stanzas and `deb-src` are left out."""
+    """Return the archives in a `*.sources` file, without disabled stanzas and `deb-src`."""
     mirrors = []
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
     for stanza in re.split(r"\n[ \t]*\n", kept):
@@ -133,7 +133,7 @@ def parse_deb822(text: str) -> list[Mirror]:
 
 
 def parse_one_line(text: str) -> list[Mirror]:
-    """Return the archives of a `sources.list`: `deb [option=value …] URI SUITE COMPONENT …`."""
+    """Return the archives in a `sources.list`: `deb [option=value …] URI SUITE COMPONENT …`."""
     mirrors = []
     for line in text.splitlines():
         match = re.match(r"^\s*deb\s+(?:\[([^]]*)\]\s+)?(\S+)\s+(\S+)", line)
@@ -152,7 +152,7 @@ def main_mirror(mirrors: Iterable[Mirror], codename: str) -> Mirror:
     """Return the archive that carries the release `codename` itself, not its security updates.
 
     Raises:
-        NotReadyError: no source names it over the network.
+        NotReadyError: no source provides it over the network.
     """
     for mirror in mirrors:
         if codename in mirror.suites and urlsplit(mirror.uri).scheme not in ("", "cdrom"):
@@ -173,7 +173,7 @@ def _fields(stanza: str) -> dict[str, str]:
 
 
 def _key_file(signed_by: str) -> str:
-    """Return the key file that a Signed-By names; a key given inline is not one."""
+    """Return the key file that Signed-By names; "" for an inline key."""
     return signed_by if signed_by.startswith("/") else ""
 
 

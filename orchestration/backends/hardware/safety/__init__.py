@@ -1,1 +1,1 @@
-"""The way back: ledger, leases, dead-man's timers, limits and the circuit breaker."""
+"""Safety of a rack: ledger, leases, dead-man's timers, limits and the circuit breaker."""

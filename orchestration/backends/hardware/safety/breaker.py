@@ -13,7 +13,7 @@ from inventory.topology import Testbed
 from orchestration.model.errors import TrialError
 from orchestration.model.records import Ints, Observation
 
-# One packet dropped of three is no finding: a window of fewer packets at a port is not judged.
+# One drop among three packets proves nothing: a port's window with fewer packets is not judged.
 LEAST_PACKETS = 100
 
 
@@ -34,8 +34,8 @@ class PortCounters:
 class Breaker:
     """Judges every window of `corridor.window_s` by the counters at its two ends.
 
-    A window ends with each reading, and begins with the latest reading that is a whole window
-    older, so that no bad window is missed. Reaching a bound is allowed.
+    A window ends with each reading and begins with the latest reading that is at least a window
+    older, so that no bad window is missed. A value equal to a bound is allowed.
     """
 
     def __init__(self, corridor: Corridor, ports: Sequence[str]) -> None:
@@ -46,11 +46,12 @@ class Breaker:
         self._busiest_bps = 0.0
 
     def feed(self, t_ns: int, counters: PortCounters, *, offered: bool = True) -> None:
-        """Take a reading of all ports.
+        """Check a reading of all ports.
 
         `offered` says that traffic is still offered: a fabric that is idle because every flow has
-        been sent has no low throughput. Raises CorridorLeft, naming the port, the value and the
-        bound. Counters that went backwards (a port that came back) start the window anew.
+        been sent does not have too low a throughput. Raises CorridorLeft, naming the port, the
+        value and the bound. Counters that went backwards (a port that came back) start the window
+        anew.
         """
         if self._readings and _went_back(self._readings[-1][1], counters):
             self._readings.clear()
@@ -108,7 +109,7 @@ class Breaker:
 
 
 class CorridorWatch:
-    """Feeds the breaker. Numbers that a switch does not offer count as 0: they trip nothing."""
+    """Feeds the breaker. Numbers that a switch does not offer count as 0, which trips nothing."""
 
     def __init__(self, testbed: Testbed, corridor: Corridor) -> None:
         ports = [queue.index for queue in testbed.queues]
@@ -117,12 +118,12 @@ class CorridorWatch:
         self._breaker = Breaker(corridor, labels)
 
     def feed(self, t_ns: int, observation: Observation, paused_ns: Ints, offered: bool) -> None:
-        """Take a reading. Raises CorridorLeft."""
+        """Check a reading. Raises CorridorLeft."""
         counters = PortCounters(
             sent_packets=self._summed(observation.tx_packets),
             dropped_packets=self._summed(observation.dropped_packets),
             sent_bytes=self._summed(observation.tx_bytes),
-            # the queues of a port are paused together here: one of them stands for all
+            # a port's queues are paused together here, so one of them stands for all
             paused_ns=self._largest(paused_ns),
         )
         self._breaker.feed(t_ns, counters, offered=offered)

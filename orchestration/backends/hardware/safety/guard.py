@@ -1,4 +1,4 @@
-"""The guard of a trial: nothing is changed before there is a way back, which is then taken."""
+"""Guards a trial: prepares the restore of the rack before any change, and does it at the end."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class ControllerSlept(TrialError):  # noqa: N818 (names what is so)
 
 
 class NotRestored(TrialError):  # noqa: N818
-    """A trial is over, but a device is not as it was before."""
+    """A trial is over, but a device is not in its former state."""
 
 
 class Guard:
     """Holds a rack for one trial, as a context manager.
 
-    On entering it takes a lease on every device or none, keeps a snapshot of each in the ledger,
+    On entering, it takes a lease on every device or none, stores a snapshot of each in the ledger,
     and arms a dead-man's timer on each. On leaving, for whatever reason, it restores every device
     that can be reached and names the others, which their timers restore. `tick` must be called more
     often than the dead-man's time.
 
     `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
-    `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError.
-    `outcomes` are set on leaving; `settled_before` is what a dead run had left behind.
+    `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError. `outcomes`
+    are set on leaving; `settled_before` is what was restored after earlier runs that died.
     """
 
     def __init__(
@@ -113,10 +113,10 @@ class Guard:
                 self._ledger.change(self._run, device, what, "as in the snapshot", "many values")
 
     def _withdraw(self) -> None:
-        """Undo a preparation that failed: nothing was changed yet."""
+        """Undo a preparation that failed before anything was changed."""
         mine = {device: {"holder": self._holder} for device in self._agents}
         for op in ("deadman.disarm", "lease.drop"):
-            # what is somebody else's is refused, and left to them
+            # a device refuses this for a timer or lease of another holder
             self._gather(op, mine)
         if self._run:
             with suppress(ClosloopError):
@@ -139,11 +139,11 @@ class Guard:
             error.add_note(words)
 
     def tick(self, t_ns: int = 0, reading: Observation | None = None) -> None:
-        """Say to the devices that the controller is alive, often enough but no more often.
+        """Tell the devices that the controller is alive, only as often as needed.
 
         Raises:
             ControllerSlept: this machine was asleep, or busy, for longer than the dead-man's time.
-            DeviceError: a device refuses, because it has restored itself or another run has it.
+            DeviceError: a device refuses, because it has restored itself or another run holds it.
             DeviceGone: a device was silent for the dead-man's time.
         """
         now_ns = self._now_ns()
@@ -171,14 +171,14 @@ class Guard:
             self._feeds[device] = (now_ns, numbers)
 
     def _collect(self, device: str, agent: Agent, now_ns: int) -> bool:
-        """Take the answers to the last words; return whether they are all there."""
+        """Collect the answers to the last messages; return whether all have come."""
         posted_ns, numbers = self._feeds.get(device, (now_ns, []))
         agent.poll()
         while numbers:
             try:
                 agent.result(numbers[0], 0.0)
             except DeviceGone:
-                # the network may come back before the device's time is up
+                # the network may come back before the device's timer fires
                 if (now_ns - posted_ns) / 1e9 > self._rack.safety.deadman_s:
                     raise
                 return False
@@ -186,7 +186,7 @@ class Guard:
         return True
 
     def restore(self) -> list[Outcome]:
-        """Restore all devices and let go of them; return what became of each. Done once."""
+        """Restore and release all devices, once; return the outcome of each."""
         if not self._run:
             return self.outcomes
         run, self._run = self._run, ""
@@ -200,7 +200,7 @@ class Guard:
         self.outcomes = [self._outcome(device, answers[device]) for device in answers]
         settled = [outcome.device for outcome in self.outcomes if outcome.settled]
         mine = {device: {"holder": self._holder} for device in settled}
-        # a device whose restore is incomplete keeps its timer: it tries again
+        # a device that was not fully restored keeps its timer, which tries again
         self._gather("deadman.disarm", mine)
         self._gather("deadman.clear", {device: {} for device in settled})
         self._gather("lease.drop", mine)
@@ -228,7 +228,7 @@ class Guard:
         return outcome_of(device, answer, "was restored")
 
     def findings(self) -> list[dict[str, str]]:
-        """Return what the trial's stamp should say of the restore, once it is done."""
+        """Return findings on the restore for the trial's stamp, once it is done."""
         return [
             {
                 "code": "restored-with-differences",
@@ -240,7 +240,7 @@ class Guard:
         ]
 
     def facts(self) -> dict[str, Any]:
-        """Return what the trial's record should say of the guard, JSON-ready."""
+        """Return facts on the guard for the trial's record, JSON-ready."""
         safety = self._rack.safety
         restored = {outcome.device: len(outcome.changed) for outcome in self.outcomes}
         return {
@@ -261,17 +261,17 @@ class Guard:
         }
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Ask devices side by side. Raises the first one's DeviceError, when all have answered."""
+        """Ask devices in parallel. Raises the first one's DeviceError after all have answered."""
         return answered(self._gather(op, requests))
 
     def _gather(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Ask devices side by side; return each one's answer, or its DeviceError."""
+        """Ask devices in parallel; return each one's answer, or its DeviceError."""
         asked = {device: (self._agents[device], (op, words)) for device, words in requests.items()}
         return gather(asked, RESTORE_TIMEOUT_S)
 
 
 def _may_change(request: Mapping[str, Any]) -> list[str]:
-    """Say what may change from now on, as often as it likes, on a device covered by `request`."""
+    """Return what the trial may change, any number of times, on a device covered by `request`."""
     what = []
     if request["interfaces"]:
         what.append(f"thresholds of the RED queues of {', '.join(request['interfaces'])}")

@@ -1,12 +1,12 @@
-"""The ledger: what runs were about to change on a rack's devices, written before they did.
+"""The ledger: what runs are about to change on a rack's devices, written before they do.
 
     $XDG_STATE_HOME/closloop/ledgers/RACK/      or ~/.local/state
       ledger.jsonl        one entry a line, never rewritten
       HASH.json           a device's snapshot, named by its content
       RUN.lock            held by the run while it lives
 
-An entry is on the disk when the call returns. Thresholds may change many times a second, so one
-entry for each device says so beforehand, and the snapshot has the former values.
+An entry is on disk when the call returns. Thresholds may change many times a second, so one entry
+per device announces that beforehand, and the snapshot has the former values.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OpenRun:
     """A run that was not closed: its controller died, or devices were not restored.
 
     `snapshots` are the names of the devices' snapshots, `changed` the devices that it may have
-    changed, `restored` those that were put back since. `alive` says that it still goes on.
+    changed, `restored` the devices restored since. `alive` says that it is still running.
     """
 
     run: str
@@ -50,7 +50,7 @@ class OpenRun:
 
     @property
     def outstanding(self) -> list[str]:
-        """The devices that are still to be restored."""
+        """The devices that must still be restored."""
         return sorted(self.changed - self.restored)
 
 
@@ -65,7 +65,7 @@ class Ledger:
 
     @classmethod
     def of(cls, rack: str, inventory: Path) -> Ledger:
-        """Return the ledger of a rack, by its name, in the user's state folder."""
+        """Return the ledger of the rack of this name, in the user's state folder."""
         base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
         plain = bool(_PLAIN_NAME.fullmatch(rack))
         name = rack if plain else hashlib.sha256(rack.encode()).hexdigest()[:16]
@@ -73,7 +73,7 @@ class Ledger:
         return cls(folder, rack, str(inventory.resolve()))
 
     def open_run(self, holder: str) -> str:
-        """Note that a run begins; return its name in the ledger."""
+        """Record that a run begins; return its name in the ledger."""
         run = uuid4().hex[:12]
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Ledger:
         return run
 
     def snapshot(self, run: str, device: str, content: dict[str, Any]) -> None:
-        """Keep a device's snapshot."""
+        """Store a device's snapshot."""
         data = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
         name = hashlib.sha256(data).hexdigest()
         path = self._snapshot_path(name)
@@ -101,27 +101,27 @@ class Ledger:
         self._add(run, "snapshot", device=device, snapshot=name)
 
     def change(self, run: str, device: str, what: str, before: str, after: str) -> None:
-        """Note a change that is about to be made. Raises NotReadyError if that cannot be noted."""
+        """Record a change that is about to be made. Raises NotReadyError if that is impossible."""
         self._add(run, "change", device=device, what=what, before=before, after=after)
 
     def restored(self, run: str, device: str, differences: Sequence[Any], how: str) -> None:
-        """Note that a device was put back, by whom, and what differs all the same."""
+        """Record that a device was restored: how, and what still differs."""
         self._add(run, "restored", device=device, differences=list(differences), how=how)
 
     def close_run(self, run: str) -> None:
-        """Note that every device of a run is settled."""
+        """Record that every device of a run is settled."""
         self._add(run, "run-closed")
         self.release(run)
         self._lock_path(run).unlink(missing_ok=True)
 
     def release(self, run: str) -> None:
-        """Let go of a run without closing it: what is open of it is left to a restore."""
+        """Release a run without closing it; its open devices are left to a later restore."""
         lock = self._locks.pop(run, None)
         if lock is not None:
             os.close(lock)
 
     def load_snapshot(self, name: str) -> dict[str, Any]:
-        """Return a snapshot by its name. Raises NotReadyError if it is lost or damaged."""
+        """Return a snapshot by its name. Raises NotReadyError if it is missing or damaged."""
         path = self._snapshot_path(name)
         try:
             data = path.read_bytes()
@@ -139,7 +139,7 @@ class Ledger:
         return content
 
     def open_runs(self) -> list[OpenRun]:
-        """Return the runs that are not closed, the oldest first."""
+        """Return the runs that are not closed, oldest first."""
         runs: dict[str, OpenRun] = {}
         for entry in self._entries():
             name, kind = str(entry.get("run")), entry["entry"]
@@ -162,7 +162,7 @@ class Ledger:
         return list(runs.values())
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """Yield the entries; a line that a crash has torn is passed over."""
+        """Yield the entries; skip lines that a crash has cut off."""
         try:
             lines = (self.folder / _FILE).read_bytes().splitlines()
         except FileNotFoundError:
@@ -200,7 +200,7 @@ class Ledger:
                 fcntl.flock(handle, fcntl.LOCK_EX)
                 size = os.fstat(handle).st_size
                 if size and os.pread(handle, 1, size - 1) != b"\n":
-                    # a crash has torn the last line: close it off
+                    # a crash has cut off the last line: end it here
                     line = b"\n" + line
                 if os.write(handle, line) != len(line):
                     raise OSError(0, "only part of the entry fitted")

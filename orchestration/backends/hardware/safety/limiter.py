@@ -1,4 +1,4 @@
-"""The rate limit on changes of a knob: none is lost without being counted."""
+"""The rate limit on changes of a knob: no change is lost without being counted."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _NEVER_NS = np.iinfo(np.int64).min // 2
 
 
 class ChangeLimiter:
-    """Lets a knob be turned at each of its `count` targets at most once in `min_interval_ns`.
+    """Lets each of a knob's `count` targets change at most once in `min_interval_ns`.
 
-    A change that comes too early waits; a later one for the same target takes its place.
+    A change that comes too early waits; a later change of the same target replaces it.
 
-    `held_back` counts changes that had to wait, `superseded` those of them that never took effect
-    because a later one came first. Setting a target to what it has is no change.
+    `held_back` counts changes that had to wait, `superseded` those among them that a later change
+    replaced before they took effect. Setting a target to its current value is no change.
     """
 
     def __init__(self, knob: Knob, count: int, min_interval_ns: int) -> None:
@@ -31,20 +31,20 @@ class ChangeLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many targets have a change that waits."""
+        """The number of targets with a waiting change."""
         return int(self._waits.sum())
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next change that waits may be made; None if none waits."""
+        """The time at which the next waiting change may be made; None if none waits."""
         if not self._waits.any():
             return None
         return int(self._changed_ns[self._waits].min()) + self._interval_ns
 
     def submit(self, change: Change, now_ns: int) -> Change:
-        """Take a tuner's change; return what may be set now, waiting changes that are due included.
+        """Take a tuner's change; return what may be set now, with the waiting changes that are due.
 
-        Values are taken as they are: bounds are checked before.
+        Values are not checked here: the loop has checked their bounds.
         """
         queues = change.targets
         wanted = np.stack([change[name] for name in self._knob.column_names]).astype(np.float64)
@@ -59,7 +59,7 @@ class ChangeLimiter:
         return ready
 
     def due(self, now_ns: int) -> Change:
-        """Return the waiting changes that may be made now; they wait no more."""
+        """Remove and return the waiting changes that may be made now."""
         return self._release(now_ns)
 
     def _release(self, now_ns: int) -> Change:

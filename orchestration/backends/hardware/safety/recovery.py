@@ -1,4 +1,4 @@
-"""Runs that ended without restoring their devices: found in the ledger, and put right."""
+"""Finds runs in the ledger that ended without restoring their devices, and restores those."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ _SHOWN = 5
 class Outcome:
     """One device, restored or not.
 
-    `how` says by whom or why not, `changed` what was put back, `differences` what is still not as
-    the snapshot says (`agent.state.Difference` as a dict). `settled` devices need nothing more.
+    `how` says who restored it, or why nobody did. `changed` are the settings that were put back,
+    `differences` those that still differ from the snapshot (`agent.state.Difference` as a dict).
+    `settled` devices need nothing more.
     """
 
     device: str
@@ -40,7 +41,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """One or more lines for people."""
+        """The outcome for people, in one or more lines."""
         lines = [f"{self.device}: {self.how}"]
         if self.changed:
             lines[0] += f"; {len(self.changed)} settings put back"
@@ -50,7 +51,7 @@ class Outcome:
 
 
 def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
-    """Return the outcome that an agent's answer, or a dead-man's record, tells of."""
+    """Return the outcome in an agent's answer, or in a dead-man's record."""
     differences = tuple(_difference(item) for item in _items(answer.get("differences")))
     error = str(answer.get("error") or "")
     if answer.get("restarted"):
@@ -65,7 +66,7 @@ def outcome_of(device: str, answer: Mapping[str, Any], how: str) -> Outcome:
 
 
 def is_foreign(difference: Mapping[str, Any]) -> bool:
-    """Say whether a difference is in something that runs do not change."""
+    """Return whether a difference is in something that runs do not change."""
     return difference["part"] in _OTHERS
 
 
@@ -91,9 +92,9 @@ def _difference(item: Any) -> dict[str, str]:
 
 
 def restore_runs(rack: Rack, inventory: Path, secrets: Secrets | None = None) -> list[Outcome]:
-    """Restore every device that can be reached; return what became of each, the others too.
+    """Restore every device that can be reached; return the outcome of all, the unreachable too.
 
-    Raises NotReadyError while a run still goes on.
+    Raises NotReadyError while a run is still active.
     """
     services = dict.fromkeys(rack.access, _SERVICES)
     agents, problems = open_agents(rack.access.values(), rack.known_hosts_file, services, secrets)
@@ -107,10 +108,10 @@ def restore_runs(rack: Rack, inventory: Path, secrets: Secrets | None = None) ->
 
 
 def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
-    """Restore what dead runs left behind on the devices that `agents` reach.
+    """Restore what dead runs changed on the devices that `agents` reach.
 
-    Returns what became of each device, including those of open runs that cannot be reached. Runs in
-    somebody else's ledger are left alone. Raises NotReadyError while a run of this ledger goes on.
+    Returns the outcome of each device, including unreachable ones of open runs. Runs in other
+    ledgers are left alone. Raises NotReadyError while a run of this ledger is active.
     """
     runs = ledger.open_runs()
     for run in runs:
@@ -127,10 +128,10 @@ def restore_open_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outco
 
 
 def settle_dead_runs(agents: Mapping[str, Agent], ledger: Ledger) -> list[Outcome]:
-    """Restore what dead runs left, where that is safe, before a new run begins.
+    """Before a new run, restore what dead runs changed, where that is safe.
 
-    It is safe if the dead-man's timer has fired or can be told to, or if the device has restarted.
-    Raises NotReadyError for a device whose changes since then are not known.
+    It is safe if the dead-man's timer has fired or can be made to fire, or if the device has
+    restarted. Raises NotReadyError for a device whose changes since then are unknown.
     """
     return _settle(
         agents, ledger, [run for run in ledger.open_runs() if not run.alive], force=False
@@ -141,7 +142,7 @@ def _settle(
     agents: Mapping[str, Agent], ledger: Ledger, runs: list[OpenRun], force: bool
 ) -> list[Outcome]:
     outcomes = []
-    # the latest first: what an earlier run found is what is wanted in the end
+    # the latest run first: the state that the earliest run found is the wanted one
     for run in reversed(runs):
         found = []
         for device in sorted({*run.snapshots, *run.changed} - run.restored):
@@ -170,7 +171,7 @@ def _settle_device(
 
 
 def _settled_by_timer(agent: Agent, run: OpenRun) -> Outcome | None:
-    """Have the run's dead-man's timer do it, if it is there or has done it."""
+    """Have the run's dead-man's timer restore the device, if it is armed or has fired."""
     status = call(agent, "deadman.status")
     armed, fired = status.get("armed"), status.get("fired")
     if armed and armed.get("holder") == run.holder:
@@ -188,7 +189,7 @@ def _settled_by_timer(agent: Agent, run: OpenRun) -> Outcome | None:
     if outcome.settled:
         call(agent, "deadman.clear")
         return outcome
-    # the timer has given up: it is tried once more from the ledger's snapshot
+    # the timer has given up: restore once more, from the ledger's snapshot
     return None
 
 
@@ -210,13 +211,13 @@ def _settled_by_ledger(agent: Agent, run: OpenRun, ledger: Ledger, force: bool) 
 
 
 def restore_from(agent: Agent, snapshot: dict[str, Any]) -> Outcome:
-    """Have an agent put a snapshot back. Raises DeviceError."""
+    """Make an agent restore a snapshot. Raises DeviceError."""
     answer = call(agent, "state.restore", snapshot=snapshot)
     return outcome_of(agent.device, answer, "was restored")
 
 
 def _untouched(agent: Agent, device: str) -> Outcome:
-    """Say what there is on a device that no open run of the ledger names."""
+    """Return the outcome of a device that no open run of this ledger names."""
     try:
         status = call(agent, "deadman.status")
     except DeviceError as error:
@@ -235,5 +236,5 @@ def _untouched(agent: Agent, device: str) -> Outcome:
 
 
 def call(agent: Agent, op: str, **arguments: Any) -> Any:
-    """Ask one agent and wait. Raises DeviceError."""
+    """Send one agent a request and wait for the answer. Raises DeviceError."""
     return agent.result(agent.post(op, **arguments), RESTORE_TIMEOUT_S)

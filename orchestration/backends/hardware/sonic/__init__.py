@@ -1,1 +1,1 @@
-"""SONiC switches: what their configuration may be, and what their counters say."""
+"""SONiC switches: which configuration they accept, and what their counters mean."""

@@ -1,9 +1,9 @@
-"""What provisioning sets on a SONiC switch, from the rack: rows of CONFIG_DB, checked.
+"""What provisioning sets on a SONiC switch: rows of CONFIG_DB, derived from the rack and checked.
 
-Every tuned queue has a WRED profile of its own, so that it can be tuned alone. The queues' numbers
-are the rack's (`Access.queues`, one a traffic class), and so are their traffic classes and, up to
-7, priority groups. Queues 3 and 4 are lossless, as in SONiC's stock configuration, whose buffers
-have headroom for those two; any other number marks and drops.
+Every tuned queue has its own WRED profile, so that it can be tuned alone. The queues' numbers are
+the rack's (`Access.queues`, one a traffic class). The numbers of their traffic classes and, up to
+7, priority groups are the same. Queues 3 and 4 are lossless, as in SONiC's stock configuration,
+whose buffers have headroom for those two; every other queue marks and drops.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from orchestration.model.errors import InputError
 NAME = "CLOSLOOP"
 LOSSLESS = (3, 4)
 
-# What routing protocols and RoCE's notifications are sent with (CS6), and the queue for it.
+# The DSCP of routing protocols and RoCE's notifications (CS6), and the queue for it.
 CONTROL_DSCP, CONTROL_QUEUE = 48, 6
 
-# Fastest polls that SONiC takes (counterpoll's and the YANG model's floor), in ms.
+# The fastest polls that SONiC accepts (floor of counterpoll and of the YANG model), in ms.
 POLL_MS, WATERMARK_POLL_MS = 100, 1000
-# The watchdog only reports: its use here is that it reads the queue's depth.
+# The watchdog takes no action; it is used here because it reads the queue's depth.
 _WATCHDOG = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
 
-# What provisioning writes to, and so what a snapshot of a switch holds.
+# The tables that provisioning writes to, which a snapshot of a switch therefore holds.
 TABLES = (
     "DSCP_TO_TC_MAP",
     "FLEX_COUNTER_TABLE",
@@ -51,9 +51,9 @@ def profile_name(interface: str, queue: int) -> str:
 def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
     """Return the rows that provisioning sets: table, key, field, value, all strings.
 
-    Thresholds begin at the queue's buffer, which never marks; a tuner's first action sets them.
-    With `depth`, the lossless queues are watched by the PFC watchdog, in its mode that only
-    reports: without it their current depth is in no counter.
+    Thresholds start at the queue's buffer, which never marks; a tuner's first action sets them.
+    With `depth`, the PFC watchdog watches the lossless queues, in its mode that only reports.
+    Without it, no counter has their current depth.
 
     Raises InputError for a rack that SONiC cannot be configured for.
     """
@@ -93,7 +93,7 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
 
 
 def queue_places(rack: Rack, device: str) -> list[tuple[str, int, str]]:
-    """Return (interface, queue number, WRED profile) of a switch's queues in the testbed's order.
+    """Return (interface, queue number, WRED profile) of a switch's queues, in the testbed's order.
 
     That is the order of `Testbed.queues` within the switch.
     """
@@ -110,7 +110,7 @@ def _lossless(access: Access) -> list[int]:
 
 
 def _profile(buffer_bytes: int) -> dict[str, str]:
-    """A profile that marks whatever can be marked and starts by never doing so."""
+    """Return a profile with marking enabled, whose initial thresholds never mark."""
     never = str(min(buffer_bytes, MOST_BYTES))
     row = {"ecn": "ecn_all"}
     for colour in COLOURS:
@@ -122,7 +122,7 @@ def _profile(buffer_bytes: int) -> dict[str, str]:
 
 
 def _schedulers(weights: list[int], queues: tuple[int, ...]) -> dict[str, dict[str, str]]:
-    """Weights as small as their ratio allows; SONiC takes 1 to 100."""
+    """Return schedulers with weights reduced to lowest terms; SONiC accepts 1 to 100."""
     if not weights:
         return {}
     shared = reduce(gcd, weights)
@@ -133,9 +133,9 @@ def _schedulers(weights: list[int], queues: tuple[int, ...]) -> dict[str, dict[s
 
 
 def _maps(access: Access) -> Tables:
-    """DSCP to queue, through traffic classes that are numbered like the queues.
+    """Return the maps from DSCP to queue, through traffic classes numbered like the queues.
 
-    What has no class of its own goes to the first, as on every backend.
+    A DSCP without a class of its own goes to the first class, as on every backend.
     """
     first = access.queues[0]
     queue_of = {str(dscp): str(first) for dscp in range(64)}
@@ -168,7 +168,7 @@ def _port(lossless: list[int], *, watched: bool) -> dict[str, str]:
 
 
 def _polling() -> dict[str, dict[str, str]]:
-    """Every group that is read, as often as SONiC lets it be polled."""
+    """Return the poll settings: every group that is read, polled as often as SONiC allows."""
     groups = {
         "PORT": POLL_MS,
         "QUEUE": POLL_MS,

@@ -1,4 +1,4 @@
-"""What the numbers of a SONiC switch are taken from, in words, and what is not to be had."""
+"""Describes the sources of a SONiC switch's numbers, in words, and which numbers it lacks."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 from orchestration.model.records import Floats, Ints
 
-# Counters' group in FLEX_COUNTER_TABLE by the field of an observation.
+# The counters' group in FLEX_COUNTER_TABLE, by field of an observation.
 _GROUPS = {"tx_bytes": "QUEUE", "tx_packets": "QUEUE", "dropped_packets": "QUEUE"}
-# What `closloop provision` sets, since SONiC polls no faster.
+# The period that `closloop provision` sets; SONiC polls no faster.
 FLOOR_MS = 100
 
 
 def sources(about: Mapping[str, Any], *, depth: bool, marks: bool) -> dict[str, str]:
-    """Return what each field of an observation is taken from; fields that are missing are not in.
+    """Return the source of each field of an observation; missing fields are left out.
 
-    `about` is what the switch said of itself (`sonic.capabilities`); `depth` and `marks` say
-    whether every opened queue has them.
+    `about` is the switch's answer to `sonic.capabilities`; `depth` and `marks` say whether every
+    opened queue has them.
     """
     polls = about["polls_ms"]
     result = {
@@ -39,9 +39,9 @@ def sources(about: Mapping[str, Any], *, depth: bool, marks: bool) -> dict[str, 
 def shortcomings(
     about: Mapping[str, Any], *, depth: bool, marks: bool, sample_period_ns: int
 ) -> list[str]:
-    """Return what a trial's readers must know: what is missing, what stands in, what is older.
+    """Return what readers of a trial must know: numbers that are missing, replaced or outdated.
 
-    Nothing stands in under another number's name: a watermark is no depth.
+    No number is recorded under another's name: a watermark is not a depth.
     """
     polls = about["polls_ms"]
     found = []
@@ -89,5 +89,5 @@ def _no_marks(about: Mapping[str, Any]) -> str:
 
 
 def shares(percent: Ints) -> Floats:
-    """Return drop probabilities in percent as shares."""
+    """Convert drop probabilities in percent to shares."""
     return np.asarray(percent, dtype=np.float64) / 100

@@ -1,4 +1,4 @@
-"""The check that rows keep to SONiC's schema before a switch sees them: every problem, by place."""
+"""Checks rows against SONiC's schema before they go to a switch: every problem, by place."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from orchestration.backends.hardware.sonic.tables import (
 )
 from orchestration.model.errors import Problem
 
-# Table, key, field, value.
+# Table -> key -> field -> value.
 Tables = dict[str, dict[str, dict[str, str]]]
 Row = Mapping[str, str]
 
-# Unicast queues, and priority groups, of a port.
+# Unicast queues, and priority groups, per port.
 QUEUES = GROUPS = 8
 _REFUSED = {
     "priority": "the YANG model has it, but orchagent knows it not and refuses the whole row",
@@ -33,10 +33,10 @@ _REFUSED = {
 def check(
     tables: Tables, ports: Mapping[str, int], where: str = "", known: Tables | None = None
 ) -> list[Problem]:
-    """Return everything that is wrong with rows of CONFIG_DB, in the order of their places.
+    """Return all problems of rows of CONFIG_DB, ordered by place.
 
-    `ports` has each port's number of queues; `known` are rows already on the switch that these may
-    refer to; `where` goes before each place.
+    `ports` has each port's number of queues. `known` are rows already on the switch that the new
+    rows may refer to. `where` is prefixed to each place.
     """
     rows = {**(known or {})}
     for table, more in tables.items():
@@ -48,7 +48,7 @@ def check(
 
 
 def check_classes(where: str, queues: Sequence[int], classes: int) -> list[Problem]:
-    """Return what is wrong with a switch's queue numbers, which should be one a traffic class."""
+    """Return the problems of a switch's queue numbers, which should be one per traffic class."""
     shown = ", ".join(map(str, queues))
     remedy = f"give closloop_queues {classes} different numbers from 0 to {QUEUES - 1}"
     if len(queues) != classes:
@@ -162,7 +162,7 @@ class _Checker:
             yield from self._fields(POLLS_TABLE, Table(fields=group_fields(group)), group, row)
 
     def _queues_of_maps(self, content: Mapping[str, Row]) -> Iterator[Problem]:
-        """Maps that lead to queues which the port that uses them does not have."""
+        """Yield maps that lead to queues which the port using them does not have."""
         for port, row in content.items():
             count = self._ports.get(port, QUEUES)
             for field, table in (
@@ -187,7 +187,7 @@ class _Checker:
                     yield self._problem("PFC_WD", key, what)
 
     def _twice(self, name: str, content: Mapping[str, Row]) -> Iterator[Problem]:
-        """Keys that set what another key sets, too: the last one read would win."""
+        """Yield keys that set the same field as another key: the last one read would win."""
         seen: dict[tuple[str, int, str], str] = {}
         known = {key: row for key, row in self._rows[name].items() if key not in content}
         for key, row in (*known.items(), *content.items()):

@@ -1,4 +1,4 @@
-"""A SONiC switch as the rig sees it (`switches.Switch`): requests to the sonic service, answers."""
+"""A SONiC switch as the rig sees it (`switches.Switch`): its requests and their answers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from orchestration.device.errors import DeviceError
 from orchestration.model.records import MISSING, Floats, Ints
 
 _ROW = 8
-# A pause frame asks for at most 65,535 times 512 bits (IEEE 802.1Qbb).
+# A pause frame asks for at most 65,535 quanta of 512 bits (IEEE 802.1Qbb).
 _LONGEST_PAUSE_BITS = 65_535 * 512
 
 
 class SonicSwitch:
-    """A switch whose queues are an ASIC's, polled by SONiC and read from its database.
+    """A switch whose queues are an ASIC's; SONiC polls them, and its database is read.
 
     After a reading, `peak_bytes` has the queues' watermarks and `pauses` the PFC frames received
     and sent, shape (2, queues), of all priorities of the queue's port; `MISSING` where there are
-    none. `grid_bytes` is what the ASIC rounds thresholds up to, as far as that has been seen.
+    none. `grid_bytes` is the unit to which the ASIC rounds thresholds up, as far as observed.
     """
 
     services = ("sonic",)
@@ -89,7 +89,7 @@ class SonicSwitch:
         )
 
     def _paused_ns(self) -> Ints:
-        """How long received pause frames may have kept ports from sending: the longest, each."""
+        """Return the longest time that received pauses may have stopped each port, in ns."""
         received = np.maximum(self.pauses[0], 0).astype(np.float64)
         paused: Ints = np.rint(received * _LONGEST_PAUSE_BITS * 1e9 / self._rates_bps).astype(
             np.int64
@@ -97,11 +97,11 @@ class SonicSwitch:
         return paused
 
     def sources(self) -> Mapping[str, str]:
-        """Say what each number is taken from; those that the switch does not offer are not in."""
+        """Return the source of each number; numbers that the switch does not offer are left out."""
         return sources(self._about, depth=self._depth, marks=self._marks)
 
     def shortcomings(self, sample_period_ns: int) -> list[str]:
-        """Say what the switch lacks, or has less often than it is sampled."""
+        """Return what the switch lacks, or updates less often than it is sampled."""
         found = shortcomings(
             self._about, depth=self._depth, marks=self._marks, sample_period_ns=sample_period_ns
         )
@@ -111,7 +111,7 @@ class SonicSwitch:
 
 
 def _numbers(values: Any) -> Ints:
-    """Numbers with `MISSING` for null."""
+    """Convert to integers, with `MISSING` for null."""
 
     def filled(value: Any) -> Any:
         if isinstance(value, list):

@@ -1,7 +1,7 @@
 """SONiC's QoS tables as data: keys, fields and ranges.
 
-Those of SONiC's YANG models (sonic-buildimage, src/sonic-yang-models) and, where it takes less, of
-the daemon that reads them (sonic-swss, orchagent): raw writes to CONFIG_DB are validated by nobody.
+They follow SONiC's YANG models (sonic-buildimage, src/sonic-yang-models) and, where it accepts
+less, the daemon that reads them (sonic-swss, orchagent): nobody validates raw writes to CONFIG_DB.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# A field's rule returns what is wrong with a value, "" if nothing is.
+# A field's rule returns the fault of a value, "" if there is none.
 Rule = Callable[[str], str]
 
 _DIGITS = re.compile(r"-?(0|[1-9][0-9]{0,19})\Z")
 
 
 def number(text: str) -> int | None:
-    """Return the whole number that `text` writes as SONiC's daemons read it, None if it is none."""
+    """Return `text` as a whole number in the notation of SONiC's daemons, None if it is not one."""
     return int(text) if _DIGITS.match(text) and text != "-0" else None
 
 
 def whole(least: int, most: int, unit: str = "", why: str = "") -> Rule:
-    """A whole number from `least` to `most`; `why` says where the bound comes from."""
+    """Accept whole numbers from `least` to `most`; `why` says where the bound comes from."""
     wanted = f"a whole number from {least} to {most}{f' {unit}' if unit else ''}"
     because = f" ({why})" if why else ""
 
@@ -35,7 +35,7 @@ def whole(least: int, most: int, unit: str = "", why: str = "") -> Rule:
 
 
 def one_of(*words: str) -> Rule:
-    """One of some words."""
+    """Accept any of `words`."""
 
     def rule(value: str) -> str:
         return "" if value in words else f"must be {', '.join(words[:-1])} or {words[-1]}"
@@ -44,7 +44,7 @@ def one_of(*words: str) -> Rule:
 
 
 def listed(value: str) -> str:
-    """Priorities 0 to 7 with commas between, each once; empty for none."""
+    """Check priorities 0 to 7, separated by commas, each once; empty for none."""
     if not value:
         return ""
     parts = value.split(",")
@@ -58,7 +58,7 @@ truth = one_of("true", "false")
 
 @dataclass(frozen=True)
 class Reference:
-    """A name of a row in another table. With `null`, `NULL` stands for none."""
+    """The name of a row in another table. With `null`, `NULL` stands for none."""
 
     table: str
     null: bool = False
@@ -70,11 +70,11 @@ def queue_range(text: str) -> range | None:
     low, high = number(first), number(last) if dash else number(first)
     if low is None or high is None or low < 0 or high < low:
         return None
-    # 3-3 is written 3
+    # 3-3 must be written as 3
     return range(low, high + 1) if not dash or high > low else None
 
 
-# orchagent reads a threshold with a function for signed 32-bit numbers.
+# orchagent parses thresholds as signed 32-bit numbers.
 MOST_BYTES = 2**31 - 1
 COLOURS = ("green", "yellow", "red")
 CPU_PORT, GLOBAL_MAP, GLOBAL_WATCHDOG, TELEMETRY = "CPU", "global", "GLOBAL", "TELEMETRY_INTERVAL"
@@ -110,10 +110,10 @@ for _colour in COLOURS:
 
 @dataclass(frozen=True)
 class Table:
-    """One table. Keys match `names`, or are a port's, a port's queue's or priority group's (`at`).
+    """One table. Keys match `names`, or name a port, or a port's queue or priority group (`at`).
 
-    `fields` are all there are; a map from number to number has `pairs` instead, the rules of both.
-    `alone` are keys besides, each with the only fields that it may have; no other key has the
+    `fields` are all its fields; a map from number to number has `pairs` instead, the rules of both.
+    `alone` are additional keys, each with the only fields that it may have; no other key has the
     fields in `only_alone`.
     """
 
@@ -127,7 +127,7 @@ class Table:
 
     @property
     def names_are(self) -> str:
-        """What `names` matches, in words."""
+        """The names that `names` matches, in words."""
         return _NAMES_ARE[self.names] if self.names else ""
 
 
@@ -219,8 +219,8 @@ SCHEMA: dict[str, Table] = {
     ),
 }
 
-# Groups of counters by their key in FLEX_COUNTER_TABLE: the polls that they take, in ms, as the
-# command `counterpoll` bounds them. None where the group has no interval of its own there.
+# Groups of counters by their key in FLEX_COUNTER_TABLE: the polls that they accept, in ms, within
+# the bounds of the command `counterpoll`. None where the group has no interval of its own there.
 POLLS_MS: dict[str, tuple[int, int] | None] = {
     "PORT": (100, 30_000),
     "QUEUE": (100, 30_000),
