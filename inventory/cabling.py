@@ -15,7 +15,7 @@ from inventory.topology import Port
 from orchestration.model.units import format_rate
 
 Severity = Literal["wrong", "unproven"]
-# In the order in which they are shown.
+# In the order in which they are made and shown: a failed one may leave later ones unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights")
 
 # Programs that a device needs, and their Debian packages.
