@@ -19,6 +19,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
+# NumPy imports it at the first np.unique: here once for all, not again in each forked worker.
+import numpy.ma  # noqa: F401
+
 from orchestration.model.ports import Backend
 from orchestration.runner.worker import CONSOLE_FILE, Failed, Finished, Job, Message, work
 
