@@ -30,12 +30,14 @@ def doctor(
         print_json(said, indent=2)
     else:
         from rich.console import Console
+        from rich.markup import escape
 
         mark = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "missing": "[red]missing[/]"}
         shown = table(show_header=False, pad_edge=True, padding=(0, 2, 0, 0))
         for finding in findings:
             remedy = f"\n-> {finding.remedy}" if finding.remedy else ""
-            shown.add_row(mark[finding.state], finding.what, f"{finding.found}{remedy}")
+            # a remedy may name an extra, closloop[sim], which is no markup
+            shown.add_row(mark[finding.state], finding.what, escape(f"{finding.found}{remedy}"))
         console = Console()
         console.print(shown)
         console.print(

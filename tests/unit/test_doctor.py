@@ -3,6 +3,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from orchestration import doctor
 from orchestration.cli.main import app
 
 
@@ -27,3 +28,9 @@ def test_the_table_says_the_same(no_kernel):
     assert result.exit_code == 3
     assert "not ready" in result.stdout
     assert "memory" in result.stdout
+
+
+def test_an_extra_in_a_remedy_is_shown(monkeypatch):
+    found = doctor.Finding("ns-3", "note", "not installed", "pip install 'closloop[sim]'")
+    monkeypatch.setattr(doctor, "examine", lambda boot: [found])
+    assert "closloop[sim]" in CliRunner().invoke(app, ["doctor"]).stdout
