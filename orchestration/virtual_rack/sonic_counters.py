@@ -2,8 +2,8 @@
 
 This follows sonic-sairedis, syncd/FlexCounter.cpp, and orchagent's PFC watchdog. A group is polled
 while its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. Counters go to COUNTERS_DB
-under SAI's names and object ids, with the time of the poll. The current depth is read only for
-queues that the watchdog watches.
+under SAI's names and object ids; then, from 202505 on and for groups read in bulk, the time of the
+poll. The current depth is read only for queues that the watchdog watches.
 
 The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
@@ -129,7 +129,9 @@ class FlexCounters:
                 self._poll_ports()
             else:
                 self._poll_queues(group, queues)
-            self._write("COUNTERS:TIME_STAMP", {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)})
+            if self._model.stamps_polls:
+                stamp = {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)}
+                self._write("COUNTERS:TIME_STAMP", stamp)
             interval = self._interval_ns(group)
             assert interval is not None
             late = (now_ns - self._next_ns[group]) % interval

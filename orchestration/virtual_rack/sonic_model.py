@@ -17,21 +17,29 @@ from orchestration.virtual_rack.layout import Layout
 # Types of SAI objects, encoded in the upper bits of their ids.
 _PORT, _WRED, _QUEUE = 1, 19, 21
 QUEUES = 8
-_FIRST_WITH_MARKS = "202505"
+_FIRST_WITH_MARKS = _FIRST_WITH_STAMPS = "202505"
+_FIRST_WITH_STREAMS = "202511"
 
 Rows = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Traits:
-    """The features of a release and an ASIC. Thresholds are rounded up to whole cells."""
+    """The features of a release and an ASIC.
+
+    The ASIC rounds thresholds up to `step_cells` cells. `bulk_polls` are stamped, from 202505 on;
+    `streams` is whether it has High Frequency Telemetry, from 202511 on.
+    """
 
     release: str = _FIRST_WITH_MARKS
     hwsku: str = "closloop-virtual"
     platform: str = "x86_64-closloop_virtual-r0"
     asic: str = "virtual"
     cell_bytes: int = 256
+    step_cells: int = 1
     counts_marks: bool = True
+    bulk_polls: bool = True
+    streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,10 +79,20 @@ class SwitchModel:
         """True if release and ASIC count ECN marks per queue."""
         return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
 
+    @property
+    def stamps_polls(self) -> bool:
+        """True if syncd writes the times of its polls."""
+        return self.traits.bulk_polls and self.traits.release >= _FIRST_WITH_STAMPS
+
+    @property
+    def streams(self) -> bool:
+        """True if release and ASIC have High Frequency Telemetry."""
+        return self.traits.streams and self.traits.release >= _FIRST_WITH_STREAMS
+
     def rounded(self, threshold_bytes: int) -> int:
         """Return a threshold rounded as the ASIC does."""
-        cell = self.traits.cell_bytes
-        return -(-threshold_bytes // cell) * cell
+        step = self.traits.cell_bytes * self.traits.step_cells
+        return -(-threshold_bytes // step) * step
 
 
 @dataclass(frozen=True)
@@ -260,11 +278,16 @@ def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities, which releases without the counters lack."""
+    """Return STATE_DB's capabilities, which releases without the counters lack.
+
+    Only Nvidia's switches have their cells there (sonic-buildimage, platform/mellanox).
+    """
+    cells = {"cell_size": str(model.traits.cell_bytes)}
+    rows = {"ASIC_TABLE|MELLANOX-SPECTRUM": cells} if model.traits.asic == "mellanox" else {}
     if model.traits.release < _FIRST_WITH_MARKS:
-        return {}
+        return rows
     said = {"isSupported": "true" if model.counts_marks else "false"}
-    return {
+    return rows | {
         f"QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_{name}_COUNTER": dict(said)
         for name in ("ECN_MARKED_PKT", "ECN_MARKED_BYTE", "WRED_DROPPED_PKT", "WRED_DROPPED_BYTE")
     }

@@ -129,8 +129,8 @@ class Orchagent:
                     raise Refused(f"ecn {value!r}")
                 attributes["ECN_MARK_MODE"] = _ECN[value]
             elif colour in COLOURS and rest in ("min_threshold", "max_threshold"):
-                bound = self._model.rounded(_whole(name, value, _MOST))
-                if bound > self._model.rounded(self._model.pool_bytes):
+                bound = _whole(name, value, _MOST)
+                if bound > self._model.pool_bytes:
                     raise Refused(f"{name} {value} is more than the buffer: SAI_STATUS_FAILURE")
                 thresholds[colour, rest[:3].upper()] = bound
             elif colour in COLOURS and rest == "drop_probability":
@@ -202,7 +202,8 @@ class Orchagent:
         if not low or not high:
             return None
         percent = profile.attributes.get("GREEN_DROP_PROBABILITY", 100)
-        return Marking(low, high, int(percent))
+        rounded = self._model.rounded  # by the silicon, and nobody is told
+        return Marking(rounded(low), rounded(high), int(percent))
 
 
 def _whole(name: str, value: str, most: int) -> int:

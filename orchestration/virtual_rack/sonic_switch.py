@@ -51,11 +51,17 @@ from orchestration.virtual_rack.sonic_model import (
     version_file,
 )
 from orchestration.virtual_rack.sonic_orchagent import Orchagent
+from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
+from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
+CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
 READY = "PORT_TABLE:PortInitDone"
 # A table comes after those that it refers to.
-_TABLES = ("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE")
+_TABLES = (
+    *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
+    *TELEMETRY_TABLES,
+)
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
 _MARKED = 12  # struct tc_red_xstats: early, pdrop, other, marked
@@ -145,6 +151,7 @@ class Bridge:
         self._model, self._plane, self._path, self._log = model, plane, path, log
         self._pending: list[Command] = []
         self._redis = Redis(path, patience_s=0.0)
+        self._sender = Sender()
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Serve until `stop` returns True; it is called at every event and poll."""
@@ -165,6 +172,9 @@ class Bridge:
             self._fill()
             orchagent = Orchagent(self._model, self._write_asic, self._plane.mark, self._log)
             counters = FlexCounters(self._model, self._plane, self._write_counters)
+            self._telemetry = Telemetry(
+                self._model, self._plane, self._write_state, self._sender.send, self._log
+            )
             orchagent.start()
             keys = sorted(self._keys(), key=lambda key: _TABLES.index(key.partition("|")[0]))
             self._take(keys, orchagent, counters)
@@ -176,13 +186,14 @@ class Bridge:
                 if poll.poll(self._patience_ms(counters)):
                     self._take(events.take(), orchagent, counters)
                 counters.poll(time.monotonic_ns())
+                self._telemetry.poll(time.monotonic_ns(), time.time_ns())
                 self._flush()
         finally:
             events.close()
 
-    @staticmethod
-    def _patience_ms(counters: FlexCounters) -> int | None:
-        at = counters.next_ns()
+    def _patience_ms(self, counters: FlexCounters) -> int | None:
+        times = [counters.next_ns(), self._telemetry.next_ns()]
+        at = min((time for time in times if time is not None), default=None)
         # rounded up, because nothing is due at an earlier poll
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
@@ -213,6 +224,7 @@ class Bridge:
             row = pairs(flat) if flat else None
             orchagent.take(key, row)
             counters.take(key, row, now_ns)
+            self._telemetry.take(key, row, now_ns)
 
     def _write_asic(self, key: str, field: str | None, value: str) -> None:
         words = ("DEL", key) if field is None else ("HSET", key, field, value)
@@ -221,12 +233,16 @@ class Bridge:
     def _write_counters(self, key: str, fields: Mapping[str, str]) -> None:
         self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(fields))))
 
+    def _write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
+        words = ("DEL", key) if row is None else ("HSET", key, *_flat(row))
+        self._pending.append((STATE_DB, words))
+
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         self._redis.run(pending)
 
 
-def _flat(row: Mapping[str, str]) -> list[str]:
+def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
     return [part for pair in row.items() for part in pair]
 
 
@@ -241,6 +257,8 @@ def main() -> None:
     model = model_of(layout, asked.device)
     VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
     VERSION_FILE.write_text(version_file(model))
+    if model.streams:
+        CONSTANTS_FILE.write_text(constants())
     Bridge(model, KernelPlane(model), asked.socket).run()
 
 

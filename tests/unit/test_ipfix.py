@@ -44,7 +44,7 @@ def test_the_examples_of_the_design_document():
     """
     two = Template(256, (Field(325, None, 8), *(Field(n, 1 << 16 | 4, 8) for n in (2, 5))))
     template = message((2, described(two)))
-    assert template[16:28] == bytes.fromhex("0002001c" "01000003" "01450008")
+    assert template[16:28] == bytes.fromhex("0002001c0100000301450008")
     assert templates(template) == {256: two}
 
     ports = [Field(number, 1 << 16 | 4, 8) for number in (1, 2, 3)]
