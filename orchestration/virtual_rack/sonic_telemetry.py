@@ -184,14 +184,13 @@ def template_message(number: int, fields: Iterator[tuple[int, int]]) -> bytes:
 def record_message(number: int, sequence: int, observed_ns: int, values: list[int]) -> bytes:
     """Return an IPFIX message with one record."""
     content = struct.pack(f">{1 + len(values)}Q", observed_ns, *values)
-    return _message(number, content, observed_ns // 10**9, sequence)
+    return _message(number, content, observed_ns // 10**9 & 0xFFFFFFFF, sequence)
 
 
 def _message(number: int, content: bytes, export_s: int, sequence: int) -> bytes:
-    length = 20 + len(content)
-    return struct.pack(">HHIIIHH", VERSION, length, export_s, sequence, 0, number, length - 16) + (
-        content
-    )
+    size = 4 + len(content)
+    head = struct.pack(">HHIII", VERSION, 16 + size, export_s, sequence, 0)
+    return head + struct.pack(">HH", number, size) + content
 
 
 def constants() -> str:

@@ -93,7 +93,7 @@ def test_thresholds_are_written_in_an_order_that_is_never_invalid(asic, low, hig
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"green_min_threshold": "51201"}, "green minimum 51456 above maximum 51200"),
+        ({"green_min_threshold": "51201"}, "green minimum 51201 above maximum 51200"),
         ({"weight": "1"}, "unknown field 'weight'"),
         ({"green_max_threshold": str(2**31)}, "green_max_threshold '2147483648'"),
         ({"green_max_threshold": "-1"}, "green_max_threshold '-1'"),
@@ -124,11 +124,13 @@ def test_a_profile_made_without_probability_drops_always():
     assert asic.profiles()[0]["SAI_WRED_ATTR_GREEN_DROP_PROBABILITY"] == "100"
 
 
-def test_thresholds_are_rounded_up_to_cells():
-    asic = Asic(cell_bytes=1000)
+def test_the_silicon_rounds_thresholds_and_asic_db_has_the_requests():
+    asic = Asic(cell_bytes=1000, step_cells=3)
     asic.take("WRED_PROFILE|P", PROFILE)
     asic.take("QUEUE|Ethernet4|3", {"wred_profile": "P"})
-    assert asic.marking["Ethernet4", 3] == Marking(6000, 52_000, 20)
+    assert asic.marking["Ethernet4", 3] == Marking(6000, 54_000, 20)
+    (row,) = asic.profiles()
+    assert row["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5120"
 
 
 def test_a_queue_waits_for_its_profile_and_a_profile_for_its_queues():
