@@ -39,7 +39,7 @@ from collectors.readers.sonic_places import (
     polls_ms,
     whole,
 )
-from collectors.readers.sonic_stream import CONSTANTS_FILE, DepthStream
+from collectors.readers.sonic_stream import DepthStream
 from orchestration.device.agent.configdb import bring, dump
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.resp import (
@@ -51,6 +51,7 @@ from orchestration.device.agent.resp import (
     Redis,
     RedisError,
 )
+from orchestration.device.agent.telemetry import CONSTANTS_FILE
 
 _COUNTERS = ("SAI_QUEUE_STAT_BYTES", "SAI_QUEUE_STAT_PACKETS", "SAI_QUEUE_STAT_DROPPED_PACKETS")
 _PEAK = "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"

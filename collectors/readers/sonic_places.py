@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from collectors.readers.sonic_stream import CONSTANTS_FILE, telemetry
+from collectors.readers.sonic_stream import telemetry
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import (
     ASIC_DB,
@@ -16,6 +16,7 @@ from orchestration.device.agent.resp import (
     Redis,
     pairs,
 )
+from orchestration.device.agent.telemetry import CONSTANTS_FILE
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
 COLOURS = ("green", "yellow", "red")

@@ -14,20 +14,18 @@ time.
 from __future__ import annotations
 
 import errno
-import re
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from collectors.readers import genetlink, ipfix
+from collectors.readers import ipfix
+from orchestration.device import genetlink
 from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis, pairs
+from orchestration.device.agent.telemetry import CONSTANTS_FILE, PROFILES, family, offered
 
-CONSTANTS_FILE = "/etc/sonic/constants.yml"
 SESSIONS = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE"
-PROFILES = "HIGH_FREQUENCY_TELEMETRY_PROFILE"
-FAMILY, GROUP = "sonic_stel", "ipfix"
 # SAI_OBJECT_TYPE_QUEUE << 16, and SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES and _CELLS
 DEPTH_BYTES, DEPTH_CELLS = 21 << 16 | 0x18, 21 << 16 | 0x29
 
@@ -193,27 +191,6 @@ class DepthStream:
             self._socket = None
         self._latest.clear()
         self._clock = RecordClock()
-
-
-def family(constants: str = CONSTANTS_FILE) -> tuple[str, str]:
-    """Return the generic netlink family and its group, as the switch's constants name them."""
-    try:
-        with open(constants, encoding="utf-8", errors="replace") as file:
-            text = file.read(65_536)
-    except OSError:
-        text = ""
-    part = text.partition("high_frequency_telemetry:")[2]
-    named = dict(re.findall(r"^\s+(genl_\w+):\s*['\"]?([^'\"\s#]+)", part, re.MULTILINE))
-    return named.get("genl_family", FAMILY), named.get("genl_multicast_group", GROUP)
-
-
-def offered(constants: str = CONSTANTS_FILE) -> bool:
-    """Return whether the driver has registered the family: the ASIC can stream."""
-    name, group = family(constants)
-    try:
-        return name == genetlink.USERSOCK or bool(genetlink.group_id(name, group))
-    except OSError:
-        return False
 
 
 def sessions(redis: Redis) -> list[tuple[str, dict[str, str]]]:

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from collectors.readers.genetlink import GENL_HEADER, USERSOCK
 from collectors.readers.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
-from collectors.readers.sonic_stream import PROFILES, SESSIONS
+from collectors.readers.sonic_stream import SESSIONS
+from orchestration.device.agent.telemetry import GROUPS, PROFILES
+from orchestration.device.genetlink import GENL_HEADER, USERSOCK
 from orchestration.device.netlink import HEADER
 from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
 
-GROUPS = "HIGH_FREQUENCY_TELEMETRY_GROUP"
 TABLES = (PROFILES, GROUPS)
 # The group of NETLINK_USERSOCK, of this network namespace.
 USERS_GROUP = 3

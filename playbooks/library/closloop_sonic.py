@@ -7,6 +7,7 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
+from ansible.module_utils.closloop.sonic_streams import stream_rows
 from ansible.module_utils.device.agent import configdb
 from ansible.module_utils.device.agent.resp import CONFIG_DB, SOCKET, Redis, RedisError, pairs
 
@@ -25,7 +26,9 @@ options:
     choices: [present, verified, absent]
     default: present
   desired:
-    description: C(tables), by table, key and field, all text; C(socket), Redis's Unix socket.
+    description: >-
+      C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
+      with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
 author: closloop
 """
@@ -60,11 +63,27 @@ class Tables(Device):
 
     def wanted(self, desired: dict) -> dict:
         """Return the wanted fields by row."""
-        return {
-            f"{table}|{key}": {"fields": {name: str(value) for name, value in fields.items()}}
-            for table, rows in desired.get("tables", {}).items()
-            for key, fields in rows.items()
+        tables = desired.get("tables", {})
+        found = {
+            f"{table}|{key}": row for table, rows in tables.items() for key, row in rows.items()
         }
+        found.update(self._streams(desired))
+        return {
+            key: {"fields": {name: str(value) for name, value in row.items()}}
+            for key, row in found.items()
+        }
+
+    def _streams(self, desired: dict) -> dict:
+        """Return the rows that stream depths; where the switch cannot, that is a skipped step."""
+        if not desired.get("telemetry_us"):
+            return {}
+        rows = desired.get("tables", {}).get("QUEUE", {})
+        queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
+        try:
+            return stream_rows(self._redis, queues, desired["telemetry_us"])
+        except Refused as error:
+            self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
+            return {}
 
     def read(self, keys: list) -> dict:
         """Return the whole rows."""

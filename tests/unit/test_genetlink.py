@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from collectors.readers.genetlink import (
+from orchestration.device.genetlink import (
     GENL_HEADER,
     USERSOCK,
     NoFamilyError,

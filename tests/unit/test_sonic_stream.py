@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from collectors.readers import sonic_stream
 from collectors.readers.ipfix import records, templates
 from collectors.readers.sonic_stream import DepthStream, RecordClock
+from orchestration.device.agent import telemetry
 from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.sonic_model import QueueCounts
 from orchestration.virtual_rack.sonic_telemetry import Telemetry, record_message, template_message
@@ -244,14 +245,14 @@ def test_times_of_the_wall_clock_are_exact_and_those_of_another_clock_at_most_a_
 
 def test_the_family_is_the_one_that_the_constants_name(tmp_path):
     file = tmp_path / "constants.yml"
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert telemetry.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text("constants:\n  bgp:\n    genl_family: no\n")
-    assert sonic_stream.family(str(file)) == ("sonic_stel", "ipfix")
+    assert telemetry.family(str(file)) == ("sonic_stel", "ipfix")
     file.write_text(
         'constants:\n    high_frequency_telemetry:\n        genl_family: "other"\n'
         '        genl_multicast_group: "there"\n'
     )
-    assert sonic_stream.family(str(file)) == ("other", "there")
-    assert not sonic_stream.offered(str(file))
+    assert telemetry.family(str(file)) == ("other", "there")
+    assert not telemetry.offered(str(file))
     file.write_text(sonic_telemetry.constants())
-    assert sonic_stream.family(str(file)) == ("usersock", "3")
+    assert telemetry.family(str(file)) == ("usersock", "3")

@@ -32,6 +32,8 @@ _WATCHDOG = {"action": "alert", "detection_time": "200", "restoration_time": "20
 TABLES = (
     "DSCP_TO_TC_MAP",
     "FLEX_COUNTER_TABLE",
+    "HIGH_FREQUENCY_TELEMETRY_GROUP",
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE",
     "MAP_PFC_PRIORITY_TO_QUEUE",
     "PFC_WD",
     "PORT_QOS_MAP",

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from orchestration.device.netlink import HEADER, NLM_F_REQUEST, NLMSG_ERROR
+from .netlink import HEADER, NLM_F_REQUEST, NLMSG_ERROR
 
 USERSOCK = "usersock"
 GENL_HEADER = struct.Struct("=BBH")
