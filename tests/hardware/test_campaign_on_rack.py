@@ -203,7 +203,7 @@ def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
             rack.inject(device, what)
             code = process.wait()
         # the trial is run again by itself
-        assert code == 0, log(folder)
+        assert code == 0, log(folder).rpartition(f"{name} on hardware")[2]
 
 
 def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):
