@@ -29,6 +29,9 @@ class Traits:
 
     The ASIC rounds thresholds up to `step_cells` cells. `bulk_polls` are stamped, from 202505 on;
     `streams` is whether it has High Frequency Telemetry, from 202511 on.
+    `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
+    entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
+    `buffer_model` is `traditional` or `dynamic`.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -40,6 +43,9 @@ class Traits:
     counts_marks: bool = True
     bulk_polls: bool = True
     streams: bool = False
+    wred_profiles: int = 1024
+    one_watchdog_action: bool = False
+    buffer_model: str = "traditional"
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,7 @@ def config_rows(model: SwitchModel) -> Rows:
             "hwsku": model.traits.hwsku,
             "platform": model.traits.platform,
             "type": "LeafRouter",
+            "buffer_model": model.traits.buffer_model,
         },
         "SCHEDULER|scheduler.0": {"type": "DWRR", "weight": "14"},
         "SCHEDULER|scheduler.1": {"type": "DWRR", "weight": "15"},
@@ -205,6 +212,16 @@ def config_rows(model: SwitchModel) -> Rows:
             "type": "egress",
             "mode": "dynamic",
             "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
+        },
+        "BUFFER_POOL|ingress_lossless_pool": {
+            "type": "ingress",
+            "mode": "dynamic",
+            "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
+        },
+        "BUFFER_PROFILE|ingress_lossy_profile": {
+            "pool": "ingress_lossless_pool",
+            "size": "0",
+            "dynamic_th": "3",
         },
     }
     for group in ("PORT", "QUEUE", "QUEUE_WATERMARK", "PFCWD"):
@@ -230,8 +247,22 @@ def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
             "tc_to_pg_map": "AZURE",
             "pfc_to_queue_map": "AZURE",
             "pfc_enable": "3,4",
+            "pfcwd_sw_enable": "3,4",
         },
+        f"BUFFER_PG|{port.name}|0": {"profile": "ingress_lossy_profile"},
     }
+    headroom = "NULL"
+    if model.traits.buffer_model != "dynamic":
+        # buffermgrd makes both rows from the port's speed, its cable's length and pfc_enable
+        headroom = f"pg_lossless_{port.rate_bps // 1_000_000}_5m_profile"
+        rows[f"BUFFER_PROFILE|{headroom}"] = {
+            "pool": "ingress_lossless_pool",
+            "size": "1248",
+            "xon": "1248",
+            "xoff": "96928",
+            "dynamic_th": "0",
+        }
+    rows[f"BUFFER_PG|{port.name}|3-4"] = {"profile": headroom}
     for queue in range(7):
         row = {"scheduler": "scheduler.0"}
         if queue in (3, 4):
@@ -278,12 +309,14 @@ def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities, which releases without the counters lack.
+    """Return STATE_DB's capabilities; releases that count no marks say nothing about them.
 
     Only Nvidia's switches have their cells there (sonic-buildimage, platform/mellanox).
     """
-    cells = {"cell_size": str(model.traits.cell_bytes)}
-    rows = {"ASIC_TABLE|MELLANOX-SPECTRUM": cells} if model.traits.asic == "mellanox" else {}
+    one_action = "true" if model.traits.one_watchdog_action else "false"
+    rows: Rows = {"SWITCH_CAPABILITY|switch": {"PFC_DLR_INIT_CAPABLE": one_action}}
+    if model.traits.asic == "mellanox":
+        rows["ASIC_TABLE|MELLANOX-SPECTRUM"] = {"cell_size": str(model.traits.cell_bytes)}
     if model.traits.release < _FIRST_WITH_MARKS:
         return rows
     said = {"isSupported": "true" if model.counts_marks else "false"}

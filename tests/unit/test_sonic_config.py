@@ -30,12 +30,17 @@ def test_every_queue_has_a_profile_of_its_own_that_never_marks_yet():
     assert tables["QUEUE"]["Ethernet4|3"] == {"wred_profile": "CLOSLOOP_Ethernet4_3"}
     assert len(tables["WRED_PROFILE"]) == len(tables["QUEUE"]) == ports
     profile = tables["WRED_PROFILE"]["CLOSLOOP_Ethernet4_3"]
-    assert profile["ecn"] == "ecn_all"
-    assert profile["green_min_threshold"] == profile["green_max_threshold"] == "16000000"
+    assert profile == {
+        "ecn": "ecn_green",
+        "wred_green_enable": "true",
+        "green_min_threshold": "16000000",
+        "green_max_threshold": "16000000",
+        "green_drop_probability": "100",
+    }
     assert queue_places(rack, device)[1] == ("Ethernet4", 3, "CLOSLOOP_Ethernet4_3")
 
 
-def test_lossless_queues_have_pfc_and_a_watchdog_that_only_reports():
+def test_queues_have_a_watchdog_that_only_reports_and_lossless_ones_have_pfc():
     rack, device = rack_of("graphcc", (3,))
     tables = desired_tables(rack, device)
     port = tables["PORT_QOS_MAP"]["Ethernet0"]
@@ -46,8 +51,10 @@ def test_lossless_queues_have_pfc_and_a_watchdog_that_only_reports():
     assert "pfcwd_sw_enable" not in unwatched["PORT_QOS_MAP"]["Ethernet0"]
     rack, device = rack_of("graphcc", (2,))
     lossy = desired_tables(rack, device)
-    assert "PFC_WD" not in lossy
-    assert "pfc_enable" not in lossy["PORT_QOS_MAP"]["Ethernet0"]
+    port = lossy["PORT_QOS_MAP"]["Ethernet0"]
+    assert "pfc_enable" not in port
+    assert port["pfcwd_sw_enable"] == "2"
+    assert lossy["PFC_WD"]["Ethernet0"]["action"] == "alert"
 
 
 def test_classes_go_to_their_queues_by_dscp_and_share_by_weight():
