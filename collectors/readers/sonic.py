@@ -102,15 +102,15 @@ class Queues:
         self._stream.find([place.oid for place in self._places], self._cell_bytes)
 
     def open(self) -> dict[str, Any]:
-        """Read all queues. Counters that were just turned on get time for their first poll."""
+        """Read all queues. Counters and streams that were just turned on get time to begin."""
         until = time.monotonic() + APPLY_TIMEOUT_S
         while True:
             reading = self.read()
             complete = all(
-                (row[0] is not None or not (place.depth or index in self._stream.queues))
-                and (row[3] is not None or not place.marks)
-                for index, (place, row) in enumerate(zip(self._places, reading["rows"]))
+                (row[0] is not None or not place.depth) and (row[3] is not None or not place.marks)
+                for place, row in zip(self._places, reading["rows"])
             )
+            complete = complete and self._stream.queues <= {*reading["streamed"]}
             if complete or time.monotonic() > until:
                 return reading
             time.sleep(_RETRY_S)

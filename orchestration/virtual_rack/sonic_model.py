@@ -218,6 +218,11 @@ def config_rows(model: SwitchModel) -> Rows:
             "mode": "dynamic",
             "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
         },
+        "BUFFER_PROFILE|egress_lossless_profile": {
+            "pool": "egress_pool",
+            "size": "0",
+            "dynamic_th": "7",
+        },
         "BUFFER_PROFILE|ingress_lossy_profile": {
             "pool": "ingress_lossless_pool",
             "size": "0",
@@ -250,6 +255,7 @@ def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
             "pfcwd_sw_enable": "3,4",
         },
         f"BUFFER_PG|{port.name}|0": {"profile": "ingress_lossy_profile"},
+        f"BUFFER_QUEUE|{port.name}|3-4": {"profile": "egress_lossless_profile"},
     }
     headroom = "NULL"
     if model.traits.buffer_model != "dynamic":

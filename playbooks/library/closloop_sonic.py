@@ -14,6 +14,7 @@ from ansible.module_utils.closloop.sonic_streams import stream_rows
 from ansible.module_utils.closloop.sonic_watchdog import (
     VERSION_FILE,
     Restart,
+    asic_of,
     ports_to_restart,
     refuse_two_actions,
 )
@@ -26,6 +27,7 @@ from ansible.module_utils.device.agent.resp import (
     RedisError,
     pairs,
 )
+from ansible.module_utils.device.agent.telemetry import CONSTANTS_FILE, offered
 
 DOCUMENTATION = r"""
 module: closloop_sonic
@@ -82,6 +84,7 @@ class Tables(Device):
     def __init__(self, redis: Redis, load=None) -> None:
         super().__init__()
         self.version_file = VERSION_FILE
+        self.constants_file = CONSTANTS_FILE
         self._redis = redis
         self._load = load
         self._large = False
@@ -114,7 +117,8 @@ class Tables(Device):
         rows = desired.get("tables", {}).get("QUEUE", {})
         queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
         try:
-            return stream_rows(self._redis, queues, desired["telemetry_us"])
+            asic, streams = asic_of(self.version_file), offered(self.constants_file)
+            return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
         except Refused as error:
             self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
             return {}

@@ -1,6 +1,8 @@
 """The Ansible module for SONiC on a real Redis; the switch behind it is the virtual rack's."""
 
 import importlib.util
+import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -9,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from orchestration.backends.hardware.sonic.config import desired_tables
-from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, Redis
+from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
+from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.sonic_model import Traits
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_sonic_switch import Rig, server, until  # noqa: F401 (a fixture)
+from test_sonic_switch import SPECTRUM, Rig, needs_root, server, until  # noqa: F401 (a fixture)
 
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
@@ -51,7 +54,7 @@ class Switch(Rig):
         self.rack = replace(self.rack, access={**self.rack.access, "leaf1": access})
         self.load = load
         self.version_file = str(redis_server.folder / "sonic_version.yml")
-        self.written = []
+        self.written, self.also = [], {}
 
     def bring(self, state="present", check_mode=False):
         written = self.written
@@ -65,8 +68,9 @@ class Switch(Rig):
 
         tables = module.Tables(Recorder(self.server.path), self.load)
         tables.version_file = self.version_file
+        tables.constants_file = str(self.server.folder / "constants.yml")
         saved = Saved("sonic", str(self.server.folder / "closloop" / "provision"))
-        desired = {"tables": desired_tables(self.rack, "leaf1")}
+        desired = {"tables": desired_tables(self.rack, "leaf1"), **self.also}
         result = reconcile(tables, desired, saved, state, check_mode)
         time.sleep(0.05)
         assert self.crash is None
@@ -153,6 +157,7 @@ def test_undo_of_an_interval_writes_the_former_or_the_default_one(make):
     # there was no such row, and its polling stops only if it is told to
     assert switch.row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE")["FLEX_COUNTER_STATUS"] == "disable"
     stamps = "COUNTERS:TIME_STAMP"
+    time.sleep(0.15)  # the polls that were due at 100 ms
     before = switch.redis.hash(COUNTERS_DB, stamps)
     time.sleep(0.4)
     assert switch.redis.hash(COUNTERS_DB, stamps) == before
@@ -347,3 +352,65 @@ def test_a_watchdog_that_orchagent_does_not_take_is_an_error(make, monkeypatch):
     watchdog.stop()
     with pytest.raises(Refused, match="the PFC watchdog does not take its rows for Ethernet0"):
         watchdog.start()
+
+
+GROUP = "HIGH_FREQUENCY_TELEMETRY_GROUP|CLOSLOOP|QUEUE"
+SESSION = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+# sonic-high-frequency-telemetry.yang (sonic-buildimage 4bdc0cd): what QUEUE's object_counters match
+YANG_COUNTERS = (
+    "PACKETS|BYTES|DROPPED_PACKETS|CURR_OCCUPANCY_BYTES|WATERMARK_BYTES|WRED_ECN_MARKED_PACKETS|"
+    "TRIM_PACKETS|CURR_OCCUPANCY_CELLS|WATERMARK_CELLS"
+)
+
+
+@needs_root
+def test_depths_are_streamed_when_asked_for_and_no_more_after_an_undo(make, monkeypatch):
+    monkeypatch.setattr(sonic_telemetry, "USERS_GROUP", 1 + os.getpid() % 32)
+    switch = make(**vars(SPECTRUM))
+    stock = switch.rows()
+    switch.also = {"telemetry_us": 2000}
+    assert switch.bring()["skipped_steps"] == []
+    profile = switch.row("HIGH_FREQUENCY_TELEMETRY_PROFILE|CLOSLOOP")
+    assert profile == {"stream_state": "enabled", "poll_interval": "2000"}
+    # the model's conditions: a name is port|number, the port has buffers, the counter is listed
+    group = switch.row(GROUP)
+    assert re.fullmatch(YANG_COUNTERS, group["object_counters@"])
+    for name in group["object_names@"].split(","):
+        port, _, number = name.partition("|")
+        assert number.isdigit()
+        assert switch.row(f"BUFFER_QUEUE|{port}|3-4")
+    assert len(group["object_names@"].split(",")) == len(switch.places())
+    until(lambda: switch.redis.call(STATE_DB, "EXISTS", SESSION))
+    switch.ask(switch.switch.open_request())
+    until(lambda: switch.call("sonic.read")["streamed"] == list(range(len(switch.places()))))
+    assert "every 2000 us" in switch.switch.sources()["qlen_bytes"]
+    assert switch.bring()["changed"] is False
+    switch.bring("absent")
+    assert without_defaults(switch.rows(), stock) == stock
+    until(lambda: not switch.redis.call(STATE_DB, "EXISTS", SESSION))
+
+
+@pytest.mark.parametrize(
+    ("traits", "row", "why"),
+    [
+        ({"streams": False}, None, "it has no High Frequency Telemetry"),
+        ({"asic": "broadcom"}, None, "what an ASIC of kind 'broadcom' can stream"),
+        ({}, "HIGH_FREQUENCY_TELEMETRY_PROFILE|theirs", "it has the profile theirs already"),
+        ({}, "-BUFFER_QUEUE|Ethernet4|3-4", "Ethernet4 has no row in BUFFER_QUEUE"),
+    ],
+)
+def test_what_cannot_be_streamed_is_left_out_with_the_reason_and_the_rest_is_set(
+    make, traits, row, why
+):
+    switch = make(**{**vars(SPECTRUM), **traits})
+    if row:
+        if row.startswith("-"):
+            switch.redis.call(CONFIG_DB, "DEL", row[1:])
+        else:
+            switch.write(row, stream_state="disabled", poll_interval="1000")
+    switch.also = {"telemetry_us": 2000}
+    (skipped,) = switch.bring()["skipped_steps"]
+    assert skipped["step"] == "High Frequency Telemetry"
+    assert skipped["reason"].startswith(why)
+    assert switch.row(GROUP) == {}
+    assert switch.row("WRED_PROFILE|CLOSLOOP_Ethernet0_3")

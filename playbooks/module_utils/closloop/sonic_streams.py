@@ -8,23 +8,20 @@ issue 24479). SONiC's own command keeps to one profile.
 
 from __future__ import annotations
 
-import re
-
 from ansible.module_utils.closloop.reconcile import Refused
 from ansible.module_utils.device.agent.resp import CONFIG_DB, Redis
-from ansible.module_utils.device.agent.telemetry import GROUPS, PROFILES, offered
+from ansible.module_utils.device.agent.telemetry import GROUPS, PROFILES
 
 NAME = "CLOSLOOP"
 COUNTERS = {"mellanox": "CURR_OCCUPANCY_CELLS"}
-_VERSION_FILE = "/etc/sonic/sonic_version.yml"
 
 
-def stream_rows(redis: Redis, queues: list, interval_us: int, known=None) -> dict:
+def stream_rows(redis: Redis, queues: list, interval_us: int, asic: str, streams: bool) -> dict:
     """Return the rows that stream the depths of queues, [(port, number)].
 
-    Raises Refused, with the reason, where the switch cannot. `known` is (ASIC, whether it streams).
+    `asic` is its kind, `streams` whether it has the family. Raises Refused, with the reason, where
+    the switch cannot.
     """
-    asic, streams = known or (_asic(), offered())
     remedy = "remove closloop_telemetry: depths are then the PFC watchdog's"
     if not streams:
         raise Refused("it has no High Frequency Telemetry", remedy)
@@ -47,12 +44,3 @@ def stream_rows(redis: Redis, queues: list, interval_us: int, known=None) -> dic
             "object_counters@": COUNTERS[asic],
         },
     }
-
-
-def _asic() -> str:
-    try:
-        with open(_VERSION_FILE, encoding="utf-8", errors="replace") as file:
-            found = re.search(r"^asic_type:\s*['\"]?([\w-]+)", file.read(65_536), re.MULTILINE)
-    except OSError:
-        return ""
-    return found[1] if found else ""

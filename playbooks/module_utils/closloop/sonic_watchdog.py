@@ -53,7 +53,7 @@ def refuse_two_actions(redis: Redis, rows: dict, version_file: str) -> None:
     Broadcom with DLR_INIT has: orchagent refuses a row whose action is not that of the ports that
     are watched already, and says so in its log only.
     """
-    if _asic(version_file) != "broadcom":
+    if asic_of(version_file) != "broadcom":
         return
     if redis.hash(STATE_DB, "SWITCH_CAPABILITY|switch").get("PFC_DLR_INIT_CAPABLE") != "true":
         return
@@ -78,7 +78,8 @@ def _action(row: dict) -> str:
     return row.get("action", "drop")
 
 
-def _asic(version_file: str) -> str:
+def asic_of(version_file: str) -> str:
+    """Return the kind of a switch's ASIC, like broadcom; empty if it is not said."""
     try:
         with open(version_file, encoding="utf-8", errors="replace") as file:
             found = re.search(r"^asic_type:\s*['\"]?([^'\"\n]*)", file.read(65_536), re.MULTILINE)
