@@ -3,8 +3,8 @@
 This follows sonic-sairedis, syncd/FlexCounter.cpp, and sonic-swss, orchagent/flexcounterorch.cpp. A
 group is polled from when its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. A row or
 an interval that is removed changes nothing: polling goes on as it was. Counters go to COUNTERS_DB
-under SAI's names and object ids, with the time of the poll. The current depth is read only for
-queues that the PFC watchdog watches (`sonic_watchdog`).
+under SAI's names and object ids; then, from 202505 on and for groups read in bulk, the time of the
+poll. The current depth is read only for queues that the PFC watchdog watches (`sonic_watchdog`).
 
 The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
@@ -126,7 +126,9 @@ class FlexCounters:
                 self._poll_ports()
             else:
                 self._poll_queues(group, queues)
-            self._write("COUNTERS:TIME_STAMP", {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)})
+            if self._model.stamps_polls:
+                stamp = {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)}
+                self._write("COUNTERS:TIME_STAMP", stamp)
             interval = self._interval_ns(group)
             assert interval is not None
             late = (now_ns - self._next_ns[group]) % interval

@@ -17,15 +17,18 @@ from orchestration.virtual_rack.layout import Layout
 # Types of SAI objects, encoded in the upper bits of their ids.
 _PORT, _WRED, _QUEUE = 1, 19, 21
 QUEUES = 8
-_FIRST_WITH_MARKS = "202505"
+_FIRST_WITH_MARKS = _FIRST_WITH_STAMPS = "202505"
+_FIRST_WITH_STREAMS = "202511"
 
 Rows = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Traits:
-    """The features of a release and an ASIC. Thresholds are rounded up to whole cells.
+    """The features of a release and an ASIC.
 
+    The ASIC rounds thresholds up to `step_cells` cells. `bulk_polls` are stamped, from 202505 on;
+    `streams` is whether it has High Frequency Telemetry, from 202511 on.
     `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
     entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
     `buffer_model` is `traditional` or `dynamic`.
@@ -36,7 +39,10 @@ class Traits:
     platform: str = "x86_64-closloop_virtual-r0"
     asic: str = "virtual"
     cell_bytes: int = 256
+    step_cells: int = 1
     counts_marks: bool = True
+    bulk_polls: bool = True
+    streams: bool = False
     wred_profiles: int = 1024
     one_watchdog_action: bool = False
     buffer_model: str = "traditional"
@@ -79,10 +85,20 @@ class SwitchModel:
         """True if release and ASIC count ECN marks per queue."""
         return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
 
+    @property
+    def stamps_polls(self) -> bool:
+        """True if syncd writes the times of its polls."""
+        return self.traits.bulk_polls and self.traits.release >= _FIRST_WITH_STAMPS
+
+    @property
+    def streams(self) -> bool:
+        """True if release and ASIC have High Frequency Telemetry."""
+        return self.traits.streams and self.traits.release >= _FIRST_WITH_STREAMS
+
     def rounded(self, threshold_bytes: int) -> int:
         """Return a threshold rounded as the ASIC does."""
-        cell = self.traits.cell_bytes
-        return -(-threshold_bytes // cell) * cell
+        step = self.traits.cell_bytes * self.traits.step_cells
+        return -(-threshold_bytes // step) * step
 
 
 @dataclass(frozen=True)
@@ -293,9 +309,14 @@ def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities; releases that count no marks say nothing about them."""
+    """Return STATE_DB's capabilities; releases that count no marks say nothing about them.
+
+    Only Nvidia's switches have their cells there (sonic-buildimage, platform/mellanox).
+    """
     one_action = "true" if model.traits.one_watchdog_action else "false"
     rows: Rows = {"SWITCH_CAPABILITY|switch": {"PFC_DLR_INIT_CAPABLE": one_action}}
+    if model.traits.asic == "mellanox":
+        rows["ASIC_TABLE|MELLANOX-SPECTRUM"] = {"cell_size": str(model.traits.cell_bytes)}
     if model.traits.release < _FIRST_WITH_MARKS:
         return rows
     said = {"isSupported": "true" if model.counts_marks else "false"}

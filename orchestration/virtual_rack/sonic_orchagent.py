@@ -231,7 +231,7 @@ class Orchagent:
             return None
         if not low or not high:
             return None
-        rounded = self._model.rounded
+        rounded = self._model.rounded  # by the silicon, and nobody is told
         return Marking(rounded(low), rounded(high), profile.number("GREEN_DROP_PROBABILITY", 100))
 
 

@@ -55,12 +55,18 @@ from orchestration.virtual_rack.sonic_model import (
 )
 from orchestration.virtual_rack.sonic_orchagent import Orchagent
 from orchestration.virtual_rack.sonic_saved import CONFIG_FILE, load_config, save_config
+from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
+from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
 from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
+CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
 READY = "PORT_TABLE:PortInitDone"
 # A table comes after those that it refers to.
-_TABLES = ("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE")
+_TABLES = (
+    *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
+    *TELEMETRY_TABLES,
+)
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
 _MARKED = 12  # struct tc_red_xstats: early, pdrop, other, marked
@@ -152,6 +158,7 @@ class Bridge:
         self._config_file = config_file
         self._pending: list[Command] = []
         self._redis = Redis(path, patience_s=0.0)
+        self.sender = Sender()
         self.daemons = _Daemons(self)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
@@ -182,16 +189,16 @@ class Bridge:
             poll = select.poll()
             poll.register(events.fileno(), select.POLLIN)
             while not stop():
-                if poll.poll(self._patience_ms(daemons.counters)):
+                if poll.poll(self._patience_ms(daemons)):
                     self._take(events.take(), daemons)
-                daemons.counters.poll(time.monotonic_ns())
+                daemons.poll()
                 self._flush()
         finally:
             events.close()
 
     @staticmethod
-    def _patience_ms(counters: FlexCounters) -> int | None:
-        at = counters.next_ns()
+    def _patience_ms(daemons: _Daemons) -> int | None:
+        at = daemons.next_ns()
         # rounded up, because nothing is due at an earlier poll
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
@@ -251,6 +258,11 @@ class Bridge:
         if gone:
             self._pending.append((COUNTERS_DB, ("HDEL", key, *gone)))
 
+    def write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
+        """Set a row of STATE_DB; a row of None removes it."""
+        words = ("DEL", key) if row is None else ("HSET", key, *_flat(row))
+        self._pending.append((STATE_DB, words))
+
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         self._redis.run(pending)
@@ -266,6 +278,7 @@ class _Daemons:
         self.counters = FlexCounters(
             model, plane, bridge.write_counters, lambda: self.watchdog.actions
         )
+        self.telemetry = Telemetry(model, plane, bridge.write_state, bridge.sender.send, log)
 
     def _poll_watchdog(self, text: str) -> None:
         self.counters.set_interval("PFCWD", text)
@@ -275,6 +288,17 @@ class _Daemons:
         self.orchagent.take(key, row)
         self.watchdog.take(key, row)
         self.counters.take(key, row, now_ns)
+        self.telemetry.take(key, row, now_ns)
+
+    def poll(self) -> None:
+        """Read the counters that are due."""
+        self.counters.poll(time.monotonic_ns())
+        self.telemetry.poll(time.monotonic_ns(), time.time_ns())
+
+    def next_ns(self) -> int | None:
+        """Return the CLOCK_MONOTONIC time of the next poll, or None."""
+        times = (self.counters.next_ns(), self.telemetry.next_ns())
+        return min((at for at in times if at is not None), default=None)
 
 
 def _order(key: str) -> tuple[int, str]:
@@ -282,7 +306,7 @@ def _order(key: str) -> tuple[int, str]:
     return _TABLES.index(table), name
 
 
-def _flat(row: Mapping[str, str]) -> list[str]:
+def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
     return [part for pair in row.items() for part in pair]
 
 
@@ -297,6 +321,8 @@ def main() -> None:
     model = model_of(layout, asked.device)
     VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
     VERSION_FILE.write_text(version_file(model))
+    if model.streams:
+        CONSTANTS_FILE.write_text(constants())
     # by its name the load of syncd is measured
     Path("/proc/self/comm").write_text("syncd")
     try:

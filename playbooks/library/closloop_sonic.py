@@ -10,6 +10,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sonic_buffers import lossless_rows
+from ansible.module_utils.closloop.sonic_streams import stream_rows
 from ansible.module_utils.closloop.sonic_watchdog import (
     VERSION_FILE,
     Restart,
@@ -43,7 +44,9 @@ options:
     choices: [present, verified, absent]
     default: present
   desired:
-    description: C(tables), by table, key and field, all text; C(socket), Redis's Unix socket.
+    description: >-
+      C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
+      with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
 author: closloop
 """
@@ -59,7 +62,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 skipped_steps:
-  description: Polling intervals that this switch does not stand, with the reason.
+  description: Polling intervals or streams that this switch cannot have, with the reason.
   type: list
   returned: success
 """
@@ -93,6 +96,7 @@ class Tables(Device):
             for port, row in tables.get("PORT_QOS_MAP", {}).items()
         }
         rows.update(lossless_rows(self._redis, lossless))
+        rows.update(self._streams(desired))
         # each write of a profile sets every field that it has, so it has none but these
         return {
             key: {
@@ -102,6 +106,18 @@ class Tables(Device):
             }
             for key, row in rows.items()
         }
+
+    def _streams(self, desired: dict) -> dict:
+        """Return the rows that stream depths; where the switch cannot, that is a skipped step."""
+        if not desired.get("telemetry_us"):
+            return {}
+        rows = desired.get("tables", {}).get("QUEUE", {})
+        queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
+        try:
+            return stream_rows(self._redis, queues, desired["telemetry_us"])
+        except Refused as error:
+            self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
+            return {}
 
     def read(self, keys: list) -> dict:
         """Return the whole rows."""

@@ -1,5 +1,6 @@
 """The sonic service against a real Redis; the virtual rack's bridge is the switch behind it."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -23,12 +24,14 @@ from orchestration.device.agent.resp import (
     ASIC_DB,
     CONFIG_DB,
     COUNTERS_DB,
+    STATE_DB,
     Events,
     Redis,
     RedisError,
     RedisGone,
 )
 from orchestration.model.records import MISSING
+from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import (
     Marking,
@@ -95,6 +98,9 @@ class Rig:
         self.redis = Redis(server.path)
         version = server.folder / "sonic_version.yml"
         version.write_text(version_file(self.model))
+        constants_file = server.folder / "constants.yml"
+        if self.model.streams:
+            constants_file.write_text(sonic_telemetry.constants())
         saved = server.folder / "config_db.json"
         self._bridge = Bridge(self.model, self.plane, server.path, self.log.append, saved)
         self._over = threading.Event()
@@ -103,7 +109,7 @@ class Rig:
         self._thread.start()
         self.await_ready()
         self.agent = FakeAgent()
-        self._operations = operations(self.agent, server.path, str(version))
+        self._operations = operations(self.agent, server.path, str(version), str(constants_file))
         self.switch = SonicSwitch(self.rack, LEAF)
 
     def _run(self):
@@ -150,7 +156,13 @@ class Rig:
 
 class FakeAgent:
     def __init__(self):
-        self.ends = []
+        self.ends, self.watched = [], {}
+
+    def watch(self, fd, ready):
+        self.watched[fd] = ready
+
+    def forget(self, fd):
+        del self.watched[fd]
 
     def at_end(self, do):
         self.ends.append(do)
@@ -223,15 +235,48 @@ def test_a_change_reaches_red_and_is_read_back_from_the_asic(provisioned):
     assert row["ecn"] == "ecn_green"
 
 
-def test_the_asic_rounds_and_its_database_has_what_was_asked_for(provisioned):
+def test_what_is_reported_is_the_request_and_the_silicon_rounds_it_unseen(provisioned):
     rig = provisioned
     rig.ask(rig.switch.open_request())
     reading = set_all(rig, 5000, 50_001, 0.014)
     assert set(reading.kmin_bytes.tolist()) == {5000}
     assert set(reading.kmax_bytes.tolist()) == {50_001}
     assert set(reading.pmax.tolist()) == {0.01}
-    assert rig.plane.marking[rig.places()[0][:2]] == Marking(5120, 50_176, 1)
+    port, queue, _ = rig.places()[0]
+    assert rig.asic(port, queue)["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5000"
+    assert rig.plane.marking[port, queue] == Marking(5120, 50_176, 1)
     assert set(set_all(rig, 0, 0, 0).kmax_bytes.tolist()) == {1}
+    # an ASIC whose granularity nobody knows: nothing is expected of it
+    expected = rig.switch.expected()
+    assert expected["thresholds"][f"{port}|{queue}"] == [None, None]
+    assert expected["asic"] == "has thresholds in units that are not known"
+
+
+SPECTRUM = Traits(
+    release="202511",
+    platform="x86_64-nvidia_sn5640-r0",
+    asic="mellanox",
+    cell_bytes=192,
+    step_cells=64,
+    streams=True,
+)
+
+
+def test_what_a_known_asic_makes_of_thresholds_is_expected_and_not_read(server):
+    rig = Rig(server, SPECTRUM)
+    rig.provision()
+    rig.ask(rig.switch.open_request())
+    reading = set_all(rig, 5000, 50_001, 0.5)
+    port, queue, _ = rig.places()[0]
+    assert (reading.kmin_bytes[0], reading.kmax_bytes[0]) == (5000, 50_001)
+    expected = rig.switch.expected()
+    assert expected["step_bytes"] == 12_288
+    assert expected["thresholds"][f"{port}|{queue}"] == [12_288, 61_440]
+    assert rig.plane.marking[port, queue] == Marking(12_288, 61_440, 50)
+    said = rig.switch.shortcomings(10**9)[-1]
+    assert "rounded up to 12288 B (Spectrum: 64 cells of 192 B): expected, not read" in said
+    assert "as requested in ASIC_DB" in rig.switch.sources()["thresholds"]
+    rig.close()
 
 
 def test_every_write_of_the_asic_keeps_minimum_below_maximum(provisioned):
@@ -296,6 +341,70 @@ def test_counters_come_with_the_time_of_their_poll(provisioned):
     assert rig.switch.pauses.tolist() == [[0] * 8, [0] * 8]
 
 
+def test_no_stamp_is_later_than_the_counters_it_comes_with(provisioned):
+    """The switch polls between any two commands of a reading, as a real one may."""
+    rig = provisioned
+    port = rig.places()[0][0]
+    redis = Redis(rig.server.path)
+    oid = redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", f"{port}:3")
+    service = rig.call("sonic.open", queues=[list(place) for place in rig.places()])
+    assert service["t_ns"]
+    over = threading.Event()
+
+    def poll():
+        """Write counters that are their own time, then the stamp, as syncd does."""
+        while not over.is_set():
+            now = time.monotonic_ns() + 10**12
+            redis.run(
+                [
+                    (COUNTERS_DB, ("HSET", f"COUNTERS:{oid}", "SAI_QUEUE_STAT_BYTES", now)),
+                    (COUNTERS_DB, ("HSET", "COUNTERS:TIME_STAMP", _STAMP, now)),
+                ]
+            )
+
+    writer = threading.Thread(target=poll)
+    writer.start()
+    try:
+        found = [rig.call("sonic.read") for _ in range(200)]
+    finally:
+        over.set()
+        writer.join()
+        redis.close()
+    ahead = [one for one in found if one["rows"][0][1] > 10**12 and one["t_ns"][0] > 10**12]
+    assert len(ahead) > 100
+    assert all(one["t_ns"][0] <= one["rows"][0][1] for one in ahead)
+
+
+_STAMP = "QUEUE_STAT_COUNTER_Queue_Counter_time_stamp"
+
+
+def test_a_release_without_stamps_has_times_from_the_first_change_on(server):
+    rig = Rig(server, replace(Traits(), release="202405"))
+    rig.provision()
+    port, _, _ = rig.places()[0]
+    reading = rig.ask(rig.switch.open_request())
+    assert rig.redis.call(COUNTERS_DB, "EXISTS", "COUNTERS:TIME_STAMP") == 0
+    # the counters are there, and nobody knows since when
+    assert set(reading.tx_bytes.tolist()) == {0}
+    assert set(reading.t_ns.tolist()) == {MISSING}
+    before_ns = time.monotonic_ns()
+    rig.plane.counts[port, 3] = QueueCounts(1500, 10**6, 10**3, 0, 0)
+    until(lambda: rig.ask(rig.switch.read_request()).tx_bytes[0] == 10**6)
+    reading = rig.ask(rig.switch.read_request())
+    said = reading.signal_t_ns["tx_bytes"]
+    assert before_ns - 10**9 < said[0] < time.monotonic_ns()
+    # other queues may not have been polled in the same sweep, and their times stay unknown
+    assert set(said[1:].tolist()) == {MISSING}
+    time.sleep(0.3)
+    again = rig.ask(rig.switch.read_request())
+    assert again.signal_t_ns["tx_bytes"][0] == said[0]
+    for sent in range(2, 6):
+        rig.plane.counts[port, 3] = QueueCounts(1500, sent * 10**6, 10**3, 0, 0)
+        until(lambda sent=sent: rig.ask(rig.switch.read_request()).tx_bytes[0] == sent * 10**6)
+    assert MISSING not in rig.ask(rig.switch.read_request()).signal_t_ns["tx_bytes"].tolist()
+    rig.close()
+
+
 def test_what_every_number_is_taken_from_is_said(provisioned):
     rig = provisioned
     rig.ask(rig.switch.open_request())
@@ -305,10 +414,11 @@ def test_what_every_number_is_taken_from_is_said(provisioned):
         "dropped_packets": "COUNTERS_DB, polled by the switch every 100 ms",
         "qlen_bytes": "the PFC watchdog's reading, every 100 ms",
         "marked_packets": "COUNTERS_DB, polled by the switch every 100 ms",
-        "thresholds": "ASIC_DB, after every change",
+        "thresholds": "as requested in ASIC_DB, after every change; the ASIC is not read",
     }
     assert rig.switch.shortcomings(100_000_000) == [
-        "pmax is whole percent, and the ASIC rounds thresholds: what it has is recorded"
+        "pmax is whole percent; thresholds are recorded as requested, and the ASIC has them in "
+        "units that are not known: expected, not read"
     ]
     assert "polled every 100 ms and sampled every 10 ms" in rig.switch.shortcomings(10_000_000)[0]
     about = rig.call("sonic.capabilities")
@@ -334,6 +444,89 @@ def test_an_old_release_has_no_marks_and_a_watermark_is_no_depth(server):
     assert "recorded instead is the watermark, the peak of each 1000 ms" in said[0]
     assert said[1].startswith("counts no ECN marks: release 202411")
     rig.close()
+
+
+STREAM = {
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE": {
+        "CLOSLOOP": {"stream_state": "enabled", "poll_interval": "2000"}
+    },
+    "HIGH_FREQUENCY_TELEMETRY_GROUP": {
+        "CLOSLOOP|QUEUE": {
+            "object_names@": "Ethernet0|3,Ethernet4|3",
+            "object_counters@": "CURR_OCCUPANCY_CELLS,BYTES",
+        }
+    },
+}
+
+
+@pytest.fixture
+def streaming(server, monkeypatch):
+    # the groups belong to the network namespace: other tests may run at the same time
+    monkeypatch.setattr(sonic_telemetry, "USERS_GROUP", 1 + os.getpid() % 32)
+    rig = Rig(server, SPECTRUM)
+    rig.provision()
+    yield rig
+    rig.close()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NETLINK_USERSOCK needs CAP_NET_ADMIN")
+
+
+@needs_root
+def test_streamed_depths_are_finer_than_polls_and_have_their_own_times(streaming):
+    rig = streaming
+    ports = [port for port, _, _ in rig.places()]
+    rig.ask(rig.switch.open_request())
+    assert "watchdog" in rig.switch.sources()["qlen_bytes"]
+    assert rig.call("sonic.capabilities")["telemetry"] == {"offered": True, "sessions": []}
+    bring(rig.redis, STREAM, exact=False)
+    session = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+    until(lambda: rig.redis.call(STATE_DB, "EXISTS", session))
+    rig.ask(rig.switch.open_request())
+    said = rig.call("sonic.capabilities")["telemetry"]["sessions"]
+    assert said == [{"profile": "CLOSLOOP", "on": True, "poll_us": "2000", "depth": True}]
+
+    depths, times = set(), []
+    for depth in range(192, 192 * 50, 192):
+        rig.plane.counts[ports[1], 3] = QueueCounts(depth, 0, 0, 0, 0)
+        set_ns = time.monotonic_ns()
+        until(lambda depth=depth: rig.ask(rig.switch.read_request()).qlen_bytes[1] == depth)
+        reading = rig.ask(rig.switch.read_request())
+        depths.add(int(reading.qlen_bytes[1]))
+        times.append(int(reading.signal_t_ns["qlen_bytes"][1]))
+        assert set_ns <= times[-1] <= time.monotonic_ns()
+    assert len(depths) == 49
+    # 49 depths in much less than the 4.9 s that polls would take; counters keep their polls' times
+    assert times[-1] - times[0] < 2 * 10**9
+    assert reading.signal_t_ns["tx_bytes"][1] < times[-1]
+    assert reading.t_ns[1] == min(reading.signal_t_ns[n][1] for n in ("tx_bytes", "marked_packets"))
+    # a queue that no session has is the watchdog's, as before
+    assert 2 not in rig.call("sonic.read")["streamed"]
+    assert rig.switch.sources()["qlen_bytes"] == (
+        "High Frequency Telemetry, every 2000 us, stamped by the switch's clock"
+    )
+    assert any("had no newer depth" in text for text in rig.switch.shortcomings(10**9))
+
+
+@needs_root
+def test_a_stream_that_ends_leaves_the_depths_to_the_polls(streaming):
+    rig = streaming
+    bring(rig.redis, STREAM, exact=False)
+    session = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+    until(lambda: rig.redis.call(STATE_DB, "EXISTS", session))
+    rig.ask(rig.switch.open_request())
+    until(lambda: rig.call("sonic.read")["streamed"] == [0, 1])
+    rig.redis.call(
+        CONFIG_DB, "HSET", "HIGH_FREQUENCY_TELEMETRY_PROFILE|CLOSLOOP", "stream_state", "disabled"
+    )
+    until(lambda: rig.call("sonic.read")["streamed"] == [])
+    rig.plane.counts["Ethernet0", 3] = QueueCounts(1920, 0, 0, 0, 0)
+    until(lambda: rig.ask(rig.switch.read_request()).qlen_bytes[0] == 1920)
+    before_ns = time.monotonic_ns()
+    until(lambda: rig.ask(rig.switch.read_request()).signal_t_ns["qlen_bytes"][0] > before_ns)
+    assert rig.redis.hash(STATE_DB, session)["stream_status"] == "disabled"
+    rig.redis.call(CONFIG_DB, "DEL", "HIGH_FREQUENCY_TELEMETRY_GROUP|CLOSLOOP|QUEUE")
+    until(lambda: not rig.redis.call(STATE_DB, "EXISTS", session))
 
 
 def test_marks_that_are_turned_off_are_not_the_last_ones_counted(provisioned):
@@ -379,7 +572,7 @@ def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, mon
     rig.ask(rig.switch.open_request())
     with pytest.raises(OperationError) as error:
         rig.call("sonic.set", changes=[[0, 5120, 2**30, 0.5]])
-    assert "the ASIC has (5120, 16000000, 100)" in error.value.what
+    assert "ASIC_DB has (5120, 16000000, 100)" in error.value.what
     assert any("more than the buffer" in line for line in rig.log)
 
 

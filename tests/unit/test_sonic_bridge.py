@@ -165,11 +165,11 @@ def test_a_profile_made_without_probability_drops_always():
     assert asic.profiles()[0]["SAI_WRED_ATTR_GREEN_DROP_PROBABILITY"] == "100"
 
 
-def test_thresholds_are_rounded_up_to_cells_and_asic_db_has_what_was_asked_for():
-    asic = Asic(cell_bytes=1000)
+def test_the_silicon_rounds_thresholds_and_asic_db_has_the_requests():
+    asic = Asic(cell_bytes=1000, step_cells=3)
     asic.take("WRED_PROFILE|P", PROFILE)
     asic.take("QUEUE|Ethernet4|3", {"wred_profile": "P"})
-    assert asic.marking["Ethernet4", 3] == Marking(6000, 52_000, 20)
+    assert asic.marking["Ethernet4", 3] == Marking(6000, 54_000, 20)
     (row,) = asic.profiles()
     assert row["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5120"
 

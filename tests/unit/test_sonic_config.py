@@ -102,14 +102,22 @@ def test_null_is_missing_and_nonsense_names_the_device():
     switch = SonicSwitch(rack, device)
     count = len(queue_places(rack, device))
     row = [None, 10, 2, None, 0, 5120, 51_200, 20]
-    about = {"polls_ms": {"QUEUE": 10_000}, "marks_supported": True, "release": "202505"}
+    about = {
+        "polls_ms": {"QUEUE": 10_000},
+        "marks_supported": True,
+        "release": "202505",
+        "telemetry": {"offered": True, "sessions": []},
+    }
     answer = {
         "rows": [row] * count,
         "t_ns": [5] * count,
+        "marks_t_ns": [None] * count,
+        "depth_t_ns": [None] * count,
+        "streamed": [],
+        "stream": {},
         "peak_bytes": [None] * count,
         "pauses": {name: [[1] * 8, [None] * 8] for name in rack.access[device].interfaces},
         "restarts": 0,
-        "grid_bytes": 0,
         "about": about,
     }
     reading = switch.reading(answer)
@@ -118,7 +126,12 @@ def test_null_is_missing_and_nonsense_names_the_device():
     assert switch.pauses[:, 0].tolist() == [8, MISSING]
     assert set(switch.sources()) == {"tx_bytes", "tx_packets", "dropped_packets", "thresholds"}
     said = switch.shortcomings(10**9)
-    assert said[0] == "offers no current queue depth: no PFC watchdog reads these queues"
+    assert said[0] == (
+        "offers no current queue depth: no PFC watchdog reads these queues, and High Frequency "
+        "Telemetry, which the ASIC has, streams none of them"
+    )
+    # missing numbers have no age, so the others' counts
+    assert reading.t_ns[0] == 5
     assert said[2].endswith("`closloop provision` sets 100 ms, the fastest that SONiC takes")
     for broken in ({}, {**answer, "rows": [[1]]}, {**answer, "t_ns": "x"}, [], None):
         with pytest.raises(DeviceError, match=device):

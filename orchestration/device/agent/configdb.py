@@ -29,6 +29,8 @@ ORDER = (
     "QUEUE",
     "PORT_QOS_MAP",
     "PFC_WD",
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE",
+    "HIGH_FREQUENCY_TELEMETRY_GROUP",
 )
 
 # Sets a row to exactly the given fields: new values first, so that it is never empty in between.

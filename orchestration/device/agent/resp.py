@@ -278,7 +278,8 @@ class _Stream:
         end = self._at + length
         if len(self._pending) < end + 2:
             raise IndexError
-        value = self._pending[self._at : end].decode(errors="replace")
+        # values may be binary, as IPFIX templates are; this way they can be had back exactly
+        value = self._pending[self._at : end].decode(errors="surrogateescape")
         self._at = end + 2
         return value
 
@@ -287,7 +288,7 @@ def encode(words: Sequence[Word]) -> bytes:
     """Return the RESP encoding of a command."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
-        data = word if isinstance(word, bytes) else str(word).encode()
+        data = word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
         parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
     return b"".join(parts)
 
