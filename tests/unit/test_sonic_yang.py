@@ -4,7 +4,6 @@ The models are no part of closloop: scripts/sonic-yang.sh fetches them. Rows bec
 libyang gives each value its type by the model.
 """
 
-import importlib.util
 import os
 import re
 import subprocess
