@@ -66,10 +66,18 @@ APPLY_TIMEOUT_S = 3.0
 _LOOK_EVERY_S = 0.001
 _RETRY_S = 0.1
 
-# Never creates a row: a lost profile would come back with thresholds only.
+# Never creates a row: a lost profile would come back with thresholds only. Writes what differs, in
+# one command, and nothing if nothing does: each write makes orchagent set all fields of a profile.
 _SET_EXISTING = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV))
+local changed = {}
+for i = 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
+    changed[#changed + 1] = ARGV[i]
+    changed[#changed + 1] = ARGV[i + 1]
+  end
+end
+if #changed > 0 then redis.call('HSET', KEYS[1], unpack(changed)) end
 return 1
 """
 
@@ -90,6 +98,7 @@ class Queues:
         self._queues = list(queues)
         self._cell_bytes = cell_bytes
         self._restarts = redis.restarts
+        self._edit_ns = 0
         self._places: list[Place] = []
         self._changes: dict[str, ChangeTimes] = {}
         self._find()
@@ -199,6 +208,7 @@ class Queues:
             "peak_bytes": peaks,
             "pauses": _pauses(self._ports, replies[count : count + ports]),
             "restarts": self._redis.restarts,
+            "edit_ns": self._edit_ns,
         }
 
     def _row(
@@ -249,8 +259,10 @@ class Queues:
 
     def _set(self, wanted: dict[int, Values]) -> dict[str, Any]:
         if wanted:
+            start_ns = time.monotonic_ns()
             self._write(wanted)
             self._await(wanted)
+            self._edit_ns = max(self._edit_ns, time.monotonic_ns() - start_ns)
         return self._read()
 
     def _write(self, wanted: dict[int, Values]) -> None:

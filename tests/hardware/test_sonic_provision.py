@@ -157,7 +157,7 @@ def test_undo_of_an_interval_writes_the_former_or_the_default_one(make):
     # there was no such row, and its polling stops only if it is told to
     assert switch.row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE")["FLEX_COUNTER_STATUS"] == "disable"
     stamps = "COUNTERS:TIME_STAMP"
-    time.sleep(0.15)  # the polls that were due at 100 ms
+    time.sleep(0.2)  # polls that were due already
     before = switch.redis.hash(COUNTERS_DB, stamps)
     time.sleep(0.4)
     assert switch.redis.hash(COUNTERS_DB, stamps) == before

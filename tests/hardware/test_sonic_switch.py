@@ -74,9 +74,11 @@ class FakePlane:
     def __init__(self):
         self.marking = {}
         self.counts = {}
+        self.history = []
 
     def mark(self, port, queue, marking):
         self.marking[port, queue] = marking
+        self.history.append(((port, queue), marking))
 
     def queues(self):
         return dict(self.counts)
@@ -273,10 +275,29 @@ def test_what_a_known_asic_makes_of_thresholds_is_expected_and_not_read(server):
     assert expected["step_bytes"] == 12_288
     assert expected["thresholds"][f"{port}|{queue}"] == [12_288, 61_440]
     assert rig.plane.marking[port, queue] == Marking(12_288, 61_440, 50)
-    said = rig.switch.shortcomings(10**9)[-1]
+    *_, said, blink = rig.switch.shortcomings(10**9)
     assert "rounded up to 12288 B (Spectrum: 64 cells of 192 B): expected, not read" in said
+    assert blink.startswith("each change takes a profile off its queue for a moment")
+    assert 0 < rig.switch.edit_ns == expected["longest_change_ns"] < 3 * 10**9
+    assert f"less than {rig.switch.edit_ns / 1e6:.1f} ms" in blink
     assert "as requested in ASIC_DB" in rig.switch.sources()["thresholds"]
     rig.close()
+
+
+def test_a_change_takes_only_the_profiles_that_differ_off_their_queues(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    set_all(rig, 5120, 51_200, 0.2)
+    rig.plane.history.clear()
+    set_all(rig, 5120, 51_200, 0.2)
+    assert rig.plane.history == []
+    kmax = np.full(8, 51_200)
+    kmax[3] = 102_400
+    rig.ask(rig.switch.set_request(np.arange(8), np.full(8, 5120), kmax, np.full(8, 0.2)))
+    # green alone: its two thresholds and its probability, of five fields
+    off = [place for place, marking in rig.plane.history if marking is None]
+    assert off == [rig.places()[3][:2]] * 3
+    assert len(rig.plane.history) == 3 + 5
 
 
 def test_every_write_of_the_asic_keeps_minimum_below_maximum(provisioned):

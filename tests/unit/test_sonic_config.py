@@ -118,6 +118,7 @@ def test_null_is_missing_and_nonsense_names_the_device():
         "peak_bytes": [None] * count,
         "pauses": {name: [[1] * 8, [None] * 8] for name in rack.access[device].interfaces},
         "restarts": 0,
+        "edit_ns": 0,
         "about": about,
     }
     reading = switch.reading(answer)

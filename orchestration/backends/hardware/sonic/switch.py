@@ -49,7 +49,7 @@ class SonicSwitch:
         self._requested: Ints = np.zeros((2, 0), dtype=np.int64)
         self.peak_bytes: Ints = np.full(len(self._places), MISSING, dtype=np.int64)
         self.pauses: Ints = np.full((2, len(self._places)), MISSING, dtype=np.int64)
-        self.restarts = 0
+        self.restarts = self.edit_ns = 0
 
     def open_request(self) -> Request:
         """Return the request that opens the queues."""
@@ -79,7 +79,7 @@ class SonicSwitch:
         )
         self._about = answer.get("about", self._about)
         self.peak_bytes = _numbers(answer["peak_bytes"]).reshape(len(rows))
-        self.restarts = int(answer["restarts"])
+        self.restarts, self.edit_ns = int(answer["restarts"]), int(answer["edit_ns"])
         totals = {port: [_total(way) for way in ways] for port, ways in answer["pauses"].items()}
         self.pauses = np.array([totals[port] for port, _, _ in self._places], dtype=np.int64).T
         qlen, sent, packets, marked, dropped, kmin, kmax, percent = rows.T
@@ -128,6 +128,11 @@ class SonicSwitch:
         )
         if self.restarts:
             found.append(f"its Redis was restarted meanwhile ({self.restarts} times)")
+        if self.edit_ns and self._about.get("asic") == "mellanox":
+            found.append(
+                "each change takes a profile off its queue for a moment, and marking with it: "
+                f"less than {self.edit_ns / 1e6:.1f} ms, the longest that a change took"
+            )
         return found
 
     def expected(self) -> Mapping[str, Any]:
@@ -138,6 +143,7 @@ class SonicSwitch:
         cells = cells_of_switch(self._about)
         return {
             "asic": f"has thresholds {cells.said}",
+            "longest_change_ns": self.edit_ns,
             "step_bytes": cells.step_bytes,
             "thresholds": {
                 f"{port}|{queue}": [cells.expected(int(value)) for value in column]
