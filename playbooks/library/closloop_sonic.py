@@ -233,16 +233,13 @@ class Tables(Device):
         new = [change for change in changes if change.before is None and change.after]
         if not new:
             return
-        present = len(self._redis.call(ASIC_DB, "KEYS", _WRED_OBJECTS))
+        rows = len(self._redis.call(CONFIG_DB, "KEYS", "WRED_PROFILE|*"))
+        # profiles that are being removed, as after an undo, must be gone before any is counted
+        present = self._objects(lambda count: count <= rows)
         self._write(new)
-        end = time.monotonic() + _TIMEOUT_S
-        while True:
-            made = len(self._redis.call(ASIC_DB, "KEYS", _WRED_OBJECTS)) - present
-            if made >= len(new):
-                return
-            if time.monotonic() > end:
-                break
-            time.sleep(_LOOK_EVERY_S)
+        made = self._objects(lambda count: count >= present + len(new)) - present
+        if made >= len(new):
+            return
         self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in new])
         raise Refused(
             f"the ASIC made {made} of the {len(new)} WRED profiles that its queues need, in "
@@ -250,6 +247,15 @@ class Tables(Device):
             "its table of profiles is full, or orchagent refused them (/var/log/syslog on the "
             "switch): tune fewer queues (closloop_queues), or remove profiles that nobody uses",
         )
+
+    def _objects(self, reached) -> int:
+        """Return the number of the ASIC's WRED profiles; wait a little until it is as it should."""
+        end = time.monotonic() + _TIMEOUT_S
+        while True:
+            count = len(self._redis.call(ASIC_DB, "KEYS", _WRED_OBJECTS))
+            if reached(count) or time.monotonic() > end:
+                return count
+            time.sleep(_LOOK_EVERY_S)
 
     def _poll(self, changes: list) -> None:
         """Let syncd's load decide how often a large switch reads its counters."""

@@ -72,7 +72,6 @@ class Switch(Rig):
         saved = Saved("sonic", str(self.server.folder / "closloop" / "provision"))
         desired = {"tables": desired_tables(self.rack, "leaf1"), **self.also}
         result = reconcile(tables, desired, saved, state, check_mode)
-        time.sleep(0.05)
         assert self.crash is None
         return result
 
@@ -156,11 +155,16 @@ def test_undo_of_an_interval_writes_the_former_or_the_default_one(make):
     assert switch.row("FLEX_COUNTER_TABLE|QUEUE")["POLL_INTERVAL"] == "10000"
     # there was no such row, and its polling stops only if it is told to
     assert switch.row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE")["FLEX_COUNTER_STATUS"] == "disable"
-    stamps = "COUNTERS:TIME_STAMP"
     time.sleep(0.2)  # polls that were due already
-    before = switch.redis.hash(COUNTERS_DB, stamps)
+    before = polled(switch)
     time.sleep(0.4)
-    assert switch.redis.hash(COUNTERS_DB, stamps) == before
+    assert polled(switch) == before
+
+
+def polled(switch):
+    """Return when the groups of queues were read last."""
+    stamps = switch.redis.hash(COUNTERS_DB, "COUNTERS:TIME_STAMP")
+    return {name: at for name, at in stamps.items() if "QUEUE_STAT_COUNTER_" in name}
 
 
 def test_a_watchdog_row_is_removed_before_it_is_set_anew(make):
@@ -268,6 +272,14 @@ def test_an_asic_with_too_few_free_profiles_is_refused_and_nothing_is_bound(make
     assert switch.call("sonic.capabilities")["wred_objects"] == 1
 
 
+def test_provisioning_right_after_an_undo_counts_no_profile_that_is_going(make):
+    switch = make()
+    for _ in range(5):
+        switch.bring()
+        switch.bring("absent")
+    assert switch.bring()["changed"] is True
+
+
 def test_colours_of_an_earlier_version_leave_the_profile(make):
     switch = make()
     switch.bring()
@@ -299,6 +311,8 @@ def large(make):
     def large(*loads):
         left = list(loads)
         switch = make(load=lambda: left.pop(0))
+        if switch.server.real:
+            pytest.skip("SONiC's virtual switch has 32 ports, and no room for rows of others")
         for number in range(100, 200):
             switch.write(f"PORT|Ethernet{number}", admin_status="up")
         return switch

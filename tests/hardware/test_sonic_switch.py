@@ -1,4 +1,8 @@
-"""The sonic service against a real Redis; the virtual rack's bridge is the switch behind it."""
+"""The sonic service against a real Redis; the virtual rack's bridge is the switch behind it.
+
+With CLOSLOOP_SONIC_VS, the socket of another Redis, SONiC's own virtual switch is behind it
+(scripts/sonic-vs.sh). What needs the bridge is then skipped where it does.
+"""
 
 import os
 import shutil
@@ -38,6 +42,7 @@ from orchestration.virtual_rack.sonic_model import (
     PortCounts,
     QueueCounts,
     Traits,
+    config_rows,
     model_of,
     version_file,
 )
@@ -49,15 +54,29 @@ pytestmark = pytest.mark.redis
 LEAF = "leaf1"
 
 
+class Absent:
+    """What SONiC's virtual switch does not offer: a test that comes to need it is skipped."""
+
+    def __init__(self, what):
+        self._what = what
+
+    def __getattr__(self, _):
+        pytest.skip(f"SONiC's virtual switch has no {self._what}")
+
+
 class Server:
-    """A redis-server of its own, as SONiC runs it."""
+    """A redis-server of its own, as SONiC runs it, or that of SONiC's virtual switch."""
 
     def __init__(self, folder):
         self.folder = folder
-        self.path = str(folder / "redis.sock")
-        self.process = None
+        self.real = os.environ.get("CLOSLOOP_SONIC_VS", "")
+        self.path = self.real or str(folder / "redis.sock")
+        self.process = Absent("Redis that may be killed") if self.real else None
 
     def start(self):
+        if self.real:
+            Redis(self.path).call(0, "PING")
+            return
         argv = ["redis-server", "--port", "0", "--unixsocket", self.path, "--save", ""]
         argv += ["--notify-keyspace-events", "AKE", "--dir", str(self.folder)]
         self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
@@ -66,6 +85,16 @@ class Server:
     def stop(self):
         self.process.kill()
         self.process.wait()
+
+    def own(self):
+        """Skip the test unless this is a Redis for tests, where any key may be written."""
+        if self.real:
+            pytest.skip("SONiC's virtual switch is for its own rows only")
+
+    def end(self):
+        """End it, unless it is somebody else's."""
+        if not self.real:
+            self.stop()
 
 
 class FakePlane:
@@ -103,16 +132,40 @@ class Rig:
         constants_file = server.folder / "constants.yml"
         if self.model.streams:
             constants_file.write_text(sonic_telemetry.constants())
-        saved = server.folder / "config_db.json"
-        self._bridge = Bridge(self.model, self.plane, server.path, self.log.append, saved)
-        self._over = threading.Event()
         self.crash = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        if server.real:
+            if traits != Traits():
+                pytest.skip(f"SONiC's virtual switch is none with {traits}")
+            self.plane, self.log = Absent("forwarding plane"), Absent("log of refused rows")
+            self._prepare()
+        else:
+            saved = server.folder / "config_db.json"
+            self._bridge = Bridge(self.model, self.plane, server.path, self.log.append, saved)
+            self._over = threading.Event()
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
         self.await_ready()
         self.agent = FakeAgent()
         self._operations = operations(self.agent, server.path, str(version), str(constants_file))
         self.switch = SonicSwitch(self.rack, LEAF)
+
+    def _prepare(self):
+        """Give the virtual switch the rows that the bridge starts with."""
+        stock = {
+            key: row
+            for key, row in config_rows(self.model).items()
+            if not key.startswith(("PORT|", "DEVICE_METADATA|"))
+        }
+        tables = {key.partition("|")[0]: {} for key in stock} | {table: {} for table in TABLES}
+        for key, row in stock.items():
+            table, _, name = key.partition("|")
+            tables[table][name] = row
+        # removing a row of several queues unbinds them, whatever rows of their own say
+        for key in self.redis.call(CONFIG_DB, "KEYS", "QUEUE|*-*"):
+            self.redis.call(CONFIG_DB, "DEL", key)
+        time.sleep(0.5)
+        bring(self.redis, tables, exact=True)
+        until(lambda: self.asic("Ethernet0", 3).get("SAI_WRED_ATTR_GREEN_DROP_PROBABILITY") == "5")
 
     def _run(self):
         try:
@@ -121,8 +174,20 @@ class Rig:
             self.crash = crash
 
     def actions(self):
-        """Return the PFC watchdog's actions by port and queue, as orchagent has them."""
-        return dict(self._bridge.daemons.watchdog.actions)
+        """Return the PFC watchdog's actions by port and queue, as orchagent has them.
+
+        The virtual switch only tells those of the rows that it took.
+        """
+        if not self.server.real:
+            return dict(self._bridge.daemons.watchdog.actions)
+        names = self.redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP")
+        found = {}
+        for name, oid in names.items():
+            port, _, queue = name.partition(":")
+            action = self.redis.call(COUNTERS_DB, "HGET", f"COUNTERS:{oid}", "PFC_WD_ACTION")
+            if action:
+                found[port, int(queue)] = action
+        return found
 
     def await_ready(self):
         until(lambda: self.redis.call(APPL_DB, "EXISTS", READY))
@@ -150,9 +215,10 @@ class Rig:
         return self.redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{wred}")
 
     def close(self):
-        self._over.set()
-        self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
-        self._thread.join()
+        if not self.server.real:
+            self._over.set()
+            self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
+            self._thread.join()
         self.agent.end()
 
 
@@ -193,7 +259,7 @@ def server():
     server = Server(folder)
     server.start()
     yield server
-    server.stop()
+    server.end()
     shutil.rmtree(folder)
 
 
@@ -590,6 +656,7 @@ def test_impossible_thresholds_are_refused_before_anything_is_written(provisione
 def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, monkeypatch):
     monkeypatch.setattr("collectors.readers.sonic.APPLY_TIMEOUT_S", 0.2)
     rig = provisioned
+    rig.log.clear()
     rig.ask(rig.switch.open_request())
     with pytest.raises(OperationError) as error:
         rig.call("sonic.set", changes=[[0, 5120, 2**30, 0.5]])
@@ -666,6 +733,7 @@ def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
 
 
 def test_replies_of_all_kinds_are_understood(server):
+    server.own()
     redis = Redis(server.path)
     big = "x" * 1_000_000
     replies = redis.run(
@@ -691,6 +759,7 @@ def test_replies_of_all_kinds_are_understood(server):
 
 
 def test_the_events_of_one_database_are_told_in_order(server):
+    server.own()
     redis, events = Redis(server.path), Events(server.path, CONFIG_DB)
     redis.run([(CONFIG_DB, ("HSET", "QUEUE|a", "x", n)) for n in range(3)])
     redis.run([(ASIC_DB, ("SET", "other", 1)), (CONFIG_DB, ("DEL", "QUEUE|a"))])
