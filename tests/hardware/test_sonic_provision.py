@@ -22,7 +22,7 @@ from test_sonic_switch import SPECTRUM, Rig, needs_root, server, until  # noqa: 
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
 INTERN = sys.intern
-PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
+PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 ansible_utils.__path__ = [
     *ansible_utils.__path__,
     str(PLAYBOOKS / "module_utils"),

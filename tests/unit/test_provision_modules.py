@@ -15,15 +15,17 @@ INTERN = sys.intern
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
-OWN_UTILS = tuple(pkgutil.iter_modules(ansible_utils.__path__))
 SETTINGS = configparser.ConfigParser()
 SETTINGS.read(PLAYBOOKS / "ansible.cfg")
 FOLDERS = [
     str((PLAYBOOKS / folder).resolve())
     for folder in SETTINGS["defaults"]["module_utils"].split(":")
 ]
+# other tests do this too
+OWN_FOLDERS = [path for path in ansible_utils.__path__ if path not in FOLDERS]
+OWN_UTILS = tuple(pkgutil.iter_modules(OWN_FOLDERS))
 # as Ansible does with its setting `module_utils`
-ansible_utils.__path__ = [*ansible_utils.__path__, *FOLDERS]
+ansible_utils.__path__ = [*OWN_FOLDERS, *FOLDERS]
 
 from ansible.module_utils.closloop import queues, routes, sysctls  # noqa: E402
 from ansible.module_utils.closloop.reconcile import (  # noqa: E402
