@@ -239,8 +239,10 @@ class Queues:
     ) -> list[int | None]:
         """Return when each queue's numbers of a group were polled, None where that is unknown."""
         numbers = [tuple(row[column] for column in _GROUPS[group]) for row in rows]
-        seen = self._changes[group].seen(numbers, now_ns)
-        times = [stamps[group]] * len(rows) if group in stamps else seen
+        if group in stamps:
+            times: list[int | None] = [stamps[group]] * len(rows)
+        else:
+            times = self._changes[group].seen(numbers, now_ns)
         return [None if None in number else at for number, at in zip(numbers, times)]
 
     def _depths(

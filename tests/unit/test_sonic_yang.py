@@ -4,6 +4,7 @@ The models are no part of closloop: scripts/sonic-yang.sh fetches them. Rows bec
 libyang gives each value its type by the model.
 """
 
+import importlib
 import os
 import re
 import subprocess
@@ -15,8 +16,9 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.backends.hardware.sonic.config import desired_tables
+from orchestration.backends.hardware.sonic.config import desired_tables, queue_places
 from orchestration.device.agent.configdb import DEFAULTS
+from orchestration.device.agent.telemetry import GROUPS, PROFILES
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import Traits, config_rows, model_of
 
@@ -33,16 +35,14 @@ RACKS = [
     ("acc-fig8", (1, 2)),
 ]
 
-# From 202505 on.
-TELEMETRY = "sonic-high-frequency-telemetry"
 # Per table: its module, and the leaves in a key, between bars. Maps have the leaves of their pairs.
 TABLES = {
     "BUFFER_PG": ("sonic-buffer-pg", ("port", "pg_num")),
     "BUFFER_POOL": ("sonic-buffer-pool", ("name",)),
     "BUFFER_PROFILE": ("sonic-buffer-profile", ("name",)),
     "BUFFER_QUEUE": ("sonic-buffer-queue", ("port", "qindex")),
-    "HIGH_FREQUENCY_TELEMETRY_GROUP": (TELEMETRY, ("profile_name", "group_name")),
-    "HIGH_FREQUENCY_TELEMETRY_PROFILE": (TELEMETRY, ("name",)),
+    GROUPS: ("sonic-high-frequency-telemetry", ("profile_name", "group_name")),
+    PROFILES: ("sonic-high-frequency-telemetry", ("name",)),
     "PFC_WD": ("sonic-pfcwd", ("ifname",)),
     "PORT": ("sonic-port", ("name",)),
     "PORT_QOS_MAP": ("sonic-port-qos-map", ("ifname",)),
@@ -115,10 +115,11 @@ def to_xml(tables, folder):
             place = table(module, name)
             for key, row in rows.items():
                 entry = child(place, f"{name}_LIST")
-                for leaf, text in (*zip(keys, key.split("|"), strict=True), *row.items()):
-                    # a field whose name ends so is a list
-                    for item in text.split(",") if leaf.endswith("@") else [text]:
-                        child(entry, leaf.removesuffix("@"), item)
+                # a field with @ at its end is a list
+                names = key.split("|") if len(keys) > 1 else [key]
+                for leaf, text in (*zip(keys, names, strict=True), *row.items()):
+                    for one in text.split(",") if leaf.endswith("@") else [text]:
+                        child(entry, leaf.rstrip("@"), one)
         elif name in MAPS:
             module, left, right = MAPS[name]
             place = table(module, name)
@@ -143,8 +144,8 @@ def problems(tables, folder):
     """Return what libyang finds wrong, "" for nothing."""
     file = folder / "data.xml"
     file.write_text(to_xml(tables, folder))
-    modules = [folder / f"{name}.yang" for name in sorted(MODULES)]
-    modules = [module for module in modules if module.exists() or module.stem != TELEMETRY]
+    # older releases lack some
+    modules = sorted({folder / f"{name}.yang" for name in MODULES} & {*folder.glob("*.yang")})
     argv = ["yanglint", "-p", str(folder), "-t", "config", *map(str, modules), str(file)]
     done = subprocess.run(argv, capture_output=True, text=True)
     return "" if done.returncode == 0 else done.stderr or "yanglint failed"
@@ -176,8 +177,8 @@ def merged(*many):
     return result
 
 
-def load_utils():
-    """Load the parts of the Ansible module that make rows on the switch."""
+def load(part):
+    """Load a part of the Ansible module that makes rows on the switch."""
     utils = pytest.importorskip("ansible.module_utils")
     root = Path(__file__).resolve().parents[2]
     intern = sys.intern
@@ -186,21 +187,20 @@ def load_utils():
         str(root / "playbooks/module_utils"),
         str(root / "orchestration"),
     ]
-    from ansible.module_utils.closloop import sonic_buffers, sonic_streams
-
+    found = importlib.import_module(f"ansible.module_utils.closloop.{part}")
     # Ansible puts an object there that torch, in the same process here, cannot trace
     sys.intern = intern
-    return sonic_buffers, sonic_streams
+    return found
 
 
 class DynamicSwitch:
-    """Redis of a switch that computes its buffers, and has no rows but those of queues' buffers."""
+    """Redis of a switch that computes its buffers, and has no row for any."""
 
     def hash(self, _, __):
         return {"buffer_model": "dynamic"}
 
-    def call(self, _, __, pattern):
-        return ["BUFFER_QUEUE|Ethernet0|3-4"] if pattern.startswith("BUFFER_QUEUE") else []
+    def call(self, *_):
+        return []
 
 
 def rack_of(name, queues):
@@ -226,17 +226,10 @@ def test_what_provisioning_and_its_undo_write_is_valid(models, release, name, qu
     wanted = desired_tables(rack, device)
     lossless = {port: [n for n in queues if n in (3, 4)] for port in wanted["PORT_QOS_MAP"]}
     before["BUFFER_PG"] = {k: row for k, row in before["BUFFER_PG"].items() if k.endswith("|0")}
-    buffers = load_utils()[0].lossless_rows(DynamicSwitch(), lossless)
+    buffers = load("sonic_buffers").lossless_rows(DynamicSwitch(), lossless)
     assert len(buffers) == len(lossless) * len([n for n in queues if n in (3, 4)])
     assert problems(merged(before, wanted, split(buffers)), folder) == ""
     assert problems(merged(before, split(DEFAULTS)), folder) == ""
-
-
-def test_rows_that_stream_depths_are_valid(models):
-    """Earlier models know depths in bytes only, which Nvidia's ASICs do not stream."""
-    _, _, model = rack_of("graphcc", (3,))
-    rows = load_utils()[1].stream_rows(DynamicSwitch(), [("Ethernet0", 3)], 1000, "mellanox", True)
-    assert problems(merged(stock(model), split(rows)), models("202605")) == ""
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -257,3 +250,28 @@ def test_what_is_wrong_is_found_by_the_models(models, release, table, key, field
     _, _, model = rack_of("graphcc", (3,))
     tables = merged(stock(model), {table: {key: {field: value}}})
     assert problems(tables, models(release)) != ""
+
+
+class StockSwitch:
+    """Redis of a switch with some rows."""
+
+    def __init__(self, tables):
+        self.tables = tables
+
+    def call(self, _, __, pattern):
+        table = pattern.partition("|")[0]
+        return [f"{table}|{key}" for key in self.tables.get(table, {})]
+
+
+@pytest.mark.parametrize(("name", "queues"), RACKS)
+def test_rows_that_stream_depths_are_valid(models, name, queues):
+    """From 202511 on; the models of 202605 have the counters in cells."""
+    rack, device, model = rack_of(name, queues)
+    folder, before = models("202605"), stock(model)
+    places = [(port, str(queue)) for port, queue, _ in queue_places(rack, device)]
+    rows = load("sonic_streams").stream_rows(StockSwitch(before), places, 1000, "mellanox", True)
+    wanted = merged(before, desired_tables(rack, device), split(rows))
+    assert problems(wanted, folder) == ""
+    for field, value in (("object_names@", "Ethernet999|3"), ("object_counters@", "DEPTH")):
+        wrong = merged(wanted, {GROUPS: {"CLOSLOOP|QUEUE": {field: value}}})
+        assert problems(wrong, folder) != ""

@@ -75,6 +75,8 @@ def sources(
         result["qlen_bytes"] = _streamed(about, stream)
     elif depth and "PFCWD" in polls:
         result["qlen_bytes"] = f"the PFC watchdog's reading, every {polls['PFCWD']} ms"
+        if about["telemetry"]["offered"]:
+            result["qlen_bytes"] += "; High Frequency Telemetry, which it has, was silent"
     if marks and "WRED_ECN_QUEUE" in polls:
         every = polls["WRED_ECN_QUEUE"]
         result["marked_packets"] = f"COUNTERS_DB, polled by the switch every {every} ms"
