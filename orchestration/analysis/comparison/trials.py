@@ -19,7 +19,7 @@ from orchestration.analysis.comparison.flows import (
 )
 from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
 from orchestration.analysis.comparison.runs import fresh
-from orchestration.analysis.metrics import flow_scalars, measure_ports, totals
+from orchestration.analysis.metrics import flow_scalars, measure_ports
 from orchestration.analysis.summary import size_edges
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
@@ -153,27 +153,6 @@ class Speed:
     def per_run_s(self) -> float | None:
         """Packet-hops per wall second of traffic."""
         return self.packet_hops / self.run_s if self.run_s else None
-
-
-def packet_hops(trial: TrialResult) -> tuple[int, str]:
-    """Return how many packets a trial sent over links, and what was counted.
-
-    Computed from the tables, so that all backends count alike: packets sent by switch ports plus
-    packets sent by hosts, which are those that switches delivered to hosts or dropped. Without
-    tables, the backend's own number is used.
-    """
-    try:
-        ports, testbed = trial.ports, trial.testbed
-        counted = len(ports.t_ns) > 0
-    except InputError:
-        counted = False
-    if not counted:
-        told = trial.facts.get("packet_hops")
-        return (int(told), "as the backend counts") if told else (0, "nothing was counted")
-    sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
-    to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
-    from_hosts = int(sent[to_host].sum() + dropped.sum())
-    return int(sent.sum()) + from_hosts, "packets sent by switch ports and by hosts"
 
 
 def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:
