@@ -98,7 +98,8 @@ def control_of(name: str, nic_bps: int) -> Control:
         what, known = f"the simulator has no {name!r}", ", ".join(_SETS)
         raise InputError.single("congestion control", what, f"say --cc with one of {known}")
     chosen = _SETS[name]
-    # run.py takes the rate in whole Gbit/s, and its divisions are of integers.
+    # run.py takes the rate in whole Gbit/s, and its divisions are of integers. Below 25 Gbit/s its
+    # INT_MULTI is 0, by which the simulator divides: 1 here.
     gbps = max(1, nic_bps // 10**9)
     dctcp, with_int = chosen.mode == DCTCP, chosen.mode in (3, 10)
     ai, hai = ((mbps if dctcp else max(1, mbps * gbps // 25)) for mbps in (chosen.ai, chosen.hai))

@@ -56,7 +56,7 @@ def queue_facts(
         )
         findings.append(Reason("queues-unknown", "warning", text))
         return {}
-    pause_ns = int(np.diff(np.sort(start_ns), prepend=0).max())
+    pause_ns = int(np.diff(np.sort(start_ns)).max(initial=0))
     arriving = from_ns >= 0 and last_ns <= until_ns <= max(arrived_ns + 1000, last_ns + pause_ns)
     labels = [device.name for device in testbed.devices]
     return {
