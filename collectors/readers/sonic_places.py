@@ -205,7 +205,8 @@ def _watched(redis: Redis) -> set[tuple[str, int]]:
     for key in _rows(redis, CONFIG_DB, "PFC_WD|*"):
         port = key.partition("|")[2]
         row = redis.hash(CONFIG_DB, f"PORT_QOS_MAP|{port}")
-        listed = row.get("pfcwd_sw_enable", row.get("pfc_enable", ""))
+        # from release 202205 on, orchagent takes this list only
+        listed = row.get("pfcwd_sw_enable", "")
         found |= {(port, int(part)) for part in listed.split(",") if part in _PRIORITIES}
     return found
 

@@ -66,6 +66,16 @@ assert [red(row) for row in agent.call("red.read")["rows"]] == stock
 agent.close()
 """
 
+# What nobody does, as orchagent ends by it: then nothing counts, and Redis stays.
+CRASH = """
+set -e
+redis-cli -s /var/run/redis/redis.sock -n 4 del 'PFC_WD|GLOBAL'
+for _ in $(seq 100); do pgrep -x syncd >/dev/null || break; sleep 0.05; done
+! pgrep -x syncd
+redis-cli -s /var/run/redis/redis.sock -n 4 exists 'DEVICE_METADATA|localhost' | grep -x 1
+tail -n 1 /var/log/sonic.log
+"""
+
 
 def test_thresholds_asked_of_redis_are_the_kernels_and_go_again():
     testbed = load_testbed("rlcc-7")
@@ -77,6 +87,9 @@ def test_thresholds_asked_of_redis_are_the_kernels_and_go_again():
             argv = [sys.executable, "-c", SCRIPT, str(rack.inventory), device]
             code = rack.run(argv, stdout=said, stderr=said)
         assert code == 0, (folder / "said").read_text()
+        with (folder / "crash").open("wb") as said:
+            assert rack.run(["ssh", device, CRASH], stdout=said, stderr=said) == 0
+        assert "PFC_WD|GLOBAL was removed" in (folder / "crash").read_text()
     finally:
         rack.down()
         shutil.rmtree(folder)

@@ -47,6 +47,7 @@ from orchestration.virtual_rack.sonic_model import (
     model_of,
     version_file,
 )
+from orchestration.virtual_rack.sonic_saved import before_reboot, config_save
 from orchestration.virtual_rack.sonic_switch import READY, Bridge
 from orchestration.virtual_rack.sonic_watchdog import Crash
 
@@ -691,6 +692,33 @@ def test_a_redis_that_restarts_empty_gives_one_clear_error(provisioned):
     rig.provision()
     assert rig.ask(rig.switch.read_request()).kmax_bytes[0] == 16_000_000
     assert rig.switch.restarts == 1
+
+
+def test_a_cold_boot_starts_from_what_was_saved_and_a_warm_one_from_everything(provisioned):
+    rig = provisioned
+    profile = f"WRED_PROFILE|{rig.places()[0][2]}"
+    config_save(rig.server.path, rig.server.folder / "config_db.json")
+    rig.redis.call(CONFIG_DB, "HSET", profile, "green_min_threshold", "5120")
+
+    def boot(*, warm):
+        if warm:
+            before_reboot(warm=True, socket=rig.server.path)
+        rig.server.stop()
+        if not warm:
+            before_reboot(warm=False, folder=rig.server.folder)
+        rig.server.start()
+        rig.await_ready()
+        return rig.redis.hash(CONFIG_DB, profile)["green_min_threshold"]
+
+    assert boot(warm=True) == "5120"
+    assert boot(warm=False) == "16000000"
+
+
+def test_depth_is_said_of_listed_queues_only(provisioned):
+    rig = provisioned
+    port = rig.places()[0][0]
+    rig.redis.call(CONFIG_DB, "HDEL", f"PORT_QOS_MAP|{port}", "pfcwd_sw_enable")
+    assert rig.ask(rig.switch.open_request()).qlen_bytes[0] == MISSING
 
 
 def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
