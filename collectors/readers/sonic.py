@@ -166,8 +166,7 @@ class Queues:
         if not (0 <= low <= high < 2**31 and 0 <= share <= 1):
             place = self._places[index]
             raise OperationError(
-                f"queue {place.queue} of {place.port} cannot have kmin {low}, kmax {high} and "
-                f"pmax {share}",
+                f"{place.port}|{place.queue} cannot have kmin {low}, kmax {high}, pmax {share}",
                 "set 0 <= kmin <= kmax < 2 GiB, and pmax from 0 to 1",
             )
         # 0 stands for the whole buffer
@@ -199,7 +198,6 @@ class Queues:
             peaks.append(whole(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
         times = {group: self._times(group, rows, stamps, now_ns) for group in _GROUPS}
         return {
-            "now_ns": now_ns,
             "t_ns": times["QUEUE"],
             "marks_t_ns": times["WRED_ECN_QUEUE"],
             **self._depths(rows, times["PFCWD"]),
