@@ -9,12 +9,11 @@
 
 A reading has `rows`, one per queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
 dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does not offer a number.
-Thresholds are those in ASIC_DB: what was requested of the ASIC, not what it has (syncd reads no
-attribute back). `t_ns` is when each row's counters were read from the ASIC, on this device's
-CLOCK_MONOTONIC, with which SONiC stamps them; `marks_t_ns` and `depth_t_ns` are the same of marks
-and depths, which have polls of their own. Where SONiC stamps nothing, times are those of
-`sonic_ages`, and null until a poll was seen. A depth is that of High Frequency Telemetry where a
-later one was streamed than polled; `streamed` says for which rows.
+Thresholds are those in ASIC_DB: requests, as syncd reads nothing of the ASIC back. `t_ns` is when
+each row's counters were read from the ASIC, on this device's CLOCK_MONOTONIC, with which SONiC
+stamps them; `marks_t_ns` and `depth_t_ns` are the same of marks and depths, which have polls of
+their own. Where SONiC stamps nothing, times are those of `sonic_ages`, null until a poll was seen.
+A depth is High Frequency Telemetry's where a later one was streamed than polled (`streamed`).
 
 `peak_bytes` are the watermarks: not depths, but the highest ones within the watermarks' last poll.
 `pauses` are PFC frames received and sent, by port and priority.
@@ -167,8 +166,7 @@ class Queues:
         if not (0 <= low <= high < 2**31 and 0 <= share <= 1):
             place = self._places[index]
             raise OperationError(
-                f"queue {place.queue} of {place.port} cannot have kmin {low}, kmax {high} and "
-                f"pmax {share}",
+                f"{place.port}|{place.queue} cannot have kmin {low}, kmax {high}, pmax {share}",
                 "set 0 <= kmin <= kmax < 2 GiB, and pmax from 0 to 1",
             )
         # 0 stands for the whole buffer
@@ -200,7 +198,6 @@ class Queues:
             peaks.append(whole(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
         times = {group: self._times(group, rows, stamps, now_ns) for group in _GROUPS}
         return {
-            "now_ns": now_ns,
             "t_ns": times["QUEUE"],
             "marks_t_ns": times["WRED_ECN_QUEUE"],
             **self._depths(rows, times["PFCWD"]),

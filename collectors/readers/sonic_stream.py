@@ -8,7 +8,7 @@ types of object and counter. (The design document has an example with these two 
 has not.) The time of a record is meant to be ns since 1970.
 
 A stream may stop, as when a port goes down. Nothing here fills the gap: the last value keeps its
-time.
+time. After a while sessions are looked for anew, as they may have other templates now.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ DEPTH_BYTES, DEPTH_CELLS = 21 << 16 | 0x18, 21 << 16 | 0x29
 _BUFFER_BYTES = 4 << 20  # countersyncd's
 # A record that claims to be from the future, or this old, is not stamped by the switch's clock.
 _PLAUSIBLE_NS = 10 * 10**9
+_SILENT_NS = 10**9
 _NTP_S = 2_208_988_800  # from 1900 to 1970
 
 Depth = tuple[int, int]  # bytes, ns on CLOCK_MONOTONIC
@@ -100,13 +101,16 @@ class DepthStream:
         self._templates: dict[int, ipfix.Template] = {}
         self._latest: dict[int, tuple[_Columns, Sequence[Any]]] = {}
         self._clock = RecordClock()
-        self._queues = 0
+        self._oids: Sequence[str] = ()
+        self._cell_bytes: int | None = None
+        self._heard_ns = 0
         self.records = self.broken = self.overruns = 0
 
     def find(self, oids: Sequence[str], cell_bytes: int | None) -> None:
         """Look for sessions that stream the depths of queues, given by their objects; listen."""
         self.close()
-        self._queues = len(oids)
+        self._oids, self._cell_bytes = oids, cell_bytes
+        self._heard_ns = time.monotonic_ns()
         self._columns = {}
         names = self._redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP")
         place_of = {oid: place for place, oid in enumerate(oids)}
@@ -124,14 +128,15 @@ class DepthStream:
             try:
                 made = genetlink.subscribe(*family(self._constants), _BUFFER_BYTES)
             except OSError:
-                self._columns = {}
                 return
             self._socket = made
             self._watch(made.fileno(), self.take)
 
     @property
     def queues(self) -> set[int]:
-        """The places of queues that a session streams."""
+        """The places of queues whose stream is listened to."""
+        if self._socket is None:
+            return set()
         return {queue for columns in self._columns.values() for _, queue, _ in columns.depths}
 
     def take(self) -> None:
@@ -157,6 +162,7 @@ class DepthStream:
                 columns = self._columns[template.number]
                 self._clock.arrived(columns.observed_ns(values), now_ns, wall_ns)
                 self._latest[template.number] = columns, values
+                self._heard_ns = now_ns
                 self.records += 1
         except ipfix.IpfixError:
             self.broken += 1
@@ -164,7 +170,9 @@ class DepthStream:
     def depths(self) -> list[Depth | None]:
         """Return each queue's latest depth and its time; None where none was streamed yet."""
         self.take()
-        found: list[Depth | None] = [None] * self._queues
+        if self._columns and time.monotonic_ns() - self._heard_ns > _SILENT_NS:
+            self.find(self._oids, self._cell_bytes)
+        found: list[Depth | None] = [None] * len(self._oids)
         for columns, values in self._latest.values():
             t_ns = self._clock.monotonic_ns(columns.observed_ns(values))
             for column, queue, unit in columns.depths:

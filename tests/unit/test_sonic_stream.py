@@ -144,6 +144,7 @@ class Pipe:
 def stream_of(monkeypatch, fields, cell_bytes=192, **row):
     pipe = Pipe()
     monkeypatch.setattr(sonic_stream.genetlink, "subscribe", lambda *_: pipe)
+    at(monkeypatch, 99 * S, 999 * S)
     config = template_message(300, iter(fields)).decode(errors="surrogateescape")
     said = {
         "stream_status": "enabled",
@@ -186,7 +187,7 @@ def test_labels_lead_to_queues_and_cells_become_bytes(monkeypatch):
     pipe.datagrams += [datagram(999 * S, 10, 1, 5000, 1, 1), datagram(999 * S + 5, 20, 1, 6, 1, 1)]
     assert stream.depths() == [(20 * 192, 99 * S + 5), (6, 99 * S + 5), None]
     # what is streamed last stays, with its time
-    at(monkeypatch, 200 * S, 1100 * S)
+    at(monkeypatch, 100 * S + S // 2, 1000 * S + S // 2)
     assert stream.depths()[1] == (6, 99 * S + 5)
     stream.close()
     assert (pipe.closed, watched) == (True, {})
@@ -204,6 +205,25 @@ def test_cells_of_unknown_size_are_no_depth(monkeypatch):
 def test_a_session_that_streams_nothing_is_not_listened_to(monkeypatch, row):
     stream, _, watched = stream_of(monkeypatch, [(9, CELLS)], **row)
     assert (stream.queues, watched) == (set(), {})
+
+
+def test_a_silent_stream_is_looked_for_anew_and_may_have_another_template(monkeypatch):
+    stream, pipe, watched = stream_of(monkeypatch, [(9, CELLS)])
+    at(monkeypatch, 100 * S, 1000 * S)
+    pipe.datagrams.append(datagram(999 * S, 4))
+    assert stream.depths()[0] == (4 * 192, 99 * S)
+    # a queue was added: orchagent makes another template, whose number the records have from now on
+    config = template_message(301, iter([(7, CELLS), (9, CELLS)]))
+    stream._redis.row["session_config"] = config.decode(errors="surrogateescape")
+    renewed = datagram(1000 * S, 5, 6).replace(b"\x01\x2c", b"\x01\x2d")
+    pipe.datagrams.append(renewed)
+    at(monkeypatch, 100 * S + S // 2, 1000 * S + S // 2)
+    assert stream.depths()[0] == (4 * 192, 99 * S)
+    at(monkeypatch, 102 * S, 1002 * S)
+    assert stream.depths()[0] is None  # the polled depth is later by now
+    pipe.datagrams.append(renewed)
+    assert stream.depths()[:2] == [(6 * 192, 100 * S), (5 * 192, 100 * S)]
+    assert list(watched) == [5]
 
 
 def test_lost_and_broken_datagrams_are_counted_and_others_taken(monkeypatch):
