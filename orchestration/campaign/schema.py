@@ -354,6 +354,7 @@ class CampaignFile(StrictModel):
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
     host: Host = Host()
+    fabric: Literal["linux", "closloop"] = "linux"
     faults: tuple[Fault, ...] = ()
     parent: Parent | None = None
 

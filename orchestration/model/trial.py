@@ -18,6 +18,9 @@ BackendName = Literal["emulated", "fluid", "hardware", "imported", "simulated"]
 # run folders. Ids are still made from them, so that a trial keeps its id.
 FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
+# What an emulated fabric's ports and switches are: Linux' own, or the data path of this project
+# (backends/emulated/data_path).
+FabricName = Literal["linux", "closloop"]
 Scalar = str | int | float | bool
 
 
@@ -188,13 +191,17 @@ class TrialSpec:
     cell: dict[str, Scalar] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     parent: str = ""
+    fabric: FabricName = "linux"
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
-        `driver` is left out for flows that sockets send, `parent` for a trial that is no replay.
+        `driver` is left out for flows that sockets send, `parent` for a trial that is no replay,
+        `fabric` for Linux' own.
         """
         data = dataclasses.asdict(self)
+        if self.fabric == "linux":
+            del data["fabric"]
         if not self.parent:
             del data["parent"]
         for pattern in data["traffic"]:

@@ -129,7 +129,7 @@ class EmulatedBackend:
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
-        plan = plan_fabric(testbed, trial.host, trial.seed)
+        plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
         steps = fault_steps(trial, testbed, plan)
         write_job(
             folder,
