@@ -281,7 +281,7 @@ class Fault(StrictModel):
 class Host(StrictModel):
     """The hosts' TCP."""
 
-    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] = "dctcp"
+    congestion_control: Literal["dctcp", "cubic", "reno", "bbr", "dcqcn"] = "dctcp"
     min_rto: PositiveDuration = 1_000_000
 
 

@@ -162,6 +162,11 @@ class HostSpec:
     congestion_control: str = "dctcp"
     min_rto_ns: int = 1_000_000
 
+    @property
+    def is_roce(self) -> bool:
+        """Whether the hosts send by RoCE NICs, whose congestion control this is, not by TCP."""
+        return self.congestion_control == "dcqcn"
+
 
 @dataclass(frozen=True)
 class TrialSpec:

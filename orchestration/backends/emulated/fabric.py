@@ -29,6 +29,7 @@ from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
+from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
 from orchestration.device import qdiscs
 from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
@@ -137,11 +138,15 @@ def plan_fabric(
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests.append(_address(port, addresses[port.index]))
-                requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+                if host.is_roce:
+                    requests.append(_own_nic(testbed, port, addresses[port.index]))
+                else:
+                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
             elif fabric == "linux":
                 requests += _switch_port(testbed, port)
             else:
-                requests.append(_own_port(testbed, port, queue_of[port.index], seed))
+                both = 1 if host.is_roce else 2
+                requests.append(_own_port(testbed, port, queue_of[port.index], seed, both))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
             sysctls = host_sysctls(host)
@@ -228,10 +233,22 @@ def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
     return [*requests, *qdiscs.stack(index, switch_queues(testbed, port), parent)]
 
 
-def _own_port(testbed: Testbed, port: Port, first_queue: int, seed: int) -> bytes:
+def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
+    return own_nics.nic(
+        ifindex(port),
+        address,
+        rate_bps=port.rate_bps,
+        delay_ns=port.delay_ns,
+        framing_bytes=testbed.framing_bytes,
+    )
+
+
+def _own_port(
+    testbed: Testbed, port: Port, first_queue: int, seed: int, ways_to_host: int
+) -> bytes:
     """A port of the data path. Its cable's delay is behind its queue, on every cable.
 
-    A host's NIC has none, so a port to a host has that of both directions.
+    A host's NIC for TCP has none, so a port to such a host has that of both ways.
     """
     frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     weights = [klass.weight for klass in testbed.classes] or [1]
@@ -246,7 +263,7 @@ def _own_port(testbed: Testbed, port: Port, first_queue: int, seed: int) -> byte
         ifindex(port),
         queues,
         rate_bps=port.rate_bps,
-        delay_ns=port.delay_ns * (2 if to_host else 1),
+        delay_ns=port.delay_ns * (ways_to_host if to_host else 1),
         framing_bytes=testbed.framing_bytes,
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -126,6 +126,9 @@ class Traffic(Protocol):
     def outcome(self) -> FlowRecords:
         """Wait for the driver's end, and return the outcome of the flows."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return facts on how the flows were sent, after `outcome`."""
+
 
 class NoTraffic:
     """Traffic of a fabric on which no trial runs."""
@@ -143,6 +146,10 @@ class NoTraffic:
     def flows_done(self) -> int:
         """Return 0."""
         return 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return none."""
+        return {}
 
     def outcome(self) -> FlowRecords:
         """Return no flows."""
@@ -304,5 +311,6 @@ class EmulatedRig:
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
+                **self._traffic.facts(),
             },
         )

@@ -4,6 +4,8 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
+ *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
@@ -61,6 +63,17 @@ struct cl_port_options {
 
 enum { CL_PORT_UNSPEC, CL_PORT_OPTIONS, __CL_PORT_MAX };
 #define CL_PORT_MAX (__CL_PORT_MAX - 1)
+
+/* The whole of a NIC's options: attribute CL_NIC_OPTIONS. */
+struct cl_nic_options {
+	u64 rate_bps;
+	u64 delay_ns; /* of the cable */
+	u32 framing_bytes;
+	__be32 address;
+};
+
+enum { CL_NIC_UNSPEC, CL_NIC_OPTIONS, __CL_NIC_MAX };
+#define CL_NIC_MAX (__CL_NIC_MAX - 1)
 
 extern struct Qdisc_ops cl_port_ops;
 void cl_port_settle(struct Qdisc *port);

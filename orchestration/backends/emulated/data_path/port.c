@@ -8,25 +8,17 @@
  *
  * A port needs one event a packet, at the arrival at the other end. What happens in between is
  * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
- * to be sent by now. This is exact, because nothing can change between two looks. The wire's time
- * is kept in picoseconds: in nanoseconds, a flow at 25 Gbit/s would be 0.26 % too fast.
+ * to be sent by now. This is exact, because nothing can change between two looks.
  */
 #include <linux/rtnetlink.h>
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
 #include "data_path.h"
-
-#define PS_PER_NS 1000ULL
-#define PS_PER_S 1000000000000ULL
-
-/* A list of packets, first in first out. */
-struct fifo {
-	struct sk_buff *first, *last;
-};
+#include "wire.h"
 
 struct queue {
-	struct fifo packets;
+	struct cl_fifo packets;
 	struct list_head turn; /* among those that have packets */
 	u32 deficit_bytes, quantum_bytes, limit_bytes;
 	struct cl_queue_state state;
@@ -36,45 +28,14 @@ struct port {
 	struct cl_event arrival; /* of the first packet on the wire at the other end */
 	struct Qdisc *sch;
 	struct net_device *peer;
-	u64 ps_per_byte; /* 0 if that is no whole number */
-	u64 rate_bps, delay_ns, stream;
-	u64 free_ps; /* when the wire is free for the next packet */
-	u32 framing_bytes, first_queue, classes, waiting;
+	struct cl_line line;
+	u64 stream;
+	u32 first_queue, classes, waiting;
 	bool listed, forwards;
 	struct list_head turns;
-	struct fifo wire;
+	struct cl_fifo wire;
 	struct queue queue[CL_MOST_CLASSES];
 };
-
-/* Of a packet on the wire. */
-struct on_wire {
-	u64 arrives_ns;
-};
-
-static struct on_wire *on_wire(struct sk_buff *skb)
-{
-	qdisc_cb_private_validate(skb, sizeof(struct on_wire));
-	return (struct on_wire *)qdisc_skb_cb(skb)->data;
-}
-
-static void append(struct fifo *list, struct sk_buff *skb)
-{
-	skb->next = NULL;
-	if (list->first)
-		list->last->next = skb;
-	else
-		list->first = skb;
-	list->last = skb;
-}
-
-static struct sk_buff *take(struct fifo *list)
-{
-	struct sk_buff *skb = list->first;
-
-	list->first = skb->next;
-	skb_mark_not_on_list(skb);
-	return skb;
-}
 
 /* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
 static u32 draw(struct port *port)
@@ -98,15 +59,6 @@ static bool marks(struct port *port, const struct cl_queue_state *state)
 				    state->kmax_bytes - state->kmin_bytes);
 }
 
-static u64 sending_ps(const struct port *port, u32 bytes)
-{
-	u64 total = bytes + port->framing_bytes;
-
-	if (likely(port->ps_per_byte))
-		return total * port->ps_per_byte;
-	return div64_u64(total * 8 * PS_PER_S, port->rate_bps);
-}
-
 /* Take the packet whose turn it is. Deficit round robin, in the details of net/sched/sch_ets.c. */
 static struct sk_buff *next_packet(struct port *port)
 {
@@ -126,24 +78,24 @@ static struct sk_buff *next_packet(struct port *port)
 		port->sch->qstats.backlog -= bytes;
 		if (queue->packets.first == queue->packets.last)
 			list_del(&queue->turn);
-		return take(&queue->packets);
+		return cl_take(&queue->packets);
 	}
 }
 
 /* Put on the wire what has begun to be sent by `now_ns`. */
 static void settle(struct port *port, u64 now_ns)
 {
-	u64 now_ps = now_ns * PS_PER_NS;
+	u64 now_ps = now_ns * CL_PS_PER_NS;
 
-	while (port->waiting && port->free_ps <= now_ps) {
+	while (port->waiting && port->line.free_ps <= now_ps) {
 		struct sk_buff *skb = next_packet(port);
 
 		port->waiting--;
-		on_wire(skb)->arrives_ns =
-			DIV_ROUND_UP_ULL(port->free_ps, PS_PER_NS) + port->delay_ns;
-		port->free_ps += sending_ps(port, qdisc_pkt_len(skb));
+		cl_on_wire(skb)->at_ns =
+			DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns;
+		port->line.free_ps += cl_sending_ps(&port->line, qdisc_pkt_len(skb));
 		qdisc_bstats_update(port->sch, skb);
-		append(&port->wire, skb);
+		cl_append(&port->wire, skb);
 	}
 }
 
@@ -151,21 +103,10 @@ static void settle(struct port *port, u64 now_ns)
 static void expect(struct port *port)
 {
 	if (port->wire.first)
-		cl_schedule(&port->arrival, on_wire(port->wire.first)->arrives_ns);
+		cl_schedule(&port->arrival, cl_on_wire(port->wire.first)->at_ns);
 	else if (port->waiting)
 		cl_schedule(&port->arrival,
-			    DIV_ROUND_UP_ULL(port->free_ps, PS_PER_NS) + port->delay_ns);
-}
-
-static void deliver(struct port *port, struct sk_buff *skb)
-{
-	struct net_device *dev = qdisc_dev(port->sch);
-	u32 bytes = skb->len;
-
-	if (likely(__dev_forward_skb(port->peer, skb) == 0)) {
-		dev_sw_netstats_tx_add(dev, 1, bytes);
-		netif_receive_skb(skb);
-	}
+			    DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns);
 }
 
 static void arrive(struct cl_event *event)
@@ -174,9 +115,9 @@ static void arrive(struct cl_event *event)
 	u64 now_ns = ktime_get_ns();
 
 	settle(port, now_ns);
-	while (port->wire.first && on_wire(port->wire.first)->arrives_ns <= now_ns) {
+	while (port->wire.first && cl_on_wire(port->wire.first)->at_ns <= now_ns) {
 		qdisc_qlen_dec(port->sch);
-		deliver(port, take(&port->wire));
+		cl_deliver(cl_take(&port->wire), qdisc_dev(port->sch), port->peer);
 	}
 	expect(port);
 }
@@ -208,7 +149,7 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	if (marks(port, &queue->state) && INET_ECN_set_ce(skb))
 		queue->state.marked_packets++;
 	if (!port->waiting)
-		port->free_ps = max(port->free_ps, now_ns * PS_PER_NS);
+		port->line.free_ps = max(port->line.free_ps, now_ns * CL_PS_PER_NS);
 	if (!queue->state.backlog_bytes) {
 		list_add_tail(&queue->turn, &port->turns);
 		queue->deficit_bytes = queue->quantum_bytes;
@@ -217,7 +158,7 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	sch->qstats.backlog += bytes;
 	port->waiting++;
 	qdisc_qlen_inc(sch);
-	append(&queue->packets, skb);
+	cl_append(&queue->packets, skb);
 	settle(port, now_ns);
 	expect(port);
 	return NET_XMIT_SUCCESS;
@@ -281,12 +222,8 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 	}
 	port->sch = sch;
 	port->arrival.happen = arrive;
-	port->rate_bps = options.rate_bps;
-	if (8 * PS_PER_S % options.rate_bps == 0)
-		port->ps_per_byte = div64_u64(8 * PS_PER_S, options.rate_bps);
-	port->delay_ns = options.delay_ns;
+	cl_line_init(&port->line, options.rate_bps, options.delay_ns, options.framing_bytes);
 	port->stream = options.seed;
-	port->framing_bytes = options.framing_bytes;
 	port->first_queue = options.first_queue;
 	port->classes = options.classes;
 	INIT_LIST_HEAD(&port->turns);
@@ -309,20 +246,14 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 	return error;
 }
 
-static void empty(struct fifo *list)
-{
-	while (list->first)
-		kfree_skb(take(list));
-}
-
 static void port_reset(struct Qdisc *sch)
 {
 	struct port *port = qdisc_priv(sch);
 
 	cl_cancel(&port->arrival);
-	empty(&port->wire);
+	cl_empty(&port->wire);
 	for (u32 i = 0; i < port->classes; i++) {
-		empty(&port->queue[i].packets);
+		cl_empty(&port->queue[i].packets);
 		port->queue[i].state.backlog_bytes = 0;
 	}
 	INIT_LIST_HEAD(&port->turns);
@@ -344,9 +275,9 @@ static int port_dump(struct Qdisc *sch, struct sk_buff *skb)
 {
 	struct port *port = qdisc_priv(sch);
 	struct cl_port_options options = {
-		.rate_bps = port->rate_bps,
-		.delay_ns = port->delay_ns,
-		.framing_bytes = port->framing_bytes,
+		.rate_bps = port->line.rate_bps,
+		.delay_ns = port->line.delay_ns,
+		.framing_bytes = port->line.framing_bytes,
 		.first_queue = port->first_queue,
 		.classes = port->classes,
 		.forwards = port->forwards,
