@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* DCQCN's reaction point: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
  * SIGCOMM 2015, section 5.1, with the parameters of mlx5 NICs under their names
- * (orchestration/device/agent/dcqcn.py), and what those add to the paper: a rate is reduced at most
- * once in rate_reduce_monitor_period, and the target is kept at a reduction unless clamp_tgt_rate
- * says so or the rate has been raised since the last one.
+ * (orchestration/device/agent/dcqcn.py), and what those add to the paper: a CNP reduces the rate at
+ * the beginning of the next rate_reduce_monitor_period, and the target stays at a reduction unless
+ * clamp_tgt_rate says otherwise or the rate has been raised since the last one.
  *
  * A flow has no timers. What they would have done is worked out, in the order of their times, when
  * a packet is sent or a CNP arrives: in between nobody needs the rate.
@@ -40,14 +40,14 @@ struct dcqcn {
 	u64 target_bps;
 	u64 alpha_ns;    /* the next update of alpha */
 	u64 increase_ns; /* the next increase by time */
-	u64 reduced_ns;  /* the last reduction */
+	u64 first_ns;    /* the first CNP, from which the periods of reductions count */
+	u64 reduce_ns;   /* the next reduction, NEVER without a CNP since the last */
 	u64 alpha;
 	u32 by_time, by_bytes;
 	u32 sent_bytes;
-	u8 limited;   /* a CNP has come since the flow began, or since it was last at line rate */
+	u8 limited;   /* a CNP has come */
 	u8 marked;    /* a CNP has come since the last update of alpha */
-	u8 reduce;    /* a CNP waits for the next time at which the rate may be reduced */
-	u8 unused;
+	u8 unused[2];
 };
 
 _Static_assert(sizeof(struct dcqcn) <= CL_OWN_WORDS * sizeof(u64), "too much memory");
@@ -84,8 +84,7 @@ static void reduce(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p, u6
 		flow->rate_bps = least;
 	d->by_time = d->by_bytes = d->sent_bytes = 0;
 	d->increase_ns = at_ns + p[TIME_RESET_US] * NS_PER_US;
-	d->reduced_ns = at_ns;
-	d->reduce = 0;
+	d->reduce_ns = NEVER;
 }
 
 static void increase(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
@@ -103,30 +102,24 @@ static void increase(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 	if (d->target_bps > most_bps(flow, p))
 		d->target_bps = most_bps(flow, p);
 	flow->rate_bps = (flow->rate_bps + d->target_bps) / 2;
-	if (flow->line_bps - flow->rate_bps < flow->line_bps >> 12) {
-		flow->rate_bps = flow->line_bps;
-		d->limited = 0;
-	}
 }
 
 /* Let the time pass until the flow's now. */
 static void catch_up(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 {
 	for (;;) {
-		u64 may_ns = d->reduced_ns + p[RATE_REDUCE_PERIOD_US] * NS_PER_US;
-		u64 reduce_ns = d->reduce ? may_ns : NEVER;
 		/* once alpha is 0, its updates change nothing until the next CNP */
 		u64 alpha_ns = d->alpha || d->marked ? d->alpha_ns : NEVER;
 		u64 increase_ns = d->limited ? d->increase_ns : NEVER;
 
-		if (alpha_ns <= flow->now_ns && alpha_ns <= reduce_ns && alpha_ns <= increase_ns) {
+		if (alpha_ns <= flow->now_ns && alpha_ns <= d->reduce_ns && alpha_ns <= increase_ns) {
 			update_alpha(d, p);
-		} else if (reduce_ns <= flow->now_ns && reduce_ns <= increase_ns) {
-			reduce(flow, d, p, reduce_ns);
+		} else if (d->reduce_ns <= flow->now_ns && d->reduce_ns <= increase_ns) {
+			reduce(flow, d, p, d->reduce_ns);
 		} else if (increase_ns <= flow->now_ns) {
 			d->increase_ns += p[TIME_RESET_US] * NS_PER_US;
-			d->by_time++;
 			increase(flow, d, p);
+			d->by_time++;
 			if (p[CLAMP_TGT_RATE_AFTER_TIME_INC] && d->target_bps > flow->line_bps)
 				d->target_bps = flow->line_bps;
 		} else {
@@ -138,23 +131,26 @@ static void catch_up(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 static void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 {
 	u64 first_bps = p[FIRST_CNP_RATE_MBPS] * MBPS;
+	u64 period_ns = p[RATE_REDUCE_PERIOD_US] * NS_PER_US;
 
 	if (!d->limited) {
 		d->limited = 1;
 		d->alpha = (u64)p[INITIAL_ALPHA] << 20;
 		d->alpha_ns = flow->now_ns + p[DCE_TCP_RTT_US] * NS_PER_US;
-		d->marked = 1;
+		d->increase_ns = NEVER;
+		d->first_ns = flow->now_ns;
+		d->reduce_ns = flow->now_ns + period_ns;
 		d->target_bps = flow->rate_bps;
 		if (first_bps && first_bps < flow->rate_bps)
 			flow->rate_bps = d->target_bps = first_bps;
-		reduce(flow, d, p, flow->now_ns);
 		return;
 	}
 	if (!d->alpha && !d->marked)
 		d->alpha_ns = flow->now_ns + p[DCE_TCP_RTT_US] * NS_PER_US;
 	d->marked = 1;
-	d->reduce = 1;
-	catch_up(flow, d, p);
+	/* at the beginning of the next period */
+	if (d->reduce_ns == NEVER)
+		d->reduce_ns = flow->now_ns + period_ns - (flow->now_ns - d->first_ns) % period_ns;
 }
 
 static void happen(struct cl_flow_state *flow, const u32 *p)
@@ -172,8 +168,8 @@ static void happen(struct cl_flow_state *flow, const u32 *p)
 		d->sent_bytes += flow->bytes;
 		while (p[BYTE_RESET] && d->limited && d->sent_bytes >= p[BYTE_RESET]) {
 			d->sent_bytes -= p[BYTE_RESET];
-			d->by_bytes++;
 			increase(flow, d, p);
+			d->by_bytes++;
 		}
 		break;
 	case CL_CNP:
