@@ -57,7 +57,8 @@ struct cl_port_options {
 	u32 framing_bytes; /* what each packet takes on the wire besides its bytes */
 	u32 first_queue;   /* the number of its first queue in /proc/closloop/queues */
 	u32 classes;
-	u32 forwards; /* 1: packets that arrive here are forwarded */
+	u16 forwards; /* 1: packets that arrive here are forwarded */
+	u16 marks_departures; /* 1: marks what leaves, by what it leaves behind; 0: what arrives */
 	struct cl_queue_options queue[CL_MOST_CLASSES];
 };
 

@@ -31,7 +31,7 @@ struct port {
 	struct cl_line line;
 	u64 stream;
 	u32 first_queue, classes, waiting;
-	bool listed, forwards;
+	bool listed, forwards, marks_departures;
 	struct list_head turns;
 	struct cl_fifo wire;
 	struct queue queue[CL_MOST_CLASSES];
@@ -59,12 +59,19 @@ static bool marks(struct port *port, const struct cl_queue_state *state)
 				    state->kmax_bytes - state->kmin_bytes);
 }
 
+static void mark(struct port *port, struct queue *queue, struct sk_buff *skb)
+{
+	if (marks(port, &queue->state) && INET_ECN_set_ce(skb))
+		queue->state.marked_packets++;
+}
+
 /* Take the packet whose turn it is. Deficit round robin, in the details of net/sched/sch_ets.c. */
 static struct sk_buff *next_packet(struct port *port)
 {
 	for (;;) {
 		struct queue *queue = list_first_entry(&port->turns, struct queue, turn);
 		u32 bytes = qdisc_pkt_len(queue->packets.first);
+		struct sk_buff *skb;
 
 		if (port->classes > 1 && bytes > queue->deficit_bytes) {
 			queue->deficit_bytes += queue->quantum_bytes;
@@ -78,7 +85,10 @@ static struct sk_buff *next_packet(struct port *port)
 		port->sch->qstats.backlog -= bytes;
 		if (queue->packets.first == queue->packets.last)
 			list_del(&queue->turn);
-		return cl_take(&queue->packets);
+		skb = cl_take(&queue->packets);
+		if (port->marks_departures)
+			mark(port, queue, skb);
+		return skb;
 	}
 }
 
@@ -146,8 +156,8 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 		queue->state.dropped_packets++;
 		return qdisc_drop(skb, sch, to_free);
 	}
-	if (marks(port, &queue->state) && INET_ECN_set_ce(skb))
-		queue->state.marked_packets++;
+	if (!port->marks_departures)
+		mark(port, queue, skb);
 	if (!port->waiting)
 		port->line.free_ps = max(port->line.free_ps, now_ns * CL_PS_PER_NS);
 	if (!queue->state.backlog_bytes) {
@@ -226,6 +236,7 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 	port->stream = options.seed;
 	port->first_queue = options.first_queue;
 	port->classes = options.classes;
+	port->marks_departures = options.marks_departures;
 	INIT_LIST_HEAD(&port->turns);
 	for (u32 i = 0; i < options.classes; i++) {
 		struct queue *queue = &port->queue[i];

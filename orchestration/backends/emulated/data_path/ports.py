@@ -21,7 +21,7 @@ QUEUES = "/proc/closloop/queues"
 KIND = "closloop"
 MOST_CLASSES = 8
 _OPTIONS = 1
-_PORT = struct.Struct("=QQQIIII")
+_PORT = struct.Struct("=QQQIIIHH")
 _QUEUE = struct.Struct("=II")
 # struct cl_queue_state
 _STATE = np.dtype(
@@ -55,6 +55,7 @@ def port(
     framing_bytes: int,
     first_queue: int,
     seed: int,
+    marks_departures: bool = True,
 ) -> bytes:
     """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
 
@@ -63,7 +64,7 @@ def port(
     """
     room = [*queues, *[QueueOptions(0, 0)] * (MOST_CLASSES - len(queues))]
     options = _PORT.pack(
-        rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1
+        rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
     return qdiscs.qdisc(
         ifindex,
