@@ -28,13 +28,13 @@ from typing import Any
 from inventory.addressing import attachments, nic_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
-from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
+from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.device import qdiscs
 from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
-from orchestration.model.trial import FabricName, HostSpec
+from orchestration.model.trial import LINUX, FabricSpec, HostSpec
 
 # Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
@@ -118,17 +118,19 @@ def check_supported(testbed: Testbed) -> None:
 
 
 def plan_fabric(
-    testbed: Testbed, host: HostSpec, seed: int, fabric: FabricName = "linux"
+    testbed: Testbed, host: HostSpec, seed: int, fabric: FabricSpec = LINUX
 ) -> FabricPlan:
     """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
-    `fabric` says what switches' ports are. Queues start with RED that never marks; the tuner's first action sets the thresholds.
+    Queues start with RED that never marks; the tuner's first action sets the thresholds.
     """
     check_supported(testbed)
     addresses = nic_addresses(testbed)
     routes = plan_routes(testbed, ())
     number = {device.name: i for i, device in enumerate(testbed.devices)}
-    queue_of = {port: place for place, (port, klass) in enumerate(_queue_ports(testbed)) if not klass}
+    queue_of = {
+        queue.port.index: place for place, queue in enumerate(testbed.queues) if not queue.klass
+    }
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
@@ -142,11 +144,11 @@ def plan_fabric(
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 else:
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
-            elif fabric == "linux":
+            elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
-                both = 1 if host.is_roce else 2
-                requests.append(_own_port(testbed, port, queue_of[port.index], seed, both))
+                first, ways = queue_of[port.index], 1 if host.is_roce else 2
+                requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
             sysctls = host_sysctls(host)
@@ -172,25 +174,24 @@ def plan_fabric(
         queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
             "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
-            "qdiscs": {"host": "tbf > fq", **_switch_words(testbed, fabric)},
+            "qdiscs": {
+                "host": own_nics.KIND if host.is_roce else "tbf > fq",
+                **_switch_words(testbed, fabric),
+            },
         },
     )
 
 
-def _switch_words(testbed: Testbed, fabric: FabricName) -> dict[str, str]:
-    if fabric != "linux":
-        return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), own_ports.KIND)
+def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
+    if fabric.kind != "linux":
+        words = f"{own_ports.KIND}, marks {fabric.marks}"
+        return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), words)
     leaf = "ets > red per class" if testbed.classes else "red"
     return {
         "switch_up": f"netem > tbf > {leaf}",
         "switch_down": f"tbf > {leaf}",
         "switch_to_host": f"netem > tbf > {leaf}",
     }
-
-
-def _queue_ports(testbed: Testbed) -> list[tuple[int, int]]:
-    """Return (index of the port, class) of every queue."""
-    return [(queue.port.index, queue.klass) for queue in testbed.queues]
 
 
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
@@ -244,7 +245,7 @@ def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
 
 
 def _own_port(
-    testbed: Testbed, port: Port, first_queue: int, seed: int, ways_to_host: int
+    testbed: Testbed, port: Port, first_queue: int, seed: int, marks: str, ways_to_host: int
 ) -> bytes:
     """A port of the data path. Its cable's delay is behind its queue, on every cable.
 
@@ -267,6 +268,7 @@ def _own_port(
         framing_bytes=testbed.framing_bytes,
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
+        marks_departures=marks == "departures",
     )
 
 

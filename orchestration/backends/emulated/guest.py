@@ -123,9 +123,13 @@ class RoceTraffic:
 
     def __init__(self, job: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
+        from traffic.drivers.connections import services
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
-        self._flows = RoceFlows(job.schedule, addresses)
+        tos = [
+            RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
+        ]
+        self._flows = RoceFlows(job.schedule, addresses, job.trial.host.roce, tos)
         self._count = len(job.schedule)
 
     def launch(self, t0_ns: int) -> None:

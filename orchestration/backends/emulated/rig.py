@@ -194,7 +194,7 @@ class EmulatedRig:
         self._steps = list(job.steps)
         self._queues: Queues = (
             LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
-            if job.trial.fabric == "linux"
+            if job.trial.fabric.kind == "linux"
             else QueueFile(len(job.testbed.queues))
         )
         self._known: QueueReading | None = None
@@ -273,9 +273,7 @@ class EmulatedRig:
         )
         differs |= known.max_p[queues] != max_p
         if differs.any():
-            self._queues.set(
-                queues[differs], *(change[name][differs] for name in ECN.column_names)
-            )
+            self._queues.set(queues[differs], *(change[name][differs] for name in ECN.column_names))
             known = self._read()
         found = self._thresholds(known)
         return Change(ECN.name, queues, {name: values[queues] for name, values in found.items()})

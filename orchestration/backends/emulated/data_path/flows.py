@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.records import FlowRecords, Schedule
+from orchestration.model.roce import RoceSpec
 from orchestration.model.status import DONE, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -22,27 +23,29 @@ KIND = "closloop_nic"
 # DSCP 26 and ECT(0), the traffic class that RoCE has by default on mlx5 NICs.
 ROCE_TOS = 106
 POLICIES = ("fixed", "dcqcn")
-# The order of parameters in policy_dcqcn.c, with the defaults of mlx5 NICs.
-DCQCN = {
-    "rpg_time_reset": 300,
-    "rpg_byte_reset": 32_767,
-    "rpg_threshold": 1,
-    "rpg_ai_rate": 5,
-    "rpg_hai_rate": 50,
-    "rpg_gd": 11,
-    "rpg_min_dec_fac": 50,
-    "rpg_min_rate": 1,
-    "rpg_max_rate": 0,
-    "rate_to_set_on_first_cnp": 0,
-    "dce_tcp_g": 1019,
-    "dce_tcp_rtt": 1,
-    "rate_reduce_monitor_period": 4,
-    "initial_alpha_value": 1023,
-    "clamp_tgt_rate": 0,
-    "clamp_tgt_rate_after_time_inc": 1,
-}
+# The order of parameters in policy_dcqcn.c.
+PARAMETER_ORDER = (
+    "rpg_time_reset",
+    "rpg_byte_reset",
+    "rpg_threshold",
+    "rpg_ai_rate",
+    "rpg_hai_rate",
+    "rpg_gd",
+    "rpg_min_dec_fac",
+    "rpg_min_rate",
+    "rpg_max_rate",
+    "rate_to_set_on_first_cnp",
+    "dce_tcp_g",
+    "dce_tcp_rtt",
+    "rate_reduce_monitor_period",
+    "initial_alpha_value",
+    "clamp_tgt_rate",
+    "clamp_tgt_rate_after_time_inc",
+)
+_MOST_PARAMETERS = 24
+_ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct("=QQIIII24I")
+_SETTINGS = struct.Struct(f"=QQIIII{_MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -65,9 +68,7 @@ RESULT = np.dtype(
 )
 
 
-def nic(
-    ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int
-) -> bytes:
+def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int) -> bytes:
     """Return the request that makes a host's interface a RoCE NIC; `delay_ns` is its cable's."""
     options = _NIC.pack(rate_bps, delay_ns, framing_bytes, socket.inet_aton(address))
     return qdiscs.qdisc(
@@ -87,31 +88,37 @@ class RoceFlows:
         self,
         schedule: Schedule,
         addresses: Sequence[tuple[str, ...]],
-        *,
-        payload_bytes: int = 1024,
-        ack_every: int = 16,
-        window_bytes: int = 0,
-        cnp_interval_ns: int = 50_000,
-        timeout_ns: int = 16_000_000,
-        policy: str = "dcqcn",
-        parameters: Mapping[str, int] | None = None,
+        spec: RoceSpec,
+        tos: Sequence[int] = (),
     ) -> None:
-        """`addresses` are those of each host's NICs, in the order of `Testbed.hosts`."""
-        numbers = {**DCQCN, **(parameters or {})}.values() if policy == "dcqcn" else [0]
+        """Prepare them.
+
+        `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
+        type of service of each pattern's flows, empty for RoCE's default.
+        """
+        parameters = spec.parameters
+        numbers = [parameters[name] for name in PARAMETER_ORDER]
         self._settings = _SETTINGS.pack(
-            cnp_interval_ns,
-            timeout_ns,
-            payload_bytes,
-            ack_every,
-            window_bytes,
-            POLICIES.index(policy),
-            *[*numbers, *[0] * 24][:24],
+            parameters["min_time_between_cnps"] * 1000,
+            spec.timeout_ns,
+            spec.payload_bytes,
+            spec.ack_every,
+            spec.window_bytes,
+            POLICIES.index("dcqcn"),
+            *numbers,
+            *[0] * (_MOST_PARAMETERS - len(numbers)),
         )
+        self._tos = np.array(tos, dtype=np.uint8)[schedule.klass] if len(tos) else ROCE_TOS
         self._schedule = schedule
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
         self._count = os.open(RECEIVED, os.O_RDONLY)
+
+    @staticmethod
+    def tos_of(tos: int) -> int:
+        """Return a class's type of service for packets that may be marked."""
+        return tos | _ECT0
 
     def post(self, t0_ns: int) -> None:
         """Give all flows to the NICs; time 0 is `t0_ns` of CLOCK_MONOTONIC."""
@@ -127,7 +134,7 @@ class RoceFlows:
             ]
             posted[name] = np.array(chosen, dtype="V4")
         posted["udp_source"] = 0xC000 | (order * 0x9E37 & 0x3FFF)
-        posted["tos"] = ROCE_TOS
+        posted["tos"] = self._tos[order] if isinstance(self._tos, np.ndarray) else self._tos
         fd = os.open(FLOWS, os.O_WRONLY)
         os.write(fd, self._settings + posted.tobytes())
         os.close(fd)

@@ -36,7 +36,7 @@ _STATE = np.dtype(
         ("max_p", np.uint32),
     ]
 )
-_CHANGE_WORDS = 4
+_COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
 
 
 class QueueOptions(NamedTuple):
@@ -55,7 +55,7 @@ def port(
     framing_bytes: int,
     first_queue: int,
     seed: int,
-    marks_departures: bool = True,
+    marks_departures: bool,
 ) -> bytes:
     """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
 
@@ -86,15 +86,19 @@ class QueueFile:
 
     def __init__(self, count: int) -> None:
         self._fd = os.open(QUEUES, os.O_RDWR)
-        self._states = np.zeros(count, dtype=_STATE)
+        self._count = count
 
     def read(self) -> QueueReading:
         """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
-        size = os.preadv(self._fd, [self._states.view(np.uint8)], 0)
-        if size != self._states.nbytes:
-            raise OSError(f"{QUEUES} has {size} bytes instead of {self._states.nbytes}")
-        got = {name: self._states[name].astype(np.int64) for name in _STATE.names or ()}
-        return QueueReading(**{**got, "max_p": got["max_p"].astype(np.float64)})
+        size = self._count * _STATE.itemsize
+        data = os.pread(self._fd, size, 0)
+        if len(data) != size:
+            raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
+        states = np.frombuffer(data, dtype=_STATE)
+        return QueueReading(
+            **{name: states[name].astype(np.int64) for name in _COUNTERS},
+            max_p=states["max_p"].astype(np.float64),
+        )
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""
