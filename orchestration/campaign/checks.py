@@ -259,6 +259,20 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             "`fabric: closloop`",
             "add `fabric: closloop` and run --on emulated, or use dctcp",
         )
+    elif fabric.kind == "closloop" and backend not in (None, "emulated"):
+        yield Finding(
+            ("fabric",),
+            f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
+            "leave it out, or run --on emulated",
+        )
+    mixed = [klass.name for klass in testbed.classes if klass.congestion_control] if testbed else []
+    if roce and mixed:
+        yield Finding(
+            ("host", "congestion_control"),
+            f"with {control} every flow is RoCE, and class {mixed[0]} of testbed "
+            f"{testbed.name if testbed else ''} names a control of TCP",
+            "use a testbed whose classes name none",
+        )
     if fabric.marks == "departures" and fabric.kind == "linux":
         yield Finding(
             ("fabric", "marks"),
