@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from collectors.newness import Newness
 from inventory.topology import Testbed
 from orchestration.model.knobs import KNOBS
 from orchestration.model.records import (
@@ -30,7 +31,7 @@ class Recorder:
 
     def __init__(self, testbed: Testbed) -> None:
         self._t_ns: list[int] = []
-        self._taken_ns: list[Ints | None] = []
+        self._newness = Newness([signal.key for signal in recorded("queue")])
         self._blocks = {
             scope: _Blocks(scope, len(targets(testbed, scope)))
             for scope in sampled_scopes()
@@ -40,10 +41,10 @@ class Recorder:
 
     def observed(self, observation: Observation) -> None:
         """Keep one reading."""
-        for blocks in self._blocks.values():
-            blocks.add(len(self._t_ns), observation)
+        for scope, blocks in self._blocks.items():
+            repeats = self._newness.repeats(observation) if scope == "queue" else None
+            blocks.add(len(self._t_ns), observation, repeats)
         self._t_ns.append(observation.t_ns)
-        self._taken_ns.append(observation.taken_ns)
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         """Keep the changes made in answer to one observation."""
@@ -53,13 +54,7 @@ class Recorder:
     def samples(self) -> dict[Scope, Samples]:
         """Return the samples by scope."""
         t_ns = np.array(self._t_ns, dtype=np.int64)
-        samples = {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
-        old = _nothing_new(self._taken_ns)
-        if old is not None:
-            values = samples["queue"].values
-            kept = {name: np.where(old, MISSING, array) for name, array in values.items()}
-            samples["queue"] = Samples(t_ns, kept)
-        return samples
+        return {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
 
     def changes(self) -> dict[str, ChangeRecords]:
         """Return the changes by knob, one row per changed target."""
@@ -74,8 +69,8 @@ class _Blocks:
         self._count = count
         self._blocks: list[Ints] = []
 
-    def add(self, number: int, observation: Observation) -> None:
-        """Keep reading `number`, counted from 0."""
+    def add(self, number: int, observation: Observation, repeats: np.ndarray | None) -> None:
+        """Keep reading `number`, counted from 0; numbers that repeat earlier ones are missing."""
         row = number % _BLOCK_READINGS
         if row == 0:
             shape = (_BLOCK_READINGS, len(self._signals), self._count)
@@ -83,6 +78,8 @@ class _Blocks:
         for place, signal in enumerate(self._signals):
             values = observation.get(signal.key)
             self._blocks[-1][row, place] = MISSING if values is None else values
+        if repeats is not None:
+            self._blocks[-1][row][repeats] = MISSING
 
     def samples(self, t_ns: Ints) -> Samples:
         """Return the readings at `t_ns`, arrays of shape (samples, targets)."""
@@ -116,17 +113,3 @@ def _joined(knob: str, rows: list[tuple[int, int, int, Change]]) -> ChangeRecord
             for column in KNOBS[knob].columns
         },
     )
-
-
-def _nothing_new(taken_ns: list[Ints | None]) -> np.ndarray | None:
-    """Return which samples have no new values of a queue, shape (samples, queues).
-
-    Such a sample repeats an earlier one, or its values are from before the trial. None if all
-    values were taken at the time of their reading.
-    """
-    rows = [row for row in taken_ns if row is not None]
-    if not rows or len(rows) < len(taken_ns):
-        return None
-    taken = np.stack(rows)
-    before = np.vstack([np.full((1, taken.shape[1]), -1), np.maximum.accumulate(taken)[:-1]])
-    return (taken <= before) | (taken < 0)

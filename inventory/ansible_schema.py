@@ -96,6 +96,12 @@ def _positive(value: int) -> int:
     return value
 
 
+def _microseconds(value: int) -> int:
+    if value % 1000 or value >= 2**32 * 1000:
+        raise ValueError("SONiC takes whole microseconds, and less than 71 minutes")
+    return value
+
+
 def _share(value: float) -> float:
     if not 0.0 <= value <= 1.0:
         raise ValueError(f"{value} is no share: use 0 to 1")
@@ -143,6 +149,9 @@ class DeviceVariables(StrictModel):
     closloop_queues: Annotated[
         tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(min_length=1)
     ] = (SONIC_QUEUE,)
+    closloop_telemetry: Annotated[Duration, AfterValidator(_microseconds)] = Field(
+        default=0, description="how often queue depths are streamed, like 10ms"
+    )
     closloop_links: tuple[LinkVariable, ...] = ()
 
 
@@ -157,6 +166,7 @@ ACCESS = {
     "closloop_rdma_device": "rdma_device",
     "closloop_shape": "shape",
     "closloop_queues": "queues",
+    "closloop_telemetry": "telemetry_ns",
 }
 
 

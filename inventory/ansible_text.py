@@ -165,7 +165,8 @@ def _seconds(value: float) -> str:
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables except its address and links."""
     said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
-    return {**said, "closloop_queues": list(access.queues)}
+    every = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
+    return {**said, "closloop_queues": list(access.queues), "closloop_telemetry": every}
 
 
 # Defaults, which are not written; `ansible_user` always is.

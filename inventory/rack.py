@@ -25,7 +25,8 @@ class Access:
 
     `interfaces` are its ports' names in the operating system, in the testbed's order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
-    of a SONiC switch, one per traffic class.
+    of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
+    depths, 0 for not.
     """
 
     device: str
@@ -40,6 +41,7 @@ class Access:
     shape: bool = False
     interfaces: tuple[str, ...] = ()
     queues: tuple[int, ...] = (SONIC_QUEUE,)
+    telemetry_ns: int = 0
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ simulator="g++"
 # The virtual rack's devices: SSH, cabling, SONiC's database, RDMA, generators of traffic.
 rack="iproute2 openssh-server openssh-client sudo lldpd redis-server"
 rack="$rack ibverbs-providers perftest iperf3 fio"
+# Checks data against YANG models, SONiC's.
+yang="libyang-tools"
 # A database for the InfluxDB sink.
 sink="victoria-metrics"
 # Prints reports, and opens them.
@@ -54,6 +56,7 @@ esac
 if [ "$1" = tests ]; then
     want "to test with ns-3" $simulator
     want "to test virtual racks" $rack
+    want "to test against SONiC's YANG models" $yang
     want "to test the InfluxDB sink" $sink
     want "to test the report" $browser
 fi

@@ -1,7 +1,8 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics. browser: Chromium.
+influx: victoria-metrics. browser: Chromium. yang: yanglint, and SONiC's YANG models
+(scripts/sonic-yang.sh).
 """
 
 import getpass
@@ -43,6 +44,13 @@ def _no_ns3() -> str:
     return _no_program(COMPILER)
 
 
+def _no_yang() -> str:
+    cache = Path("~/.cache/closloop/sonic-yang").expanduser()
+    if not Path(os.environ.get("CLOSLOOP_SONIC_YANG", cache)).is_dir():
+        return "no YANG models of SONiC: fetch them with scripts/sonic-yang.sh"
+    return _no_program("yanglint")
+
+
 NEEDS = {
     "kernel": _no_kernel,
     "ns3": _no_ns3,
@@ -50,6 +58,7 @@ NEEDS = {
     "redis": lambda: _no_program("redis-server"),
     "influx": lambda: _no_program("victoria-metrics"),
     "browser": lambda: _no_program("chromium"),
+    "yang": _no_yang,
 }
 
 

@@ -1,4 +1,4 @@
-"""A SONiC switch's queues through Redis: reads counters, sets WRED profiles and reads them back.
+"""A SONiC switch's queues: reads counters, and sets WRED profiles through Redis.
 
     sonic.capabilities {}          what the switch offers (`sonic_places.capabilities`)
     sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
@@ -9,19 +9,24 @@
 
 A reading has `rows`, one per queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
 dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does not offer a number.
-Thresholds are those in ASIC_DB. `t_ns` is when each row's counters were read from the ASIC, on this
-device's CLOCK_MONOTONIC, with which SONiC stamps them. `peak_bytes` are the watermarks: not depths,
-but the highest ones within the watermarks' last poll. `pauses` are PFC frames received and sent, by
-port and priority.
+Thresholds are those in ASIC_DB: requests, as syncd reads nothing of the ASIC back. `t_ns` is when
+each row's counters were read from the ASIC, on this device's CLOCK_MONOTONIC, with which SONiC
+stamps them; `marks_t_ns` and `depth_t_ns` are the same of marks and depths, which have polls of
+their own. Where SONiC stamps nothing, times are those of `sonic_ages`, null until a poll was seen.
+A depth is High Frequency Telemetry's where a later one was streamed than polled (`streamed`).
+
+`peak_bytes` are the watermarks: not depths, but the highest ones within the watermarks' last poll.
+`pauses` are PFC frames received and sent, by port and priority.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from math import gcd
 from typing import Any
 
+from collectors.readers.sonic_ages import ChangeTimes
+from collectors.readers.sonic_cells import cells_of
 from collectors.readers.sonic_places import (
     DEPTH,
     GROUPS,
@@ -33,6 +38,7 @@ from collectors.readers.sonic_places import (
     polls_ms,
     whole,
 )
+from collectors.readers.sonic_stream import DepthStream
 from orchestration.device.agent.configdb import bring, dump
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.resp import (
@@ -44,25 +50,33 @@ from orchestration.device.agent.resp import (
     Redis,
     RedisError,
 )
+from orchestration.device.agent.telemetry import CONSTANTS_FILE
 
 _COUNTERS = ("SAI_QUEUE_STAT_BYTES", "SAI_QUEUE_STAT_PACKETS", "SAI_QUEUE_STAT_DROPPED_PACKETS")
 _PEAK = "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES"
 _PRIORITIES = range(8)
 _PAUSES = [f"SAI_PORT_STAT_PFC_{p}_{way}_PKTS" for way in ("RX", "TX") for p in _PRIORITIES]
+# The columns of a row that each group of counters fills.
+_GROUPS = {"QUEUE": (1, 2, 4), "WRED_ECN_QUEUE": (3,), "PFCWD": (0,)}
 _ATTRIBUTES = ("MIN_THRESHOLD", "MAX_THRESHOLD", "DROP_PROBABILITY")
 
 # orchagent and syncd apply a change in well below a second; longer means that it was refused.
 APPLY_TIMEOUT_S = 3.0
-# A value near the requested one that stays the same for this long is the rounded request.
-SETTLE_S = 0.1
 _LOOK_EVERY_S = 0.001
-# ASICs round thresholds to cells of 80 to a few thousand bytes.
-_COARSEST_BYTES = 8192
+_RETRY_S = 0.1
 
-# Never creates a row: a lost profile would come back with thresholds only.
+# Never creates a row: a lost profile would come back with thresholds only. Writes what differs, in
+# one command, and nothing if nothing does: each write makes orchagent set all fields of a profile.
 _SET_EXISTING = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
-redis.call('HSET', KEYS[1], unpack(ARGV))
+local changed = {}
+for i = 1, #ARGV, 2 do
+  if redis.call('HGET', KEYS[1], ARGV[i]) ~= ARGV[i + 1] then
+    changed[#changed + 1] = ARGV[i]
+    changed[#changed + 1] = ARGV[i + 1]
+  end
+end
+if #changed > 0 then redis.call('HSET', KEYS[1], unpack(changed)) end
 return 1
 """
 
@@ -76,22 +90,27 @@ class _Gone(OperationError):  # noqa: N818 (names what is so)
 class Queues:
     """The queues that were opened. They are looked up again after a restart of Redis."""
 
-    def __init__(self, redis: Redis, queues: Sequence[Any]) -> None:
-        self._redis = redis
+    def __init__(
+        self, redis: Redis, queues: Sequence[Any], stream: DepthStream, cell_bytes: int | None
+    ) -> None:
+        self._redis, self._stream = redis, stream
         self._queues = list(queues)
+        self._cell_bytes = cell_bytes
         self._restarts = redis.restarts
-        self._asked: dict[int, Values] = {}
-        self._grid = 0
+        self._edit_ns = 0
         self._places: list[Place] = []
+        self._changes: dict[str, ChangeTimes] = {}
         self._find()
 
     def _find(self) -> None:
         self._places = find_places(self._redis, self._queues)
         self._polls_ms = polls_ms(self._redis)
         self._ports = {place.port: place.port_oid for place in self._places}
+        self._changes = {group: ChangeTimes(len(self._places)) for group in _GROUPS}
+        self._stream.find([place.oid for place in self._places], self._cell_bytes)
 
     def open(self) -> dict[str, Any]:
-        """Read all queues. Counters that were just turned on get time for their first poll."""
+        """Read all queues. Counters and streams that were just turned on get time to begin."""
         until = time.monotonic() + APPLY_TIMEOUT_S
         while True:
             reading = self.read()
@@ -99,16 +118,17 @@ class Queues:
                 (row[0] is not None or not place.depth) and (row[3] is not None or not place.marks)
                 for place, row in zip(self._places, reading["rows"])
             )
+            complete = complete and self._stream.queues <= {*reading["streamed"]}
             if complete or time.monotonic() > until:
                 return reading
-            time.sleep(SETTLE_S)
+            time.sleep(_RETRY_S)
 
     def read(self) -> dict[str, Any]:
         """Read all queues. Raises OperationError if a queue has no counters any more."""
         return self._steadily(self._read)
 
     def set(self, changes: Sequence[Sequence[Any]]) -> dict[str, Any]:
-        """Set thresholds, wait until the ASIC has them, and read all queues."""
+        """Set thresholds, wait until orchagent has asked the ASIC for them, and read all queues."""
         wanted = {int(index): self._values(int(index), *rest) for index, *rest in changes}
         return self._steadily(lambda: self._set(wanted))
 
@@ -134,9 +154,8 @@ class Queues:
                 # the daemons may not have filled the databases yet
                 if time.monotonic() > until:
                     raise
-                time.sleep(SETTLE_S)
+                time.sleep(_RETRY_S)
             else:
-                self._asked.clear()
                 self._restarts = self._redis.restarts
                 return
 
@@ -147,8 +166,7 @@ class Queues:
         if not (0 <= low <= high < 2**31 and 0 <= share <= 1):
             place = self._places[index]
             raise OperationError(
-                f"queue {place.queue} of {place.port} cannot have kmin {low}, kmax {high} and "
-                f"pmax {share}",
+                f"{place.port}|{place.queue} cannot have kmin {low}, kmax {high}, pmax {share}",
                 "set 0 <= kmin <= kmax < 2 GiB, and pmax from 0 to 1",
             )
         # 0 stands for the whole buffer
@@ -159,32 +177,35 @@ class Queues:
     def _read(self) -> dict[str, Any]:
         now_ns = time.monotonic_ns()
         fields = (*_COUNTERS, MARKS, DEPTH, _PEAK)
-        commands: list[Command] = [
+        # the stamps first: syncd writes them after the counters, so none is later than its counters
+        commands: list[Command] = [(COUNTERS_DB, ("HGETALL", "COUNTERS:TIME_STAMP"))]
+        commands += [
             (COUNTERS_DB, ("HMGET", f"COUNTERS:{place.oid}", *fields)) for place in self._places
         ]
         commands += [
             (COUNTERS_DB, ("HMGET", f"COUNTERS:{oid}", *_PAUSES)) for oid in self._ports.values()
         ]
-        commands.append((COUNTERS_DB, ("HGETALL", "COUNTERS:TIME_STAMP")))
-        replies = self._redis.run(commands + self._asic_commands(range(len(self._places))))
+        commands += self._asic_commands(range(len(self._places)))
+        stamped, *replies = self._redis.run(commands)
+        stamps = _stamps(stamped)
         count, ports = len(self._places), len(self._ports)
-        stamps = _stamps(replies[count + ports])
-        asic = replies[count + ports + 1 :]
-        rows, times, peaks = [], [], []
+        asic = replies[count + ports :]
+        rows, peaks = [], []
         first = 0
         for place, values in zip(self._places, replies):
             rows.append(self._row(place, values, asic[first]))
             first += len(place.colours)
-            times.append(self._time_ns(place, stamps, now_ns))
             peaks.append(whole(values[5]) if "QUEUE_WATERMARK" in self._polls_ms else None)
+        times = {group: self._times(group, rows, stamps, now_ns) for group in _GROUPS}
         return {
-            "now_ns": now_ns,
-            "t_ns": times,
+            "t_ns": times["QUEUE"],
+            "marks_t_ns": times["WRED_ECN_QUEUE"],
+            **self._depths(rows, times["PFCWD"]),
             "rows": rows,
             "peak_bytes": peaks,
             "pauses": _pauses(self._ports, replies[count : count + ports]),
             "restarts": self._redis.restarts,
-            "grid_bytes": self._grid,
+            "edit_ns": self._edit_ns,
         }
 
     def _row(
@@ -206,25 +227,41 @@ class Queues:
             *thresholds,
         ]
 
-    def _time_ns(self, place: Place, stamps: dict[str, int], now_ns: int) -> int:
-        """Return when the oldest of a queue's numbers was read: at worst one poll ago."""
-        used = ["QUEUE"]
-        used += ["PFCWD"] if place.depth else []
-        used += ["WRED_ECN_QUEUE"] if place.marks else []
-        oldest = now_ns
-        for group in used:
-            unknown = now_ns - self._polls_ms[group] * 1_000_000
-            oldest = min(oldest, stamps.get(group, unknown))
-        return oldest
+    def _times(
+        self,
+        group: str,
+        rows: Sequence[Sequence[int | None]],
+        stamps: dict[str, int],
+        now_ns: int,
+    ) -> list[int | None]:
+        """Return when each queue's numbers of a group were polled, None where that is unknown."""
+        numbers = [tuple(row[column] for column in _GROUPS[group]) for row in rows]
+        if group in stamps:
+            times: list[int | None] = [stamps[group]] * len(rows)
+        else:
+            times = self._changes[group].seen(numbers, now_ns)
+        return [None if None in number else at for number, at in zip(numbers, times)]
+
+    def _depths(
+        self, rows: Sequence[list[int | None]], polled_ns: Sequence[int | None]
+    ) -> dict[str, Any]:
+        """Put streamed depths into rows where they are later than the polled ones."""
+        times, streamed = list(polled_ns), []
+        for index, depth in enumerate(self._stream.depths()):
+            at = times[index]
+            if depth is not None and (at is None or depth[1] > at):
+                rows[index][0], times[index] = depth
+                streamed.append(index)
+        return {"depth_t_ns": times, "streamed": streamed, "stream": self._stream.about()}
 
     # Setting
 
     def _set(self, wanted: dict[int, Values]) -> dict[str, Any]:
         if wanted:
-            before = self._asic(wanted)
+            start_ns = time.monotonic_ns()
             self._write(wanted)
-            self._await(wanted, before)
-            self._asked.update(wanted)
+            self._await(wanted)
+            self._edit_ns = max(self._edit_ns, time.monotonic_ns() - start_ns)
         return self._read()
 
     def _write(self, wanted: dict[int, Values]) -> None:
@@ -245,48 +282,30 @@ class Queues:
                     "its database was restarted or reloaded: run `closloop provision`",
                 )
 
-    def _await(self, wanted: dict[int, Values], before: dict[int, list[int]]) -> None:
-        """Poll ASIC_DB until it has the requested values, or what they are rounded to."""
+    def _await(self, wanted: dict[int, Values]) -> None:
+        """Poll ASIC_DB until it has the requests, exactly: it is where syncd takes them from."""
         start = time.monotonic()
         waiting = set(wanted)
         while waiting:
             waited = time.monotonic() - start
             now = self._asic(waiting)
             for index in sorted(waiting):
-                if self._has(index, wanted[index], before[index], now[index], waited):
+                if now[index] == [*wanted[index]] * len(self._places[index].colours):
                     waiting.discard(index)
             if waiting and waited > APPLY_TIMEOUT_S:
                 index = min(waiting)
                 place, values = self._places[index], now[index]
                 raise OperationError(
                     f"WRED profile {place.profile} was asked for kmin, kmax, percent of "
-                    f"{wanted[index]}, but after {APPLY_TIMEOUT_S:.0f} s the ASIC has "
+                    f"{wanted[index]}, but after {APPLY_TIMEOUT_S:.0f} s ASIC_DB has "
                     f"{tuple(values[:3])}",
                     "look for what orchagent refused in the switch's /var/log/syslog",
                 )
             if waiting:
                 time.sleep(_LOOK_EVERY_S)
 
-    def _has(
-        self, index: int, wanted: Values, before: list[int], now: list[int], waited: float
-    ) -> bool:
-        asked = self._asked.get(index)
-        for place, value in enumerate(now):
-            field = place % len(wanted)
-            want, threshold = wanted[field], field < 2
-            if value == (_rounded(want, self._grid) if threshold else want):
-                continue
-            near = threshold and abs(value - want) <= max(_COARSEST_BYTES, want // 50)
-            same = asked is not None and asked[field] == want
-            if not near or not (value != before[place] or same or waited >= SETTLE_S):
-                return False
-        for value, want in zip(now, wanted):
-            if value != want:
-                self._grid = gcd(self._grid, value)
-        return True
-
     def _asic(self, indices: Iterable[int]) -> dict[int, list[int]]:
-        """Return the ASIC's kmin, kmax and percent of each colour, by queue."""
+        """Return the requested kmin, kmax and percent of each colour, by queue."""
         order = list(indices)
         replies = self._redis.run(self._asic_commands(order))
         result: dict[int, list[int]] = {}
@@ -318,10 +337,6 @@ class Queues:
         ]
 
 
-def _rounded(want: int, grid: int) -> int:
-    return -(-want // grid) * grid if grid else want
-
-
 def _stamps(flat: Sequence[str]) -> dict[str, int]:
     """Return when each group of counters was last read, without groups that are not stamped."""
     found: dict[str, int] = {}
@@ -340,16 +355,22 @@ def _pauses(ports: Iterable[str], replies: Sequence[Any]) -> dict[str, list[list
 
 
 def operations(
-    agent: Agent, path: str = SOCKET, version_file: str = VERSION_FILE
+    agent: Agent,
+    path: str = SOCKET,
+    version_file: str = VERSION_FILE,
+    constants: str = CONSTANTS_FILE,
 ) -> dict[str, Operation]:
     """Return the service's operations."""
     redis = Redis(path)
+    stream = DepthStream(redis, agent.watch, agent.forget, constants)
     opened: list[Queues] = []
     agent.at_end(redis.close)
+    agent.at_end(stream.close)
 
     def open_queues(request: dict[str, Any]) -> dict[str, Any]:
-        said = capabilities(redis, version_file)
-        opened[:] = [Queues(redis, request["queues"])]
+        said = capabilities(redis, version_file, constants)
+        cells = cells_of(said["asic"], said["platform"], said["cell_bytes"])
+        opened[:] = [Queues(redis, request["queues"], stream, cells.cell_bytes)]
         return {**opened[0].open(), "about": said}
 
     def queues() -> Queues:
@@ -358,7 +379,7 @@ def operations(
         return opened[0]
 
     found: dict[str, Operation] = {
-        "sonic.capabilities": lambda _: capabilities(redis, version_file),
+        "sonic.capabilities": lambda _: capabilities(redis, version_file, constants),
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from collectors.readers.sonic_stream import telemetry
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import (
     ASIC_DB,
@@ -15,6 +16,7 @@ from orchestration.device.agent.resp import (
     Redis,
     pairs,
 )
+from orchestration.device.agent.telemetry import CONSTANTS_FILE
 
 VERSION_FILE = "/etc/sonic/sonic_version.yml"
 COLOURS = ("green", "yellow", "red")
@@ -59,7 +61,9 @@ def whole(text: str | None) -> int | None:
     return int(text) if text is not None and _NUMBER.match(text) else None
 
 
-def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
+def capabilities(
+    redis: Redis, version_file: str, constants: str = CONSTANTS_FILE
+) -> dict[str, Any]:
     """Return what the switch offers, JSON-ready. Raises OperationError if it does not run SONiC."""
     metadata = redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost")
     if not metadata:
@@ -82,10 +86,18 @@ def capabilities(redis: Redis, version_file: str) -> dict[str, Any]:
         "only_configured_queues": metadata.get("create_only_config_db_buffers") == "true",
         "marks_supported": marks.get("isSupported") == "true",
         "polls_ms": polls_ms(redis),
-        "telemetry": _telemetry(redis),
+        "cell_bytes": _cell_bytes(redis),
+        "telemetry": telemetry(redis, constants),
         "wred_objects": len(redis.call(ASIC_DB, "KEYS", "ASIC_STATE:SAI_OBJECT_TYPE_WRED:*")),
         "pool_bytes": max((size for size in sizes if size is not None), default=None),
     }
+
+
+def _cell_bytes(redis: Redis) -> int | None:
+    """Return the size of the ASIC's cells where buffermgrd has published it."""
+    for row in _rows(redis, STATE_DB, "ASIC_TABLE|*").values():
+        return whole(row.get("cell_size"))
+    return None
 
 
 def polls_ms(redis: Redis) -> dict[str, int]:
@@ -193,7 +205,8 @@ def _watched(redis: Redis) -> set[tuple[str, int]]:
     for key in _rows(redis, CONFIG_DB, "PFC_WD|*"):
         port = key.partition("|")[2]
         row = redis.hash(CONFIG_DB, f"PORT_QOS_MAP|{port}")
-        listed = row.get("pfcwd_sw_enable", row.get("pfc_enable", ""))
+        # from release 202205 on, orchagent takes this list only
+        listed = row.get("pfcwd_sw_enable", "")
         found |= {(port, int(part)) for part in listed.split(",") if part in _PRIORITIES}
     return found
 
@@ -228,18 +241,6 @@ def _colours(redis: Redis, profile: str) -> list[str]:
                 _REMEDY,
             )
     return used
-
-
-def _telemetry(redis: Redis) -> list[dict[str, Any]]:
-    """Return the High Frequency Telemetry profiles that stream queue depths (not to Redis)."""
-    found = []
-    for key, row in _rows(redis, CONFIG_DB, "HIGH_FREQUENCY_TELEMETRY_GROUP|*").items():
-        _, name, group, *more = [*key.split("|"), "", ""]
-        if len(more) == 2 and group == "QUEUE" and "OCCUPANCY" in row.get("object_counters", ""):
-            profile = redis.hash(CONFIG_DB, f"HIGH_FREQUENCY_TELEMETRY_PROFILE|{name}")
-            on, poll_us = profile.get("stream_state") == "enabled", profile.get("poll_interval", "")
-            found.append({"profile": name, "on": on, "poll_us": poll_us})
-    return found
 
 
 def _rows(redis: Redis, db: int, pattern: str) -> dict[str, dict[str, str]]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from collectors.newness import Newness
 from collectors.sinks.names import run_tag
 from collectors.sinks.spool import SpoolWriter
 from inventory.topology import Testbed
@@ -125,7 +125,6 @@ class SpoolObserver:
         # Readings are copied here, so their own memory is reused while it is in the CPU's cache.
         self._values = np.empty((self._at_once, len(_SIGNALS), len(self._queues)), dtype="<i8")
         self._t_ns: list[int] = []
-        self._taken: list[Ints | None] = []
         self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
         self._start_ns = 0
@@ -135,7 +134,7 @@ class SpoolObserver:
             name: np.full(count, _LONG_AGO_NS, dtype=np.int64) for name, count in counts.items()
         }
         self._rows = dict.fromkeys(counts, 0)
-        self._newest = np.full(len(self._queues), -1, dtype=np.int64)
+        self._newness = Newness([signal.key for signal in _SIGNALS])
 
     def __del__(self) -> None:
         self.close()
@@ -148,8 +147,10 @@ class SpoolObserver:
         for place, signal in enumerate(_SIGNALS):
             reading = observation.get(signal.key)
             values[place] = MISSING if reading is None else reading
+        repeats = self._newness.repeats(observation)
+        if repeats is not None:
+            values[repeats] = MISSING
         self._t_ns.append(observation.t_ns)
-        self._taken.append(observation.taken_ns)
         if len(self._t_ns) >= self._at_once or self._clock_s() >= self._due_s:
             self._append()
 
@@ -193,12 +194,10 @@ class SpoolObserver:
     def _append(self) -> None:
         """Append the waiting readings as one frame."""
         t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
-        taken, self._taken = self._taken, []
         self._due_s = self._clock_s() + _OLDEST_S
         if not len(t_ns) or self._writer is None or self._writer.full:
             return
         values = self._values[: len(t_ns)].transpose(1, 0, 2).copy()
-        values[:, self._not_new(taken)] = MISSING
         times = t_ns.copy()
         times[0] = max(t_ns[0], self._last_ns + 1)
         number = np.arange(len(t_ns))
@@ -207,16 +206,6 @@ class SpoolObserver:
         head = _READINGS.pack(len(t_ns), len(self._queues))
         times += self._start_ns
         self._writer.add(READING, head + times.tobytes() + t_ns.tobytes() + values.tobytes())
-
-    def _not_new(self, taken_ns: list[Ints | None]) -> NDArray[np.bool_]:
-        """Return which readings have no new values of a queue, as in the archive."""
-        taken = [row for row in taken_ns if row is not None]
-        if len(taken) < len(taken_ns):
-            return np.zeros((len(taken_ns), len(self._queues)), dtype=bool)
-        newest = np.maximum.accumulate(np.vstack([self._newest, *taken]), axis=0)
-        self._newest = newest[-1]
-        now = np.stack(taken)
-        return (now <= newest[:-1]) | (now < 0)
 
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied

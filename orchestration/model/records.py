@@ -70,8 +70,9 @@ class Observation(Columns):
 
     `values` has the signals that the backend offers and the tuner observes, by `Signal.key`.
     `settings` has the knobs' settings, by knob and column. `t_ns` is when the reading began;
-    `age_ns` (queues,) is the age of each queue's numbers. `taken_ns` is when they were taken, if
-    that is not `t_ns`: switches that poll on their own show the same numbers until the next poll.
+    `age_ns` (queues,) is the age of each queue's numbers, -1 where it is unknown. `taken_ns` is
+    when they were taken, if that is not `t_ns`: switches that poll on their own show the same
+    numbers until the next poll. `taken_by` has the times of signals that are polled on their own.
     """
 
     t_ns: int
@@ -79,6 +80,7 @@ class Observation(Columns):
     values: Mapping[str, NDArray[Any]]
     settings: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     taken_ns: Ints | None = None
+    taken_by: Mapping[str, Ints] = field(default_factory=dict)
 
     def get(self, key: str) -> NDArray[Any] | None:
         """Return a signal's array, None if it is not there."""

@@ -77,7 +77,10 @@ def desired_state(
     for number, device in enumerate(rack.testbed.devices):
         access = rack.access[device.name]
         if access.platform == "sonic":
-            result[device.name] = {"sonic": {"tables": desired_tables(rack, device.name)}}
+            sonic: dict[str, Any] = {"tables": desired_tables(rack, device.name)}
+            if access.telemetry_ns:
+                sonic["telemetry_us"] = access.telemetry_ns // 1000
+            result[device.name] = {"sonic": sonic}
             continue
         if device.kind == "switch":
             result[device.name] = {"network": switch_network(rack, device.name, number)}

@@ -21,6 +21,7 @@ from orchestration.backends.emulated.system import run, run_batch
 from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.sonic_saved import config_save
 
 _COMMANDS = {
     "qdiscs": ("tc", "-j", "-d", "qdisc", "show"),
@@ -32,7 +33,7 @@ _COMMANDS = {
     "rdma": ("rdma", "-j", "link"),
 }
 # Files that change without anybody configuring something.
-_PASSING = ("var/log/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
+_PASSING = ("var/log/", "var/lib/redis/", "var/lib/sudo/", "var/cache/", "run/", "tmp/")
 _PASSING_PARTS = (".ansible", ".cache", "__pycache__", ".sudo_as_admin_successful")
 _CONFIG_DB = (
     "local r={} for _,k in ipairs(redis.call('keys','*')) do "
@@ -148,6 +149,10 @@ def _redis_restart(device: Target, _: str) -> None:
     device.start_redis()
 
 
+def _config_save(_: Target, __: str) -> None:
+    config_save()
+
+
 def _kill_agent(_: Target, __: str) -> int:
     """Kill all agents; return how many there were."""
     killed = 0
@@ -168,5 +173,6 @@ KINDS: dict[str, Callable[[Target, str], Any]] = {
     "disk full": _disk_full,
     "disk free": _disk_free,
     "redis restart": _redis_restart,
+    "config save": _config_save,
     "kill agent": _kill_agent,
 }

@@ -27,6 +27,7 @@ from orchestration.virtual_rack import cabling, console
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
+from orchestration.virtual_rack.sonic_saved import REDIS_FOLDER
 
 _ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -145,16 +146,19 @@ class Device:
         os.close(log)
 
     def start_redis(self) -> None:
-        """Start Redis as SONiC does: on a socket and the loopback, with an event per change."""
-        folder = Path(SOCKET).parent
-        folder.mkdir(parents=True, exist_ok=True)
+        """Start Redis as SONiC does: on a socket and the loopback, with an event per change.
+
+        It starts with the data that it saved last, if there are any.
+        """
+        for folder in (Path(SOCKET).parent, REDIS_FOLDER):
+            folder.mkdir(parents=True, exist_ok=True)
         settings = {
             "unixsocket": SOCKET,
             "unixsocketperm": "770",
             "bind": "127.0.0.1",
             "notify-keyspace-events": "AKE",
             "save": "",
-            "dir": str(folder),
+            "dir": str(REDIS_FOLDER),
         }
         words = [word for key, value in settings.items() for word in (f"--{key}", value)]
         # the group may use the socket; SONiC's user is a member

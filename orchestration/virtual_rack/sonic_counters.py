@@ -1,9 +1,10 @@
 """The counters of SONiC's syncd: groups of counters, each polled at its own interval.
 
-This follows sonic-sairedis, syncd/FlexCounter.cpp, and orchagent's PFC watchdog. A group is polled
-while its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. Counters go to COUNTERS_DB
-under SAI's names and object ids, with the time of the poll. The current depth is read only for
-queues that the watchdog watches.
+This follows sonic-sairedis, syncd/FlexCounter.cpp, and sonic-swss, orchagent/flexcounterorch.cpp. A
+group is polled from when its row in FLEX_COUNTER_TABLE enables it, at most every 100 ms. A row or
+an interval that is removed changes nothing: polling goes on as it was. Counters go to COUNTERS_DB
+under SAI's names and object ids; then, from 202505 on and for groups read in bulk, the time of the
+poll. The current depth is read only for queues that the PFC watchdog watches (`sonic_watchdog`).
 
 The watermark is the largest depth that any group's poll has seen since the last watermark poll.
 """
@@ -11,7 +12,7 @@ The watermark is the largest depth that any group's poll has seen since the last
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from orchestration.virtual_rack.sonic_model import (
@@ -28,54 +29,67 @@ FLOOR_MS = 100
 _ALPHA = 0.18
 _NO_QUEUE = QueueCounts()
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
-_PRIORITIES = frozenset("01234567")
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
 class Group:
-    """One group: its field in COUNTERS:TIME_STAMP, and the defaults of its row."""
+    """One group: its field in COUNTERS:TIME_STAMP, and the interval before any row sets one."""
 
     stamp: str
-    on: bool
     interval_ms: int
 
 
 GROUPS = {
-    "PORT": Group("PORT_STAT_COUNTER_Port_Counter", True, 1000),
-    "QUEUE": Group("QUEUE_STAT_COUNTER_Queue_Counter", True, 10_000),
-    "QUEUE_WATERMARK": Group("QUEUE_WATERMARK_STAT_COUNTER_Queue_Counter", True, 60_000),
-    "WRED_ECN_QUEUE": Group("WRED_ECN_QUEUE_STAT_COUNTER_WRED_Queue_Counter", False, 10_000),
-    "PFCWD": Group("PFC_WD_Queue_Counter", True, FLOOR_MS),
+    "PORT": Group("PORT_STAT_COUNTER_Port_Counter", 1000),
+    "QUEUE": Group("QUEUE_STAT_COUNTER_Queue_Counter", 10_000),
+    "QUEUE_WATERMARK": Group("QUEUE_WATERMARK_STAT_COUNTER_Queue_Counter", 60_000),
+    "WRED_ECN_QUEUE": Group("WRED_ECN_QUEUE_STAT_COUNTER_WRED_Queue_Counter", 10_000),
+    "PFCWD": Group("PFC_WD_Queue_Counter", FLOOR_MS),
 }
 
 
 class FlexCounters:
-    """The groups. `write(key, fields)` sets fields of a hash in COUNTERS_DB."""
+    """The groups. `write(key, fields)` sets fields of a hash in COUNTERS_DB.
+
+    `watched()` returns the queues that the PFC watchdog has syncd read.
+    """
 
     def __init__(
-        self, model: SwitchModel, plane: Plane, write: Callable[[str, Mapping[str, str]], None]
+        self,
+        model: SwitchModel,
+        plane: Plane,
+        write: Callable[[str, Mapping[str, str]], None],
+        watched: Callable[[], Collection[Place]],
     ) -> None:
-        self._model, self._plane, self._write = model, plane, write
-        self._rows: dict[str, Mapping[str, str]] = {}
-        self._watchdog: dict[str, Mapping[str, str]] = {}
-        self._watchable: dict[str, set[int]] = {}
+        self._model, self._plane, self._write, self._watched = model, plane, write, watched
+        self._on: set[str] = set()
+        self._ms = {name: group.interval_ms for name, group in GROUPS.items()}
         self._next_ns: dict[str, int] = {}
-        self._peaks: dict[tuple[str, int], int] = {}
+        self._peaks: dict[Place, int] = {}
         self._last: dict[str, PortCounts] = {}
         self._rates: dict[str, list[float]] = {}
 
     def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
-        """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
+        """Apply the present content of a row of CONFIG_DB; that it was removed changes nothing."""
         table, _, name = key.partition("|")
-        if table == "FLEX_COUNTER_TABLE":
-            _put(self._rows, name, row)
-        elif table == "PFC_WD":
-            _put(self._watchdog, name, row)
-        elif table == "PORT_QOS_MAP":
-            listed = (row or {}).get("pfcwd_sw_enable", (row or {}).get("pfc_enable", ""))
-            self._watchable[name] = {int(part) for part in listed.split(",") if part in _PRIORITIES}
-        else:
-            return
+        delayed = row is not None and row.get("FLEX_COUNTER_DELAY_STATUS") == "true"
+        if table == "FLEX_COUNTER_TABLE" and name in GROUPS and row is not None and not delayed:
+            status = row.get("FLEX_COUNTER_STATUS")
+            if status == "enable":
+                self._on.add(name)
+            elif status is not None:
+                self._on.discard(name)
+            self.set_interval(name, row.get("POLL_INTERVAL", ""))
+        self.reschedule(now_ns)
+
+    def set_interval(self, group: str, text: str) -> None:
+        """Poll a group at another interval in ms; text that is no number is ignored."""
+        if _NUMBER.match(text):
+            self._ms[group] = max(FLOOR_MS, int(text))
+
+    def reschedule(self, now_ns: int) -> None:
+        """Let each group's next poll follow from what is on, and how often."""
         for group in GROUPS:
             interval = self._interval_ns(group)
             if interval is None:
@@ -87,30 +101,13 @@ class FlexCounters:
 
     def _interval_ns(self, group: str) -> int | None:
         """Return a group's polling interval; None while it is off."""
-        default = GROUPS[group]
-        row = self._rows.get(group, {})
-        status = row.get("FLEX_COUNTER_STATUS")
-        if not (default.on if status is None else status == "enable"):
+        if group not in self._on:
             return None
         if group == "WRED_ECN_QUEUE" and not self._model.counts_marks:
             return None
-        text = row.get("POLL_INTERVAL", "")
-        if group == "PFCWD":
-            if not self.watched():
-                return None
-            text = self._watchdog.get("GLOBAL", {}).get("POLL_INTERVAL", "")
-        interval_ms = int(text) if _NUMBER.match(text) else default.interval_ms
-        return max(FLOOR_MS, interval_ms) * 1_000_000
-
-    def watched(self) -> set[tuple[str, int]]:
-        """Return the queues that the PFC watchdog reads."""
-        ports = {port.name for port in self._model.ports}
-        return {
-            (port, queue)
-            for port in self._watchdog
-            if port in ports
-            for queue in self._watchable.get(port, ())
-        }
+        if group == "PFCWD" and not self._watched():
+            return None
+        return self._ms[group] * 1_000_000
 
     def next_ns(self) -> int | None:
         """Return the CLOCK_MONOTONIC time of the next poll, or None."""
@@ -129,14 +126,16 @@ class FlexCounters:
                 self._poll_ports()
             else:
                 self._poll_queues(group, queues)
-            self._write("COUNTERS:TIME_STAMP", {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)})
+            if self._model.stamps_polls:
+                stamp = {f"{GROUPS[group].stamp}_time_stamp": str(now_ns)}
+                self._write("COUNTERS:TIME_STAMP", stamp)
             interval = self._interval_ns(group)
             assert interval is not None
             late = (now_ns - self._next_ns[group]) % interval
             self._next_ns[group] = now_ns + interval - late
 
     def _poll_queues(self, group: str, queues: Mapping[tuple[str, int], QueueCounts]) -> None:
-        watched = self.watched()
+        watched = self._watched()
         for number, queue, oid in queue_oids(self._model):
             place = self._model.ports[number].name, queue
             fields = dict(self._queue_fields(group, queues.get(place, _NO_QUEUE), place, watched))
@@ -150,7 +149,7 @@ class FlexCounters:
         group: str,
         counts: QueueCounts,
         place: tuple[str, int],
-        watched: set[tuple[str, int]],
+        watched: Collection[Place],
     ) -> Iterator[tuple[str, str]]:
         if group == "QUEUE":
             yield "SAI_QUEUE_STAT_PACKETS", str(counts.tx_packets)
@@ -210,10 +209,3 @@ def _port_fields(counts: PortCounts) -> dict[str, str]:
     for way in ("RX", "TX"):
         fields |= {f"SAI_PORT_STAT_PFC_{priority}_{way}_PKTS": 0 for priority in range(8)}
     return {name: str(value) for name, value in fields.items()}
-
-
-def _put(rows: dict[str, Mapping[str, str]], name: str, row: Mapping[str, str] | None) -> None:
-    if row is None:
-        rows.pop(name, None)
-    else:
-        rows[name] = row

@@ -17,21 +17,35 @@ from orchestration.virtual_rack.layout import Layout
 # Types of SAI objects, encoded in the upper bits of their ids.
 _PORT, _WRED, _QUEUE = 1, 19, 21
 QUEUES = 8
-_FIRST_WITH_MARKS = "202505"
+_FIRST_WITH_MARKS = _FIRST_WITH_STAMPS = "202505"
+_FIRST_WITH_STREAMS = "202511"
 
 Rows = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True)
 class Traits:
-    """The features of a release and an ASIC. Thresholds are rounded up to whole cells."""
+    """The features of a release and an ASIC.
+
+    The ASIC rounds thresholds up to `step_cells` cells. `bulk_polls` are stamped, from 202505 on;
+    `streams` is whether it has High Frequency Telemetry, from 202511 on.
+    `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
+    entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
+    `buffer_model` is `traditional` or `dynamic`.
+    """
 
     release: str = _FIRST_WITH_MARKS
     hwsku: str = "closloop-virtual"
     platform: str = "x86_64-closloop_virtual-r0"
     asic: str = "virtual"
     cell_bytes: int = 256
+    step_cells: int = 1
     counts_marks: bool = True
+    bulk_polls: bool = True
+    streams: bool = False
+    wred_profiles: int = 1024
+    one_watchdog_action: bool = False
+    buffer_model: str = "traditional"
 
 
 @dataclass(frozen=True)
@@ -71,10 +85,20 @@ class SwitchModel:
         """True if release and ASIC count ECN marks per queue."""
         return self.traits.counts_marks and self.traits.release >= _FIRST_WITH_MARKS
 
+    @property
+    def stamps_polls(self) -> bool:
+        """True if syncd writes the times of its polls."""
+        return self.traits.bulk_polls and self.traits.release >= _FIRST_WITH_STAMPS
+
+    @property
+    def streams(self) -> bool:
+        """True if release and ASIC have High Frequency Telemetry."""
+        return self.traits.streams and self.traits.release >= _FIRST_WITH_STREAMS
+
     def rounded(self, threshold_bytes: int) -> int:
         """Return a threshold rounded as the ASIC does."""
-        cell = self.traits.cell_bytes
-        return -(-threshold_bytes // cell) * cell
+        step = self.traits.cell_bytes * self.traits.step_cells
+        return -(-threshold_bytes // step) * step
 
 
 @dataclass(frozen=True)
@@ -173,6 +197,7 @@ def config_rows(model: SwitchModel) -> Rows:
             "hwsku": model.traits.hwsku,
             "platform": model.traits.platform,
             "type": "LeafRouter",
+            "buffer_model": model.traits.buffer_model,
         },
         "SCHEDULER|scheduler.0": {"type": "DWRR", "weight": "14"},
         "SCHEDULER|scheduler.1": {"type": "DWRR", "weight": "15"},
@@ -187,6 +212,21 @@ def config_rows(model: SwitchModel) -> Rows:
             "type": "egress",
             "mode": "dynamic",
             "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
+        },
+        "BUFFER_POOL|ingress_lossless_pool": {
+            "type": "ingress",
+            "mode": "dynamic",
+            "size": str(model.rounded(model.pool_bytes) * len(model.ports)),
+        },
+        "BUFFER_PROFILE|egress_lossless_profile": {
+            "pool": "egress_pool",
+            "size": "0",
+            "dynamic_th": "7",
+        },
+        "BUFFER_PROFILE|ingress_lossy_profile": {
+            "pool": "ingress_lossless_pool",
+            "size": "0",
+            "dynamic_th": "3",
         },
     }
     for group in ("PORT", "QUEUE", "QUEUE_WATERMARK", "PFCWD"):
@@ -212,8 +252,23 @@ def _port_rows(model: SwitchModel, place: int, port: PortModel) -> Rows:
             "tc_to_pg_map": "AZURE",
             "pfc_to_queue_map": "AZURE",
             "pfc_enable": "3,4",
+            "pfcwd_sw_enable": "3,4",
         },
+        f"BUFFER_PG|{port.name}|0": {"profile": "ingress_lossy_profile"},
+        f"BUFFER_QUEUE|{port.name}|3-4": {"profile": "egress_lossless_profile"},
     }
+    headroom = "NULL"
+    if model.traits.buffer_model != "dynamic":
+        # buffermgrd makes both rows from the port's speed, its cable's length and pfc_enable
+        headroom = f"pg_lossless_{port.rate_bps // 1_000_000}_5m_profile"
+        rows[f"BUFFER_PROFILE|{headroom}"] = {
+            "pool": "ingress_lossless_pool",
+            "size": "1248",
+            "xon": "1248",
+            "xoff": "96928",
+            "dynamic_th": "0",
+        }
+    rows[f"BUFFER_PG|{port.name}|3-4"] = {"profile": headroom}
     for queue in range(7):
         row = {"scheduler": "scheduler.0"}
         if queue in (3, 4):
@@ -260,11 +315,18 @@ def queue_oids(model: SwitchModel) -> Iterator[tuple[int, int, str]]:
 
 
 def capability_rows(model: SwitchModel) -> Rows:
-    """Return STATE_DB's capabilities, which releases without the counters lack."""
+    """Return STATE_DB's capabilities; releases that count no marks say nothing about them.
+
+    Only Nvidia's switches have their cells there (sonic-buildimage, platform/mellanox).
+    """
+    one_action = "true" if model.traits.one_watchdog_action else "false"
+    rows: Rows = {"SWITCH_CAPABILITY|switch": {"PFC_DLR_INIT_CAPABLE": one_action}}
+    if model.traits.asic == "mellanox":
+        rows["ASIC_TABLE|MELLANOX-SPECTRUM"] = {"cell_size": str(model.traits.cell_bytes)}
     if model.traits.release < _FIRST_WITH_MARKS:
-        return {}
+        return rows
     said = {"isSupported": "true" if model.counts_marks else "false"}
-    return {
+    return rows | {
         f"QUEUE_COUNTER_CAPABILITIES|WRED_ECN_QUEUE_{name}_COUNTER": dict(said)
         for name in ("ECN_MARKED_PKT", "ECN_MARKED_BYTE", "WRED_DROPPED_PKT", "WRED_DROPPED_BYTE")
     }

@@ -1,9 +1,16 @@
 """SONiC's orchagent for WRED profiles and queues, and the resulting state of the ASIC.
 
-This follows sonic-swss, orchagent/qosorch.cpp. A row with an unknown field, or with a minimum above
-its maximum, is refused as a whole. Removed fields keep their value. Thresholds are written one by
-one, in an order that keeps minimum <= maximum. A reference to a missing profile and the removal of
-a used profile are retried.
+This follows sonic-swss, orchagent/qosorch.cpp (202305 to 202605):
+
+- A row with an unknown field, or with a minimum above its maximum, is refused as a whole.
+- Each write of a row sets every one of its fields in SAI, one after the other, whether it changed
+  or not. If SAI refuses one, those before it stay. Fields that have left the row keep their value.
+- A threshold that would cross the other end's present value is set after all other fields.
+- A reference to a missing profile and the removal of a used profile are retried.
+
+ASIC_DB has what was asked for; what the ASIC made of it is told to nobody. As in Mellanox' public
+SAI (mlnx_sai_wred.c), setting a threshold or a probability unbinds the profile from its queues,
+edits and binds it again, and each enabled colour takes one entry of a finite table.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ _ECN = {
     for name in (*COLOURS, "none", "green_yellow", "green_red", "yellow_red", "all")
 }
 _NO_PROFILE = "oid:0x0"
+_UNBINDING = ("_THRESHOLD", "_PROBABILITY")
 
 
 class Refused(ValueError):  # noqa: N818 (names what happens to a row)
@@ -35,8 +43,14 @@ class Refused(ValueError):  # noqa: N818 (names what happens to a row)
 @dataclass
 class _Profile:
     oid: str
-    attributes: dict[str, int | str] = field(default_factory=dict)
-    thresholds: dict[tuple[str, str], int] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def number(self, attribute: str, default: int = 0) -> int:
+        return int(self.attributes.get(attribute, default))
+
+    def colours(self) -> int:
+        """Return the number of enabled colours."""
+        return sum(self.attributes.get(f"{c.upper()}_ENABLE") == "true" for c in COLOURS)
 
 
 class Orchagent:
@@ -55,6 +69,7 @@ class Orchagent:
         self._model = model
         self._write, self._mark, self._log = write, mark, log
         self._profiles: dict[str, _Profile] = {}
+        self._stored: dict[str, dict[str, int]] = {}
         self._bound: dict[tuple[str, int], str] = {}
         self._waiting: dict[str, Mapping[str, str] | None] = {}
         self._made = 0
@@ -92,68 +107,78 @@ class Orchagent:
             self._waiting[key] = row
 
     def _profile(self, name: str, row: Mapping[str, str]) -> bool:
-        attributes, thresholds = self._parse(row)
+        attributes = self._parse(name, row)
         known = self._profiles.get(name)
-        after = {**(known.thresholds if known else {}), **thresholds}
-        for colour in COLOURS:
-            low, high = after.get((colour, "MIN"), 0), after.get((colour, "MAX"), _MOST)
-            if low > high:
-                raise Refused(f"{colour} minimum {low} above maximum {high}")
         if known is None:
-            self._made += 1
-            known = self._profiles[name] = _Profile(wred_oid(self._made))
-            for colour in COLOURS:
-                enabled = attributes.get(f"{colour.upper()}_ENABLE") == "true"
-                if enabled and f"{colour.upper()}_DROP_PROBABILITY" not in attributes:
-                    attributes[f"{colour.upper()}_DROP_PROBABILITY"] = 100
-            attributes["WEIGHT"] = 0
-        for attribute, value in attributes.items():
-            if known.attributes.get(attribute) != value:
-                self._set(known, attribute, str(value))
-                known.attributes[attribute] = value
-        self._set_thresholds(known, thresholds)
-        for (port, queue), bound in self._bound.items():
-            if bound == name:
-                self._mark(port, queue, self._marking(known))
+            self._create(name, attributes)
+            return True
+        for attribute, value in attributes:
+            self._accept(attribute, value)
+            unbinds = attribute.endswith(_UNBINDING)
+            if unbinds:
+                self._mark_all(name, None)
+            known.attributes[attribute] = value
+            self._set(known, attribute, value)
+            self._mark_all(name, self._marking(known))
         return True
 
-    def _parse(
-        self, row: Mapping[str, str]
-    ) -> tuple[dict[str, int | str], dict[tuple[str, str], int]]:
-        attributes: dict[str, int | str] = {}
-        thresholds: dict[tuple[str, str], int] = {}
-        for name, value in row.items():
-            colour, _, rest = name.partition("_")
-            if name == "ecn":
+    def _create(self, name: str, attributes: list[tuple[str, str]]) -> None:
+        """Create an object with all attributes in one call; it exists completely or not at all."""
+        wanted = dict([("WEIGHT", "0"), *attributes])
+        for attribute, value in attributes:
+            self._accept(attribute, value)
+        for colour in COLOURS:
+            if wanted.get(f"{colour.upper()}_ENABLE") == "true":
+                wanted.setdefault(f"{colour.upper()}_DROP_PROBABILITY", "100")
+        profile = _Profile(wred_oid(self._made + 1), wanted)
+        used = sum(max(1, other.colours()) for other in self._profiles.values())
+        if used + max(1, profile.colours()) > self._model.traits.wred_profiles:
+            raise Refused("no free profile: SAI_STATUS_INSUFFICIENT_RESOURCES")
+        self._made += 1
+        self._profiles[name] = profile
+        for attribute, value in wanted.items():
+            self._set(profile, attribute, value)
+
+    def _accept(self, attribute: str, value: str) -> None:
+        """Raise Refused if SAI does not take an attribute."""
+        if attribute.endswith("_THRESHOLD") and int(value) > self._model.pool_bytes:
+            raise Refused(f"{attribute} {value} is more than the buffer: SAI_STATUS_FAILURE")
+
+    def _parse(self, name: str, row: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Return the attributes in the order in which they are set."""
+        stored = self._stored.get(name, {})
+        after = dict(stored)
+        first: list[tuple[str, str]] = []
+        deferred: list[tuple[str, str]] = []
+        for item, value in row.items():
+            colour, _, rest = item.partition("_")
+            attribute = item.upper()
+            if item == "ecn":
                 if value not in _ECN:
                     raise Refused(f"ecn {value!r}")
-                attributes["ECN_MARK_MODE"] = _ECN[value]
+                first.append(("ECN_MARK_MODE", _ECN[value]))
             elif colour in COLOURS and rest in ("min_threshold", "max_threshold"):
-                bound = self._model.rounded(_whole(name, value, _MOST))
-                if bound > self._model.rounded(self._model.pool_bytes):
-                    raise Refused(f"{name} {value} is more than the buffer: SAI_STATUS_FAILURE")
-                thresholds[colour, rest[:3].upper()] = bound
+                bound = after[attribute] = _whole(item, value, _MOST)
+                low = rest.startswith("min")
+                other = stored.get(f"{colour.upper()}_{'MAX' if low else 'MIN'}_THRESHOLD", 0)
+                crosses = other < bound if low else other > bound
+                (deferred if crosses else first).append((attribute, value))
             elif colour in COLOURS and rest == "drop_probability":
-                attributes[f"{colour.upper()}_DROP_PROBABILITY"] = _whole(name, value, 100)
-            elif name in [f"wred_{item}_enable" for item in COLOURS]:
+                first.append((attribute, str(_whole(item, value, 100))))
+            elif item in [f"wred_{name}_enable" for name in COLOURS]:
                 if value not in ("true", "false"):
-                    raise Refused(f"{name} {value!r}")
-                attributes[f"{name.split('_')[1].upper()}_ENABLE"] = value
+                    raise Refused(f"{item} {value!r}")
+                first.append((attribute.removeprefix("WRED_"), value))
             else:
-                raise Refused(f"unknown field {name!r}")
-        return attributes, thresholds
-
-    def _set_thresholds(self, profile: _Profile, wanted: dict[tuple[str, str], int]) -> None:
+                raise Refused(f"unknown field {item!r}")
         for colour in COLOURS:
-            ends = ["MIN", "MAX"]
-            # a minimum above the old maximum is written after the new maximum
-            if wanted.get((colour, "MIN"), 0) > profile.thresholds.get((colour, "MAX"), _MOST):
-                ends.reverse()
-            for end in ends:
-                value = wanted.get((colour, end))
-                if value is not None and profile.thresholds.get((colour, end)) != value:
-                    self._set(profile, f"{colour.upper()}_{end}_THRESHOLD", str(value))
-                    profile.thresholds[colour, end] = value
+            least, most = (
+                after.get(f"{colour.upper()}_{end}_THRESHOLD", 0) for end in ("MIN", "MAX")
+            )
+            if least > most:
+                raise Refused(f"{colour} minimum {least} above maximum {most}")
+        self._stored[name] = after
+        return first + deferred
 
     def _set(self, profile: _Profile, attribute: str, value: str) -> None:
         key = f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{profile.oid}"
@@ -193,16 +218,21 @@ class Orchagent:
             self._bound[port, queue] = profile
             self._mark(port, queue, self._marking(self._profiles[profile]))
 
+    def _mark_all(self, name: str, marking: Marking | None) -> None:
+        for (port, queue), bound in self._bound.items():
+            if bound == name:
+                self._mark(port, queue, marking)
+
     def _marking(self, profile: _Profile) -> Marking | None:
         """Return the marking of the colour green, the only one of the forwarding plane."""
-        mode = str(profile.attributes.get("ECN_MARK_MODE", ""))
-        low, high = (profile.thresholds.get(("green", end)) for end in ("MIN", "MAX"))
+        mode = profile.attributes.get("ECN_MARK_MODE", "")
+        low, high = (profile.number(f"GREEN_{end}_THRESHOLD") for end in ("MIN", "MAX"))
         if not mode.endswith("ALL") and "GREEN" not in mode:
             return None
         if not low or not high:
             return None
-        percent = profile.attributes.get("GREEN_DROP_PROBABILITY", 100)
-        return Marking(low, high, int(percent))
+        rounded = self._model.rounded  # by the silicon, and nobody is told
+        return Marking(rounded(low), rounded(high), profile.number("GREEN_DROP_PROBABILITY", 100))
 
 
 def _whole(name: str, value: str, most: int) -> int:

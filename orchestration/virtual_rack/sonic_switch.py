@@ -3,16 +3,19 @@
     python -m orchestration.virtual_rack.sonic_switch --device leaf1 --config layout.json
 
 It stands in for orchagent, syncd and the ASIC. It fills an empty database as a booting switch does,
-applies changes of CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB. It waits for Redis, and starts
-anew from the database after a restart of Redis. When it is ready it writes
-`PORT_TABLE:PortInitDone` to APPL_DB, as a switch does.
+from what `config save` wrote, applies changes of CONFIG_DB, and publishes ASIC_DB and COUNTERS_DB.
+It waits for Redis, and starts anew from the database after a restart of Redis. When it is ready it
+writes `PORT_TABLE:PortInitDone` to APPL_DB, as a switch does. When orchagent would crash, all of it
+ends by SIGSEGV: SONiC takes syncd down with orchagent's container.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -51,11 +54,19 @@ from orchestration.virtual_rack.sonic_model import (
     version_file,
 )
 from orchestration.virtual_rack.sonic_orchagent import Orchagent
+from orchestration.virtual_rack.sonic_saved import CONFIG_FILE, load_config, save_config
+from orchestration.virtual_rack.sonic_telemetry import TABLES as TELEMETRY_TABLES
+from orchestration.virtual_rack.sonic_telemetry import Sender, Telemetry, constants
+from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 VERSION_FILE = Path("/etc/sonic/sonic_version.yml")
+CONSTANTS_FILE = Path("/etc/sonic/constants.yml")
 READY = "PORT_TABLE:PortInitDone"
 # A table comes after those that it refers to.
-_TABLES = ("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE")
+_TABLES = (
+    *("WRED_PROFILE", "QUEUE", "PORT_QOS_MAP", "PFC_WD", "FLEX_COUNTER_TABLE"),
+    *TELEMETRY_TABLES,
+)
 _RETRY_S = 0.05
 _NET_DEV = Path("/proc/net/dev")
 _MARKED = 12  # struct tc_red_xstats: early, pdrop, other, marked
@@ -141,21 +152,28 @@ class Bridge:
         plane: Plane,
         path: str = SOCKET,
         log: Callable[[str], None] = _print,
+        config_file: Path = CONFIG_FILE,
     ) -> None:
-        self._model, self._plane, self._path, self._log = model, plane, path, log
+        self.model, self.plane, self._path, self.log = model, plane, path, log
+        self._config_file = config_file
         self._pending: list[Command] = []
         self._redis = Redis(path, patience_s=0.0)
+        self.sender = Sender()
+        self.daemons = _Daemons(self)
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Serve until `stop` returns True; it is called at every event and poll."""
+        """Serve until `stop` returns True; it is called at every event and poll.
+
+        Raises Crash if orchagent would crash.
+        """
         while not stop():
             try:
                 self._serve(stop)
             except RedisGone as error:
-                self._log(f"waiting for Redis: {error.what}")
+                self.log(f"waiting for Redis: {error.what}")
                 time.sleep(_RETRY_S)
             except RedisError as error:
-                self._log(f"starting again: {error.what}")
+                self.log(f"starting again: {error.what}")
                 time.sleep(_RETRY_S)
 
     def _serve(self, stop: Callable[[], bool]) -> None:
@@ -163,38 +181,40 @@ class Bridge:
         events = Events(self._path, CONFIG_DB)
         try:
             self._fill()
-            orchagent = Orchagent(self._model, self._write_asic, self._plane.mark, self._log)
-            counters = FlexCounters(self._model, self._plane, self._write_counters)
-            orchagent.start()
-            keys = sorted(self._keys(), key=lambda key: _TABLES.index(key.partition("|")[0]))
-            self._take(keys, orchagent, counters)
+            daemons = self.daemons = _Daemons(self)
+            daemons.orchagent.start()
+            self._take([(key, "hset") for key in self._keys()], daemons)
             self._pending.append((APPL_DB, ("HSET", READY, "lanes", "0")))
             self._flush()
             poll = select.poll()
             poll.register(events.fileno(), select.POLLIN)
             while not stop():
-                if poll.poll(self._patience_ms(counters)):
-                    self._take(events.take(), orchagent, counters)
-                counters.poll(time.monotonic_ns())
+                if poll.poll(self._patience_ms(daemons)):
+                    self._take(events.take(), daemons)
+                daemons.poll()
                 self._flush()
         finally:
             events.close()
 
     @staticmethod
-    def _patience_ms(counters: FlexCounters) -> int | None:
-        at = counters.next_ns()
+    def _patience_ms(daemons: _Daemons) -> int | None:
+        at = daemons.next_ns()
         # rounded up, because nothing is due at an earlier poll
         return None if at is None else max(0, -(-(at - time.monotonic_ns()) // 1_000_000))
 
     def _fill(self) -> None:
         """Fill the database: rewrite the daemons' rows, and add the configuration if missing."""
         if not self._redis.call(CONFIG_DB, "EXISTS", "DEVICE_METADATA|localhost"):
-            self._put(CONFIG_DB, config_rows(self._model))
+            rows = load_config(self._config_file)
+            if rows is None:
+                rows = config_rows(self.model)
+                save_config(rows, self._config_file)
+            self._put(CONFIG_DB, rows)
         for db in _OWN:
             self._pending.append((db, ("FLUSHDB",)))
-        self._put(STATE_DB, capability_rows(self._model))
-        self._put(STATE_DB, port_state_rows(self._model))
-        self._put(COUNTERS_DB, counter_maps(self._model))
+        self._put(STATE_DB, capability_rows(self.model))
+        self._put(STATE_DB, port_state_rows(self.model))
+        self._put(COUNTERS_DB, counter_maps(self.model))
         self._flush()
 
     def _put(self, db: int, rows: Mapping[str, Mapping[str, str]]) -> None:
@@ -203,30 +223,90 @@ class Bridge:
 
     def _keys(self) -> list[str]:
         patterns = [(CONFIG_DB, ("KEYS", f"{table}|*")) for table in _TABLES]
-        return [key for keys in self._redis.run(patterns) for key in sorted(keys)]
+        return [key for keys in self._redis.run(patterns) for key in keys]
 
-    def _take(self, keys: list[str], orchagent: Orchagent, counters: FlexCounters) -> None:
-        """Read the present rows and pass them on."""
-        replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
+    def _take(self, changes: list[tuple[str, str]], daemons: _Daemons) -> None:
+        """Pass changed rows on, as swss-common's tables do.
+
+        A row is read when its change is taken, so that of several writes only the last is seen.
+        Of a row that was removed and written again, first the removal is passed on. A table's rows
+        come in the order of their keys.
+        """
+        removed: dict[str, bool] = {}
+        known = [item for item in changes if item[0].partition("|")[0] in _TABLES]
+        for key, change in sorted(known, key=lambda item: _order(item[0])):
+            removed[key] = removed.get(key, False) or change == "del"
+        replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in removed])
         now_ns = time.monotonic_ns()
-        for key, flat in zip(keys, replies, strict=True):
-            row = pairs(flat) if flat else None
-            orchagent.take(key, row)
-            counters.take(key, row, now_ns)
+        for (key, gone), flat in zip(removed.items(), replies, strict=True):
+            if gone:
+                daemons.take(key, None, now_ns)
+            if flat:
+                daemons.take(key, pairs(flat), now_ns)
 
-    def _write_asic(self, key: str, field: str | None, value: str) -> None:
+    def write_asic(self, key: str, field: str | None, value: str) -> None:
+        """Set a field in ASIC_DB; a field of None removes the object."""
         words = ("DEL", key) if field is None else ("HSET", key, field, value)
         self._pending.append((ASIC_DB, words))
 
-    def _write_counters(self, key: str, fields: Mapping[str, str]) -> None:
-        self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(fields))))
+    def write_counters(self, key: str, fields: Mapping[str, str | None]) -> None:
+        """Set fields in COUNTERS_DB; a value of None removes one."""
+        gone = [name for name, value in fields.items() if value is None]
+        kept = {name: value for name, value in fields.items() if value is not None}
+        if kept:
+            self._pending.append((COUNTERS_DB, ("HSET", key, *_flat(kept))))
+        if gone:
+            self._pending.append((COUNTERS_DB, ("HDEL", key, *gone)))
+
+    def write_state(self, key: str, row: Mapping[str, str | bytes] | None) -> None:
+        """Set a row of STATE_DB; a row of None removes it."""
+        words = ("DEL", key) if row is None else ("HSET", key, *_flat(row))
+        self._pending.append((STATE_DB, words))
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, []
         self._redis.run(pending)
 
 
-def _flat(row: Mapping[str, str]) -> list[str]:
+class _Daemons:
+    """Orchagent and syncd, from one start to the next."""
+
+    def __init__(self, bridge: Bridge) -> None:
+        model, plane, log = bridge.model, bridge.plane, bridge.log
+        self.orchagent = Orchagent(model, bridge.write_asic, plane.mark, log)
+        self.watchdog = Watchdog(model, bridge.write_counters, self._poll_watchdog, log)
+        self.counters = FlexCounters(
+            model, plane, bridge.write_counters, lambda: self.watchdog.actions
+        )
+        self.telemetry = Telemetry(model, plane, bridge.write_state, bridge.sender.send, log)
+
+    def _poll_watchdog(self, text: str) -> None:
+        self.counters.set_interval("PFCWD", text)
+
+    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+        """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
+        self.orchagent.take(key, row)
+        self.watchdog.take(key, row)
+        self.counters.take(key, row, now_ns)
+        self.telemetry.take(key, row, now_ns)
+
+    def poll(self) -> None:
+        """Read the counters that are due."""
+        self.counters.poll(time.monotonic_ns())
+        self.telemetry.poll(time.monotonic_ns(), time.time_ns())
+
+    def next_ns(self) -> int | None:
+        """Return the CLOCK_MONOTONIC time of the next poll, or None."""
+        times = (self.counters.next_ns(), self.telemetry.next_ns())
+        return min((at for at in times if at is not None), default=None)
+
+
+def _order(key: str) -> tuple[int, str]:
+    table, _, name = key.partition("|")
+    return _TABLES.index(table), name
+
+
+def _flat(row: Mapping[str, str | bytes]) -> list[str | bytes]:
     return [part for pair in row.items() for part in pair]
 
 
@@ -241,7 +321,16 @@ def main() -> None:
     model = model_of(layout, asked.device)
     VERSION_FILE.parent.mkdir(parents=True, exist_ok=True)
     VERSION_FILE.write_text(version_file(model))
-    Bridge(model, KernelPlane(model), asked.socket).run()
+    if model.streams:
+        CONSTANTS_FILE.write_text(constants())
+    # by its name the load of syncd is measured
+    Path("/proc/self/comm").write_text("syncd")
+    try:
+        Bridge(model, KernelPlane(model), asked.socket).run()
+    except Crash as crash:
+        _print(str(crash))
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGSEGV)
 
 
 if __name__ == "__main__":

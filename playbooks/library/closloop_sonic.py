@@ -4,11 +4,30 @@
 from __future__ import annotations
 
 import re
+import time
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
+from ansible.module_utils.closloop.sonic_buffers import lossless_rows
+from ansible.module_utils.closloop.sonic_streams import stream_rows
+from ansible.module_utils.closloop.sonic_watchdog import (
+    VERSION_FILE,
+    Restart,
+    asic_of,
+    ports_to_restart,
+    refuse_two_actions,
+)
 from ansible.module_utils.device.agent import configdb
-from ansible.module_utils.device.agent.resp import CONFIG_DB, SOCKET, Redis, RedisError, pairs
+from ansible.module_utils.device.agent.resp import (
+    ASIC_DB,
+    CONFIG_DB,
+    SOCKET,
+    Redis,
+    RedisError,
+    pairs,
+)
+from ansible.module_utils.device.agent.telemetry import CONSTANTS_FILE, offered
 
 DOCUMENTATION = r"""
 module: closloop_sonic
@@ -16,8 +35,10 @@ short_description: Brings rows of SONiC's CONFIG_DB into one state
 description:
   - Writes the fields asked for through the switch's Redis, each row in one go, referenced rows
     before those that refer to them, and reports a change only where a field differed.
-  - Other fields of a row, and other rows, are left alone. Former rows are saved in
-    C(/var/lib/closloop/provision); O(state) C(absent) puts them back exactly.
+  - Other fields of a row, and other rows, are left alone; priorities are added to C(pfc_enable),
+    never taken away. WRED profiles are wholly its own. Former rows are saved in
+    C(/var/lib/closloop/provision); O(state) C(absent) puts them back exactly. Where orchagent
+    ignores a removal or would crash, the default is written instead.
   - The running configuration only; C(config save) is left to the user.
 options:
   state:
@@ -25,7 +46,9 @@ options:
     choices: [present, verified, absent]
     default: present
   desired:
-    description: C(tables), by table, key and field, all text; C(socket), Redis's Unix socket.
+    description: >-
+      C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
+      with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
 author: closloop
 """
@@ -41,12 +64,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 skipped_steps:
-  description: Always empty; a switch either has CONFIG_DB or the module fails.
+  description: Polling intervals or streams that this switch cannot have, with the reason.
   type: list
   returned: success
 """
 
 _RANGE = re.compile(r"QUEUE\|(?P<port>[^|]+)\|(?P<first>\d+)-(?P<last>\d+)\Z")
+_LISTS = ("pfc_enable", "pfcwd_sw_enable")
+_WRED_OBJECTS = "ASIC_STATE:SAI_OBJECT_TYPE_WRED:*"
+# Orchagent makes a profile in well below a second.
+_TIMEOUT_S, _LOOK_EVERY_S = 5.0, 0.05
 
 
 class Tables(Device):
@@ -54,29 +81,81 @@ class Tables(Device):
 
     name = "sonic"
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, load=None) -> None:
         super().__init__()
+        self.version_file = VERSION_FILE
+        self.constants_file = CONSTANTS_FILE
         self._redis = redis
+        self._load = load
+        self._large = False
 
     def wanted(self, desired: dict) -> dict:
-        """Return the wanted fields by row."""
-        return {
-            f"{table}|{key}": {"fields": {name: str(value) for name, value in fields.items()}}
-            for table, rows in desired.get("tables", {}).items()
-            for key, fields in rows.items()
+        """Return the wanted fields by row. Raises Refused without buffers for lossless queues."""
+        self._large = sonic_polls.is_large(self._redis)
+        tables = desired.get("tables", {})
+        rows = {f"{table}|{key}": row for table in tables for key, row in tables[table].items()}
+        lossless = {
+            port: [int(number) for number in row.get("pfc_enable", "").split(",") if number]
+            for port, row in tables.get("PORT_QOS_MAP", {}).items()
         }
+        rows.update(lossless_rows(self._redis, lossless))
+        rows.update(self._streams(desired))
+        # each write of a profile sets every field that it has, so it has none but these
+        return {
+            key: {
+                "row" if key.startswith("WRED_PROFILE|") else "fields": {
+                    name: str(value) for name, value in row.items()
+                }
+            }
+            for key, row in rows.items()
+        }
+
+    def _streams(self, desired: dict) -> dict:
+        """Return the rows that stream depths; where the switch cannot, that is a skipped step."""
+        if not desired.get("telemetry_us"):
+            return {}
+        rows = desired.get("tables", {}).get("QUEUE", {})
+        queues = [key.split("|") for key in rows if rows[key].get("wred_profile")]
+        try:
+            asic, streams = asic_of(self.version_file), offered(self.constants_file)
+            return stream_rows(self._redis, queues, desired["telemetry_us"], asic, streams)
+        except Refused as error:
+            self.skip("High Frequency Telemetry", f"{error.what}: {error.remedy}")
+            return {}
 
     def read(self, keys: list) -> dict:
         """Return the whole rows."""
         replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
         return {key: {"row": pairs(flat)} if flat else None for key, flat in zip(keys, replies)}
 
+    def restored(self, key: str, saved: object) -> object:
+        """Return what an undo aims at, given the saved row."""
+        row = configdb.undone(key, saved["row"] if saved else None)
+        return None if row is None else {"row": row}
+
     def same(self, key: str, present: object, target: object) -> bool:
         """Return True if the row has the wanted fields, or equals the saved row."""
-        if target is None or "row" in target:
-            return present == target
-        row = present["row"] if present else {}
-        return all(row.get(name) == value for name, value in target["fields"].items())
+        return present == target or (
+            target is not None
+            and "fields" in target
+            and present is not None
+            and present["row"] == self._merged(key, present["row"], target["fields"])
+        )
+
+    def _merged(self, key: str, present: dict, fields: dict) -> dict:
+        """Return a row with the wanted fields: lists of priorities grow, and never shrink."""
+        row = {**present, **fields}
+        for name in _LISTS:
+            if name in fields:
+                both = {*present.get(name, "").split(","), *fields[name].split(",")} - {""}
+                row[name] = ",".join(sorted(both))
+                if both == {*present.get(name, "").split(",")}:
+                    row[name] = present[name]
+        table, _, group = key.partition("|")
+        wanted = fields.get("POLL_INTERVAL")
+        if self._large and table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and wanted:
+            row["POLL_INTERVAL"] = sonic_polls.first(present.get("POLL_INTERVAL", ""), wanted)
+        return row
 
     def check(self, changes: list) -> None:
         """Refuse if an existing row covers several queues: an undo could not restore it."""
@@ -94,38 +173,103 @@ class Tables(Device):
                         f"the row {found.group()} speaks for queue {queue} together with others",
                         "write a row for each queue in its place, then provision again",
                     )
+        rows = ports_to_restart(self._redis, self._whole(changes))
+        refuse_two_actions(self._redis, rows, self.version_file)
 
     def apply(self, changes: list) -> None:
-        """Write rows, referenced ones first; then remove rows, in the opposite order."""
-        there = [change for change in changes if change.after is not None]
-        gone = [change for change in changes if change.after is None]
+        """Write rows, referenced ones first; then remove rows, in the opposite order.
+
+        The PFC watchdog is stopped before, and started after.
+        """
+        whole = self._whole(changes)
+        rows = ports_to_restart(self._redis, whole)
+        refuse_two_actions(self._redis, rows, self.version_file)
+        self._make_profiles([change for change in whole if change.key.startswith("WRED_PROFILE|")])
+        watchdog = Restart(self._redis, rows)
+        watchdog.stop()
+        whole = [change for change in whole if change.key.partition("PFC_WD|")[2] not in rows]
+        there = [change for change in whole if change.after is not None]
+        gone = [change for change in whole if change.after is None]
         there.sort(key=lambda change: configdb.place(change.key))
         gone.sort(key=lambda change: -configdb.place(change.key))
+        self._write(there)
+        self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in gone])
+        watchdog.start()
+        self._poll(changes)
+
+    def _whole(self, changes: list) -> list:
+        """Return the changes with whole rows, or None, before and after."""
+        result = []
+        for change in changes:
+            before = change.before["row"] if change.before else None
+            after = change.after
+            if after is not None:
+                after = after.get("row") or self._merged(change.key, before or {}, after["fields"])
+            result.append(change._replace(before=before, after=after))
+        return result
+
+    def _write(self, changes: list) -> None:
         commands = []
-        for change in there:
-            if "fields" in change.after:
-                row = change.before["row"] if change.before else {}
-                fields = change.after["fields"]
-                # one command writes all wanted fields that differ; other fields stay
-                flat = [
-                    word
-                    for name, value in fields.items()
-                    if row.get(name) != value
-                    for word in (name, value)
-                ]
+        for change in changes:
+            row, before = change.after, change.before or {}
+            # one command writes all fields that differ; other fields stay
+            flat = [word for pair in row.items() if before.get(pair[0]) != pair[1] for word in pair]
+            extra = [name for name in before if name not in row]
+            # in one transaction, so that daemons never read a half-changed row
+            commands.append((CONFIG_DB, ("MULTI",)))
+            if flat:
                 commands.append((CONFIG_DB, ("HSET", change.key, *flat)))
-            else:
-                row = change.after["row"]
-                flat = [word for pair in row.items() for word in pair]
-                extra = [name for name in (change.before or {"row": {}})["row"] if name not in row]
-                # in one transaction, so that daemons never read a half-changed row
-                commands.append((CONFIG_DB, ("MULTI",)))
-                commands.append((CONFIG_DB, ("HSET", change.key, *flat)))
-                if extra:
-                    commands.append((CONFIG_DB, ("HDEL", change.key, *extra)))
-                commands.append((CONFIG_DB, ("EXEC",)))
-        commands += [(CONFIG_DB, ("DEL", change.key)) for change in gone]
+            if extra:
+                commands.append((CONFIG_DB, ("HDEL", change.key, *extra)))
+            commands.append((CONFIG_DB, ("EXEC",)))
         self._redis.run(commands)
+
+    def _make_profiles(self, changes: list) -> None:
+        """Make new WRED profiles before anything uses them, and see that the ASIC has them.
+
+        ASICs have a finite table for them, whose size nothing tells. Raises Refused, with the
+        profiles removed again, if it has too few left.
+        """
+        new = [change for change in changes if change.before is None and change.after]
+        if not new:
+            return
+        rows = len(self._redis.call(CONFIG_DB, "KEYS", "WRED_PROFILE|*"))
+        # profiles that are being removed, as after an undo, must be gone before any is counted
+        present = self._objects(lambda count: count <= rows)
+        self._write(new)
+        made = self._objects(lambda count: count >= present + len(new)) - present
+        if made >= len(new):
+            return
+        self._redis.run([(CONFIG_DB, ("DEL", change.key)) for change in new])
+        raise Refused(
+            f"the ASIC made {made} of the {len(new)} WRED profiles that its queues need, in "
+            f"addition to the {present} that it has",
+            "its table of profiles is full, or orchagent refused them (/var/log/syslog on the "
+            "switch): tune fewer queues (closloop_queues), or remove profiles that nobody uses",
+        )
+
+    def _objects(self, reached) -> int:
+        """Return the number of the ASIC's WRED profiles; wait a little until it is as it should."""
+        end = time.monotonic() + _TIMEOUT_S
+        while True:
+            count = len(self._redis.call(ASIC_DB, "KEYS", _WRED_OBJECTS))
+            if reached(count) or time.monotonic() > end:
+                return count
+            time.sleep(_LOOK_EVERY_S)
+
+    def _poll(self, changes: list) -> None:
+        """Let syncd's load decide how often a large switch reads its counters."""
+        if not self._large:
+            return
+        wanted = {}
+        for change in changes:
+            table, _, group = change.key.partition("|")
+            interval = ((change.after or {}).get("fields") or {}).get("POLL_INTERVAL")
+            if table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and interval:
+                wanted[group] = interval
+        slower = sonic_polls.set_polls(self._redis, wanted, self._load) if wanted else ""
+        if slower:
+            self.skip(f"POLL_INTERVAL below {sonic_polls.FIRST_MS} ms", slower)
 
     def shown(self, key: str, value: object) -> str:
         """Return a row in a form for people."""

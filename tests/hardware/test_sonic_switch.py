@@ -1,11 +1,17 @@
-"""The sonic service against a real Redis; the virtual rack's bridge is the switch behind it."""
+"""The sonic service against a real Redis; the virtual rack's bridge is the switch behind it.
 
+With CLOSLOOP_SONIC_VS, the socket of another Redis, SONiC's own virtual switch is behind it
+(scripts/sonic-vs.sh). What needs the bridge is then skipped where it does.
+"""
+
+import os
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -16,44 +22,63 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.device.agent.configdb import bring, dump
+from orchestration.device.agent.configdb import bring, dump, undone
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import (
     APPL_DB,
     ASIC_DB,
     CONFIG_DB,
     COUNTERS_DB,
+    STATE_DB,
     Events,
     Redis,
     RedisError,
     RedisGone,
 )
 from orchestration.model.records import MISSING
+from orchestration.virtual_rack import sonic_telemetry
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.sonic_model import (
     Marking,
     PortCounts,
     QueueCounts,
     Traits,
+    config_rows,
     model_of,
     version_file,
 )
+from orchestration.virtual_rack.sonic_saved import before_reboot, config_save
 from orchestration.virtual_rack.sonic_switch import READY, Bridge
+from orchestration.virtual_rack.sonic_watchdog import Crash
 
 pytestmark = pytest.mark.redis
 
 LEAF = "leaf1"
 
 
+class Absent:
+    """What SONiC's virtual switch does not offer: a test that comes to need it is skipped."""
+
+    def __init__(self, what):
+        self._what = what
+
+    def __getattr__(self, _):
+        pytest.skip(f"SONiC's virtual switch has no {self._what}")
+
+
 class Server:
-    """A redis-server of its own, as SONiC runs it."""
+    """A redis-server of its own, as SONiC runs it, or that of SONiC's virtual switch."""
 
     def __init__(self, folder):
         self.folder = folder
-        self.path = str(folder / "redis.sock")
-        self.process = None
+        self.real = os.environ.get("CLOSLOOP_SONIC_VS", "")
+        self.path = self.real or str(folder / "redis.sock")
+        self.process = Absent("Redis that may be killed") if self.real else None
 
     def start(self):
+        if self.real:
+            Redis(self.path).call(0, "PING")
+            return
         argv = ["redis-server", "--port", "0", "--unixsocket", self.path, "--save", ""]
         argv += ["--notify-keyspace-events", "AKE", "--dir", str(self.folder)]
         self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
@@ -63,6 +88,16 @@ class Server:
         self.process.kill()
         self.process.wait()
 
+    def own(self):
+        """Skip the test unless this is a Redis for tests, where any key may be written."""
+        if self.real:
+            pytest.skip("SONiC's virtual switch is for its own rows only")
+
+    def end(self):
+        """End it, unless it is somebody else's."""
+        if not self.real:
+            self.stop()
+
 
 class FakePlane:
     """A forwarding plane that remembers what it was told, and counts what the test says."""
@@ -70,9 +105,11 @@ class FakePlane:
     def __init__(self):
         self.marking = {}
         self.counts = {}
+        self.history = []
 
     def mark(self, port, queue, marking):
         self.marking[port, queue] = marking
+        self.history.append(((port, queue), marking))
 
     def queues(self):
         return dict(self.counts)
@@ -94,14 +131,65 @@ class Rig:
         self.redis = Redis(server.path)
         version = server.folder / "sonic_version.yml"
         version.write_text(version_file(self.model))
-        bridge = Bridge(self.model, self.plane, server.path, self.log.append)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=bridge.run, args=(self._over.is_set,), daemon=True)
-        self._thread.start()
+        constants_file = server.folder / "constants.yml"
+        if self.model.streams:
+            constants_file.write_text(sonic_telemetry.constants())
+        self.crash = None
+        if server.real:
+            if traits != Traits():
+                pytest.skip(f"SONiC's virtual switch is none with {traits}")
+            self.plane, self.log = Absent("forwarding plane"), Absent("log of refused rows")
+            self._prepare()
+        else:
+            saved = server.folder / "config_db.json"
+            self._bridge = Bridge(self.model, self.plane, server.path, self.log.append, saved)
+            self._over = threading.Event()
+            self._thread = threading.Thread(target=self._run, daemon=True)
+            self._thread.start()
         self.await_ready()
         self.agent = FakeAgent()
-        self._operations = operations(self.agent, server.path, str(version))
+        self._operations = operations(self.agent, server.path, str(version), str(constants_file))
         self.switch = SonicSwitch(self.rack, LEAF)
+
+    def _prepare(self):
+        """Give the virtual switch the rows that the bridge starts with."""
+        stock = {
+            key: row
+            for key, row in config_rows(self.model).items()
+            if not key.startswith(("PORT|", "DEVICE_METADATA|"))
+        }
+        tables = {key.partition("|")[0]: {} for key in stock} | {table: {} for table in TABLES}
+        for key, row in stock.items():
+            table, _, name = key.partition("|")
+            tables[table][name] = row
+        # removing a row of several queues unbinds them, whatever rows of their own say
+        for key in self.redis.call(CONFIG_DB, "KEYS", "QUEUE|*-*"):
+            self.redis.call(CONFIG_DB, "DEL", key)
+        time.sleep(0.5)
+        bring(self.redis, tables, exact=True)
+        until(lambda: self.asic("Ethernet0", 3).get("SAI_WRED_ATTR_GREEN_DROP_PROBABILITY") == "5")
+
+    def _run(self):
+        try:
+            self._bridge.run(self._over.is_set)
+        except Crash as crash:
+            self.crash = crash
+
+    def actions(self):
+        """Return the PFC watchdog's actions by port and queue, as orchagent has them.
+
+        The virtual switch only tells those of the rows that it took.
+        """
+        if not self.server.real:
+            return dict(self._bridge.daemons.watchdog.actions)
+        names = self.redis.hash(COUNTERS_DB, "COUNTERS_QUEUE_NAME_MAP")
+        found = {}
+        for name, oid in names.items():
+            port, _, queue = name.partition(":")
+            action = self.redis.call(COUNTERS_DB, "HGET", f"COUNTERS:{oid}", "PFC_WD_ACTION")
+            if action:
+                found[port, int(queue)] = action
+        return found
 
     def await_ready(self):
         until(lambda: self.redis.call(APPL_DB, "EXISTS", READY))
@@ -129,15 +217,22 @@ class Rig:
         return self.redis.hash(ASIC_DB, f"ASIC_STATE:SAI_OBJECT_TYPE_WRED:{wred}")
 
     def close(self):
-        self._over.set()
-        self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
-        self._thread.join()
+        if not self.server.real:
+            self._over.set()
+            self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
+            self._thread.join()
         self.agent.end()
 
 
 class FakeAgent:
     def __init__(self):
-        self.ends = []
+        self.ends, self.watched = [], {}
+
+    def watch(self, fd, ready):
+        self.watched[fd] = ready
+
+    def forget(self, fd):
+        del self.watched[fd]
 
     def at_end(self, do):
         self.ends.append(do)
@@ -166,7 +261,7 @@ def server():
     server = Server(folder)
     server.start()
     yield server
-    server.stop()
+    server.end()
     shutil.rmtree(folder)
 
 
@@ -206,22 +301,71 @@ def test_a_change_reaches_red_and_is_read_back_from_the_asic(provisioned):
     assert rig.plane.marking[ports[0], 3] == Marking(5120, 51200, 20)
     assert rig.plane.marking[ports[1], 3] == Marking(never, never, 100)
     row = rig.redis.hash(CONFIG_DB, f"WRED_PROFILE|{rig.places()[0][2]}")
-    assert row["red_max_threshold"] == "51200"
-    assert row["ecn"] == "ecn_all"
+    assert row["green_max_threshold"] == "51200"
+    assert row["ecn"] == "ecn_green"
 
 
-def test_values_are_rounded_as_the_asic_does_and_the_rounded_ones_are_reported(provisioned):
+def test_what_is_reported_is_the_request_and_the_silicon_rounds_it_unseen(provisioned):
     rig = provisioned
     rig.ask(rig.switch.open_request())
     reading = set_all(rig, 5000, 50_001, 0.014)
-    assert set(reading.kmin_bytes.tolist()) == {5120}
-    assert set(reading.kmax_bytes.tolist()) == {50_176}
+    assert set(reading.kmin_bytes.tolist()) == {5000}
+    assert set(reading.kmax_bytes.tolist()) == {50_001}
     assert set(reading.pmax.tolist()) == {0.01}
-    # cells are learned from what came back
-    assert rig.switch.grid_bytes in (256, 1024)
-    reading = set_all(rig, 4866, 50_001, 0.014)
-    assert set(reading.kmin_bytes.tolist()) == {5120}
-    assert set(set_all(rig, 0, 0, 0).kmax_bytes.tolist()) == {256}
+    port, queue, _ = rig.places()[0]
+    assert rig.asic(port, queue)["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5000"
+    assert rig.plane.marking[port, queue] == Marking(5120, 50_176, 1)
+    assert set(set_all(rig, 0, 0, 0).kmax_bytes.tolist()) == {1}
+    # an ASIC whose granularity nobody knows: nothing is expected of it
+    expected = rig.switch.expected()
+    assert expected["thresholds"][f"{port}|{queue}"] == [None, None]
+    assert expected["asic"] == "has thresholds in units that are not known"
+
+
+SPECTRUM = Traits(
+    release="202511",
+    platform="x86_64-nvidia_sn5640-r0",
+    asic="mellanox",
+    cell_bytes=192,
+    step_cells=64,
+    streams=True,
+)
+
+
+def test_what_a_known_asic_makes_of_thresholds_is_expected_and_not_read(server):
+    rig = Rig(server, SPECTRUM)
+    rig.provision()
+    rig.ask(rig.switch.open_request())
+    reading = set_all(rig, 5000, 50_001, 0.5)
+    port, queue, _ = rig.places()[0]
+    assert (reading.kmin_bytes[0], reading.kmax_bytes[0]) == (5000, 50_001)
+    expected = rig.switch.expected()
+    assert expected["step_bytes"] == 12_288
+    assert expected["thresholds"][f"{port}|{queue}"] == [12_288, 61_440]
+    assert rig.plane.marking[port, queue] == Marking(12_288, 61_440, 50)
+    *_, said, blink = rig.switch.shortcomings(10**9)
+    assert "rounded up to 12288 B (Spectrum: 64 cells of 192 B): expected, not read" in said
+    assert blink.startswith("each change takes a profile off its queue for a moment")
+    assert 0 < rig.switch.edit_ns == expected["longest_change_ns"] < 3 * 10**9
+    assert f"less than {rig.switch.edit_ns / 1e6:.1f} ms" in blink
+    assert "as requested in ASIC_DB" in rig.switch.sources()["thresholds"]
+    rig.close()
+
+
+def test_a_change_takes_only_the_profiles_that_differ_off_their_queues(provisioned):
+    rig = provisioned
+    rig.ask(rig.switch.open_request())
+    set_all(rig, 5120, 51_200, 0.2)
+    rig.plane.history.clear()
+    set_all(rig, 5120, 51_200, 0.2)
+    assert rig.plane.history == []
+    kmax = np.full(8, 51_200)
+    kmax[3] = 102_400
+    rig.ask(rig.switch.set_request(np.arange(8), np.full(8, 5120), kmax, np.full(8, 0.2)))
+    # green alone: its two thresholds and its probability, of five fields
+    off = [place for place, marking in rig.plane.history if marking is None]
+    assert off == [rig.places()[3][:2]] * 3
+    assert len(rig.plane.history) == 3 + 5
 
 
 def test_every_write_of_the_asic_keeps_minimum_below_maximum(provisioned):
@@ -240,7 +384,7 @@ def test_every_write_of_the_asic_keeps_minimum_below_maximum(provisioned):
         )
     over.set()
     watcher.join()
-    assert events.take() == [oid]
+    assert {key for key, _ in events.take()} == {oid}
     events.close()
     assert all(low <= high for low, high in seen)
     assert seen[-1] == (256, 5120)
@@ -286,6 +430,59 @@ def test_counters_come_with_the_time_of_their_poll(provisioned):
     assert rig.switch.pauses.tolist() == [[0] * 8, [0] * 8]
 
 
+def test_no_stamp_is_later_than_the_counters_it_comes_with(provisioned, monkeypatch):
+    """The switch polls between any two commands of a reading, as a real one may."""
+    rig = provisioned
+    rig.call("sonic.open", queues=[list(place) for place in rig.places()])
+    oid = rig.redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", "Ethernet0:3")
+    polls, run, future_ns = count(1), Redis.run, 10**18
+
+    def run_with_polls(redis, commands):
+        """Write counters that are their own time, then the stamp, as syncd does."""
+        replies = []
+        for command in commands:
+            now = future_ns + next(polls)
+            written = [("HSET", f"COUNTERS:{oid}", "SAI_QUEUE_STAT_BYTES", now)]
+            written.append(("HSET", "COUNTERS:TIME_STAMP", _STAMP, now))
+            run(redis, [(COUNTERS_DB, words) for words in written])
+            replies += run(redis, [command])
+        return replies
+
+    monkeypatch.setattr(Redis, "run", run_with_polls)
+    found = rig.call("sonic.read")
+    assert future_ns < found["t_ns"][0] <= found["rows"][0][1]
+
+
+_STAMP = "QUEUE_STAT_COUNTER_Queue_Counter_time_stamp"
+
+
+def test_a_release_without_stamps_has_times_from_the_first_change_on(server):
+    rig = Rig(server, replace(Traits(), release="202405"))
+    rig.provision()
+    port, _, _ = rig.places()[0]
+    reading = rig.ask(rig.switch.open_request())
+    assert rig.redis.call(COUNTERS_DB, "EXISTS", "COUNTERS:TIME_STAMP") == 0
+    # the counters are there, and nobody knows since when
+    assert set(reading.tx_bytes.tolist()) == {0}
+    assert set(reading.t_ns.tolist()) == {MISSING}
+    before_ns = time.monotonic_ns()
+    rig.plane.counts[port, 3] = QueueCounts(1500, 10**6, 10**3, 0, 0)
+    until(lambda: rig.ask(rig.switch.read_request()).tx_bytes[0] == 10**6)
+    reading = rig.ask(rig.switch.read_request())
+    said = reading.signal_t_ns["tx_bytes"]
+    assert before_ns - 10**9 < said[0] < time.monotonic_ns()
+    # other queues may not have been polled in the same sweep, and their times stay unknown
+    assert set(said[1:].tolist()) == {MISSING}
+    time.sleep(0.3)
+    again = rig.ask(rig.switch.read_request())
+    assert again.signal_t_ns["tx_bytes"][0] == said[0]
+    for sent in range(2, 6):
+        rig.plane.counts[port, 3] = QueueCounts(1500, sent * 10**6, 10**3, 0, 0)
+        until(lambda sent=sent: rig.ask(rig.switch.read_request()).tx_bytes[0] == sent * 10**6)
+    assert MISSING not in rig.ask(rig.switch.read_request()).signal_t_ns["tx_bytes"].tolist()
+    rig.close()
+
+
 def test_what_every_number_is_taken_from_is_said(provisioned):
     rig = provisioned
     rig.ask(rig.switch.open_request())
@@ -295,10 +492,11 @@ def test_what_every_number_is_taken_from_is_said(provisioned):
         "dropped_packets": "COUNTERS_DB, polled by the switch every 100 ms",
         "qlen_bytes": "the PFC watchdog's reading, every 100 ms",
         "marked_packets": "COUNTERS_DB, polled by the switch every 100 ms",
-        "thresholds": "ASIC_DB, after every change",
+        "thresholds": "as requested in ASIC_DB, after every change; the ASIC is not read",
     }
     assert rig.switch.shortcomings(100_000_000) == [
-        "pmax is whole percent, and the ASIC rounds thresholds: what it has is recorded"
+        "pmax is whole percent; thresholds are recorded as requested, and the ASIC has them in "
+        "units that are not known: expected, not read"
     ]
     assert "polled every 100 ms and sampled every 10 ms" in rig.switch.shortcomings(10_000_000)[0]
     about = rig.call("sonic.capabilities")
@@ -324,6 +522,89 @@ def test_an_old_release_has_no_marks_and_a_watermark_is_no_depth(server):
     assert "recorded instead is the watermark, the peak of each 1000 ms" in said[0]
     assert said[1].startswith("counts no ECN marks: release 202411")
     rig.close()
+
+
+STREAM = {
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE": {
+        "CLOSLOOP": {"stream_state": "enabled", "poll_interval": "2000"}
+    },
+    "HIGH_FREQUENCY_TELEMETRY_GROUP": {
+        "CLOSLOOP|QUEUE": {
+            "object_names@": "Ethernet0|3,Ethernet4|3",
+            "object_counters@": "CURR_OCCUPANCY_CELLS,BYTES",
+        }
+    },
+}
+
+
+@pytest.fixture
+def streaming(server, monkeypatch):
+    # the groups belong to the network namespace: other tests may run at the same time
+    monkeypatch.setattr(sonic_telemetry, "USERS_GROUP", 1 + os.getpid() % 32)
+    rig = Rig(server, SPECTRUM)
+    rig.provision()
+    yield rig
+    rig.close()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="NETLINK_USERSOCK needs CAP_NET_ADMIN")
+
+
+@needs_root
+def test_streamed_depths_are_finer_than_polls_and_have_their_own_times(streaming):
+    rig = streaming
+    ports = [port for port, _, _ in rig.places()]
+    rig.ask(rig.switch.open_request())
+    assert "watchdog" in rig.switch.sources()["qlen_bytes"]
+    assert rig.call("sonic.capabilities")["telemetry"] == {"offered": True, "sessions": []}
+    bring(rig.redis, STREAM, exact=False)
+    session = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+    until(lambda: rig.redis.call(STATE_DB, "EXISTS", session))
+    rig.ask(rig.switch.open_request())
+    said = rig.call("sonic.capabilities")["telemetry"]["sessions"]
+    assert said == [{"profile": "CLOSLOOP", "on": True, "poll_us": "2000", "depth": True}]
+
+    depths, times = set(), []
+    for depth in range(192, 192 * 50, 192):
+        rig.plane.counts[ports[1], 3] = QueueCounts(depth, 0, 0, 0, 0)
+        set_ns = time.monotonic_ns()
+        until(lambda depth=depth: rig.ask(rig.switch.read_request()).qlen_bytes[1] == depth)
+        reading = rig.ask(rig.switch.read_request())
+        depths.add(int(reading.qlen_bytes[1]))
+        times.append(int(reading.signal_t_ns["qlen_bytes"][1]))
+        assert set_ns <= times[-1] <= time.monotonic_ns()
+    assert len(depths) == 49
+    # 49 depths in much less than the 4.9 s that polls would take; counters keep their polls' times
+    assert times[-1] - times[0] < 2 * 10**9
+    assert reading.signal_t_ns["tx_bytes"][1] < times[-1]
+    assert reading.t_ns[1] == min(reading.signal_t_ns[n][1] for n in ("tx_bytes", "marked_packets"))
+    # a queue that no session has is the watchdog's, as before
+    assert 2 not in rig.call("sonic.read")["streamed"]
+    assert rig.switch.sources()["qlen_bytes"] == (
+        "High Frequency Telemetry, every 2000 us, stamped by the switch's clock"
+    )
+    assert any("had no newer depth" in text for text in rig.switch.shortcomings(10**9))
+
+
+@needs_root
+def test_a_stream_that_ends_leaves_the_depths_to_the_polls(streaming):
+    rig = streaming
+    bring(rig.redis, STREAM, exact=False)
+    session = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+    until(lambda: rig.redis.call(STATE_DB, "EXISTS", session))
+    rig.ask(rig.switch.open_request())
+    until(lambda: rig.call("sonic.read")["streamed"] == [0, 1])
+    rig.redis.call(
+        CONFIG_DB, "HSET", "HIGH_FREQUENCY_TELEMETRY_PROFILE|CLOSLOOP", "stream_state", "disabled"
+    )
+    until(lambda: rig.call("sonic.read")["streamed"] == [])
+    rig.plane.counts["Ethernet0", 3] = QueueCounts(1920, 0, 0, 0, 0)
+    until(lambda: rig.ask(rig.switch.read_request()).qlen_bytes[0] == 1920)
+    before_ns = time.monotonic_ns()
+    until(lambda: rig.ask(rig.switch.read_request()).signal_t_ns["qlen_bytes"][0] > before_ns)
+    assert rig.redis.hash(STATE_DB, session)["stream_status"] == "disabled"
+    rig.redis.call(CONFIG_DB, "DEL", "HIGH_FREQUENCY_TELEMETRY_GROUP|CLOSLOOP|QUEUE")
+    until(lambda: not rig.redis.call(STATE_DB, "EXISTS", session))
 
 
 def test_marks_that_are_turned_off_are_not_the_last_ones_counted(provisioned):
@@ -366,10 +647,11 @@ def test_impossible_thresholds_are_refused_before_anything_is_written(provisione
 def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, monkeypatch):
     monkeypatch.setattr("collectors.readers.sonic.APPLY_TIMEOUT_S", 0.2)
     rig = provisioned
+    rig.log.clear()
     rig.ask(rig.switch.open_request())
     with pytest.raises(OperationError) as error:
         rig.call("sonic.set", changes=[[0, 5120, 2**30, 0.5]])
-    assert "the ASIC has (16000000, 16000000, 100)" in error.value.what
+    assert "ASIC_DB has (5120, 16000000, 100)" in error.value.what
     assert any("more than the buffer" in line for line in rig.log)
 
 
@@ -378,10 +660,18 @@ def test_provisioning_twice_changes_nothing_and_undoing_leaves_no_difference(rig
     stock = dict(rig.plane.marking)
     assert rig.provision()
     assert bring(rig.redis, desired_tables(rig.rack, LEAF), exact=False) == []
-    undone = rig.call("sonic.restore", tables=first)
-    assert "- WRED_PROFILE|CLOSLOOP_Ethernet0_3" in undone
-    assert rig.call("sonic.dump", tables=TABLES) == first
+    changes = rig.call("sonic.restore", tables=first)
+    assert "- WRED_PROFILE|CLOSLOOP_Ethernet0_3" in changes
+    after = {
+        f"{table}|{key}": row
+        for table, rows in rig.call("sonic.dump", tables=TABLES).items()
+        for key, row in rows.items()
+    }
+    before = {f"{table}|{key}": row for table, rows in first.items() for key, row in rows.items()}
+    # orchagent would go on polling, or crash, if these were removed
+    assert after == {key: undone(key, before.get(key)) for key in {*before, *after}}
     assert rig.call("sonic.restore", tables=first) == []
+    assert rig.crash is None
     until(lambda: rig.plane.marking == stock)
     # what was bound was unbound first, so that nothing waits to be removed
     until(lambda: rig.call("sonic.capabilities")["wred_objects"] == 1)
@@ -402,6 +692,33 @@ def test_a_redis_that_restarts_empty_gives_one_clear_error(provisioned):
     rig.provision()
     assert rig.ask(rig.switch.read_request()).kmax_bytes[0] == 16_000_000
     assert rig.switch.restarts == 1
+
+
+def test_a_cold_boot_starts_from_what_was_saved_and_a_warm_one_from_everything(provisioned):
+    rig = provisioned
+    profile = f"WRED_PROFILE|{rig.places()[0][2]}"
+    config_save(rig.server.path, rig.server.folder / "config_db.json")
+    rig.redis.call(CONFIG_DB, "HSET", profile, "green_min_threshold", "5120")
+
+    def boot(*, warm):
+        if warm:
+            before_reboot(warm=True, socket=rig.server.path)
+        rig.server.stop()
+        if not warm:
+            before_reboot(warm=False, folder=rig.server.folder)
+        rig.server.start()
+        rig.await_ready()
+        return rig.redis.hash(CONFIG_DB, profile)["green_min_threshold"]
+
+    assert boot(warm=True) == "5120"
+    assert boot(warm=False) == "16000000"
+
+
+def test_depth_is_said_of_listed_queues_only(provisioned):
+    rig = provisioned
+    port = rig.places()[0][0]
+    rig.redis.call(CONFIG_DB, "HDEL", f"PORT_QOS_MAP|{port}", "pfcwd_sw_enable")
+    assert rig.ask(rig.switch.open_request()).qlen_bytes[0] == MISSING
 
 
 def test_a_redis_that_restarts_with_its_data_goes_on_as_before(provisioned):
@@ -434,6 +751,7 @@ def test_a_redis_that_stays_away_is_named(provisioned, monkeypatch):
 
 
 def test_replies_of_all_kinds_are_understood(server):
+    server.own()
     redis = Redis(server.path)
     big = "x" * 1_000_000
     replies = redis.run(
@@ -458,10 +776,11 @@ def test_replies_of_all_kinds_are_understood(server):
     redis.close()
 
 
-def test_the_events_of_one_database_are_told_once_a_key(server):
+def test_the_events_of_one_database_are_told_in_order(server):
+    server.own()
     redis, events = Redis(server.path), Events(server.path, CONFIG_DB)
     redis.run([(CONFIG_DB, ("HSET", "QUEUE|a", "x", n)) for n in range(3)])
     redis.run([(ASIC_DB, ("SET", "other", 1)), (CONFIG_DB, ("DEL", "QUEUE|a"))])
-    assert events.take() == ["QUEUE|a"]
+    assert events.take() == [("QUEUE|a", "hset")] * 3 + [("QUEUE|a", "del")]
     events.close()
     redis.close()

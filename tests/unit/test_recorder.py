@@ -56,6 +56,22 @@ def test_a_queue_that_shows_an_earlier_poll_again_has_nothing_new():
     assert gone[:, 3:].all(axis=1).tolist() == [False, True, True]
 
 
+def test_a_signal_with_times_of_its_own_is_new_when_the_others_repeat():
+    """A streamed depth beside counters that are polled every 100 ms, and one of unknown age."""
+    recorder = Recorder(TESTBED)
+    polled = np.full(QUEUES, 5)
+    unknown = np.full(QUEUES, -(2**62))
+    for number in range(3):
+        one = reading(number, polled)
+        depths = {"qlen_bytes": polled + number, "marked_packets": unknown}
+        recorder.observed(dataclasses.replace(one, taken_by=depths))
+    samples = recorder.samples()["queue"]
+    gone = {name: (samples.values[name] == MISSING).all(axis=1).tolist() for name in COUNTERS}
+    assert gone["qlen_bytes"] == [False, False, False]
+    assert gone["tx_bytes"] == gone["dropped_packets"] == [False, True, True]
+    assert gone["marked_packets"] == [True, True, True]
+
+
 def test_what_a_backend_lacks_is_recorded_as_missing():
     recorder = Recorder(TESTBED)
     one = reading(1)

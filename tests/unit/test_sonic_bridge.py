@@ -14,7 +14,9 @@ from orchestration.virtual_rack.sonic_model import (
     config_rows,
 )
 from orchestration.virtual_rack.sonic_orchagent import Orchagent
+from orchestration.virtual_rack.sonic_saved import load_config, save_config
 from orchestration.virtual_rack.sonic_switch import read_ports
+from orchestration.virtual_rack.sonic_watchdog import Crash, Watchdog
 
 MS = 1_000_000
 PROFILE = {
@@ -24,6 +26,15 @@ PROFILE = {
     "green_max_threshold": "51200",
     "green_drop_probability": "20",
 }
+
+WATCHED = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
+FIELDS = (
+    "ECN_MARK_MODE",
+    "GREEN_ENABLE",
+    "GREEN_MIN_THRESHOLD",
+    "GREEN_MAX_THRESHOLD",
+    "GREEN_DROP_PROBABILITY",
+)
 
 
 def make_model(**traits):
@@ -37,6 +48,7 @@ class Asic:
 
     def __init__(self, **traits):
         self.rows, self.writes, self.marking, self.log = {}, [], {}, []
+        self.history = []
         self.orchagent = Orchagent(make_model(**traits), self.write, self.mark, self.log.append)
         self.orchagent.start()
         self.writes.clear()
@@ -51,6 +63,7 @@ class Asic:
 
     def mark(self, port, queue, marking):
         self.marking[port, queue] = marking
+        self.history.append(((port, queue), marking))
 
     def profiles(self):
         return [row for key, row in self.rows.items() if "SAI_OBJECT_TYPE_WRED" in key]
@@ -74,31 +87,59 @@ def test_a_bound_profile_marks_and_is_the_asics(asic):
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "order"),
+    ("low", "high", "last"),
     [
-        ("256", "512", ["GREEN_MIN_THRESHOLD", "GREEN_MAX_THRESHOLD"]),
-        ("102400", "204800", ["GREEN_MAX_THRESHOLD", "GREEN_MIN_THRESHOLD"]),
-        ("51200", "51200", ["GREEN_MIN_THRESHOLD"]),
-        ("5120", "5120", ["GREEN_MAX_THRESHOLD"]),
+        ("256", "512", "GREEN_MAX_THRESHOLD"),
+        ("102400", "204800", "GREEN_MIN_THRESHOLD"),
+        ("51200", "51200", "GREEN_DROP_PROBABILITY"),
+        ("6400", "12800", "GREEN_DROP_PROBABILITY"),
     ],
 )
-def test_thresholds_are_written_in_an_order_that_is_never_invalid(asic, low, high, order):
+def test_every_field_is_set_in_an_order_that_is_never_invalid(asic, low, high, last):
     asic.writes.clear()
     wanted = {**PROFILE, "green_min_threshold": low, "green_max_threshold": high}
     asic.take("WRED_PROFILE|P", wanted)
-    assert [field for field, _ in asic.writes] == order
+    fields = [field for field, _ in asic.writes]
+    assert sorted(fields) == sorted(FIELDS)
+    assert fields[-1] == last
     assert asic.marking["Ethernet0", 3] == Marking(int(low), int(high), 20)
+
+
+def test_each_threshold_and_the_probability_unbind_the_profile_for_a_moment(asic):
+    asic.history.clear()
+    asic.take("WRED_PROFILE|P", {**PROFILE, "green_max_threshold": "102400"})
+    seen = [marking for place, marking in asic.history if place == ("Ethernet0", 3)]
+    assert seen.count(None) == 3
+    assert seen[-1] == Marking(5120, 102_400, 20)
+
+
+def test_a_field_that_sai_refuses_leaves_those_before_it_set(asic):
+    wanted = {"green_drop_probability": "7", **PROFILE, "green_max_threshold": "1000449"}
+    asic.take("WRED_PROFILE|P", {**wanted, "green_drop_probability": "7"})
+    assert "is more than the buffer: SAI_STATUS_FAILURE" in asic.log[0]
+    assert asic.marking["Ethernet0", 3] == Marking(5120, 51_200, 7)
+
+
+def test_each_enabled_colour_takes_one_entry_of_the_table():
+    asic = Asic(wred_profiles=4)
+    three = {f"wred_{colour}_enable": "true" for colour in ("green", "yellow", "red")}
+    asic.take("WRED_PROFILE|P", {**PROFILE, **three})
+    asic.take("WRED_PROFILE|Q", PROFILE)
+    asic.take("WRED_PROFILE|R", PROFILE)
+    assert len(asic.profiles()) == 2
+    assert asic.log == [
+        "WRED_PROFILE|R: refused: no free profile: SAI_STATUS_INSUFFICIENT_RESOURCES"
+    ]
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"green_min_threshold": "51201"}, "green minimum 51456 above maximum 51200"),
+        ({"green_min_threshold": "51201"}, "green minimum 51201 above maximum 51200"),
         ({"weight": "1"}, "unknown field 'weight'"),
         ({"green_max_threshold": str(2**31)}, "green_max_threshold '2147483648'"),
         ({"green_max_threshold": "-1"}, "green_max_threshold '-1'"),
         ({"green_max_threshold": "²"}, "green_max_threshold '²'"),
-        ({"green_max_threshold": "1000449"}, "is more than the buffer: SAI_STATUS_FAILURE"),
         ({"green_drop_probability": "101"}, "green_drop_probability '101'"),
         ({"ecn": "all"}, "ecn 'all'"),
     ],
@@ -124,11 +165,13 @@ def test_a_profile_made_without_probability_drops_always():
     assert asic.profiles()[0]["SAI_WRED_ATTR_GREEN_DROP_PROBABILITY"] == "100"
 
 
-def test_thresholds_are_rounded_up_to_cells():
-    asic = Asic(cell_bytes=1000)
+def test_the_silicon_rounds_thresholds_and_asic_db_has_the_requests():
+    asic = Asic(cell_bytes=1000, step_cells=3)
     asic.take("WRED_PROFILE|P", PROFILE)
     asic.take("QUEUE|Ethernet4|3", {"wred_profile": "P"})
-    assert asic.marking["Ethernet4", 3] == Marking(6000, 52_000, 20)
+    assert asic.marking["Ethernet4", 3] == Marking(6000, 54_000, 20)
+    (row,) = asic.profiles()
+    assert row["SAI_WRED_ATTR_GREEN_MIN_THRESHOLD"] == "5120"
 
 
 def test_a_queue_waits_for_its_profile_and_a_profile_for_its_queues():
@@ -176,14 +219,25 @@ class Plane:
 
 class Counters:
     def __init__(self, **traits):
-        self.db, self.plane = {}, Plane()
+        self.db, self.plane, self.log = {}, Plane(), []
         model = make_model(**traits)
-        self.flex = FlexCounters(model, self.plane, self.write)
+        self.watchdog = Watchdog(model, self.write, self.poll_watchdog, self.log.append)
+        self.flex = FlexCounters(model, self.plane, self.write, lambda: self.watchdog.actions)
         for key, row in config_rows(model).items():
-            self.flex.take(key, row, 0)
+            self.take(key, row)
+
+    def poll_watchdog(self, text):
+        self.flex.set_interval("PFCWD", text)
+
+    def take(self, key, row, now_ns=0):
+        self.watchdog.take(key, row)
+        self.flex.take(key, row, now_ns)
 
     def write(self, key, fields):
-        self.db.setdefault(key, {}).update(fields)
+        row = self.db.setdefault(key, {})
+        row.update(fields)
+        for name in [name for name, value in row.items() if value is None]:
+            del row[name]
 
     def queue(self):
         return self.db["COUNTERS:oid:0x15000000000004"]
@@ -199,10 +253,10 @@ def test_groups_are_polled_at_once_and_then_at_their_intervals():
         "SAI_QUEUE_STAT_SHARED_WATERMARK_BYTES": "1000",
     }
     assert counters.flex.next_ns() == 1000 * MS  # of PORT
-    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
     assert counters.flex.next_ns() == 100 * MS
     # below the floor
-    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "1"}, 0)
+    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "1"}, 0)
     assert counters.flex.next_ns() == 100 * MS
     counters.plane.counts["Ethernet0", 3] = QueueCounts(0, 3000, 3)
     counters.flex.poll(250 * MS)
@@ -218,7 +272,7 @@ def test_a_group_that_is_off_is_not_polled():
     counters = Counters()
     for group in ("QUEUE", "PORT", "QUEUE_WATERMARK", "PFCWD"):
         row = {"FLEX_COUNTER_STATUS": "disable"}
-        counters.flex.take(f"FLEX_COUNTER_TABLE|{group}", row, 0)
+        counters.take(f"FLEX_COUNTER_TABLE|{group}", row, 0)
     assert counters.flex.next_ns() is None
     counters.flex.poll(10**12)
     assert (counters.db, counters.plane.reads) == ({}, 0)
@@ -232,14 +286,14 @@ def test_marks_are_counted_where_release_and_asic_do_and_the_group_is_on():
         ({"counts_marks": False}, None),
     ):
         counters = Counters(**traits)
-        counters.flex.take("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", on, 0)
+        counters.take("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE", on, 0)
         counters.flex.poll(0)
         assert counters.queue().get("SAI_QUEUE_STAT_WRED_ECN_MARKED_PACKETS") == expected
 
 
 def test_the_depth_is_read_for_watched_queues_only():
     counters = Counters()
-    counters.flex.take("PFC_WD|Ethernet0", {"detection_time": "200"}, 0)
+    counters.take("PFC_WD|Ethernet0", WATCHED)
     counters.flex.poll(0)
     depths = {
         key: row["SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES"]
@@ -252,10 +306,61 @@ def test_the_depth_is_read_for_watched_queues_only():
     }
 
 
+def test_a_row_or_an_interval_that_is_removed_lets_polling_go_on():
+    counters = Counters()
+    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"})
+    counters.flex.poll(0)
+    for row in (None, {"FLEX_COUNTER_STATUS": "enable"}, {"POLL_INTERVAL": ""}):
+        counters.take("FLEX_COUNTER_TABLE|QUEUE", row)
+        assert counters.flex.next_ns() == 100 * MS
+
+
+def test_a_watched_queue_keeps_its_action_until_its_row_is_removed():
+    counters = Counters()
+    counters.take("PFC_WD|Ethernet0", {**WATCHED, "action": "drop"})
+    counters.take("PFC_WD|Ethernet0", WATCHED)
+    assert counters.watchdog.actions == {("Ethernet0", 3): "drop", ("Ethernet0", 4): "drop"}
+    assert counters.queue()["PFC_WD_ACTION"] == "alert"
+    counters.take("PFC_WD|Ethernet0", None)
+    assert "PFC_WD_ACTION" not in counters.queue()
+    counters.take("PFC_WD|Ethernet0", WATCHED)
+    assert counters.watchdog.actions["Ethernet0", 3] == "alert"
+
+
+def test_queues_are_those_that_were_listed_when_the_row_was_set():
+    counters = Counters()
+    counters.take("PORT_QOS_MAP|Ethernet0", {"pfc_enable": "3,4"})
+    counters.take("PFC_WD|Ethernet0", WATCHED)
+    assert counters.watchdog.actions == {}
+    counters.take("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1"})
+    assert list(counters.watchdog.actions) == [("Ethernet0", 1)]
+    counters.take("PORT_QOS_MAP|Ethernet0", {"pfcwd_sw_enable": "1,2"})
+    assert list(counters.watchdog.actions) == [("Ethernet0", 1)]
+
+
+def test_with_dlr_init_all_watched_ports_have_one_action():
+    counters = Counters(one_watchdog_action=True)
+    counters.take("PFC_WD|Ethernet4", {**WATCHED, "action": "drop"})
+    counters.take("PFC_WD|Ethernet0", WATCHED)
+    assert counters.log == [
+        "PFC_WD|Ethernet0: refused: action alert, but the switch's action is drop"
+    ]
+    counters.take("PFC_WD|Ethernet4", None)
+    counters.take("PFC_WD|Ethernet0", WATCHED)
+    assert counters.watchdog.actions["Ethernet0", 3] == "alert"
+
+
+def test_removing_the_watchdog_s_global_row_ends_orchagent():
+    counters = Counters()
+    counters.take("PFC_WD|GLOBAL", {"POLL_INTERVAL": "200"})
+    with pytest.raises(Crash, match="SIGSEGV"):
+        counters.take("PFC_WD|GLOBAL", None)
+
+
 def test_the_watermark_is_the_most_since_the_poll_before():
     counters = Counters()
-    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
-    counters.flex.take("FLEX_COUNTER_TABLE|QUEUE_WATERMARK", {"POLL_INTERVAL": "1000"}, 0)
+    counters.take("FLEX_COUNTER_TABLE|QUEUE", {"POLL_INTERVAL": "100"}, 0)
+    counters.take("FLEX_COUNTER_TABLE|QUEUE_WATERMARK", {"POLL_INTERVAL": "1000"}, 0)
     counters.flex.poll(0)
     for at_ms, depth in ((100, 9000), (200, 10), (1000, 20)):
         counters.plane.counts["Ethernet0", 3] = QueueCounts(depth)
@@ -288,3 +393,11 @@ def test_ports_are_read_from_the_kernels_table():
     assert read_ports(text, {"Ethernet0": 1}) == {
         "Ethernet0": PortCounts(100, 2, 3, 4, 500, 6, 7, 8)
     }
+
+
+def test_a_saved_configuration_is_read_back(tmp_path):
+    file = tmp_path / "sonic" / "config_db.json"
+    assert load_config(file) is None
+    rows = config_rows(make_model())
+    save_config(rows, file)
+    assert load_config(file) == rows

@@ -30,12 +30,17 @@ def test_every_queue_has_a_profile_of_its_own_that_never_marks_yet():
     assert tables["QUEUE"]["Ethernet4|3"] == {"wred_profile": "CLOSLOOP_Ethernet4_3"}
     assert len(tables["WRED_PROFILE"]) == len(tables["QUEUE"]) == ports
     profile = tables["WRED_PROFILE"]["CLOSLOOP_Ethernet4_3"]
-    assert profile["ecn"] == "ecn_all"
-    assert profile["green_min_threshold"] == profile["green_max_threshold"] == "16000000"
+    assert profile == {
+        "ecn": "ecn_green",
+        "wred_green_enable": "true",
+        "green_min_threshold": "16000000",
+        "green_max_threshold": "16000000",
+        "green_drop_probability": "100",
+    }
     assert queue_places(rack, device)[1] == ("Ethernet4", 3, "CLOSLOOP_Ethernet4_3")
 
 
-def test_lossless_queues_have_pfc_and_a_watchdog_that_only_reports():
+def test_queues_have_a_watchdog_that_only_reports_and_lossless_ones_have_pfc():
     rack, device = rack_of("graphcc", (3,))
     tables = desired_tables(rack, device)
     port = tables["PORT_QOS_MAP"]["Ethernet0"]
@@ -46,8 +51,10 @@ def test_lossless_queues_have_pfc_and_a_watchdog_that_only_reports():
     assert "pfcwd_sw_enable" not in unwatched["PORT_QOS_MAP"]["Ethernet0"]
     rack, device = rack_of("graphcc", (2,))
     lossy = desired_tables(rack, device)
-    assert "PFC_WD" not in lossy
-    assert "pfc_enable" not in lossy["PORT_QOS_MAP"]["Ethernet0"]
+    port = lossy["PORT_QOS_MAP"]["Ethernet0"]
+    assert "pfc_enable" not in port
+    assert port["pfcwd_sw_enable"] == "2"
+    assert lossy["PFC_WD"]["Ethernet0"]["action"] == "alert"
 
 
 def test_classes_go_to_their_queues_by_dscp_and_share_by_weight():
@@ -95,14 +102,23 @@ def test_null_is_missing_and_nonsense_names_the_device():
     switch = SonicSwitch(rack, device)
     count = len(queue_places(rack, device))
     row = [None, 10, 2, None, 0, 5120, 51_200, 20]
-    about = {"polls_ms": {"QUEUE": 10_000}, "marks_supported": True, "release": "202505"}
+    about = {
+        "polls_ms": {"QUEUE": 10_000},
+        "marks_supported": True,
+        "release": "202505",
+        "telemetry": {"offered": True, "sessions": []},
+    }
     answer = {
         "rows": [row] * count,
         "t_ns": [5] * count,
+        "marks_t_ns": [None] * count,
+        "depth_t_ns": [None] * count,
+        "streamed": [],
+        "stream": {},
         "peak_bytes": [None] * count,
         "pauses": {name: [[1] * 8, [None] * 8] for name in rack.access[device].interfaces},
         "restarts": 0,
-        "grid_bytes": 0,
+        "edit_ns": 0,
         "about": about,
     }
     reading = switch.reading(answer)
@@ -111,7 +127,12 @@ def test_null_is_missing_and_nonsense_names_the_device():
     assert switch.pauses[:, 0].tolist() == [8, MISSING]
     assert set(switch.sources()) == {"tx_bytes", "tx_packets", "dropped_packets", "thresholds"}
     said = switch.shortcomings(10**9)
-    assert said[0] == "offers no current queue depth: no PFC watchdog reads these queues"
+    assert said[0] == (
+        "offers no current queue depth: no PFC watchdog reads these queues, and High Frequency "
+        "Telemetry, which the ASIC has, streams none of them"
+    )
+    # missing numbers have no age, so the others' counts
+    assert reading.t_ns[0] == 5
     assert said[2].endswith("`closloop provision` sets 100 ms, the fastest that SONiC takes")
     for broken in ({}, {**answer, "rows": [[1]]}, {**answer, "t_ns": "x"}, [], None):
         with pytest.raises(DeviceError, match=device):

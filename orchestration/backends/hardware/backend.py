@@ -197,6 +197,7 @@ class HardwareBackend:
                 "changes_superseded": limiter.superseded,
                 "settings_absent": absent,
                 "read_back": rig.read_back.facts(),
+                "expected": _expected(switches),
                 "nics": nics.facts(),
                 "peak_queue_bytes": rig.peaks(),
             }
@@ -275,6 +276,11 @@ def make_switch(rack: Rack, device: str) -> Switch:
 
 def _switches(rack: Rack) -> list[Switch]:
     return [make_switch(rack, device) for device in rack.testbed.switches]
+
+
+def _expected(switches: Sequence[Switch]) -> dict[str, Any]:
+    found = {switch.device: switch.expected() for switch in switches}
+    return {device: dict(said) for device, said in found.items() if said is not None}
 
 
 def _facts(

@@ -43,6 +43,8 @@ _HOST_COUNTERS = 4
 _LAST_POLLS_NS, _POLL_WAIT_NS = 2_000_000_000, 20_000_000
 # The signals that are read from switches; a signal that a switch lacks is recorded as missing.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
+# Numbers of unknown age: before every trial, so that no sample counts them as new.
+_UNKNOWN_NS = -(2**62)
 _CUMULATIVE = tuple(name for name in SIGNALS if BY_KEY[name].cumulative)
 
 
@@ -123,8 +125,8 @@ class HardwareRig:
         self.read_latency_ns: list[int] = []
         self.set_latency_ns: list[int] = []
         self.events: list[Event] = []
-        rounds = np.repeat([switch.rounds for switch in switches], counts)
-        self.read_back = ReadBack(self._labels, rounds)
+        reads_back = np.repeat([switch.reads_back for switch in switches], counts)
+        self.read_back = ReadBack(self._labels, reads_back)
 
     def start(self) -> None:
         """Start the traffic, and return at time 0."""
@@ -156,11 +158,12 @@ class HardwareRig:
         self.read_latency_ns.append(end_ns - begin_ns)
         if not self._host_times or end_ns - self._host_times[-1] >= _HOSTS_EVERY_NS:
             self._sample_hosts()
-        taken_ns = self._joined("t_ns") - self._offsets() - self._t0_ns
+        taken_ns = self._on_this_clock(self._joined("t_ns"))
         observation = Observation(
             t_ns=begin_ns,
-            age_ns=np.maximum(0, end_ns - taken_ns),
+            age_ns=np.where(taken_ns == _UNKNOWN_NS, MISSING, np.maximum(0, end_ns - taken_ns)),
             taken_ns=taken_ns,
+            taken_by={name: self._on_this_clock(self._times(name)) for name in self._timed()},
             values={
                 name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
                 for name in SIGNALS
@@ -272,6 +275,17 @@ class HardwareRig:
 
     def _joined(self, name: str) -> Any:
         return np.concatenate([getattr(self._known[at], name) for at in range(len(self._switches))])
+
+    def _timed(self) -> set[str]:
+        return {name for reading in self._known.values() for name in reading.signal_t_ns}
+
+    def _times(self, name: str) -> Ints:
+        known = [self._known[at] for at in range(len(self._switches))]
+        return np.concatenate([one.signal_t_ns.get(name, one.t_ns) for one in known])
+
+    def _on_this_clock(self, t_ns: Ints) -> Ints:
+        """Convert devices' times to ns since time 0."""
+        return np.where(t_ns == MISSING, _UNKNOWN_NS, t_ns - self._offsets() - self._t0_ns)
 
     def _paused_ns(self) -> Ints:
         parts = [self._known[place].paused_ns for place in range(len(self._switches))]

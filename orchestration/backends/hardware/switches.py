@@ -7,7 +7,7 @@ each of the switch's queues, in the order of `Testbed.queues`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -28,8 +28,9 @@ _ROW = 8
 class SwitchReading:
     """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
 
-    `t_ns` is when each queue's numbers were true, on the device's clock. `paused_ns` is the total
-    time that pause frames have kept the queue's port from sending, at most; None for switches
+    `t_ns` is when each queue's numbers were true, on the device's clock, `MISSING` where that is
+    unknown; `signal_t_ns` has the times of signals with times of their own. `paused_ns` is the
+    total time that pause frames have kept the queue's port from sending, at most; None for switches
     without pauses. `peak_bytes` are watermarks: not depths, but the maxima within the last poll's
     period.
     """
@@ -45,13 +46,15 @@ class SwitchReading:
     pmax: Floats
     paused_ns: Ints | None = None
     peak_bytes: Ints | None = None
+    signal_t_ns: Mapping[str, Ints] = field(default_factory=dict)
 
 
 class Switch(Protocol):
     """One switch of a rack."""
 
     device: str
-    rounds: bool  # whether the ASIC rounds thresholds
+    # whether it reports the thresholds that it has, not those that were requested of it
+    reads_back: bool
 
     @property
     def services(self) -> Sequence[str]:
@@ -75,12 +78,18 @@ class Switch(Protocol):
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
         """Return what is missing, or updated less often than sampled; call it after a reading."""
 
+    def expected(self) -> Mapping[str, Any] | None:
+        """Return what the device is expected to make of the thresholds last requested.
+
+        None where it reads them back. Call it after a reading.
+        """
+
 
 class LinuxSwitch:
     """A switch with Linux' RED queues: every number is exact and current when it is read."""
 
     services = ("redq",)
-    rounds = False
+    reads_back = True
 
     def __init__(self, rack: Rack, device: str) -> None:
         self.device = device
@@ -138,6 +147,10 @@ class LinuxSwitch:
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:
         """Return nothing: no number is missing."""
         return ()
+
+    def expected(self) -> Mapping[str, Any] | None:
+        """Return nothing: thresholds are read back."""
+        return None
 
 
 def queues_of(rack: Rack, device: str) -> list[Queue]:

@@ -29,6 +29,8 @@ ORDER = (
     "QUEUE",
     "PORT_QOS_MAP",
     "PFC_WD",
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE",
+    "HIGH_FREQUENCY_TELEMETRY_GROUP",
 )
 
 # Sets a row to exactly the given fields: new values first, so that it is never empty in between.
@@ -43,6 +45,29 @@ return 1
 """
 
 Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
+
+# Orchagent ignores that one of these rows, or its interval, is removed: polling goes on as it was
+# (flexcounterorch.cpp). It ends by SIGSEGV when PFC_WD|GLOBAL is removed (pfcwdorch.cpp up to
+# 202605, swss PR 4760). So what undoes them writes the value that holds without them.
+DEFAULTS = {
+    "FLEX_COUNTER_TABLE|PORT": {"FLEX_COUNTER_STATUS": "enable", "POLL_INTERVAL": "1000"},
+    "FLEX_COUNTER_TABLE|QUEUE": {"FLEX_COUNTER_STATUS": "enable", "POLL_INTERVAL": "10000"},
+    "FLEX_COUNTER_TABLE|QUEUE_WATERMARK": {
+        "FLEX_COUNTER_STATUS": "enable",
+        "POLL_INTERVAL": "60000",
+    },
+    "FLEX_COUNTER_TABLE|WRED_ECN_QUEUE": {
+        "FLEX_COUNTER_STATUS": "disable",
+        "POLL_INTERVAL": "10000",
+    },
+    "FLEX_COUNTER_TABLE|PFCWD": {"FLEX_COUNTER_STATUS": "enable"},
+    "PFC_WD|GLOBAL": {"POLL_INTERVAL": "100"},
+}
+
+
+def undone(key: str, former: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the row that an undo leaves, given the former row; None for none."""
+    return {**DEFAULTS.get(key, {}), **(former or {})} or None
 
 
 def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
@@ -62,8 +87,8 @@ def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, s
 def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
     """Return the changes that would be made, one line per row: `+ QUEUE|Ethernet0|3`, `-` or `~`.
 
-    With `exact`, rows and fields that are not wanted count as changes; without it, they are left
-    as they are.
+    With `exact`, rows and fields that are not wanted count as changes, apart from `DEFAULTS`;
+    without it, they are left as they are.
     """
     lines = []
     for table in sorted(wanted, key=place):
@@ -72,12 +97,21 @@ def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
             old = rows.get(key)
             if old is None:
                 lines.append(f"+ {table}|{key}")
-            elif (dict(old) != dict(row)) if exact else any(old.get(f) != row[f] for f in row):
+            elif (
+                (dict(old) != undone(f"{table}|{key}", row))
+                if exact
+                else any(old.get(f) != row[f] for f in row)
+            ):
                 lines.append(f"~ {table}|{key}")
     if exact:
         for table in sorted(wanted, key=place, reverse=True):
-            gone = [key for key in now.get(table, {}) if key not in wanted[table]]
-            lines += [f"- {table}|{key}" for key in gone]
+            for key in now.get(table, {}):
+                name = f"{table}|{key}"
+                left = undone(name, None)
+                if key not in wanted[table] and left is None:
+                    lines.append(f"- {name}")
+                elif key not in wanted[table] and left != now[table][key]:
+                    lines.append(f"~ {name}")
     return lines
 
 
@@ -93,7 +127,10 @@ def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
             redis.call(CONFIG_DB, "DEL", row)
             continue
         table, _, key = row.partition("|")
-        flat = [part for pair in wanted[table][key].items() for part in pair]
+        fields = wanted[table].get(key)
+        if exact:
+            fields = undone(row, fields)
+        flat = [part for pair in (fields or {}).items() for part in pair]
         if exact:
             redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, row, *flat)
         else:

@@ -156,7 +156,7 @@ class Redis:
 
 
 class Events:
-    """Keyspace events of one database: the keys that were written or removed.
+    """Keyspace events of one database: the keys that were written or removed, and how.
 
     Redis must run with notify-keyspace-events AKE, as SONiC's does. Wait for `fileno` to be
     readable, then call `take`. A lost connection raises RedisGone; events may then have been
@@ -176,18 +176,17 @@ class Events:
         """Return the file descriptor to wait for."""
         return self._stream.fileno()
 
-    def take(self) -> list[str]:
-        """Return the keys of all events received, each once and in order. Does not wait."""
+    def take(self) -> list[tuple[str, str]]:
+        """Return (key, what was done to it) of all events received, in order. Does not wait."""
         try:
             self._stream.fill()
-            keys = [
-                reply[2][len(self._prefix) :]
+            return [
+                (reply[2][len(self._prefix) :], reply[3])
                 for reply in self._stream.ready()
                 if isinstance(reply, list) and reply[0] == "pmessage"
             ]
         except (OSError, _Closed) as error:
             raise RedisGone(f"Redis has ended the connection ({error})") from error
-        return list(dict.fromkeys(keys))
 
     def close(self) -> None:
         """End the subscription."""
@@ -279,7 +278,8 @@ class _Stream:
         end = self._at + length
         if len(self._pending) < end + 2:
             raise IndexError
-        value = self._pending[self._at : end].decode(errors="replace")
+        # values may be binary, as IPFIX templates are; this way they can be had back exactly
+        value = self._pending[self._at : end].decode(errors="surrogateescape")
         self._at = end + 2
         return value
 
@@ -288,7 +288,7 @@ def encode(words: Sequence[Word]) -> bytes:
     """Return the RESP encoding of a command."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
-        data = word if isinstance(word, bytes) else str(word).encode()
+        data = word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape")
         parts.append(b"$%d\r\n%s\r\n" % (len(data), data))
     return b"".join(parts)
 

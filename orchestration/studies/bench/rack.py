@@ -252,15 +252,15 @@ def _judge(rack_runs: Path, emulated_runs: Path) -> Outcome:
     trials = [json.loads(path.read_text()) for path in homes[0].glob("*/trial.json")]
     back = {
         name: sum(trial["facts"]["read_back"].get(name, 0) for trial in trials)
-        for name in ("equal", "rounded", "wrong")
+        for name in ("equal", "requested", "wrong")
     }
     valid = sum(trial["stamp"]["valid"] for trial in trials)
     said = f"{valid} of {len(trials)}"
     figures += [
         Figure("valid trials on the rack", said, "all", valid == len(trials)),
         zero(
-            f"thresholds read back: {back['equal']} as asked, {back['rounded']} rounded by the "
-            "SONiC-like switch's ASIC, otherwise",
+            f"thresholds read back: {back['equal']} as asked; {back['requested']} requested of the "
+            "SONiC-like switch's ASIC; otherwise",
             back["wrong"],
         ),
     ]

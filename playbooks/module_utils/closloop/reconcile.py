@@ -66,6 +66,10 @@ class Device(ABC):
         """Return True if nothing has to change. `target` is a wanted value, or one read earlier."""
         return present == target
 
+    def restored(self, key: str, saved: object) -> object:
+        """Return the value that an undo aims at, given the saved one."""
+        return saved
+
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
         """Raise Refused if the changes could not be undone later, or are dangerous.
 
@@ -131,7 +135,7 @@ class Saved:
 
 def plan(device: Device, wanted: dict, saved: dict) -> list:
     """Return the changes that bring the device to `wanted`, and all other settings to `saved`."""
-    targets = {key: (saved[key], True) for key in saved if key not in wanted}
+    targets = {key: (device.restored(key, saved[key]), True) for key in saved if key not in wanted}
     targets.update({key: (value, False) for key, value in wanted.items()})
     present = device.read(list(targets))
     return [

@@ -3,7 +3,8 @@
 Every tuned queue has its own WRED profile, so that it can be tuned alone. The queues' numbers are
 the rack's (`Access.queues`, one a traffic class). The numbers of their traffic classes and, up to
 7, priority groups are the same. Queues 3 and 4 are lossless, as in SONiC's stock configuration,
-whose buffers have headroom for those two; every other queue marks and drops.
+whose buffers have headroom for those two; every other queue marks and drops. Whether the headroom
+is there is looked up on the switch (playbooks/module_utils/closloop/sonic_buffers.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import gcd
 
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.schema import QUEUES, Tables, check, check_classes
-from orchestration.backends.hardware.sonic.tables import COLOURS, MOST_BYTES
+from orchestration.backends.hardware.sonic.tables import MOST_BYTES
 from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
 
@@ -23,15 +24,19 @@ LOSSLESS = (3, 4)
 # The DSCP of routing protocols and RoCE's notifications (CS6), and the queue for it.
 CONTROL_DSCP, CONTROL_QUEUE = 48, 6
 
-# The fastest polls that SONiC accepts (floor of counterpoll and of the YANG model), in ms.
+# The fastest polls that SONiC accepts (floor of counterpoll and of the YANG model), in ms. A switch
+# with many ports may poll less often (playbooks/module_utils/closloop/sonic_polls.py).
 POLL_MS, WATERMARK_POLL_MS = 100, 1000
 # The watchdog takes no action; it is used here because it reads the queue's depth.
 _WATCHDOG = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
 
 # The tables that provisioning writes to, which a snapshot of a switch therefore holds.
 TABLES = (
+    "BUFFER_PG",
     "DSCP_TO_TC_MAP",
     "FLEX_COUNTER_TABLE",
+    "HIGH_FREQUENCY_TELEMETRY_GROUP",
+    "HIGH_FREQUENCY_TELEMETRY_PROFILE",
     "MAP_PFC_PRIORITY_TO_QUEUE",
     "PFC_WD",
     "PORT_QOS_MAP",
@@ -52,7 +57,8 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
     """Return the rows that provisioning sets: table, key, field, value, all strings.
 
     Thresholds start at the queue's buffer, which never marks; a tuner's first action sets them.
-    With `depth`, the PFC watchdog watches the lossless queues, in its mode that only reports.
+    With `depth`, the PFC watchdog watches the queues, in its mode that only reports. Lossy ones are
+    watched too: `pfcwd_sw_enable` is apart from `pfc_enable` from release 202205 on (swss PR 2171).
     Without it, no counter has their current depth.
 
     Raises InputError for a rack that SONiC cannot be configured for.
@@ -72,11 +78,12 @@ def desired_tables(rack: Rack, device: str, *, depth: bool = True) -> Tables:
         "FLEX_COUNTER_TABLE": _polling(),
     }
     lossless = _lossless(access)
-    if depth and lossless:
+    if depth:
         tables["PFC_WD"] = {"GLOBAL": {"POLL_INTERVAL": str(POLL_MS)}}
     for port, interface in zip(ports, access.interfaces, strict=True):
-        tables["PORT_QOS_MAP"][interface] = _port(lossless, watched=depth)
-        if depth and lossless:
+        watched = sorted(access.queues) if depth else []
+        tables["PORT_QOS_MAP"][interface] = _port(lossless, watched)
+        if depth:
             tables["PFC_WD"][interface] = dict(_WATCHDOG)
         for queue, number in zip(testbed.queues_at(port), access.queues, strict=True):
             name = profile_name(interface, number)
@@ -110,15 +117,20 @@ def _lossless(access: Access) -> list[int]:
 
 
 def _profile(buffer_bytes: int) -> dict[str, str]:
-    """Return a profile with marking enabled, whose initial thresholds never mark."""
+    """Return a profile with marking enabled, whose initial thresholds never mark.
+
+    It has green only, which every packet is unless a policer says otherwise: each write of a
+    profile sets all its fields in SAI, and on Spectrum each threshold takes the profile off its
+    queues for a moment (mlnx_sai_wred.c), and each colour an entry of a finite table.
+    """
     never = str(min(buffer_bytes, MOST_BYTES))
-    row = {"ecn": "ecn_all"}
-    for colour in COLOURS:
-        row[f"wred_{colour}_enable"] = "true"
-        row[f"{colour}_min_threshold"] = never
-        row[f"{colour}_max_threshold"] = never
-        row[f"{colour}_drop_probability"] = "100"
-    return row
+    return {
+        "ecn": "ecn_green",
+        "wred_green_enable": "true",
+        "green_min_threshold": never,
+        "green_max_threshold": never,
+        "green_drop_probability": "100",
+    }
 
 
 def _schedulers(weights: list[int], queues: tuple[int, ...]) -> dict[str, dict[str, str]]:
@@ -153,17 +165,18 @@ def _maps(access: Access) -> Tables:
     }
 
 
-def _port(lossless: list[int], *, watched: bool) -> dict[str, str]:
+def _port(lossless: list[int], watched: list[int]) -> dict[str, str]:
     row = {
         "dscp_to_tc_map": NAME,
         "tc_to_queue_map": NAME,
         "tc_to_pg_map": NAME,
         "pfc_to_queue_map": NAME,
     }
+    # on the switch, they are added to the priorities that are there
     if lossless:
         row["pfc_enable"] = ",".join(map(str, lossless))
-        if watched:
-            row["pfcwd_sw_enable"] = row["pfc_enable"]
+    if watched:
+        row["pfcwd_sw_enable"] = ",".join(map(str, watched))
     return row
 
 

@@ -53,6 +53,11 @@ def listed(value: str) -> str:
     return "" if len(set(parts)) == len(parts) else "names a priority twice"
 
 
+def some_text(value: str) -> str:
+    """Accept any text but none."""
+    return "" if value else "must be some text"
+
+
 truth = one_of("true", "false")
 
 
@@ -88,7 +93,9 @@ _NAMES_ARE = {
 }
 _BYTES = whole(0, _U64, "bytes")
 _THRESHOLD = whole(1, MOST_BYTES, "bytes", "0 stands for the whole buffer")
-_PRIORITY, _TC, _DSCP, _QUEUE = whole(0, 7), whole(0, 15), whole(0, 63), whole(0, 1023)
+_PRIORITY, _TC, _DSCP = whole(0, 7), whole(0, 15), whole(0, 63)
+# the YANG model has one digit
+_QUEUE = whole(0, 9)
 _WRED_FIELDS: dict[str, Rule | Reference] = {
     "ecn": one_of(
         "ecn_none",
@@ -170,7 +177,7 @@ SCHEMA: dict[str, Table] = {
     "TC_TO_DSCP_MAP": Table(names=_NAME, pairs=(_TC, _DSCP)),
     "TC_TO_QUEUE_MAP": Table(names=_NAME, pairs=(_TC, _QUEUE)),
     "TC_TO_PRIORITY_GROUP_MAP": Table(names=_NAME, pairs=(_TC, _PRIORITY)),
-    "MAP_PFC_PRIORITY_TO_QUEUE": Table(names=_NAME, pairs=(_PRIORITY, _QUEUE)),
+    "MAP_PFC_PRIORITY_TO_QUEUE": Table(names=_NAME, pairs=(_PRIORITY, _PRIORITY)),
     "PFC_PRIORITY_TO_PRIORITY_GROUP_MAP": Table(names=_NAME, pairs=(_PRIORITY, _PRIORITY)),
     "BUFFER_POOL": Table(
         names=_ANY_NAME,
@@ -208,6 +215,7 @@ SCHEMA: dict[str, Table] = {
             "action": one_of("drop", "forward", "alert"),
             "detection_time": whole(100, 5_000, "ms"),
             "restoration_time": whole(100, 60_000, "ms"),
+            "pfc_stat_history": one_of("enable", "disable"),
             "POLL_INTERVAL": whole(100, 1_000, "ms"),
         },
         needed=("detection_time",),
@@ -248,4 +256,5 @@ def group_fields(group: str) -> dict[str, Rule]:
         fields["POLL_INTERVAL"] = whole(*bounds, "ms", "faster polls are not to be had")
     if group in _BULK:
         fields["BULK_CHUNK_SIZE"] = whole(1, _U32)
+        fields["BULK_CHUNK_SIZE_PER_PREFIX"] = some_text
     return fields

@@ -1,0 +1,221 @@
+"""High Frequency Telemetry of the virtual rack's SONiC-like switch, for queues.
+
+This follows sonic-swss, orchagent/high_frequency_telemetry: a profile says whether and how often,
+its group QUEUE which counters of which queues; a session with the IPFIX templates goes to STATE_DB,
+and records are sent. On a switch a vendor's driver makes the records from the ASIC, in a family of
+generic netlink. A family cannot be made in user space: here the same messages go to a group of
+NETLINK_USERSOCK, which constants.yml names in the family's place.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from collectors.readers.ipfix import NANOSECONDS, TEMPLATE_SET, VERSION
+from collectors.readers.sonic_stream import SESSIONS
+from orchestration.device.agent.telemetry import GROUPS, PROFILES
+from orchestration.device.genetlink import GENL_HEADER, USERSOCK
+from orchestration.device.netlink import HEADER
+from orchestration.virtual_rack.sonic_model import QUEUES, Plane, QueueCounts, SwitchModel
+
+TABLES = (PROFILES, GROUPS)
+# The group of NETLINK_USERSOCK, of this network namespace.
+USERS_GROUP = 3
+
+_QUEUE_TYPE = 21
+# sai_queue_stat_t, by the names that the group has; Nvidia's ASICs stream depths in cells only
+_STATS = {
+    "PACKETS": 0,
+    "BYTES": 1,
+    "DROPPED_PACKETS": 2,
+    "CURR_OCCUPANCY_BYTES": 0x18,
+    "WRED_ECN_MARKED_PACKETS": 0x22,
+    "CURR_OCCUPANCY_CELLS": 0x29,
+}
+_NVIDIA = ("BYTES", "PACKETS", "CURR_OCCUPANCY_CELLS", "WRED_ECN_MARKED_PACKETS")
+_FIRST_TEMPLATE = 256
+_FAMILY_TYPE = 0x20
+_NETLINK_USERSOCK = 2
+_NO_QUEUE = QueueCounts()
+
+
+@dataclass
+class _Session:
+    """A profile with its group: labels by queue, counters, and the time of the next record."""
+
+    number: int
+    poll_ns: int
+    on: bool
+    labels: dict[str, int]
+    counters: list[str]
+    next_ns: int = 0
+    sequence: int = 0
+    places: list[tuple[str, int]] = field(default_factory=list)
+
+
+class Telemetry:
+    """HFTelOrch, the driver and the ASIC.
+
+    `write(key, row)` sets a row of STATE_DB, a row of None removes it. `send(message)` sends one
+    IPFIX message; `log` gets messages on refused rows.
+    """
+
+    def __init__(
+        self,
+        model: SwitchModel,
+        plane: Plane,
+        write: Callable[[str, Mapping[str, str | bytes] | None], None],
+        send: Callable[[bytes], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._model, self._plane = model, plane
+        self._write, self._send, self._log = write, send, log
+        self._rows: dict[str, dict[str, str]] = {}
+        self._sessions: dict[str, _Session] = {}
+        self._made = 0
+
+    def take(self, key: str, row: Mapping[str, str] | None, now_ns: int) -> None:
+        """Apply the present content of a row of CONFIG_DB, None if it has been removed."""
+        if key.partition("|")[0] not in TABLES or not self._model.streams:
+            return
+        if row is None:
+            self._rows.pop(key, None)
+        else:
+            # swss-common leaves the mark of a list out of a field's name
+            self._rows[key] = {name.partition("@")[0]: value for name, value in row.items()}
+        profile = key.split("|")[1]
+        wanted = self._wanted(profile)
+        if wanted is None:
+            if self._sessions.pop(profile, None) is not None:
+                self._write(f"{SESSIONS}|{profile}|QUEUE", None)
+            return
+        known = self._sessions.get(profile)
+        same = known is not None and known.labels == wanted.labels
+        if known is not None and same and known.counters == wanted.counters:
+            known.on, known.poll_ns = wanted.on, wanted.poll_ns
+        else:
+            # other queues or counters end a stream, and another template begins it anew
+            self._made += 1
+            wanted.number = _FIRST_TEMPLATE + self._made
+            self._sessions[profile] = known = wanted
+        known.next_ns = now_ns
+        self._write(f"{SESSIONS}|{profile}|QUEUE", self._session_row(known))
+
+    def _wanted(self, profile: str) -> _Session | None:
+        """Return the session that the present rows ask for; None while one of them is missing."""
+        said = self._rows.get(f"{PROFILES}|{profile}")
+        group = self._rows.get(f"{GROUPS}|{profile}|QUEUE")
+        if said is None or group is None:
+            return None
+        names = sorted(set(group.get("object_names", "").split(",")))
+        counters = sorted(set(group.get("object_counters", "").split(",")))
+        ports = {port.name for port in self._model.ports}
+        known = {f"{port}|{queue}" for port in ports for queue in range(QUEUES)}
+        offered = _NVIDIA if self._model.traits.asic == "mellanox" else _STATS
+        if not set(names) <= known or not set(counters) <= set(offered):
+            self._log(f"{GROUPS}|{profile}|QUEUE: refused: no such queue, or no such counter here")
+            return None
+        return _Session(
+            number=0,
+            poll_ns=int(said.get("poll_interval", "0")) * 1000,
+            on=said.get("stream_state") == "enabled",
+            labels={name: label for label, name in enumerate(names, 1)},
+            counters=sorted(counters, key=lambda name: _STATS[name]),
+            places=[(name.split("|")[0], int(name.split("|")[1])) for name in names],
+        )
+
+    def _session_row(self, session: _Session) -> dict[str, str | bytes]:
+        return {
+            "stream_status": "enabled" if session.on else "disabled",
+            "object_names": ",".join(session.labels),
+            "object_ids": ",".join(map(str, session.labels.values())),
+            "session_type": "ipfix",
+            "session_config": template_message(session.number, _fields(session)),
+        }
+
+    def next_ns(self) -> int | None:
+        """Return the CLOCK_MONOTONIC time of the next record, or None."""
+        times = [one.next_ns for one in self._sessions.values() if one.on and one.poll_ns]
+        return min(times, default=None)
+
+    def poll(self, now_ns: int, wall_ns: int) -> None:
+        """Send the records that are due, stamped with the wall clock."""
+        due = [s for s in self._sessions.values() if s.on and s.poll_ns and s.next_ns <= now_ns]
+        queues = self._plane.queues() if due else {}
+        for session in due:
+            values = [
+                self._counter(queues.get(place, _NO_QUEUE), counter)
+                for place in session.places
+                for counter in session.counters
+            ]
+            self._send(record_message(session.number, session.sequence, wall_ns, values))
+            session.sequence = session.sequence + 1 & 0xFFFFFFFF
+            session.next_ns += (1 + (now_ns - session.next_ns) // session.poll_ns) * session.poll_ns
+
+    def _counter(self, counts: QueueCounts, counter: str) -> int:
+        return {
+            "PACKETS": counts.tx_packets,
+            "BYTES": counts.tx_bytes,
+            "DROPPED_PACKETS": counts.dropped_packets,
+            "CURR_OCCUPANCY_BYTES": counts.depth_bytes,
+            "WRED_ECN_MARKED_PACKETS": counts.marked_packets,
+            "CURR_OCCUPANCY_CELLS": -(-counts.depth_bytes // self._model.traits.cell_bytes),
+        }[counter]
+
+
+def _fields(session: _Session) -> Iterator[tuple[int, int]]:
+    """Yield label and enterprise number of a record's counters, in order."""
+    for label in session.labels.values():
+        for counter in session.counters:
+            yield label, _QUEUE_TYPE << 16 | _STATS[counter]
+
+
+def template_message(number: int, fields: Iterator[tuple[int, int]]) -> bytes:
+    """Return an IPFIX message with the template of a session: the time in ns, then counters."""
+    parts = [struct.pack(">HH", NANOSECONDS, 8)]
+    parts += [struct.pack(">HHI", label | 0x8000, 8, enterprise) for label, enterprise in fields]
+    return _message(TEMPLATE_SET, struct.pack(">HH", number, len(parts)) + b"".join(parts), 0, 0)
+
+
+def record_message(number: int, sequence: int, observed_ns: int, values: list[int]) -> bytes:
+    """Return an IPFIX message with one record."""
+    content = struct.pack(f">{1 + len(values)}Q", observed_ns, *values)
+    return _message(number, content, observed_ns // 10**9 & 0xFFFFFFFF, sequence)
+
+
+def _message(number: int, content: bytes, export_s: int, sequence: int) -> bytes:
+    size = 4 + len(content)
+    head = struct.pack(">HHIII", VERSION, 16 + size, export_s, sequence, 0)
+    return head + struct.pack(">HH", number, size) + content
+
+
+def constants() -> str:
+    """Return /etc/sonic/constants.yml, as far as it is about this."""
+    return (
+        "constants:\n    high_frequency_telemetry:\n"
+        f'        genl_family: "{USERSOCK}"\n        genl_multicast_group: "{USERS_GROUP}"\n'
+    )
+
+
+class Sender:
+    """Sends messages as the driver does, to whoever listens."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_USERSOCK)
+        self._socket.bind((0, 0))
+
+    def send(self, message: bytes) -> None:
+        """Send one message; it is lost if nobody listens."""
+        size = HEADER.size + GENL_HEADER.size + len(message)
+        head = HEADER.pack(size, _FAMILY_TYPE, 0, 0, 0) + GENL_HEADER.pack(1, 1, 0)
+        # the kernel has no end of its own of this protocol, and says so after sending to the group
+        with suppress(ConnectionRefusedError):
+            self._socket.sendto(head + message + bytes(-size % 4), (0, 1 << (USERS_GROUP - 1)))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()

@@ -1,0 +1,439 @@
+"""The Ansible module for SONiC on a real Redis; the switch behind it is the virtual rack's."""
+
+import importlib.util
+import os
+import re
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestration.backends.hardware.sonic.config import desired_tables
+from orchestration.device.agent.resp import CONFIG_DB, COUNTERS_DB, STATE_DB, Redis
+from orchestration.virtual_rack import sonic_telemetry
+from orchestration.virtual_rack.sonic_model import Traits
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from test_sonic_switch import SPECTRUM, Rig, needs_root, server, until  # noqa: F401 (a fixture)
+
+ansible_utils = pytest.importorskip("ansible.module_utils")
+
+INTERN = sys.intern
+PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
+ansible_utils.__path__ = [
+    *ansible_utils.__path__,
+    str(PLAYBOOKS / "module_utils"),
+    str(PLAYBOOKS.parent / "orchestration"),
+]
+
+from ansible.module_utils.closloop import sonic_polls, sonic_watchdog  # noqa: E402
+from ansible.module_utils.closloop.reconcile import Refused, Saved, reconcile  # noqa: E402
+
+pytestmark = pytest.mark.redis
+
+spec = importlib.util.spec_from_file_location(
+    "closloop_sonic", PLAYBOOKS / "library" / "closloop_sonic.py"
+)
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+# Ansible puts an object there that torch, in the same process here, cannot trace.
+sys.intern = INTERN
+
+WATCHED = {"action": "alert", "detection_time": "200", "restoration_time": "200"}
+
+
+class Switch(Rig):
+    """A rig that is provisioned by the module."""
+
+    def __init__(self, redis_server, traits, queues=(3,), load=None):
+        super().__init__(redis_server, traits)
+        access = replace(self.rack.access["leaf1"], queues=queues)
+        self.rack = replace(self.rack, access={**self.rack.access, "leaf1": access})
+        self.load = load
+        self.version_file = str(redis_server.folder / "sonic_version.yml")
+        self.written, self.also = [], {}
+
+    def bring(self, state="present", check_mode=False):
+        written = self.written
+
+        class Recorder(Redis):
+            def run(self, commands):
+                written.extend(
+                    words[:2] for db, words in commands if words[0] in ("HSET", "DEL", "HDEL")
+                )
+                return super().run(commands)
+
+        tables = module.Tables(Recorder(self.server.path), self.load)
+        tables.version_file = self.version_file
+        tables.constants_file = str(self.server.folder / "constants.yml")
+        saved = Saved("sonic", str(self.server.folder / "closloop" / "provision"))
+        desired = {"tables": desired_tables(self.rack, "leaf1"), **self.also}
+        result = reconcile(tables, desired, saved, state, check_mode)
+        assert self.crash is None
+        return result
+
+    def write(self, key, **fields):
+        flat = [word for pair in fields.items() for word in pair]
+        self.redis.call(CONFIG_DB, "HSET", key, *flat)
+
+    def row(self, key):
+        return self.redis.hash(CONFIG_DB, key)
+
+    def rows(self):
+        keys = self.redis.call(CONFIG_DB, "KEYS", "*|*")
+        return {key: self.row(key) for key in keys}
+
+    def counters(self, port, queue):
+        oid = self.redis.call(COUNTERS_DB, "HGET", "COUNTERS_QUEUE_NAME_MAP", f"{port}:{queue}")
+        return self.redis.hash(COUNTERS_DB, f"COUNTERS:{oid}")
+
+
+@pytest.fixture
+def make(server):  # noqa: F811
+    """Return a function that starts a switch with traits, and queues to provision."""
+    made = []
+
+    def make(queues=(3,), load=None, **traits):
+        made.append(Switch(server, Traits(**traits), queues, load))
+        return made[-1]
+
+    yield make
+    for switch in made:
+        switch.close()
+
+
+def without_defaults(rows, stock):
+    """Leave out what an undo must leave: intervals and rows whose removal orchagent ignores."""
+    return {
+        key: {name: value for name, value in row.items() if name in stock[key]}
+        for key, row in rows.items()
+        if key in stock or not key.startswith(("FLEX_COUNTER_TABLE|", "PFC_WD|GLOBAL"))
+    }
+
+
+def test_rows_are_written_in_order_once_and_undo_puts_back_what_was_there(make):
+    switch = make()
+    stock = switch.rows()
+    assert switch.bring()["changed"] is True
+    tables = [key.partition("|")[0] for word, key in switch.written if word == "HSET"]
+    assert tables[0] == "WRED_PROFILE"
+    order = ("DSCP_TO_TC_MAP", "QUEUE", "PORT_QOS_MAP", "PFC_WD")
+    first = [tables.index(table) for table in order]
+    assert first == sorted(first)
+    # what was not asked for stays
+    assert switch.row("QUEUE|Ethernet0|3")["scheduler"] == "scheduler.1"
+    now = switch.rows()
+    switch.written.clear()
+    assert switch.bring()["changed"] is False
+    assert (switch.rows(), switch.written) == (now, [])
+    switch.bring("absent")
+    assert without_defaults(switch.rows(), stock) == stock
+
+
+def test_undo_never_removes_the_watchdogs_global_row_and_orchagent_lives(make):
+    switch = make()
+    switch.bring()
+    switch.bring("absent")
+    assert switch.row("PFC_WD|GLOBAL") == {"POLL_INTERVAL": "100"}
+    assert not [key for key in switch.rows() if key.startswith("PFC_WD|Ethernet")]
+    assert "PFC_WD_ACTION" not in switch.counters("Ethernet0", 3)
+    # it is alive: a change still arrives
+    switch.bring()
+    assert switch.counters("Ethernet0", 3)["PFC_WD_ACTION"] == "alert"
+
+
+def test_undo_of_an_interval_writes_the_former_or_the_default_one(make):
+    switch = make()
+    switch.write("FLEX_COUNTER_TABLE|PORT", POLL_INTERVAL="5000")
+    switch.bring()
+    assert switch.row("FLEX_COUNTER_TABLE|QUEUE")["POLL_INTERVAL"] == "100"
+    switch.bring("absent")
+    assert switch.row("FLEX_COUNTER_TABLE|PORT")["POLL_INTERVAL"] == "5000"
+    assert switch.row("FLEX_COUNTER_TABLE|QUEUE")["POLL_INTERVAL"] == "10000"
+    # there was no such row, and its polling stops only if it is told to
+    assert switch.row("FLEX_COUNTER_TABLE|WRED_ECN_QUEUE")["FLEX_COUNTER_STATUS"] == "disable"
+    time.sleep(0.2)  # polls that were due already
+    before = polled(switch)
+    time.sleep(0.4)
+    assert polled(switch) == before
+
+
+def polled(switch):
+    """Return when the groups of queues were read last."""
+    stamps = switch.redis.hash(COUNTERS_DB, "COUNTERS:TIME_STAMP")
+    return {name: at for name, at in stamps.items() if "QUEUE_STAT_COUNTER_" in name}
+
+
+def test_a_watchdog_row_is_removed_before_it_is_set_anew(make):
+    switch = make()
+    switch.write("PFC_WD|Ethernet0", **{**WATCHED, "action": "drop"})
+    until(lambda: switch.counters("Ethernet0", 3).get("PFC_WD_ACTION") == "drop")
+    switch.bring()
+    assert switch.actions()["Ethernet0", 3] == "alert"
+    switch.bring("absent")
+    assert switch.actions() == {("Ethernet0", 3): "drop", ("Ethernet0", 4): "drop"}
+
+
+def test_a_lossy_queue_has_a_depth_and_no_pfc(make):
+    switch = make(queues=(1,))
+    # somebody watches the port already, and orchagent reads the list with the row only
+    switch.write("PFC_WD|Ethernet0", **WATCHED)
+    until(lambda: ("Ethernet0", 3) in switch.actions())
+    switch.bring()
+    assert switch.row("PORT_QOS_MAP|Ethernet0")["pfc_enable"] == "3,4"
+    depth = "SAI_QUEUE_STAT_CURR_OCCUPANCY_BYTES"
+    until(lambda: depth in switch.counters("Ethernet0", 1))
+    assert ("Ethernet0", 1) in switch.actions()
+
+
+def test_priorities_are_added_to_somebodys_and_never_taken_away(make):
+    switch = make()
+    switch.write("PORT_QOS_MAP|Ethernet4", pfc_enable="6", pfcwd_sw_enable="6")
+    switch.bring()
+    assert switch.row("PORT_QOS_MAP|Ethernet0")["pfc_enable"] == "3,4"
+    assert switch.row("PORT_QOS_MAP|Ethernet4")["pfc_enable"] == "3,6"
+    assert switch.row("PORT_QOS_MAP|Ethernet4")["pfcwd_sw_enable"] == "3,6"
+    switch.bring("absent")
+    assert switch.row("PORT_QOS_MAP|Ethernet4")["pfc_enable"] == "6"
+
+
+def broadcom(switch):
+    Path(switch.version_file).write_text("asic_type: broadcom\n")
+    return switch
+
+
+def test_with_dlr_init_another_action_elsewhere_is_refused_before_anything_is_changed(make):
+    switch = broadcom(make(one_watchdog_action=True))
+    switch.write("PFC_WD|Ethernet64", **{**WATCHED, "action": "drop"})
+    before = switch.rows()
+    for check_mode in (True, False):
+        with pytest.raises(
+            Refused, match="refuses alert while Ethernet64 run with another"
+        ) as error:
+            switch.bring(check_mode=check_mode)
+        assert "pfcwd stop Ethernet64" in error.value.remedy
+    assert switch.rows() == before
+
+
+def test_with_dlr_init_all_rows_are_removed_before_any_is_set(make):
+    switch = broadcom(make(one_watchdog_action=True))
+    ports = [port.name for port in switch.model.ports]
+    for port in ports:
+        switch.write(f"PFC_WD|{port}", **{**WATCHED, "action": "drop"})
+    until(lambda: len(switch.actions()) == 2 * len(ports))
+    switch.bring()
+    assert set(switch.actions().values()) == {"alert"}
+    switch.bring("absent")
+    assert set(switch.actions().values()) == {"drop"}
+
+
+def test_a_lossless_queue_without_a_buffer_is_refused(make):
+    switch = make()
+    switch.redis.call(CONFIG_DB, "DEL", "BUFFER_PG|Ethernet0|3-4")
+    switch.write("BUFFER_PG|Ethernet4|3-4", profile="ingress_lossy_profile")
+    before = switch.rows()
+    with pytest.raises(Refused) as error:
+        switch.bring()
+    assert error.value.what.endswith(
+        "there is none at Ethernet0 priority group 3, Ethernet4 priority group 3"
+    )
+    assert "config qos reload" in error.value.remedy
+    assert switch.rows() == before
+
+
+def test_a_lossy_queue_needs_no_headroom(make):
+    switch = make(queues=(1,))
+    switch.redis.call(CONFIG_DB, "DEL", "BUFFER_PG|Ethernet0|3-4")
+    assert switch.bring()["changed"] is True
+
+
+def test_where_the_switch_computes_buffers_a_missing_row_is_added(make):
+    switch = make(buffer_model="dynamic")
+    switch.redis.call(CONFIG_DB, "DEL", "BUFFER_PG|Ethernet0|3-4")
+    switch.bring()
+    assert switch.row("BUFFER_PG|Ethernet0|3") == {"profile": "NULL"}
+    assert switch.row("BUFFER_PG|Ethernet4|3") == {}
+    assert switch.bring()["changed"] is False
+    switch.bring("absent")
+    assert switch.row("BUFFER_PG|Ethernet0|3") == {}
+
+
+def test_an_asic_with_too_few_free_profiles_is_refused_and_nothing_is_bound(make, monkeypatch):
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.3)
+    # the stock profile takes three entries, one a colour
+    switch = make(wred_profiles=8)
+    before = switch.rows()
+    with pytest.raises(Refused, match="made 5 of the 8 WRED profiles that its queues need"):
+        switch.bring()
+    assert switch.rows() == before
+    assert switch.call("sonic.capabilities")["wred_objects"] == 1
+
+
+def test_provisioning_right_after_an_undo_counts_no_profile_that_is_going(make, monkeypatch):
+    monkeypatch.setattr(module, "_TIMEOUT_S", 2.0)
+    switch = make()
+    switch.bring()
+    if not switch.server.real:
+        orchagent = switch._bridge.daemons.orchagent
+        remove = orchagent._remove
+
+        def slowly(name):
+            time.sleep(0.05)
+            return remove(name)
+
+        monkeypatch.setattr(orchagent, "_remove", slowly)
+    switch.bring("absent")
+    assert switch.bring()["changed"] is True
+
+
+def test_colours_of_an_earlier_version_leave_the_profile(make):
+    switch = make()
+    switch.bring()
+    switch.write("WRED_PROFILE|CLOSLOOP_Ethernet0_3", ecn="ecn_all", red_max_threshold="16000000")
+    switch.bring()
+    assert set(switch.row("WRED_PROFILE|CLOSLOOP_Ethernet0_3")) == {
+        "ecn",
+        "wred_green_enable",
+        "green_min_threshold",
+        "green_max_threshold",
+        "green_drop_probability",
+    }
+
+
+def test_a_row_that_speaks_for_several_queues_is_refused(make):
+    switch = make()
+    switch.redis.call(CONFIG_DB, "DEL", "QUEUE|Ethernet0|3", "QUEUE|Ethernet0|4")
+    switch.write("QUEUE|Ethernet0|3-4", scheduler="scheduler.1")
+    before = switch.rows()
+    with pytest.raises(Refused, match=r"row QUEUE\|Ethernet0\|3-4 speaks for queue 3 together"):
+        switch.bring()
+    assert switch.rows() == before
+
+
+@pytest.fixture
+def large(make):
+    """Return a function that makes a switch with many ports, and syncd's load at its polls."""
+
+    def large(*loads):
+        left = list(loads)
+        switch = make(load=lambda: left.pop(0))
+        if switch.server.real:
+            pytest.skip("SONiC's virtual switch has 32 ports, and no room for rows of others")
+        for number in range(100, 200):
+            switch.write(f"PORT|Ethernet{number}", admin_status="up")
+        return switch
+
+    return large
+
+
+def polls(switch):
+    groups = sonic_polls.GROUPS
+    return {switch.row(f"FLEX_COUNTER_TABLE|{group}")["POLL_INTERVAL"] for group in groups}
+
+
+@pytest.mark.parametrize(
+    ("loads", "interval", "why"),
+    [
+        ((0.1, 0.5), "100", []),
+        ((0.3,), "500", ["syncd takes 0.30 cores at 500 ms already"]),
+        ((0.1, 1.3), "500", ["syncd takes 1.30 cores at 100 ms"]),
+        ((None,), "500", ["syncd's load cannot be measured: there is no process of that name"]),
+    ],
+)
+def test_a_large_switch_begins_at_500_ms_and_syncds_load_decides(large, loads, interval, why):
+    switch = large(*loads)
+    result = switch.bring()
+    assert [entry["reason"] for entry in result["skipped_steps"]] == why
+    assert polls(switch) == {interval}
+    assert ["HSET", "FLEX_COUNTER_TABLE|QUEUE"] in [list(words) for words in switch.written]
+    # what was decided holds
+    assert switch.bring()["changed"] is False
+    assert switch.bring("verified")["differences"] == []
+    assert polls(switch) == {interval}
+
+
+def test_the_load_of_syncd_is_its_processor_time(tmp_path):
+    for pid, name, ticks in (("7", "syncd", (10, 5)), ("8", "a (b) c", (99, 99))):
+        folder = tmp_path / pid
+        folder.mkdir()
+        fields = ["S", *["0"] * 10, *map(str, ticks), "0"]
+        (folder / "stat").write_text(f"{pid} ({name}) {' '.join(fields)}\n")
+    (tmp_path / "self").mkdir()
+    assert sonic_polls._ticks(str(tmp_path)) == {"7": 15}
+    assert sonic_polls.syncd_cores(str(tmp_path), 0.01) == 0.0
+    assert sonic_polls.syncd_cores(str(tmp_path / "self"), 0.01) is None
+
+
+def test_a_watchdog_that_orchagent_does_not_take_is_an_error(make, monkeypatch):
+    monkeypatch.setattr(sonic_watchdog, "_TIMEOUT_S", 0.2)
+    switch = make()
+    rows = {"Ethernet0": {"action": "alert"}}
+    watchdog = sonic_watchdog.Restart(switch.redis, rows)
+    watchdog.stop()
+    with pytest.raises(Refused, match="the PFC watchdog does not take its rows for Ethernet0"):
+        watchdog.start()
+
+
+GROUP = "HIGH_FREQUENCY_TELEMETRY_GROUP|CLOSLOOP|QUEUE"
+SESSION = "HIGH_FREQUENCY_TELEMETRY_SESSION_TABLE|CLOSLOOP|QUEUE"
+# sonic-high-frequency-telemetry.yang (sonic-buildimage 4bdc0cd): what QUEUE's object_counters match
+YANG_COUNTERS = (
+    "PACKETS|BYTES|DROPPED_PACKETS|CURR_OCCUPANCY_BYTES|WATERMARK_BYTES|WRED_ECN_MARKED_PACKETS|"
+    "TRIM_PACKETS|CURR_OCCUPANCY_CELLS|WATERMARK_CELLS"
+)
+
+
+@needs_root
+def test_depths_are_streamed_when_asked_for_and_no_more_after_an_undo(make, monkeypatch):
+    monkeypatch.setattr(sonic_telemetry, "USERS_GROUP", 1 + os.getpid() % 32)
+    switch = make(**vars(SPECTRUM))
+    stock = switch.rows()
+    switch.also = {"telemetry_us": 2000}
+    assert switch.bring()["skipped_steps"] == []
+    profile = switch.row("HIGH_FREQUENCY_TELEMETRY_PROFILE|CLOSLOOP")
+    assert profile == {"stream_state": "enabled", "poll_interval": "2000"}
+    # the model's conditions: a name is port|number, the port has buffers, the counter is listed
+    group = switch.row(GROUP)
+    assert re.fullmatch(YANG_COUNTERS, group["object_counters@"])
+    for name in group["object_names@"].split(","):
+        port, _, number = name.partition("|")
+        assert number.isdigit()
+        assert switch.row(f"BUFFER_QUEUE|{port}|3-4")
+    assert len(group["object_names@"].split(",")) == len(switch.places())
+    until(lambda: switch.redis.call(STATE_DB, "EXISTS", SESSION))
+    switch.ask(switch.switch.open_request())
+    until(lambda: switch.call("sonic.read")["streamed"] == list(range(len(switch.places()))))
+    assert "every 2000 us" in switch.switch.sources()["qlen_bytes"]
+    assert switch.bring()["changed"] is False
+    switch.bring("absent")
+    assert without_defaults(switch.rows(), stock) == stock
+    until(lambda: not switch.redis.call(STATE_DB, "EXISTS", SESSION))
+
+
+@pytest.mark.parametrize(
+    ("traits", "row", "why"),
+    [
+        ({"streams": False}, None, "it has no High Frequency Telemetry"),
+        ({"asic": "broadcom"}, None, "what an ASIC of kind 'broadcom' can stream"),
+        ({}, "HIGH_FREQUENCY_TELEMETRY_PROFILE|theirs", "it has the profile theirs already"),
+        ({}, "-BUFFER_QUEUE|Ethernet4|3-4", "Ethernet4 has no row in BUFFER_QUEUE"),
+    ],
+)
+def test_what_cannot_be_streamed_is_left_out_with_the_reason_and_the_rest_is_set(
+    make, traits, row, why
+):
+    switch = make(**{**vars(SPECTRUM), **traits})
+    if row:
+        if row.startswith("-"):
+            switch.redis.call(CONFIG_DB, "DEL", row[1:])
+        else:
+            switch.write(row, stream_state="disabled", poll_interval="1000")
+    switch.also = {"telemetry_us": 2000}
+    (skipped,) = switch.bring()["skipped_steps"]
+    assert skipped["step"] == "High Frequency Telemetry"
+    assert skipped["reason"].startswith(why)
+    assert switch.row(GROUP) == {}
+    assert switch.row("WRED_PROFILE|CLOSLOOP_Ethernet0_3")
