@@ -25,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.addressing import attachments, nic_addresses
+from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import Port, Testbed
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
@@ -121,7 +121,7 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
     Queues start with RED that never marks; the tuner's first action sets the thresholds.
     """
     check_supported(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     routes = plan_routes(testbed, ())
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     namespaces = []
@@ -174,7 +174,7 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
     """Return each switch's routes over the links that are up; the requests replace old routes."""
     numbers = attachments(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     hops = next_hops(testbed, down_links)
     result: dict[str, tuple[bytes, ...]] = {}
     for name in testbed.switches:
