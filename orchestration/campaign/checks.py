@@ -51,9 +51,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver(
-                (*loc, "driver"), pattern.get("driver"), whole, testbed, folder
-            )
+            yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -92,8 +90,9 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _check_driver(
-    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
+    driver: schema.Driver | None = pattern.get("driver")
     if driver is None:
         return
     backend = whole.get("backend")
@@ -111,7 +110,8 @@ def _check_driver(
             yield _finding((*loc, key), str(error))
     name = schema.reference_beside(folder, driver.name)
     try:
-        problems = programs.check(DriverSpec(name, tuple(options)), testbed)
+        spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
+        problems = programs.check(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
         yield _finding(loc, str(error))
         return
