@@ -308,11 +308,12 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
     wanted = ["ip", "tc"] if is_switch else ["ip"]
     if access.nic == "roce":
         wanted += ["rdma", "ib_write_bw"]
-        if access.rdma_device not in survey.rdma_devices:
-            found = ", ".join(survey.rdma_devices) or "none"
-            what = f"has no RDMA device {access.rdma_device}"
-            remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
-            yield Finding(survey.device, "tools", "wrong", what, remedy)
+        for device in dict.fromkeys(access.rdma_devices):
+            if device not in survey.rdma_devices:
+                found = ", ".join(survey.rdma_devices) or "none"
+                what = f"has no RDMA device {device}"
+                remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
+                yield Finding(survey.device, "tools", "wrong", what, remedy)
     for name in wanted:
         if name not in survey.programs:
             yield missing(name, _PACKAGES[name])

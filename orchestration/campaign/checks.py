@@ -17,10 +17,14 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.device.agent.dcqcn import PARAMETERS
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
-from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, MOST_PAYLOAD_BYTES
+from orchestration.model.roce import (
+    DCQCN_RANGES,
+    DCQCN_SETS,
+    HEADER_BYTES,
+    MOST_PAYLOAD_BYTES,
+)
 from orchestration.model.trial import ROCE_CONTROLS, DriverSpec
 from orchestration.model.units import format_duration
 from traffic.drivers import programs
@@ -54,9 +58,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver(
-                (*loc, "driver"), pattern.get("driver"), whole, testbed, folder
-            )
+            yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -95,8 +97,9 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _check_driver(
-    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
+    driver: schema.Driver | None = pattern.get("driver")
     if driver is None:
         return
     backend = whole.get("backend")
@@ -114,7 +117,8 @@ def _check_driver(
             yield _finding((*loc, key), str(error))
     name = schema.reference_beside(folder, driver.name)
     try:
-        problems = programs.check(DriverSpec(name, tuple(options)), testbed)
+        spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
+        problems = programs.check(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
         yield _finding(loc, str(error))
         return
@@ -295,7 +299,6 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
         )
-    ranges = {item.name: item for item in PARAMETERS}
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
         if name not in DCQCN_SETS["mlx5"]:
@@ -303,11 +306,11 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             what = f"DCQCN has no parameter {name!r}"
             yield Finding(loc, what, f"{suggest(name, DCQCN_SETS['mlx5'])}it has {known}")
             continue
-        item = ranges[name]
-        if type(value) is not int or not item.least <= value <= item.most:
+        unit, least, most = DCQCN_RANGES[name]
+        if type(value) is not int or not least <= value <= most:
             yield Finding(
                 loc,
-                f"{value!r} is not a whole number from {item.least} to {item.most} ({item.unit})",
+                f"{value!r} is not a whole number from {least} to {most} ({unit})",
                 "see docs/campaign.md",
             )
 

@@ -1,6 +1,6 @@
 """What a RoCE NIC needs to be told: packets, acknowledgements, and DCQCN's parameters.
 
-Parameters have the names of mlx5 NICs (orchestration/device/agent/dcqcn.py).
+Parameters have the names of mlx5 NICs in MLNX_OFED and mlxconfig.
 """
 
 from __future__ import annotations
@@ -58,6 +58,31 @@ DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
     },
 }
 
+
+_U32 = 2**32 - 1
+# The unit of each parameter, and the least and largest value that mlx5 NICs take: NVIDIA's "DCQCN
+# CC Parameters" and mlxconfig's help; where neither has one, the width of the register
+# (linux/mlx5/mlx5_ifc.h).
+DCQCN_RANGES: Mapping[str, tuple[str, int, int]] = {
+    "clamp_tgt_rate": ("0 or 1", 0, 1),
+    "clamp_tgt_rate_after_time_inc": ("0 or 1", 0, 1),
+    "rpg_time_reset": ("us", 1, 131_071),
+    "rpg_byte_reset": ("bytes, 0 is off", 0, 32_767),
+    "rpg_threshold": ("events", 0, 31),
+    "rpg_max_rate": ("Mbps, 0 is line rate", 0, _U32),
+    "rpg_ai_rate": ("Mbps", 1, _U32),
+    "rpg_hai_rate": ("Mbps", 1, _U32),
+    "rpg_gd": ("log2", 0, 15),
+    "rpg_min_dec_fac": ("%", 1, 100),
+    "rpg_min_rate": ("Mbps", 1, _U32),
+    "rate_to_set_on_first_cnp": ("Mbps, 0 is line rate", 0, _U32),
+    # weight of the old alpha: 1019 is 1 - 5/1024
+    "dce_tcp_g": ("/1024", 0, 1023),
+    "dce_tcp_rtt": ("us", 1, 131_071),
+    "rate_reduce_monitor_period": ("us", 1, _U32),
+    "initial_alpha_value": ("/1024", 1, 1023),
+    "min_time_between_cnps": ("us", 0, _U32),
+}
 
 # The largest path MTU of InfiniBand.
 MOST_PAYLOAD_BYTES = 4096

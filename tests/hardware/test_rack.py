@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from inventory.addressing import nic_addresses
+from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
 from inventory.routing import PathTable
 from orchestration.model.errors import NotReadyError
@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Runs on a device: what provisioning does, as far as packets are to find their way.
 ROUTE = """
 import json, socket
-from inventory.addressing import attachments, nic_addresses, router_addresses
+from inventory.addressing import rack_addresses
 from orchestration.virtual_rack.cabling import set_up_switch
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import LAYOUT_FILE
@@ -43,11 +43,12 @@ layout, name = Layout.from_json(json.load(open(LAYOUT_FILE))), socket.gethostnam
 testbed = layout.testbed
 if name in testbed.hosts:
     port = testbed.ports_of[name][0]
-    address = nic_addresses(testbed)[port.index]
-    router = router_addresses(testbed)[testbed.peer_device(port).name]
+    addresses = rack_addresses(testbed)
+    address = addresses.nics[port.index]
+    router = addresses.routers[testbed.peer_device(port).name]
     run_batch("ip", [f"address add {address}/32 dev eth0"] + [
-        f"route add 10.{number}.0.0/16 via {router} dev eth0 onlink src {address}"
-        for number in attachments(testbed).values()
+        f"route add {block} via {router} dev eth0 onlink src {address}"
+        for block in addresses.blocks.values()
     ])
 elif name not in layout.sonic:
     set_up_switch(layout, name)
@@ -104,7 +105,7 @@ def test_its_inventory_is_the_rack(virtual_rack):
     assert rack.access["spine2"].platform == "sonic"
     assert rack.access["spine2"].interfaces == ("Ethernet0", "Ethernet4")
     assert rack.access["h1"].nic == "roce"
-    assert rack.access["h1"].rdma_device == "rxe-h1"
+    assert rack.access["h1"].rdma_devices == ("rxe-h1",)
     assert all(a.shape for name, a in rack.access.items() if name != "spine2")
     assert [find_rack(virtual_rack.folder).name, virtual_rack.name] == ["lab", "lab"]
 
@@ -118,7 +119,7 @@ def test_idle_paths_have_the_testbeds_base_rtt(virtual_rack, on_device):
             )
             code, text = on_device(name, f"{python} -P -c '{ROUTE}'")
             assert code == 0, text
-    paths, addresses = PathTable(testbed), nic_addresses(testbed)
+    paths, addresses = PathTable(testbed), rack_addresses(testbed).nics
     for host in testbed.hosts[1:]:
         address = addresses[testbed.ports_of[host][0].index]
         code, text = on_device("h1", f"python3 -c '{PING}' {address}")

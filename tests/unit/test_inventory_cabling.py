@@ -202,7 +202,7 @@ def test_a_shaped_link_needs_only_to_be_fast_enough(speed_bps, driver, fine):
         ("h1", {}, "ip", ["h1 tools wrong: has no ip"]),
         (
             "h1",
-            {"nic": "roce", "rdma_device": "mlx5_0"},
+            {"nic": "roce", "rdma_devices": ("mlx5_0",)},
             "ib_write_bw",
             ["h1 tools wrong: has no RDMA device mlx5_0", "h1 tools wrong: has no ib_write_bw"],
         ),

@@ -339,6 +339,26 @@ def test_a_route_that_would_cut_off_the_controller_is_refused():
         device.check([network_change("route 254 10.1.0.0/16 0", None, {"via": []})])
 
 
+def test_a_fabric_that_would_hide_a_network_of_the_device_is_refused(monkeypatch):
+    network = load_module("closloop_network")
+    device = network.Network("")
+    there = ["198.18.0.0/16"]
+    monkeypatch.setattr(
+        network, "claims", lambda _, prefix, ours: [to for to in there if to not in ours]
+    )
+    change = network_change("route 254 198.18.1.0/24 0", None, {"via": []})
+    device.check([change])  # a state without a fabric
+    device.wanted({"fabric": "198.18.0.0/15", "routes": [{"to": "198.18.1.0/24", "via": []}]})
+    with pytest.raises(
+        Refused, match=r"route to 198\.18\.0\.0/16, and .* 198\.18\.0\.0/15"
+    ) as caught:
+        device.check([change])
+    assert "closloop_fabric_prefix" in caught.value.remedy
+    device.check([network_change("sysctl x", "0", "1")])
+    there[:] = ["198.18.1.0/24"]
+    device.check([change])
+
+
 def network_change(key, before, after):
     from ansible.module_utils.closloop.reconcile import Change
 
@@ -349,11 +369,10 @@ def network_change(key, before, after):
 
 DESIRED = {
     "interfaces": ["eth2"],
-    "rdma_device": "mlx5_0",
+    "rdma_devices": ["mlx5_0"],
     "trust": "dscp",
-    "dscp": 26,
+    "priorities": {"26": 3},
     "type_of_service": 106,
-    "priority": 3,
     "dcqcn": {"rp_ai_rate": 7, "np_cnp_dscp": 48},
     "memlock": "unlimited",
     "governor": "performance",

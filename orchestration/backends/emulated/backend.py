@@ -33,7 +33,7 @@ from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
-from orchestration.model.trial import FabricSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
 _MEBIBYTE = 1 << 20
@@ -102,14 +102,14 @@ class EmulatedBackend:
         """Return the signals and knobs that tuners can use."""
         return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
         A tuner that observes flows also needs the compiled flow table.
         """
         check_supported(testbed)
         require_kernel()
-        if any(wants_flow_table(create(spec).observes) for spec in tuners):
+        if any(wants_flow_table(create(trial.tuner).observes) for trial in trials):
             flow_table_object()
         memory_dir(jobs * guest_memory_bytes(testbed))
 

@@ -25,7 +25,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.addressing import attachments, nic_addresses
+from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.emulated.data_path import flows as own_nics
@@ -125,7 +125,7 @@ def plan_fabric(
     Queues start with RED that never marks; the tuner's first action sets the thresholds.
     """
     check_supported(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     routes = plan_routes(testbed, ())
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     queue_of = {
@@ -197,7 +197,7 @@ def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
     """Return each switch's routes over the links that are up; the requests replace old routes."""
     numbers = attachments(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     hops = next_hops(testbed, down_links)
     result: dict[str, tuple[bytes, ...]] = {}
     for name in testbed.switches:

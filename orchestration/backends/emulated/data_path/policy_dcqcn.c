@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* DCQCN's reaction point: Zhu et al., "Congestion Control for Large-Scale RDMA Deployments",
  * SIGCOMM 2015, section 5.1, with the parameters of mlx5 NICs under their names
- * (orchestration/device/agent/dcqcn.py), and what those add to the paper: a CNP reduces the rate at
+ * (orchestration/model/roce.py), and what those add to the paper: a CNP reduces the rate at
  * the beginning of the next rate_reduce_monitor_period, and the target stays at a reduction unless
  * clamp_tgt_rate says otherwise or the rate has been raised since the last one.
  *
