@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inventory.cabling import CHECKS, Finding, Survey
+from inventory.cabling import CHECKS, Finding, Survey, is_provisioned
 from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
 
@@ -38,8 +38,10 @@ class Checked:
         severities = {finding.severity for finding in own if finding.check == check}
         if severities:
             return "wrong" if "wrong" in severities else "unproven"
-        if isinstance(self.found.get(device), Survey):
-            return "ok"
+        survey = self.found.get(device)
+        if isinstance(survey, Survey):
+            asked = check != "fabric" or (survey.reach is not None and survey.reach.own)
+            return "ok" if asked else "unknown"
         failed = {finding.check for finding in own}
         known = CHECKS.index(check) < min((CHECKS.index(name) for name in failed), default=0)
         return "ok" if known and check in _FIRST else "unknown"
@@ -108,10 +110,13 @@ def print_checked(checked: Checked) -> None:
 def _verdict(checked: Checked) -> str:
     wrong = sum(finding.severity == "wrong" for finding in checked.findings)
     unproven = len(checked.findings) - wrong
+    verdict = f"{wrong} wrong, {unproven} not proven"
     if not checked.findings:
         links = len(checked.rack.testbed.links)
-        return f"{len(checked.rack.access)} devices and {links} links are as the inventory says"
-    return f"{wrong} wrong, {unproven} not proven"
+        verdict = f"{len(checked.rack.access)} devices and {links} links are as the inventory says"
+    if not is_provisioned(item for item in checked.found.values() if isinstance(item, Survey)):
+        verdict += "\nhosts have no fabric addresses yet: check again after `closloop provision`"
+    return verdict
 
 
 def as_json(checked: Checked) -> dict[str, Any]:

@@ -154,7 +154,7 @@ class _Start:
         """Take what comes next, after an answer to sudo's prompt."""
         if self._prompt and self._is_asked():
             if self._answered:
-                raise self._error(_WRONG[1], _WRONG[2])
+                raise self._error(*_WRONG[1:])
             self._answered = len(self._said)
             channel.sendall(self._secrets.become.encode(errors="surrogateescape") + b"\n")
         channel.settimeout(max(0.001, min(QUIET_S, deadline - time.monotonic())))
@@ -183,6 +183,8 @@ class _Start:
         """Return what is wrong if it has said nothing for a while."""
         question = self._said[self._answered :].rpartition(b"\n")[2].strip()
         if self._prompt and question:
+            if (known := self._known()) is not None:
+                return known
             text = self._secrets.hide(question.replace(self._prompt, b""))
             return self._error(
                 f"sudo asks something else than the password: {text}",
@@ -199,9 +201,10 @@ class _Start:
 
     def _ended(self) -> Exception:
         """Return why the command has ended before the starter ran."""
-        for pattern, what, remedy in (*_REFUSALS, _WRONG):
-            if re.search(pattern, self._said):
-                return self._error(what, remedy)
+        if (known := self._known()) is not None:
+            return known
+        if re.search(_WRONG[0], self._said):
+            return self._error(*_WRONG[1:])
         if not self._prompt and _WANTS_PASSWORD.search(self._said):
             return _PasswordWanted()
         text = self._secrets.hide(self._said[self._answered :])
@@ -211,6 +214,12 @@ class _Start:
         return DeviceGone(
             self._access.device, what, "run `python3 -V` there by SSH, and see what is in the way"
         )
+
+    def _known(self) -> DeviceError | None:
+        for pattern, what, remedy in _REFUSALS:
+            if re.search(pattern, self._said):
+                return self._error(what, remedy)
+        return None
 
     def _lost(self, error: Exception) -> DeviceGone:
         why = self._secrets.hide(str(error)) or "closed"

@@ -134,6 +134,18 @@ def test_another_question_than_the_password_is_not_answered():
     assert device.typed == b"swordfish\n"
 
 
+def test_an_expired_password_is_not_taken_for_another_question():
+    """Sudo says so after the password, then PAM asks for the current one to change it."""
+    device, error = outcome(
+        Policy(
+            question="sudo: Account or password is expired, reset your password and try again\n"
+            "Changing password for ann.\n[sudo] password for %p: "
+        )
+    )
+    assert error.what.startswith("the account of ann or its password has expired")
+    assert device.typed == b"swordfish\n"
+
+
 def test_without_a_password_sudo_is_asked_once():
     device, error = outcome(Policy(), "")
     assert error.what == "sudo is refused to ann: it wants a password"
