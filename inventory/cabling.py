@@ -78,7 +78,9 @@ class Reach:
 class Survey:
     """One device's report. `neighbours` is None if LLDP cannot be read; see `lldp_problem`.
 
-    `reach` is None for a switch, and empty for a host without fabric addresses. `system` is shown and kept, not checked. `programs` has versions by name, "" if unknown.
+    `reach` is None for a switch, and empty for a host without fabric addresses. `system` is shown
+    and kept; of it, only what makes a device unfit is checked. `programs` has versions by name, ""
+    if unknown.
     """
 
     device: str
@@ -322,6 +324,9 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 survey.device, "tools", "wrong", what, "correct closloop_platform, or the address"
             )
+        if what := survey.system.get("unfit"):
+            remedy = survey.system["unfit_remedy"]
+            yield Finding(survey.device, "tools", "wrong", what, remedy)
         if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
             yield missing("redis-cli or sonic-db-cli", "SONiC's database tools")
         return
@@ -345,6 +350,12 @@ def _rights(access: Access, survey: Survey) -> Iterator[Finding]:
         if access.become:
             what = f"{access.user} with sudo may not change its settings there"
         remedy = "log in as root, or set ansible_become: true for a user with sudo"
+        yield Finding(survey.device, "rights", "wrong", what, remedy)
+    if vrf := survey.system.get("vrf"):
+        what = (
+            f"its sshd runs in the VRF {vrf}, and keeps all that is started there from the fabric"
+        )
+        remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
         yield Finding(survey.device, "rights", "wrong", what, remedy)
 
 

@@ -104,19 +104,32 @@ def print_checked(checked: Checked) -> None:
         console.print(text, style=style, markup=False, soft_wrap=True)
         if finding.remedy:
             console.print(f"  -> {finding.remedy}", markup=False, soft_wrap=True)
+    for note in _notes(checked):
+        console.print(note, style="dim", markup=False, soft_wrap=True)
     console.print(_verdict(checked), markup=False)
+
+
+def _notes(checked: Checked) -> Iterator[str]:
+    """Yield what is not wrong, and yet good to know."""
+    surveys = [item for item in checked.found.values() if isinstance(item, Survey)]
+    for survey in surveys:
+        level = survey.system.get("lockdown")
+        if level and checked.rack.access[survey.device].nic == "roce":
+            yield (
+                f"{survey.device}: kernel lockdown ({level}) closes debugfs: its DCQCN parameters "
+                "can neither be read nor set"
+            )
+    if not is_provisioned(surveys):
+        yield "hosts have no fabric addresses yet: check again after `closloop provision`"
 
 
 def _verdict(checked: Checked) -> str:
     wrong = sum(finding.severity == "wrong" for finding in checked.findings)
     unproven = len(checked.findings) - wrong
-    verdict = f"{wrong} wrong, {unproven} not proven"
     if not checked.findings:
         links = len(checked.rack.testbed.links)
-        verdict = f"{len(checked.rack.access)} devices and {links} links are as the inventory says"
-    if not is_provisioned(item for item in checked.found.values() if isinstance(item, Survey)):
-        verdict += "\nhosts have no fabric addresses yet: check again after `closloop provision`"
-    return verdict
+        return f"{len(checked.rack.access)} devices and {links} links are as the inventory says"
+    return f"{wrong} wrong, {unproven} not proven"
 
 
 def as_json(checked: Checked) -> dict[str, Any]:

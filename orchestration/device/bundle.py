@@ -19,7 +19,10 @@ from threading import Lock
 _AGENT = "orchestration.device.agent"
 # The agent's services by name. Readers and senders are in the folders of their kind.
 SERVICES = {
-    **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "reach", "state", "survey")},
+    **{
+        name: f"{_AGENT}.{name}"
+        for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
+    },
     "incast": "traffic.drivers.host_frames",
     "nic": "collectors.readers.rdma",
     "programs": "traffic.drivers.host_programs",

@@ -8,6 +8,7 @@ import re
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.device.agent import configdb
+from ansible.module_utils.device.agent.asics import refusal
 from ansible.module_utils.device.agent.resp import CONFIG_DB, SOCKET, Redis, RedisError, pairs
 
 DOCUMENTATION = r"""
@@ -140,6 +141,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     redis = Redis(module.params["desired"].get("socket") or SOCKET)
     try:
+        what, remedy = refusal(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
+        if what:
+            module.fail_json(msg=what, remedy=remedy)
         run(module, Tables(redis))
     except RedisError as error:
         module.fail_json(msg=error.what, remedy=error.remedy)

@@ -275,9 +275,7 @@ def test_pairs_that_do_not_reach_each_other_are_named():
 
 def test_a_host_without_its_address_is_named_once():
     found = reaching(h1=Reach((H1,), ((H1, H2, "no answer"),)), h2=Reach())
-    assert shown(judge(rack_of(), found)) == [
-        f"h2 fabric wrong: has not its fabric address {H2}"
-    ]
+    assert shown(judge(rack_of(), found)) == [f"h2 fabric wrong: has not its fabric address {H2}"]
 
 
 def test_a_host_that_may_not_ping_proves_nothing():
