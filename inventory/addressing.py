@@ -41,11 +41,3 @@ def nic_addresses(testbed: Testbed) -> dict[int, str]:
             high, low = divmod(count[leaf], 256)
             result[port.index] = f"10.{numbers[leaf]}.{high}.{low}"
     return result
-
-
-def fabric_addresses(testbed: Testbed) -> dict[str, list[str]]:
-    """Return every host's addresses in the fabric, by host."""
-    of_port = nic_addresses(testbed)
-    return {
-        host: [of_port[port.index] for port in testbed.ports_of[host]] for host in testbed.hosts
-    }

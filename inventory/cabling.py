@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from inventory.addressing import fabric_addresses
+from inventory.addressing import nic_addresses
 from inventory.rack import Access, Rack
 from inventory.topology import Port
 from orchestration.model.units import format_rate
@@ -126,6 +126,15 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
         findings += _tools(rack, access, survey)
         findings += _rights(access, survey)
     return [*findings, *_fabric(rack, surveys)]
+
+
+def fabric_addresses(rack: Rack) -> dict[str, list[str]]:
+    """Return every host's addresses in the fabric, by host."""
+    of_port = nic_addresses(rack.testbed)
+    return {
+        host: [of_port[port.index] for port in rack.testbed.ports_of[host]]
+        for host in rack.testbed.hosts
+    }
 
 
 def is_provisioned(surveys: Iterable[Survey]) -> bool:
@@ -363,7 +372,7 @@ def _fabric(rack: Rack, surveys: Mapping[str, Survey]) -> Iterator[Finding]:
     """Yield hosts that lack a fabric address or do not reach others; none before provisioning."""
     if not is_provisioned(surveys.values()):
         return
-    addresses = fabric_addresses(rack.testbed)
+    addresses = fabric_addresses(rack)
     owners = {address: host for host, own in addresses.items() for address in own}
     absent = {
         address

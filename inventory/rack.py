@@ -25,7 +25,7 @@ class Access:
 
     `interfaces` are its ports' names in the operating system, in the testbed's order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
-    of a SONiC switch, one per traffic class.
+    of a SONiC switch, one per traffic class. `python` is the program that runs the agent.
     """
 
     device: str
@@ -34,6 +34,7 @@ class Access:
     user: str = "root"
     key_file: str = ""
     become: bool = False
+    python: str = "python3"
     platform: Platform = "linux"
     nic: NicKind = "plain"
     rdma_device: str = ""

@@ -65,9 +65,9 @@ _REFUSALS = (
         "install it, or log in as root without ansible_become",
     ),
     (
-        rb"python3.{0,8}: (?:command )?not found|python3.{0,4}: No such file",
-        "has no python3",
-        "install it: apt-get install python3",
+        rb"python3.{0,12}: (?:command )?not found|python3.{0,12}: No such file",
+        "has no {python}",
+        "install it (apt-get install python3), or correct ansible_python_interpreter",
     ),
 )
 
@@ -83,7 +83,7 @@ def start(open_channel: Callable[[], Any], access: Access, secrets: Secrets) -> 
         DeviceError: no Python or an old one there, or sudo refuses, with the reason.
         DeviceGone: the connection is lost, or nothing answers.
     """
-    command = f"python3 -c {shlex.quote(STARTER)}"
+    command = f"{shlex.quote(access.python)} -c {shlex.quote(STARTER)}"
     if not access.become:
         return _Start(access, secrets).run(open_channel, command)
     # its messages and PAM's prompts in English
@@ -146,7 +146,8 @@ class _Start:
             raise self._error(
                 f"has Python {found[1].decode()}.{found[2].decode()}; "
                 f"the agent needs {OLDEST[0]}.{OLDEST[1]} or newer",
-                "install a newer one beside it and make it `python3` of {user}",
+                "install a newer one beside it, and name it in the inventory: "
+                "ansible_python_interpreter: /usr/bin/python3.9",
             )
         return channel
 
@@ -230,7 +231,6 @@ class _Start:
         )
 
     def _error(self, what: str, remedy: str) -> DeviceError:
-        user = self._access.user
-        return DeviceError(
-            self._access.device, what.replace("{user}", user), remedy.replace("{user}", user)
-        )
+        for name, value in (("{user}", self._access.user), ("{python}", self._access.python)):
+            what, remedy = what.replace(name, value), remedy.replace(name, value)
+        return DeviceError(self._access.device, what, remedy)

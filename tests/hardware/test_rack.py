@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from inventory.addressing import fabric_addresses, nic_addresses
+from inventory.addressing import nic_addresses
 from inventory.ansible import load_rack
+from inventory.cabling import fabric_addresses
 from inventory.routing import PathTable
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop
@@ -290,7 +291,7 @@ def test_the_inventory_check_names_hosts_that_do_not_reach_each_other(
     assert states == {
         name: "ok" if name.startswith("h") else "unknown" for name in devices(virtual_rack)
     }
-    addresses = fabric_addresses(virtual_rack.layout.testbed)
+    addresses = fabric_addresses(load_rack(virtual_rack.inventory))
     (h1,), (h3,) = addresses["h1"], addresses["h3"]
     assert on_device("h3", f"ip route add blackhole {h1}/32")[0] == 0
     states, findings = fabric()

@@ -193,6 +193,26 @@ def test_every_python_runs_the_starter_and_says_its_version(python):
         assert b"SyntaxError" in done.stderr
 
 
+@pytest.mark.ssh
+def test_the_inventorys_python_over_ssh(loopback, monkeypatch):
+    """Real Pythons, the old ones as far as this machine has them."""
+    monkeypatch.setattr(starting, "START_TIMEOUT_S", 20.0)
+    access = Access("leaf1", "127.0.0.1", loopback.port, loopback.user, str(loopback.key_file))
+    for python in pythons():
+        version = ".".join(python.parts[-3].split(".")[:2])
+        named = dataclasses.replace(access, python=str(python))
+        client, error = attempt(AgentClient, named, str(loopback.known_hosts), ["kernel"])
+        if client is not None:
+            assert client.about["python"].split(".")[0] == "3"
+            client.close()
+        else:
+            assert error.what == f"has Python {version}; the agent needs 3.9 or newer"
+            assert "ansible_python_interpreter" in error.remedy
+    missing = dataclasses.replace(access, python="/no/python3.99")
+    _, error = attempt(AgentClient, missing, str(loopback.known_hosts), ["kernel"])
+    assert error.what == "has no /no/python3.99"
+
+
 def test_the_starter_is_the_one_that_the_stand_in_runs():
     channel = Channel(Policy(nopasswd=True))
     channel.exec_command("env LC_ALL=C sudo -n -- python3 -c x")

@@ -382,7 +382,7 @@ def test_the_check_pings_all_pairs_of_hosts(loopback, monkeypatch):
     rack = reached(loopback, h1={}, h2={}, leaf1={})
     addresses = {"h1": ["127.0.0.1"], "h2": ["127.0.0.2"]}
     for module in ("orchestration.backends.hardware.survey", "inventory.cabling"):
-        monkeypatch.setattr(f"{module}.fabric_addresses", lambda testbed: addresses)
+        monkeypatch.setattr(f"{module}.fabric_addresses", lambda rack: addresses)
 
     def fabric():
         found = survey_rack(rack)

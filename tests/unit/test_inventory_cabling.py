@@ -4,12 +4,12 @@ import dataclasses
 
 import pytest
 
-from inventory.addressing import fabric_addresses
 from inventory.cabling import (
     InterfaceState,
     Neighbour,
     Reach,
     Survey,
+    fabric_addresses,
     is_provisioned,
     judge,
 )
@@ -249,7 +249,7 @@ def reaching(**reach):
     return found
 
 
-FABRIC = fabric_addresses(rack_of().testbed)
+FABRIC = fabric_addresses(rack_of())
 H1, H2 = (addresses[0] for addresses in FABRIC.values())
 
 

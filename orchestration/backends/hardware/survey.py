@@ -7,8 +7,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inventory.addressing import fabric_addresses
-from inventory.cabling import Finding, InterfaceState, Neighbour, Reach, Survey, judge
+from inventory.cabling import (
+    Finding,
+    InterfaceState,
+    Neighbour,
+    Reach,
+    Survey,
+    fabric_addresses,
+    judge,
+)
 from inventory.rack import Access, Rack
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import (
@@ -35,7 +42,7 @@ def survey_rack(
     `told` is called with each device's name when that device is done.
     """
 
-    addresses = fabric_addresses(rack.testbed)
+    addresses = fabric_addresses(rack)
 
     def survey(access: Access) -> Survey:
         try:
