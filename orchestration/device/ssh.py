@@ -129,10 +129,28 @@ class _Login:
             # bytes: a password from the environment need not be UTF-8
             made.connect_kwargs["password"] = self._secrets.login.encode(errors="surrogateescape")
         made.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        for file in self._files:
-            if file.exists():
-                made.client.load_system_host_keys(str(file))
+        for entry in self._known_keys():
+            for host in entry.hostnames:
+                made.client.get_host_keys().add(host, entry.key.get_name(), entry.key)
         return made
+
+    def _known_keys(self) -> list[Any]:
+        """Return the entries of known_hosts, without keys that a line @revoked takes back."""
+        from paramiko.hostkeys import HostKeyEntry
+
+        lines = [
+            line.strip()
+            for file in self._files
+            if file.exists()
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
+        revoked = {word for line in lines if line.startswith("@revoked") for word in line.split()}
+        entries = []
+        for line in lines:
+            if line and line[0] not in "#@":
+                with suppress(Exception):  # as OpenSSH, leave out a line that is none
+                    entries.append(HostKeyEntry.from_line(line))
+        return [entry for entry in entries if entry and entry.key.get_base64() not in revoked]
 
     def opened(self, connection: Connection, hop: Hop) -> DeviceError | None:
         """Open a connection; return what is wrong, in an error without a history."""

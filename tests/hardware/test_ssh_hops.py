@@ -123,6 +123,17 @@ def test_a_key_that_is_unknown_or_changed_is_refused_at_every_hop(
     assert logins(bad) == before
 
 
+def test_a_key_that_was_revoked_is_refused(home, loopback):
+    known = loopback.known_hosts.read_text()
+    _, kind, key = known.split()
+    file = home / ".ssh" / "known_hosts"
+    file.write_text(f"# comment\n\nbroken line\nhost ssh-rsa AAAA\n{known}")
+    AgentClient(device(loopback), "", []).close()
+    file.write_text(f"{known}@revoked * {kind} {key}\n")
+    with pytest.raises(LoginRefused, match=r"the host key of 127\.0\.0\.1 is not known"):
+        AgentClient(device(loopback), "", [])
+
+
 def test_a_jump_host_is_never_given_the_devices_password_or_key(home, loopback, jump_hosts):
     first, *_ = jump_hosts
     stranger = home / "stranger"
