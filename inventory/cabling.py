@@ -333,9 +333,9 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 survey.device, "tools", "wrong", what, "correct closloop_platform, or the address"
             )
-        if what := survey.system.get("unfit"):
+        if unfit := survey.system.get("unfit"):
             remedy = survey.system["unfit_remedy"]
-            yield Finding(survey.device, "tools", "wrong", what, remedy)
+            yield Finding(survey.device, "tools", "wrong", unfit, remedy)
         if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
             yield missing("redis-cli or sonic-db-cli", "SONiC's database tools")
         return

@@ -92,7 +92,8 @@ def running_sshd(folder, *more):
             shutil.which("sshd", path=SYSTEM_PATH), "-D", "-e", "-f", "/dev/null", "-p", str(port),
             *(word for option in (
                 f"HostKey={folder / 'host'}", f"AuthorizedKeysFile={folder / 'id.pub'}",
-                "ListenAddress=127.0.0.1", "UsePAM=no", "StrictModes=no", "PidFile=none", *more,
+                "ListenAddress=127.0.0.1", "UsePAM=no", "StrictModes=no", "PidFile=none",
+                "LogLevel=VERBOSE", *more,
             ) for word in ("-o", option)),
         ],
         stderr=(folder / "log").open("wb"),

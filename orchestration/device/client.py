@@ -124,14 +124,18 @@ class AgentClient:
         self._take(piece)
 
     def _take(self, piece: bytes) -> None:
+        problem: DeviceError | None = None
+        messages: list[dict[str, Any]] = []
         try:
             messages = self._decoder.feed(piece)
         except FrameError as error:
-            raise DeviceError(
+            problem = DeviceError(
                 self.device,
-                f"says something that is not the agent's: {printable(error.start)}",
-                "its shell must print nothing at a login that is not interactive",
-            ) from error
+                f"says something that is not the agent's: {self._secrets.hide(error.start)}",
+                "see whether something changes what its agent sends",
+            )
+        if problem is not None:
+            raise problem
         for message in messages:
             if "id" in message:
                 self._answers[message["id"]] = message

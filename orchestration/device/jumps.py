@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
-from orchestration.device.errors import LoginRefused
+from orchestration.device.errors import LoginRefused, printable
 
 if TYPE_CHECKING:
     from paramiko import SSHConfig
@@ -56,7 +56,16 @@ def ssh_config(name: str = "", user: str = "", port: int = 0) -> SSHConfig:
 
 def way(access: Access) -> list[Hop]:
     """Return the hops to a device in their order; the device is the last. Raises LoginRefused."""
-    return _way(access, Hop(access.address, access.user, access.port), ())
+    from paramiko import SSHException
+
+    try:
+        return _way(access, Hop(access.address, access.user, access.port), ())
+    except (SSHException, ValueError) as error:
+        raise LoginRefused(
+            access.device,
+            f"~/.ssh/config cannot be read: {printable(str(error))}",
+            "correct it; `ssh -G` shows what OpenSSH reads in it",
+        ) from error
 
 
 def _way(access: Access, host: Hop, seen: tuple[str, ...]) -> list[Hop]:
@@ -105,8 +114,8 @@ class Proxy:
         with theirs:
             self._process = subprocess.Popen(
                 [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=self._errors,
                 env={k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES},
                 start_new_session=True,

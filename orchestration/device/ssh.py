@@ -27,6 +27,7 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 CONNECT_TIMEOUT_S = 15.0
 _KEEPALIVE_S = 5
+_SSH_PORT = 22
 _SHOWN = 300
 # sshd drops logins at random while 10 others are under way (MaxStartups); a rack has one bastion.
 _THROUGH_HOPS = threading.BoundedSemaphore(8)
@@ -129,28 +130,31 @@ class _Login:
             # bytes: a password from the environment need not be UTF-8
             made.connect_kwargs["password"] = self._secrets.login.encode(errors="surrogateescape")
         made.client.set_missing_host_key_policy(paramiko.RejectPolicy())
-        for entry in self._known_keys():
-            for host in entry.hostnames:
-                made.client.get_host_keys().add(host, entry.key.get_name(), entry.key)
+        name = made.host if made.port == _SSH_PORT else f"[{made.host}]:{made.port}"
+        for key in self._known_keys(name):
+            made.client.get_host_keys().add(name, key.get_name(), key)
         return made
 
-    def _known_keys(self) -> list[Any]:
-        """Return the entries of known_hosts, without keys that a line @revoked takes back."""
-        from paramiko.hostkeys import HostKeyEntry
+    def _known_keys(self, name: str) -> list[Any]:
+        """Return a host's keys in known_hosts, without those that a line @revoked takes back."""
+        from paramiko.hostkeys import HostKeyEntry, HostKeys
 
-        lines = [
-            line.strip()
+        rows = [
+            line.split()
             for file in self._files
             if file.exists()
             for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
         ]
-        revoked = {word for line in lines if line.startswith("@revoked") for word in line.split()}
-        entries = []
-        for line in lines:
-            if line and line[0] not in "#@":
-                with suppress(Exception):  # as OpenSSH, leave out a line that is none
-                    entries.append(HostKeyEntry.from_line(line))
-        return [entry for entry in entries if entry and entry.key.get_base64() not in revoked]
+        revoked = {word for row in rows if row[:1] == ["@revoked"] for word in row}
+        keys = []
+        for row in rows:
+            with suppress(Exception):  # like OpenSSH, go on after a line that is none
+                hosts = row[0].split(",")
+                if name in hosts or HostKeys.hash_host(name, row[0]) in hosts:
+                    entry = HostKeyEntry.from_line(" ".join(row))
+                    if entry is not None and entry.key.get_base64() not in revoked:
+                        keys.append(entry.key)
+        return keys
 
     def opened(self, connection: Connection, hop: Hop) -> DeviceError | None:
         """Open a connection; return what is wrong, in an error without a history."""
@@ -249,5 +253,5 @@ def _transport(sock: Any, **options: Any) -> Any:
         raise paramiko.AuthenticationException("it asks for more than a key or a password")
 
     transport = paramiko.Transport(sock, **options)
-    transport.auth_interactive_dumb = refuse  # type: ignore[method-assign]
+    transport.auth_interactive_dumb = refuse
     return transport

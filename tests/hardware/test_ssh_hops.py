@@ -123,11 +123,15 @@ def test_a_key_that_is_unknown_or_changed_is_refused_at_every_hop(
     assert logins(bad) == before
 
 
-def test_a_key_that_was_revoked_is_refused(home, loopback):
+def test_a_key_of_a_hashed_host_is_known_and_a_revoked_one_refused(home, loopback):
     known = loopback.known_hosts.read_text()
     _, kind, key = known.split()
     file = home / ".ssh" / "known_hosts"
     file.write_text(f"# comment\n\nbroken line\nhost ssh-rsa AAAA\n{known}")
+    AgentClient(device(loopback), "", []).close()
+    file.write_text(known)
+    subprocess.run(["ssh-keygen", "-H", "-f", str(file)], check=True, capture_output=True)
+    assert "127.0.0.1" not in file.read_text()
     AgentClient(device(loopback), "", []).close()
     file.write_text(f"{known}@revoked * {kind} {key}\n")
     with pytest.raises(LoginRefused, match=r"the host key of 127\.0\.0\.1 is not known"):
@@ -205,6 +209,9 @@ def test_what_openssh_reads_in_a_configuration(home):
     assert way(access) == [dataclasses.replace(last, command="nc 10.0.0.9 2222 admin")]
     configure(home, "Host a\n ProxyJump b\nHost b\n ProxyJump a\nHost 10.*\n ProxyJump a\n")
     with pytest.raises(LoginRefused, match="in a circle: a, b, a"):
+        way(access)
+    configure(home, "Match nonsense\n ProxyJump a\n")
+    with pytest.raises(LoginRefused, match=r"leaf1: ~/.ssh/config cannot be read: "):
         way(access)
     configure(home, "Host *\n ProxyJump a b\n")
     with pytest.raises(LoginRefused, match="'a b' is no host"):
