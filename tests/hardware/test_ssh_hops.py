@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from inventory.rack import Access
-from orchestration.device.client import AgentClient
+from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceGone, LoginRefused
 from orchestration.device.jumps import Hop, way
 from orchestration.device.ssh import Secrets
@@ -228,3 +228,16 @@ def test_a_jump_host_that_does_not_answer_is_named(home, loopback):
         )
         with pytest.raises(DeviceGone, match=r"leaf1: jump host a \(.*\) cannot be reached"):
             AgentClient(device(loopback), "", [])
+
+
+def test_many_devices_behind_one_jump_host(home, loopback, jump_hosts):
+    """sshd turns logins away while ten others are under way (MaxStartups)."""
+    first, *_ = jump_hosts
+    configure(home, block("bastion", first), "Host 127.0.0.1\n  ProxyJump bastion\n")
+    know(home, loopback, first)
+    devices = [device(loopback, device=f"h{number}") for number in range(24)]
+    agents, problems = open_agents(devices, "", {item.device: () for item in devices})
+    for agent in agents.values():
+        agent.close()
+    assert problems == []
+    assert len(agents) == 24
