@@ -80,6 +80,13 @@ def product(x: Any, weight: Any) -> Any:
     return sums
 
 
+def beside(weight: Any, inputs: int) -> Any:
+    """Return a matrix (2 inputs, outputs) as (inputs, 2 outputs): its two halves side by side."""
+    if isinstance(weight, Weight):
+        return Weight(beside(weight.whole, inputs), weight.unit)
+    return concatenate((weight[:inputs], weight[inputs:]))
+
+
 def init_mlp(
     rng: np.random.Generator, name: str, widths: Sequence[int], copies: int | None = None
 ) -> Arrays:

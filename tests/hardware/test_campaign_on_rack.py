@@ -202,8 +202,10 @@ def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
             wait_for_a_change(rack)
             rack.inject(device, what)
             code = process.wait()
-        # the trial is run again by itself
-        assert code == 0, log(folder)
+        said = log(folder).rpartition(f"{name} on hardware")[2]
+        # without its agent the trial is run again by itself; without Redis it goes on, and is
+        # invalid if too many readings are missing
+        assert code == 0 or (what == "redis restart" and "its Redis was restarted" in said), said
 
 
 def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):

@@ -24,7 +24,7 @@ from tuners.ecn.rewards import queue_utilisation_reward
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
-from tuners.nets import Arrays, amax, amin, concatenate, init_mlp, mlp, product, ready
+from tuners.nets import Arrays, amax, amin, beside, concatenate, init_mlp, mlp, product, ready
 from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
 
 if TYPE_CHECKING:
@@ -106,11 +106,12 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
     """Return m(h_v, h_u) for each agent v and ingress neighbour u, (…, agents, neighbours, HIDDEN).
 
     The message module's first layer is linear in both states. So each state is multiplied once per
-    agent, not once per pair.
+    agent, not once per pair, by both halves of the weight at once.
     """
-    weight = parameters["message.0.weight"]
-    own = product(h, weight[:HIDDEN]) + parameters["message.0.bias"]
-    other = product(h, weight[HIDDEN:])
+    both = product(h, beside(parameters["message.0.weight"], HIDDEN))
+    width = both.shape[-1] // 2
+    own = both[..., :width] + parameters["message.0.bias"]
+    other = both[..., width:]
     inner = (own[..., :, None, :] + other[..., fabric.neighbours, :]).clip(min=0.0)
     return product(inner, parameters["message.1.weight"]) + parameters["message.1.bias"]
 
