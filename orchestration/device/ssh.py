@@ -182,6 +182,8 @@ class _Login:
 
         device, before = self._access.device, connection.gateway
         is_device = hop.name == self._access.address
+        # Ansible's ssh looks for a jump host's key in the user's file only
+        known = self._files[-1 if is_device else 0]
         at = f"{connection.host} port {connection.port}"
         where = f"{hop.user}@{at}"
         host = connection.host
@@ -192,7 +194,7 @@ class _Login:
             return LoginRefused(
                 device,
                 f"{host} has another host key than the known one: somebody may be in between",
-                f"find out why; if it was reinstalled, take its old key out of {self._files[-1]}",
+                f"find out why; if it was reinstalled, take its old key out of {known}",
             )
         text = self._secrets.hide(getattr(error, "text", "") or str(error))
         transport = connection.client.get_transport()
@@ -223,7 +225,7 @@ class _Login:
                 return LoginRefused(
                     device,
                     f"the host key of {host} is not known",
-                    f"compare its key with one you trust, then: {scan} >> {self._files[-1]}",
+                    f"compare its key with one you trust, then: {scan} >> {known}",
                 )
             return DeviceGone(
                 device, f"no SSH with {where}: {text}", "see whether it runs and can be reached"
