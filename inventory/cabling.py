@@ -6,16 +6,15 @@ device at the right interface of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from inventory.addressing import nic_addresses
 from inventory.rack import Access, Rack
+from inventory.reachability import Reach, Severity, problems
 from inventory.topology import Port
 from orchestration.model.units import format_rate
 
-Severity = Literal["wrong", "unproven"]
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
 CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")
 
@@ -26,7 +25,6 @@ _PACKAGES = {
     "rdma": "iproute2",
     "ib_write_bw": "perftest",
 }
-_NAMED = 12
 _NO_MAC = "00:00:00:00:00:00"
 # A veth has no rate: the one that its driver reports means nothing.
 _RATELESS = frozenset(("veth",))
@@ -60,18 +58,6 @@ class InterfaceState:
     mac: str = ""
     driver: str = ""
     offloads: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Reach:
-    """What a host reaches over the fabric: `own` are those of its fabric addresses that it has.
-
-    `unreached` are pairs of its and another host's address without an answer, with the reason.
-    """
-
-    own: tuple[str, ...] = ()
-    unreached: tuple[tuple[str, str, str], ...] = ()
-    problem: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,21 +111,9 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
         findings += _mtus(rack, survey)
         findings += _tools(rack, access, survey)
         findings += _rights(access, survey)
-    return [*findings, *_fabric(rack, surveys)]
-
-
-def fabric_addresses(rack: Rack) -> dict[str, list[str]]:
-    """Return every host's addresses in the fabric, by host."""
-    of_port = nic_addresses(rack.testbed)
-    return {
-        host: [of_port[port.index] for port in rack.testbed.ports_of[host]]
-        for host in rack.testbed.hosts
-    }
-
-
-def is_provisioned(surveys: Iterable[Survey]) -> bool:
-    """Return whether any host has a fabric address: `closloop provision` sets them."""
-    return any(survey.reach is not None and survey.reach.own for survey in surveys)
+    reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
+    unreached = (Finding(host, "fabric", *rest) for host, *rest in problems(rack, reached))
+    return [*findings, *unreached]
 
 
 @dataclass(frozen=True)
@@ -366,41 +340,3 @@ def _rights(access: Access, survey: Survey) -> Iterator[Finding]:
         )
         remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
         yield Finding(survey.device, "rights", "wrong", what, remedy)
-
-
-def _fabric(rack: Rack, surveys: Mapping[str, Survey]) -> Iterator[Finding]:
-    """Yield hosts that lack a fabric address or do not reach others; none before provisioning."""
-    if not is_provisioned(surveys.values()):
-        return
-    addresses = fabric_addresses(rack)
-    owners = {address: host for host, own in addresses.items() for address in own}
-    absent = {
-        address
-        for host, own in addresses.items()
-        if (survey := surveys.get(host)) is not None and survey.reach is not None
-        for address in set(own) - set(survey.reach.own)
-    }
-    for host, own in addresses.items():
-        reach = surveys[host].reach if host in surveys else None
-        if reach is None:
-            continue
-        if reach.problem:
-            what = f"that it reaches the other hosts is not proven: {reach.problem}"
-            yield Finding(host, "fabric", "unproven", what, "log in as root, or with sudo")
-            continue
-        if missing := [address for address in own if address in absent]:
-            what = f"has not its fabric address {', '.join(missing)}"
-            yield Finding(host, "fabric", "wrong", what, "`closloop provision` sets it")
-        for address in reach.own:
-            silent = [
-                (f"{owners.get(other, '?')} at {other}", why)
-                for source, other, why in reach.unreached
-                if source == address and other not in absent
-            ]
-            if silent:
-                named = ", ".join(name for name, _ in silent[:_NAMED])
-                more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
-                what = f"from {address} it does not reach {named}{more} ({silent[0][1]})"
-                remedy = "see the routes of both and of the switches in between (`closloop "
-                remedy += "provision` sets them), and whether a firewall drops pings"
-                yield Finding(host, "fabric", "wrong", what, remedy)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from inventory.cabling import CHECKS, Finding, Survey, is_provisioned
+from inventory.cabling import CHECKS, Finding, Survey
+from inventory.reachability import is_provisioned
 from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
 
@@ -119,7 +120,7 @@ def _notes(checked: Checked) -> Iterator[str]:
                 f"{survey.device}: kernel lockdown ({level}) closes debugfs: its DCQCN parameters "
                 "can neither be read nor set"
             )
-    if not is_provisioned(surveys):
+    if not is_provisioned(survey.reach for survey in surveys):
         yield "hosts have no fabric addresses yet: check again after `closloop provision`"
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from inventory.addressing import nic_addresses
 from inventory.ansible import load_rack
-from inventory.cabling import fabric_addresses
+from inventory.reachability import fabric_addresses
 from inventory.routing import PathTable
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop

@@ -7,13 +7,11 @@ import pytest
 from inventory.cabling import (
     InterfaceState,
     Neighbour,
-    Reach,
     Survey,
-    fabric_addresses,
-    is_provisioned,
     judge,
 )
 from inventory.rack import Access, Rack
+from inventory.reachability import Reach, fabric_addresses, is_provisioned
 from inventory.topology import Device, LinkSpec, Testbed
 
 RATE = 25 * 10**9
@@ -260,7 +258,7 @@ def test_hosts_that_reach_each_other():
 def test_nothing_is_said_of_the_fabric_before_it_is_provisioned():
     nothing = Reach(unreached=((H1, H2, "no answer"),))
     found = reaching(h1=nothing, h2=nothing)
-    assert not is_provisioned(found.values())
+    assert not is_provisioned(survey.reach for survey in found.values())
     assert judge(rack_of(), found) == []
 
 
