@@ -112,8 +112,10 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
         findings += _tools(rack, access, survey)
         findings += _rights(access, survey)
     reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
-    unreached = (Finding(host, "fabric", *rest) for host, *rest in problems(rack, reached))
-    return [*findings, *unreached]
+    return findings + [
+        Finding(host, "fabric", severity, what, remedy)
+        for host, severity, what, remedy in problems(rack, reached)
+    ]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Metrics of one trial: flow completion, queues, marks, utilisation.
 
 Flow metrics count finished flows. Queue metrics use samples taken while flows arrived, up to the
-trial's duration, because a long drain would dilute them.
+trial's duration, because a long drain would dilute them. A run that has only a histogram of its
+queues may be of another time: `queue_span` says which.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
+from orchestration.analysis.queue_histogram import FACT, QueueHistogram
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
@@ -189,8 +191,8 @@ def measure_ports(result: TrialResult) -> PortFigures:
         **_link_scalars(result.testbed, window),
         "dropped_packets": _total(totals(dropped) if (dropped != MISSING).any() else dropped),
     }
-    if not len(queue) and "queue_histogram" in result.facts:
-        found = _Histogram.of(result.facts["queue_histogram"], result.testbed)
+    if not len(queue) and FACT in result.facts:
+        found = QueueHistogram.of(result.facts[FACT], result.testbed)
         return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
     return PortFigures(scalars, _ccdf(queue), means)
 
@@ -292,56 +294,3 @@ def _ccdf(queue: Ints) -> Floats:
         return np.full(len(QUEUE_GRID_BYTES), math.nan)
     above = len(ordered) - np.searchsorted(ordered, QUEUE_GRID_BYTES, side="right")
     return np.asarray(above / len(ordered))
-
-
-@dataclass(frozen=True)
-class _Histogram:
-    """Queue lengths of a run that has only a histogram, as written by the HPCC simulator.
-
-    The fact `queue_histogram` has `bin_bytes` and, by queue label, the number of samples in each
-    bin. A bin's lower edge stands for its lengths. The samples cover the whole run, including the
-    drain. `edges_bytes` and `weight` (bins,) are over all queues; `means` is (queues,), NaN if
-    unknown.
-    """
-
-    edges_bytes: Floats
-    weight: Floats
-    means: Floats
-
-    @classmethod
-    def of(cls, fact: Mapping[str, Any], testbed: Testbed) -> _Histogram:
-        """Build the histogram from the fact. Raises KeyError on foreign data."""
-        counts = {label: item["counts"] for label, item in fact["queues"].items()}
-        bins = max(map(len, counts.values()), default=0)
-        edges: Floats = np.arange(bins, dtype=np.float64) * float(fact["bin_bytes"])
-        weight = np.zeros(len(edges))
-        means = np.full(len(testbed.queues), math.nan)
-        for number, queue in enumerate(testbed.queues):
-            mine = np.array(counts.get(queue.label, ()), dtype=np.float64)
-            weight[: len(mine)] += mine
-            if mine.sum():
-                means[number] = edges[: len(mine)] @ mine / mine.sum()
-        return cls(edges, weight, means)
-
-    @property
-    def scalars(self) -> dict[str, float]:
-        """The queue metrics; empty if there are no samples."""
-        total = self.weight.sum()
-        if not total:
-            return {}
-        upto = np.cumsum(self.weight)
-        return {
-            "queue_mean_bytes": float(self.edges_bytes @ self.weight / total),
-            "queue_p99_bytes": float(self.edges_bytes[np.searchsorted(upto, 0.99 * total)]),
-            "queue_max_bytes": float(self.edges_bytes[np.flatnonzero(self.weight)[-1]]),
-            "queue_busiest_bytes": float(np.nanmax(self.means)),
-        }
-
-    def ccdf(self, grid_bytes: Floats) -> Floats:
-        """Return the share of samples above each grid length; NaN without samples."""
-        total = self.weight.sum()
-        if not total:
-            return np.full(len(grid_bytes), math.nan)
-        upto = np.concatenate(([0.0], np.cumsum(self.weight)))
-        below = upto[np.searchsorted(self.edges_bytes, grid_bytes, side="right")]
-        return np.asarray(1 - below / total)

@@ -129,7 +129,10 @@ def fabric_table(condition: Condition) -> str:
     if not rows:
         return note
     heads = ("queues and links", *(escape(arm.tuner) for arm in condition.arms))
-    caption = "All switch ports, while flows arrived; mean over repeats ± half of the 95% interval."
+    spans = condition.queue_spans
+    caption = (
+        f"{escape(spans)} All else: " if spans else "All switch ports, "
+    ) + "while flows arrived; mean over repeats ± half of the 95% interval."
     return html_table(heads, rows, len(condition.arms), caption) + note
 
 

@@ -21,6 +21,7 @@ from orchestration.analysis.metrics import (
     in_class,
     measure,
 )
+from orchestration.analysis.queue_histogram import queue_span
 from orchestration.analysis.statistics import Estimate, pooled_quantiles, t_interval
 from orchestration.analysis.tuner_differences import Comparison, compare
 from orchestration.artifacts.found import campaign_below, trial_folders
@@ -98,6 +99,16 @@ class Condition:
     factors: dict[str, Scalar]
     arms: tuple[Arm, ...]
     comparisons: tuple[Comparison, ...]
+
+    @property
+    def queue_spans(self) -> str:
+        """Which tuners' queue lengths are not of while flows arrived; "" if none are."""
+        spans: dict[str, list[str]] = {}
+        for arm in self.arms:
+            for said in dict.fromkeys(queue_span(trial.facts) for trial in arm.valid):
+                if said:
+                    spans.setdefault(said, []).append(arm.tuner)
+        return " ".join(f"Queues of {', '.join(names)}: {said}." for said, names in spans.items())
 
 
 @dataclass(frozen=True)

@@ -138,10 +138,12 @@ def measured(arms: Sequence[Arm], keys: Sequence[str]) -> tuple[list[str], str]:
 def _fabric(condition: Condition) -> RenderableType:
     law = marking_law(condition)
     known, lacking = measured(condition.arms, FABRIC_METRICS)
-    said = [lacking, f"Marking law: {law}" if law else ""]
+    spans = condition.queue_spans
+    said = [spans, lacking, f"Marking law: {law}" if law else ""]
     if not known:
         return Text(lacking)
-    table = plain_table("Queues and links, while flows arrived", "\n".join(filter(None, said)))
+    title = "Queues and links" + ("" if spans else ", while flows arrived")
+    table = plain_table(title, "\n".join(filter(None, said)))
     table.add_column("")
     for arm in condition.arms:
         table.add_column(arm.tuner, justify="right", overflow="fold")
@@ -184,6 +186,7 @@ def _condition(condition: Condition) -> dict[str, Any]:
     return {
         "label": condition.label,
         "factors": condition.factors,
+        "queue_spans": condition.queue_spans,
         "tuners": [_arm(arm) for arm in condition.arms],
         "comparisons": condition.comparisons,
     }

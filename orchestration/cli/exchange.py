@@ -78,7 +78,9 @@ def import_hpcc(
     pfc: Annotated[Path | None, "The file of pauses."] = None,
     config: Annotated[Path | None, "The config file: thresholds, sizes."] = None,
     names: Annotated[Path | None, "names.json, as `closloop export hpcc` leaves it."] = None,
-    base: Annotated[str, "The simulator's time that becomes 0."] = "2s",
+    base: Annotated[
+        str, "The simulator's time that becomes 0 (default: names.json's, or 2s)."
+    ] = "",
     label: Label = "",
     trial: _Trial,
 ) -> None:
@@ -94,7 +96,7 @@ def import_hpcc(
     from orchestration.exchange.hpcc_import import import_hpcc as read
 
     files = HpccFiles(topology, flow, fct, qlen, pfc, config, names)
-    base_ns = _duration("--base", base)
+    base_ns = _duration("--base", base) if base else None
     with waiting("reading"):
         imported = read(files, base_ns)
     trial.write(imported, out, label or imported.congestion_control or "hpcc")
@@ -259,7 +261,10 @@ def export_hpcc(
     run: Run,
     out: NewFolder,
     control: Annotated[
-        str, "--cc", "dcqcn, hpcc, timely, dctcp or hpcc-pint (default: its own)"
+        str,
+        "--cc",
+        "dcqcn, dcqcn-paper (its paper's timers), hpcc, timely, dctcp, hpcc-pint; dcqcn, "
+        "dcqcn-paper and timely with -vwin for a window (default: its own)",
     ] = "",
     prefix: Annotated[
         str, "The folder's path as the simulator sees it (default: where it is)."
@@ -267,25 +272,44 @@ def export_hpcc(
     thresholds: Annotated[
         bool, typer.Option(help="Take the run's thresholds; else HPCC's own.")
     ] = True,
+    settings: Annotated[
+        list[str], "--set", "A parameter of the config: RATE_AI=50Mb/s; again for more."
+    ] = [],  # noqa: B006
     as_json: Json = False,
 ) -> None:
     """Write flow, topology, trace and config files, to run the very same flows in HPCC's simulator.
 
-    A campaign has a folder for each of its trials. What the formats cannot hold is refused. Bring
-    the results home with `closloop import hpcc --names DIR/names.json`: flows keep their numbers.
+    Parameters are those of the simulator's own run.py at the NICs' rate, unless --set says other
+    ones. A campaign has a folder for each of its trials. What the formats cannot hold is refused.
+    Bring the results home with `closloop import hpcc --names DIR/names.json`: flows keep their
+    numbers.
 
     Example: closloop export hpcc runs/quickstart/secn1-r1-0123456789 -o ~/hpcc/mix/closloop
     """
     from orchestration.exchange.hpcc_export import export_hpcc as write
 
+    parameters = dict(_parameter(text) for text in settings)
     with waiting("exporting"):
         written = [
-            write(item, place, control=control, prefix=seen, thresholds=thresholds)
+            write(
+                item,
+                place,
+                control=control,
+                prefix=seen,
+                thresholds=thresholds,
+                parameters=parameters,
+            )
             for item, place, seen in _places(run, out, prefix)
         ]
     if as_json:
         data = [
-            {"folder": str(one.folder), "flows": one.flows, "notes": one.notes} for one in written
+            {
+                "folder": str(one.folder),
+                "config": one.config,
+                "flows": one.flows,
+                "notes": one.notes,
+            }
+            for one in written
         ]
         print_json(data)
         return
@@ -293,7 +317,19 @@ def export_hpcc(
         typer.echo(f"{one.folder}: {one.flows} flows")
     for note in dict.fromkeys(note for one in written for note in one.notes):
         typer.echo(f"  note: {note}")
-    typer.echo(f"there: ./waf --run 'scratch/third {prefix or written[0].folder}/config.txt'")
+    for one in written:
+        typer.echo(f"there: ./waf --run 'scratch/third {one.config}'")
+
+
+def _parameter(text: str) -> tuple[str, str]:
+    from orchestration.model.errors import InputError
+
+    key, equals, value = text.partition("=")
+    if not equals or not value:
+        raise InputError.single(
+            "--set", f"{text!r} is no KEY=VALUE", "write it like RATE_AI=50Mb/s"
+        )
+    return key, value
 
 
 def _places(run: Path, out: Path, prefix: str = "") -> list[tuple[Exported, Path, str]]:

@@ -119,7 +119,7 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
         box=box.SIMPLE_HEAD,
         title=f"{campaign.name}: {testbeds} on {first.backend}",
         title_justify="left",
-        caption="a trial: means over the repeats",
+        caption="a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
         caption_justify="left",
     )
     for cell in campaign.cells:

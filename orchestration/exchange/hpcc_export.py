@@ -6,29 +6,22 @@ Settings that its formats cannot express are refused; differences are noted (`Hp
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.backends.faults import fault_plan
+from orchestration.exchange.hpcc_config import Clock, clock_of, config_text, thresholds_of
 from orchestration.exchange.hpcc_import import NAMES_FORMAT
-from orchestration.exchange.hpcc_inputs import (
-    BASE_NS,
-    CONGESTION_CONTROL,
-    HEADER_BYTES,
-    MAX_NODES,
-    Thresholds,
-)
+from orchestration.exchange.hpcc_inputs import BASE_NS, MAX_NODES
+from orchestration.exchange.hpcc_parameters import Control, changed, control_of, nic_rate_bps
 from orchestration.exchange.imported import IMPORTED
 from orchestration.exchange.source import Exported, new_folder
 from orchestration.model.errors import InputError
 from orchestration.model.records import Schedule
-from orchestration.model.units import format_rate
 
 # Its sizes have 32 bits, its source ports count from 10000 to 65535, its switches have 256 ports.
 _MAX_BYTES = 2**32 - 1
@@ -37,52 +30,70 @@ _MAX_PORTS = 256
 _GROUP = 3
 # The destination ports that its fct_analysis expects of normal flows and of incast.
 _NORMAL_PORT, _INCAST_PORT = 100, 200
-# Its shipped setting, proportional to the rate, for ports whose thresholds are not known.
-_KMIN_BYTES_PER_GBPS, _KMAX_BYTES_PER_GBPS, _PMAX = 4_000, 16_000, 0.2
 
 
 @dataclass(frozen=True)
 class HpccExport:
-    """The folder with flow.txt, topology.txt, trace.txt, config.txt and names.json, and notes."""
+    """The folder with flow.txt, topology.txt, trace.txt, config.txt and names.json, and notes.
+
+    `config` is the path of config.txt as the simulator sees it.
+    """
 
     folder: Path
+    config: str
     flows: int
     notes: tuple[str, ...]
 
 
 def export_hpcc(
-    item: Exported, folder: Path, *, control: str = "", prefix: str = "", thresholds: bool = True
+    item: Exported,
+    folder: Path,
+    *,
+    control: str = "",
+    prefix: str = "",
+    thresholds: bool = True,
+    parameters: Mapping[str, str] = {},
 ) -> HpccExport:
     """Write one trial's input files into the new folder `folder`.
 
-    `control` is the congestion control to use, by default the trial's. `prefix` is the folder's
-    path as the simulator will see it. Without `thresholds`, the config has HPCC's own. Raises
-    InputError for settings that the formats cannot express, and if the folder exists.
+    `control` is the congestion control to use, by default the trial's; `parameters` replace values
+    that run.py would give it. `prefix` is the folder's path as the simulator will see it. Without
+    `thresholds`, the config has HPCC's own. Raises InputError for settings that the formats cannot
+    express, and if the folder exists.
     """
     notes: list[str] = []
+    place = prefix or str(folder.resolve())
+    if len(place.split()) != 1:
+        what = "has a blank, where the simulator's reader ends a path"
+        raise InputError.single(place, what, "choose another folder with -o, or --prefix")
     _refuse_testbed(item.testbed)
     _refuse_schedule(item.schedule, item.testbed)
-    down = _link_down(item)
-    mode = mode_of(control or _control(item))
-    marks = thresholds_of(item, thresholds, notes)
+    clock = clock_of(item.spec)
+    down = _link_down(item, clock)
+    chosen = _control(item, control, parameters)
+    marks = thresholds_of(item, chosen, thresholds, notes)
     ports = _class_ports(item.schedule.classes)
-    config = config_text(item, mode, marks, down, prefix or str(folder.resolve()), notes)
+    config = config_text(item, chosen, marks, clock, down, place, notes)
     with new_folder(folder) as partial:
         (partial / "topology.txt").write_text("".join(_topology(item.testbed)))
         with (partial / "flow.txt").open("w") as file:
-            file.writelines(_flows(item, ports))
+            file.writelines(_flows(item, ports, clock))
         (partial / "trace.txt").write_text("0\n\n")
         (partial / "config.txt").write_text(config)
-        names = json.dumps(_names(item, ports), indent=1)
+        names = json.dumps(_names(item, ports, clock), indent=1)
         (partial / "names.json").write_text(names + "\n", encoding="utf-8")
-    return HpccExport(folder, len(item.schedule), tuple(notes))
+    return HpccExport(folder, f"{place}/config.txt", len(item.schedule), tuple(notes))
 
 
-def _control(item: Exported) -> str:
+def _control(item: Exported, name: str, parameters: Mapping[str, str]) -> Control:
+    """Return the control called `name`, or the trial's own; an import keeps its parameters."""
     own = item.spec.host.congestion_control
+    kept: Mapping[str, str] = {}
     if own == IMPORTED and item.result is not None:
-        return str(item.result.facts.get("congestion_control", "unknown"))
-    return own
+        facts = item.result.facts
+        own = str(facts.get("congestion_control", "unknown"))
+        kept = {} if name else facts.get("hpcc_parameters", {})
+    return changed(control_of(name or own, nic_rate_bps(item.testbed)), {**kept, **parameters})
 
 
 def _refuse_testbed(testbed: Testbed) -> None:
@@ -121,7 +132,7 @@ def _refuse_schedule(schedule: Schedule, testbed: Testbed) -> None:
         raise InputError.single("the schedule", what, "export a shorter trial")
 
 
-def _link_down(item: Exported) -> tuple[int, int, int]:
+def _link_down(item: Exported, clock: Clock) -> tuple[int, int, int]:
     """Return the values of LINK_DOWN: a time in us and two node ids, all 0 for no failure."""
     steps = [step for step in fault_plan(item.spec, item.testbed) if step.kind == "links"]
     if not steps:
@@ -139,7 +150,7 @@ def _link_down(item: Exported) -> tuple[int, int, int]:
     link = item.testbed.links[next(iter(steps[0].down))]
     ids = _ids(item.testbed)
     a, b = (ids[item.testbed.ports[end].device] for end in (link.a, link.b))
-    return t_ns // 1000, a, b
+    return (clock.base_ns - BASE_NS + t_ns) // 1000, a, b
 
 
 def _ids(testbed: Testbed) -> dict[str, int]:
@@ -185,7 +196,7 @@ def _rate(bps: int) -> str:
     return f"{bps}bps"
 
 
-def _flows(item: Exported, ports: list[tuple[int, int]]) -> Iterator[str]:
+def _flows(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> Iterator[str]:
     schedule = item.schedule
     ids = _ids(item.testbed)
     host = [ids[name] for name in item.testbed.hosts]
@@ -198,20 +209,23 @@ def _flows(item: Exported, ports: list[tuple[int, int]]) -> Iterator[str]:
             schedule.dst,
             schedule.klass,
             schedule.size_bytes,
-            schedule.start_ns + BASE_NS,
+            schedule.start_ns + clock.base_ns,
         )
     )
     for src, dst, klass, size, start in zip(*columns, strict=True):
-        seconds = f"{start // 10**9}.{start % 10**9:09d}"
+        # The simulator truncates a double: half a nanosecond more makes every start exact.
+        seconds = f"{start // 10**9}.{start % 10**9:09d}5"
         yield f"{host[src]} {host[dst]} {marks[klass]} {size} {seconds}\n"
 
 
-def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
+def _names(item: Exported, ports: list[tuple[int, int]], clock: Clock) -> dict[str, object]:
     return {
         "format": NAMES_FORMAT,
         "trial": item.spec.id if item.result is not None else "",
         "seed": item.spec.seed,
         "repeat": item.spec.repeat,
+        "base_ns": clock.base_ns,
+        "duration_ns": item.spec.duration_ns,
         "testbed": item.testbed.name,
         "nodes": [{"name": device.name, "tier": device.tier} for device in item.testbed.devices],
         "classes": [
@@ -219,153 +233,3 @@ def _names(item: Exported, ports: list[tuple[int, int]]) -> dict[str, object]:
             for name, (group, port) in zip(item.schedule.classes, ports, strict=True)
         ],
     }
-
-
-def mode_of(control: str) -> tuple[int, str]:
-    """Return CC_MODE and its name. Raises InputError for one that the simulator lacks."""
-    for number, name in CONGESTION_CONTROL.items():
-        if name == control:
-            return number, name
-    known = ", ".join(CONGESTION_CONTROL.values())
-    raise InputError.single(
-        "congestion control", f"the simulator has no {control!r}", f"say --cc with one of {known}"
-    )
-
-
-def thresholds_of(item: Exported, wanted: bool, notes: list[str]) -> Thresholds:
-    """Return the maps of thresholds; HPCC's own if they are not `wanted` or not known.
-
-    Raises InputError for thresholds that maps by rate, in whole KB, cannot express.
-    """
-    rates = sorted({port.rate_bps for port in item.testbed.switch_ports})
-    known = item.thresholds if wanted else None
-    if known is None:
-        notes.append(
-            "thresholds are HPCC's, 100KB and 400KB per 25Gbps with 20%"
-            + ("" if not wanted else ": the run does not say its own")
-        )
-        return {
-            rate: (
-                max(1, rate * _KMIN_BYTES_PER_GBPS // 10**12) * 1000,
-                max(1, rate * _KMAX_BYTES_PER_GBPS // 10**12) * 1000,
-                _PMAX,
-            )
-            for rate in rates
-        }
-    if known.changed:
-        notes.append("the tuner changes thresholds; the config has those of the start")
-    of_port = np.array([queue.rate_bps for queue in item.testbed.queues])
-    result: Thresholds = {}
-    for rate in rates:
-        mine = of_port == rate
-        kmin, kmax = known.kmin_bytes[mine], known.kmax_bytes[mine]
-        pmax = known.pmax[mine]
-        where = f"trial {item.name}"
-        remedy = "leave them out: --no-thresholds"
-        if len(set(zip(kmin.tolist(), kmax.tolist(), pmax.tolist(), strict=True))) > 1:
-            what = f"ports of {format_rate(rate)} have different thresholds; maps there go by rate"
-            raise InputError.single(where, what, remedy)
-        if kmin[0] % 1000 or kmax[0] % 1000:
-            what = f"thresholds of {kmin[0]} B and {kmax[0]} B; maps there have whole KB"
-            raise InputError.single(where, what, remedy)
-        result[rate] = (int(kmin[0]), int(kmax[0]), float(pmax[0]))
-    return result
-
-
-def config_text(
-    item: Exported,
-    mode: tuple[int, str],
-    marks: Thresholds,
-    down: tuple[int, int, int],
-    prefix: str,
-    notes: list[str],
-) -> str:
-    """Return the text of config.txt, and append differences from the trial to `notes`.
-
-    `mode` is CC_MODE and its name, `down` the three values of LINK_DOWN, `prefix` the folder.
-    """
-    testbed, spec = item.testbed, item.spec
-    stop_ns = BASE_NS + spec.duration_ns + spec.drain_ns
-    buffer_bytes = max(port.buffer_bytes for port in testbed.switch_ports)
-    buffer_mib = max(1, math.ceil(buffer_bytes / 2**20))
-    if buffer_mib * 2**20 != buffer_bytes:
-        notes.append(f"a port's buffer of {buffer_bytes} B is rounded up to {buffer_mib} MiB")
-    notes.append("the buffer there is a switch's, shared by its ports; here it is a port's")
-    notes.append(
-        f"a packet there has {HEADER_BYTES} B beside its payload, here "
-        f"{testbed.wire_bytes(1) - 1} B"
-    )
-    windowed = mode[1] not in ("dcqcn", "timely")
-    payload = testbed.mss_bytes
-    # DCTCP's window grows by one packet per round trip.
-    rtt_ns = _longest_rtt_ns(item)
-    additive = max(1, (payload + HEADER_BYTES) * 8 * 10**9 // max(1, rtt_ns) // 10**6)
-
-    def by_rate(place: int) -> str:
-        values = (f"{rate} {_number(marks[rate][place])}" for rate in sorted(marks))
-        return f"{len(marks)} {' '.join(values)}"
-
-    lines = {
-        "ENABLE_QCN": "1",
-        "USE_DYNAMIC_PFC_THRESHOLD": "1",
-        "PACKET_PAYLOAD_SIZE": payload,
-        "TOPOLOGY_FILE": f"{prefix}/topology.txt",
-        "FLOW_FILE": f"{prefix}/flow.txt",
-        "TRACE_FILE": f"{prefix}/trace.txt",
-        "TRACE_OUTPUT_FILE": f"{prefix}/mix.tr",
-        "FCT_OUTPUT_FILE": f"{prefix}/fct.txt",
-        "PFC_OUTPUT_FILE": f"{prefix}/pfc.txt",
-        "SIMULATOR_STOP_TIME": f"{stop_ns // 10**9}.{stop_ns % 10**9:09d}",
-        "CC_MODE": mode[0],
-        "ALPHA_RESUME_INTERVAL": 1,
-        "RATE_DECREASE_INTERVAL": 4,
-        "CLAMP_TARGET_RATE": 0,
-        "RP_TIMER": 300,
-        "EWMA_GAIN": "0.0625" if mode[1] == "dctcp" else "0.00390625",
-        "FAST_RECOVERY_TIMES": 1,
-        "RATE_AI": "50Mb/s",
-        "RATE_HAI": "100Mb/s",
-        "MIN_RATE": "100Mb/s",
-        "DCTCP_RATE_AI": f"{additive}Mb/s",
-        "ERROR_RATE_PER_LINK": "0.0000",
-        "L2_CHUNK_SIZE": 4000,
-        "L2_ACK_INTERVAL": 1,
-        "L2_BACK_TO_ZERO": 0,
-        "HAS_WIN": int(windowed),
-        "GLOBAL_T": 1,
-        "VAR_WIN": int(windowed),
-        "FAST_REACT": int(mode[1].startswith("hpcc")),
-        "U_TARGET": "0.95",
-        "MI_THRESH": 0,
-        "INT_MULTI": 1,
-        "MULTI_RATE": 0,
-        "SAMPLE_FEEDBACK": 0,
-        "PINT_LOG_BASE": "1.05",
-        "PINT_PROB": "1.0",
-        "RATE_BOUND": 1,
-        "ACK_HIGH_PRIO": 0,
-        "LINK_DOWN": " ".join(str(value) for value in down),
-        "ENABLE_TRACE": 0,
-        "KMAX_MAP": by_rate(1),
-        "KMIN_MAP": by_rate(0),
-        "PMAX_MAP": by_rate(2),
-        "BUFFER_SIZE": buffer_mib,
-        "QLEN_MON_FILE": f"{prefix}/qlen.txt",
-        "QLEN_MON_START": BASE_NS,
-        "QLEN_MON_END": stop_ns,
-    }
-    return "".join(f"{key} {value}\n" for key, value in lines.items())
-
-
-def _number(value: float) -> str:
-    """Return a threshold in KB or a probability as text."""
-    return str(value // 1000) if isinstance(value, int) else repr(value)
-
-
-def _longest_rtt_ns(item: Exported) -> int:
-    """Return the longest base RTT between the ends of a flow."""
-    paths, hosts = PathTable(item.testbed), item.testbed.hosts
-    pairs = np.unique(item.schedule.src * len(hosts) + item.schedule.dst).tolist()
-    return max(
-        paths.base_rtt_ns(hosts[pair // len(hosts)], hosts[pair % len(hosts)]) for pair in pairs
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from inventory.parts import Device, LinkSpec
+from inventory.routing import PathTable
 from inventory.topology import TCP_IP_HEADER_BYTES, Testbed
 from orchestration.artifacts.stamp import Reason
+from orchestration.exchange.hpcc_config import window_note
 from orchestration.exchange.hpcc_inputs import (
     BASE_NS,
     HEADER_BYTES,
@@ -24,16 +26,23 @@ from orchestration.exchange.hpcc_inputs import (
     read_flows,
     read_topology,
 )
+from orchestration.exchange.hpcc_parameters import (
+    DCTCP,
+    Control,
+    closest,
+    differences,
+    in_words,
+    nic_rate_bps,
+    window_bytes,
+)
+from orchestration.exchange.hpcc_queues import queue_facts
 from orchestration.exchange.hpcc_results import (
     PFC_KINDS,
-    QUEUE_BIN_BYTES,
     HpccFct,
     HpccPauses,
-    QueueHistogram,
     pair,
     read_fct,
     read_pfc,
-    read_queue_lengths,
 )
 from orchestration.exchange.imported import Imported, ImportedFlows
 from orchestration.exchange.mapping import tiers
@@ -41,9 +50,10 @@ from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN
 from orchestration.model.records import DONE, MISSING, UNFINISHED, ChangeRecords, Event, Ints
 from orchestration.model.trial import FaultSpec
-from orchestration.model.units import format_duration
+from orchestration.model.units import format_duration, format_rate
 
-NAMES_FORMAT = 1
+# 1 had no times: the simulator's 2 s were time 0.
+NAMES_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -59,11 +69,11 @@ class HpccFiles:
     names: Path | None = None
 
 
-def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
+def import_hpcc(files: HpccFiles, base_ns: int | None = None) -> Imported:
     """Read the files of one run of the HPCC simulator, or of a fork.
 
-    `base_ns` is the simulator's time that becomes 0. Raises InputError, with file and line, for
-    faults in a file and for files that do not fit together.
+    `base_ns` is the simulator's time that becomes 0, by default that of the names, else 2 s. Raises
+    InputError, with file and line, for faults in a file and for files that do not fit together.
     """
     if files.flow is None and files.fct is None:
         raise InputError.single(
@@ -72,13 +82,18 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
     topology = read_topology(files.topology)
     config = read_config(files.config) if files.config else HpccConfig()
     names = _read_names(files.names, topology) if files.names else Names.of(topology)
+    base_ns = names.base_ns if base_ns is None else base_ns
     testbed = _testbed(topology, config, names)
     fct = read_fct(files.fct, topology) if files.fct else None
     flows = read_flows(files.flow, topology) if files.flow else None
     findings: list[Reason] = []
     imported = _flows(flows, fct, topology, names, base_ns, findings)
     imported = dataclasses.replace(imported, in_order=files.names is not None and flows is not None)
-    histogram = read_queue_lengths(files.queues, topology) if files.queues else None
+    control = closest(config.mode, config.values, nic_rate_bps(testbed))
+    findings += _about_control(config, control, testbed)
+    queues = queue_facts(
+        files.queues, topology, testbed, base_ns, imported.start_ns, names.duration_ns, findings
+    )
     pauses = read_pfc(files.pfc, topology) if files.pfc else None
     roles = dataclasses.asdict(files)
     return Imported(
@@ -92,11 +107,12 @@ def import_hpcc(files: HpccFiles, base_ns: int = BASE_NS) -> Imported:
         complete=flows is not None,
         measured=fct is not None,
         stop_ns=max(0, config.stop_ns - base_ns),
-        congestion_control=config.congestion_control,
+        duration_ns=names.duration_ns,
+        congestion_control=_control_name(config, control),
         faults=_faults(config, testbed, base_ns, files),
         actions=_thresholds(config, testbed),
         events=_events(pauses, testbed, base_ns),
-        facts=_facts(histogram, testbed, base_ns),
+        facts={**queues, **_parameters(config, control)},
         parent=names.trial,
         seed=names.seed,
         repeat=names.repeat,
@@ -108,7 +124,8 @@ class Names:
     """The names of the testbed, its nodes (with tiers), and the classes of flows.
 
     `classes` maps (priority group, destination port) to a class's name. `trial`, `seed` and
-    `repeat` are those of the trial that was exported.
+    `repeat` are those of the trial that was exported, `duration_ns` (0 if unknown) is how long its
+    flows arrive, and `base_ns` is the simulator's time at which they begin.
     """
 
     testbed: str
@@ -117,6 +134,8 @@ class Names:
     trial: str = ""
     seed: int = 0
     repeat: int = 0
+    base_ns: int = BASE_NS
+    duration_ns: int = 0
 
     @classmethod
     def of(cls, topology: HpccTopology) -> Names:
@@ -150,11 +169,17 @@ def _read_names(path: Path, topology: HpccTopology) -> Names:
             trial=str(data["trial"]),
             seed=int(data["seed"]),
             repeat=int(data["repeat"]),
+            base_ns=int(data.get("base_ns", BASE_NS)),
+            duration_ns=int(data.get("duration_ns", 0)),
         )
+        version = int(data.get("format", NAMES_FORMAT))
     except OSError as error:
         raise InputError.single(str(path), f"cannot be read: {error.strerror}", remedy) from error
     except (KeyError, TypeError, ValueError) as error:
         raise InputError.single(str(path), f"does not hold names: {error!r}", remedy) from error
+    if version > NAMES_FORMAT:
+        what = f"has format {version}, this version of closloop knows {NAMES_FORMAT}"
+        raise InputError.single(str(path), what, "import it with the version that exported it")
     kinds = [
         (node in topology.switches) == (tier > 0) for node, (_, tier) in enumerate(found.nodes)
     ]
@@ -305,18 +330,29 @@ def _events(pauses: HpccPauses | None, testbed: Testbed, base_ns: int) -> tuple[
     )
 
 
-def _facts(histogram: QueueHistogram | None, testbed: Testbed, base_ns: int) -> dict[str, Any]:
-    if histogram is None:
+def _control_name(config: HpccConfig, control: Control | None) -> str:
+    """Return the set of run.py whose values a config has, else the mode's name."""
+    same = control is not None and not differences(control, config.values)
+    return control.name if control is not None and same else config.congestion_control
+
+
+def _parameters(config: HpccConfig, control: Control | None) -> dict[str, Any]:
+    if control is None:
         return {}
-    names = [device.name for device in testbed.devices]
-    queues = {
-        testbed.ports_of[names[switch]][port].label: {"counts": counts}
-        for (switch, port), counts in sorted(histogram.counts.items())
-    }
-    return {
-        "queue_histogram": {
-            "bin_bytes": QUEUE_BIN_BYTES,
-            "until_ns": histogram.until_ns - base_ns,
-            "queues": queues,
-        }
-    }
+    own = {key: config.values[key] for key in control.values if key in config.values}
+    return {"hpcc_parameters": own} if own else {}
+
+
+def _about_control(
+    config: HpccConfig, control: Control | None, testbed: Testbed
+) -> Iterator[Reason]:
+    """Yield how a control differs from run.py's, and that a window leaves thresholds no effect."""
+    if control is None:
+        return
+    if other := differences(control, config.values):
+        rate = format_rate(nic_rate_bps(testbed))
+        text = f"{control.name} at {rate} with other parameters: {in_words(control, other)}"
+        yield Reason("parameters", "warning", text)
+    if control.mode == DCTCP and config.values.get("HAS_WIN", "1") != "0":
+        window = window_bytes(testbed, PathTable(testbed), config.payload_bytes)
+        yield Reason("window", "warning", window_note(control, window))

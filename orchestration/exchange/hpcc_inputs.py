@@ -8,11 +8,13 @@ thresholds by rate in units of 1,000 B, and one buffer per switch in MiB.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from orchestration.exchange.hpcc_parameters import CONGESTION_CONTROL
 from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
 from orchestration.model.csv_columns import opened, refuse, refuse_where, shown
 from orchestration.model.errors import InputError
@@ -26,8 +28,8 @@ DEFAULT_BUFFER_MIB = 16
 BASE_NS = 2_000_000_000
 MAX_NODES = 1 << 16
 
-_SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})0*)?")
-CONGESTION_CONTROL = {1: "dcqcn", 3: "hpcc", 7: "timely", 8: "dctcp", 10: "hpcc-pint"}
+# A tenth digit of 5 is ours: the simulator truncates its double to nanoseconds.
+_SECONDS = re.compile(rb"(\d{1,9})(?:\.(\d{0,9})5?0*)?")
 Thresholds = dict[int, tuple[int, int, float]]
 
 
@@ -182,7 +184,8 @@ class HpccConfig:
     """The settings of a config file that a run folder can hold.
 
     `thresholds` maps a rate to kmin, kmax and pmax. Sizes are in bytes. `link_down` is (simulator
-    time in ns, node, node). `stop_ns` is 0 if it is not given.
+    time in ns, node, node). `stop_ns` is 0 if it is not given. `mode` is CC_MODE, 0 if it is not
+    given; `values` has every line as text.
     """
 
     payload_bytes: int = DEFAULT_PAYLOAD_BYTES
@@ -191,6 +194,8 @@ class HpccConfig:
     thresholds: Thresholds | None = None
     link_down: tuple[int, int, int] | None = None
     stop_ns: int = 0
+    mode: int = 0
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_config(path: Path) -> HpccConfig:
@@ -227,6 +232,8 @@ def read_config(path: Path) -> HpccConfig:
         thresholds=_thresholds(path, values),
         link_down=(BASE_NS + int(down[0]) * 1000, int(down[1]), int(down[2])) if down[0] else None,
         stop_ns=round(one("SIMULATOR_STOP_TIME") * 10**9),
+        mode=mode,
+        values={key: " ".join(words) for key, (_, words) in values.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Read the output files of the HPCC ns-3 simulator and its forks: fct, pfc, queue lengths.
+"""Read the output files of the HPCC ns-3 simulator and its forks: fct and pfc.
 
 Times are simulator time in ns. Hosts are addresses of eight hexadecimal digits with the node's id
 in the middle 16 bits, or, in ConWeave's files, the id itself.
@@ -14,15 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from orchestration.exchange.hpcc_inputs import HpccFlows, HpccTopology, check_hosts
-from orchestration.exchange.textrows import CHECK_FORMAT, Rows, head, joined, rows
-from orchestration.model.csv_columns import opened, refuse, shown
+from orchestration.exchange.textrows import CHECK_FORMAT, Rows, joined, rows
+from orchestration.model.csv_columns import refuse, shown
 from orchestration.model.errors import InputError
 from orchestration.model.records import Ints
 
 # The simulator reads start times as doubles in seconds, and truncates them to nanoseconds.
 _ROUNDING_NS = (0, -1, 1)
 _FIRST_PORT = 10000
-QUEUE_BIN_BYTES = 1000
 # The columns after the two hosts: name in messages, and least value.
 _FCT_COLUMNS = (
     ("the port", 0),
@@ -217,7 +216,7 @@ class HpccPauses:
 
 def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
     """Read a pfc file. Raises InputError, with the line, for a port not in the topology."""
-    ports = _port_counts(topology)
+    ports = port_counts(topology)
     parts = []
     for block in rows(path, (5,), what="a pause"):
         t_ns, node, _, port, kind = (
@@ -237,72 +236,7 @@ def read_pfc(path: Path, topology: HpccTopology) -> HpccPauses:
     return HpccPauses(*joined(parts))
 
 
-def _port_counts(topology: HpccTopology) -> Ints:
+def port_counts(topology: HpccTopology) -> Ints:
+    """Return how many links each node has, shape (nodes,)."""
     ends = [end for link in topology.links for end in (link.a, link.b)]
     return np.bincount(np.array(ends, dtype=np.int64), minlength=topology.nodes)
-
-
-@dataclass(frozen=True)
-class QueueHistogram:
-    """Queue lengths over a whole run: (switch, port) -> number of samples in bins of 1,000 B."""
-
-    until_ns: int
-    counts: dict[tuple[int, int], list[int]]
-
-
-def read_queue_lengths(path: Path, topology: HpccTopology) -> QueueHistogram:
-    """Read a queue-length file and return its last block, which counts from the start.
-
-    Raises InputError, with the line, if a block counts less than the one before it.
-    """
-    head(path, 1)
-    ports = _port_counts(topology)
-    last = QueueHistogram(-1, {})
-    here: QueueHistogram | None = None
-    with opened(path) as file:
-        number, line = 0, b"\n"
-        for number, line in enumerate(file, start=1):
-            cells = line.split()
-            if not cells:
-                continue
-            try:
-                if cells[0] == b"time:":
-                    (t_ns,) = (int(cell) for cell in cells[1:])
-                    if here is not None:
-                        _grown(path, number, last, here)
-                        last = here
-                    if t_ns <= last.until_ns:
-                        what = f"the time {t_ns} ns is not after {last.until_ns} ns"
-                        refuse(path, number, what, "give the file of one run")
-                    here = QueueHistogram(t_ns, {})
-                    continue
-                values = [int(cell) for cell in cells]
-            except ValueError:
-                refuse(
-                    path, number, f"{shown(line.strip())} is no sampling of a queue", CHECK_FORMAT
-                )
-            if here is None:
-                refuse(path, number, "comes before the first `time:`", CHECK_FORMAT)
-            switch, port, counts = values[0], values[1] if len(values) > 1 else 0, values[2:]
-            known = switch in topology.switches and 1 <= port <= ports[switch]
-            if not known or not counts or min(counts) < 0:
-                what = f"{shown(line.strip())} is no queue of {topology.path} with its counts"
-                refuse(path, number, what, "give the topology file of the same run")
-            here.counts[switch, port - 1] = counts
-    if here is None:
-        raise InputError.single(str(path), "has no `time:` line", CHECK_FORMAT)
-    if not line.endswith(b"\n"):
-        refuse(path, number, "the last line has no end: it may be cut off", "copy the file again")
-    _grown(path, number, last, here)
-    return here
-
-
-def _grown(path: Path, line: int, before: QueueHistogram, after: QueueHistogram) -> None:
-    """Raise InputError if a queue has fewer samples than before: two runs, or a truncated file."""
-    for queue, counts in before.counts.items():
-        if sum(after.counts.get(queue, ())) < sum(counts):
-            what = (
-                f"the block of {after.until_ns} ns has fewer samples of switch {queue[0]}, port "
-                f"{queue[1] + 1} than the block before it"
-            )
-            refuse(path, line, what, "the file is cut off, or of two runs: give one run's, whole")

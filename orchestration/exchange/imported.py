@@ -104,8 +104,8 @@ class Imported:
 
     `inputs` are the files that define flows and fabric, and `results` those with the outcome, by
     kind. `missing` describes what the files lack. `complete` is True if unfinished flows would be
-    known, `measured` if any end is known. `parent` is the closloop trial whose flows were sent, if
-    there is one.
+    known, `measured` if any end is known. `duration_ns` is how long flows arrive, 0 if unknown.
+    `parent` is the closloop trial whose flows were sent, if there is one.
     """
 
     format: str
@@ -118,6 +118,7 @@ class Imported:
     complete: bool = True
     measured: bool = True
     stop_ns: int = 0
+    duration_ns: int = 0
     congestion_control: str = ""
     faults: tuple[FaultSpec, ...] = ()
     ports: Samples | None = None
@@ -219,7 +220,7 @@ def _ideal(testbed: Testbed, schedule: Schedule, known: Ints | None) -> Ints:
 def _trial(
     imported: Imported, flows: ImportedFlows, out: Path, label: str, seed: int, repeat: int
 ) -> TrialSpec:
-    duration_ns = int(flows.start_ns[-1]) + 1
+    duration_ns = max(imported.duration_ns, int(flows.start_ns[-1]) + 1)
     # A default that is the same for all runs of one schedule, unless the files have the stop time.
     stop_ns = imported.stop_ns or duration_ns + _DRAIN_NS
     last_ns = max(int(flows.end_ns.max()), duration_ns, stop_ns)

@@ -18,6 +18,7 @@ from collectors.sinks.spooling import SpoolNote, leave_note, started_ns
 from collectors.snapshot import ABOUT_FILE
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Testbed
+from orchestration.analysis.packet_hops import hop_facts
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import ClosloopError, TrialError
@@ -98,7 +99,11 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         ideal_ns = ideal_times_ns(job.testbed, schedule)
         verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)
         wall_s = time.monotonic() - begin
-        facts = {"wall_s": round(wall_s, 3), "started_ns": started_ns(job.work, begin_ns)}
+        facts = {
+            "wall_s": round(wall_s, 3),
+            "started_ns": started_ns(job.work, begin_ns),
+            **hop_facts(job.trial.backend, job.testbed, record),
+        }
         write_trial(job.folder, job.trial, job.testbed, schedule, record, verdict, facts, ideal_ns)
         reasons = tuple(reason.text for reason in verdict.reasons)
         virtual_ns = int(record.ports.t_ns[-1]) if len(record.ports.t_ns) else 0

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from inventory.routing import PathTable
 from orchestration import wiring
+from orchestration.analysis.packet_hops import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN, KNOBS
@@ -78,6 +80,18 @@ def test_the_record_has_the_shapes_of_the_testbed(run):
     assert record.hosts.retransmits.shape == (len(record.hosts.t_ns), len(HOSTS))
     assert record.flows.end_ns.shape == (len(schedule),)
     assert (np.diff(record.ports.t_ns) > 0).all()
+
+
+def test_packet_hops_are_of_nics_and_of_switch_ports(run, backend):
+    flow = SingleFlowSpec(HOSTS[0], HOSTS[1], 1_000 * TESTBED.mss_bytes, 0)
+    _, _, record = run(traffic=(flow,))
+    links = PathTable(TESTBED).path(HOSTS[0], HOSTS[1]).hops
+    hops = packet_hops(TESTBED, record.ports)
+    if backend.name == "fluid":
+        assert hops == 1_000 * links
+    else:  # and every second segment, or each, is acknowledged
+        assert 1_500 * links <= hops <= 2_010 * links
+    assert record.facts.get("packet_hops", hops) == hops
 
 
 def test_what_is_applied_is_what_is_read_back(run):

@@ -50,7 +50,7 @@ def finished(runs: Path, trial: TrialSpec, wall_s: object, folder: str = "") -> 
     (path / "trial.json").write_text(json.dumps(about), encoding="utf-8")
 
 
-def test_packet_hops_are_data_packets_times_links(tmp_path: Path) -> None:
+def test_packet_hops_are_packets_times_links_acknowledgements_included(tmp_path: Path) -> None:
     poisson = "  - {kind: poisson, workload: WebSearch, load: 0.6}\n"
     flows = (
         "  - {kind: flow, src: h1, dst: h2, size: 1MB}\n"  # below one leaf: 2 links
@@ -63,6 +63,8 @@ def test_packet_hops_are_data_packets_times_links(tmp_path: Path) -> None:
     schedule = make_schedule(load_campaign(path).trials[0], testbed)
     assert testbed.mss_bytes == 1448
     assert packet_hops(schedule, testbed, PathTable(testbed)) == 691 * 2 + 1 * 4 + 2 * 4
+    acknowledged = packet_hops(schedule, testbed, PathTable(testbed), acks=0.5)
+    assert acknowledged == (691 * 2 + 1 * 4 + 2 * 4) * 3 // 2
 
 
 def test_a_plan_has_the_traffic_that_will_be_sent(campaign: Campaign, tmp_path: Path) -> None:

@@ -148,3 +148,10 @@ def test_a_run_without_counters_has_no_speed():
     assert first.endswith("1,000 packet-hops in 1 trial, wall time not recorded")
     assert second.endswith("no packet-hops counted in 2 trials")
     assert counted == "A packet-hop: packets."
+
+
+def test_each_side_says_what_it_counts_if_they_count_otherwise():
+    data = Speed(500, None, None, 1, "packets, data only")
+    *_, first, second = sentences.speeds(compared([SAME], speeds=(UNTIMED, data)))
+    assert first == "A packet-hop of A: packets."
+    assert second == "A packet-hop of B: packets, data only."

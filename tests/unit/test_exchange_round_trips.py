@@ -88,9 +88,12 @@ def hpcc_inputs(draw):
 def simulated(flow_file):
     """What a simulator could write for a flow file: every flow has a fate of its own."""
     of_pair, alike, ends = Counter(), Counter(), []
-    for line in flow_file.read_text().splitlines()[1:]:
+    lines = flow_file.read_text().splitlines()[1:]
+    first = Decimal(lines[0].split()[-1])
+    for line in lines:
         src, dst, _, port, size, start = line.split()
-        fate = zlib.crc32(f"{line} {alike[line]}".encode())
+        after = int((Decimal(start) - first) * 10**9)
+        fate = zlib.crc32(f"{src} {dst} {port} {size} {after} {alike[line]}".encode())
         if fate % 3:
             clock = int(Decimal(start) * 10**9)
             fct = fate % 10**6 + 1
@@ -293,7 +296,13 @@ def test_a_link_that_fails_is_in_the_config(trial, place):
     export_hpcc(changed(item, spec=dataclasses.replace(item.spec, faults=faults)), place / "out")
     ids = {device.name: n for n, device in enumerate(item.testbed.devices)}
     text = (place / "out" / "config.txt").read_text()
-    assert f"LINK_DOWN 1500 {ids['leaf0']} {ids['spine0']}\n" in text
+    # it counts from 2 s, flows from 2.097 s
+    assert f"LINK_DOWN 98500 {ids['leaf0']} {ids['spine0']}\n" in text
+    out = place / "out"
+    files = HpccFiles(
+        out / "topology.txt", out / "flow.txt", config=out / "config.txt", names=out / "names.json"
+    )
+    assert [fault.down_ns for fault in import_hpcc(files).faults] == [1_500_000]
 
 
 def test_a_campaign_file_is_exported_without_a_run(place):
@@ -307,7 +316,7 @@ def test_a_campaign_file_is_exported_without_a_run(place):
     assert sorted(item.name for item in items) == ["0.3-r1", "0.3-r2", "0.6-r1", "0.6-r2"]
     assert all(item.thresholds is None for item in items)
     done = export_hpcc(items[0], place / "out")
-    assert any("HPCC's" in note for note in done.notes)
+    assert any("run.py's for dctcp, 3KB" in note for note in done.notes)
 
 
 def test_what_is_no_run_is_refused(place):

@@ -74,6 +74,8 @@ class Resampled:
         return Means(a, b, self._covariance(metric, a, b, filled), filled - 1, 1)
 
     def _covariance(self, metric: Compared, a: float, b: float, filled: int) -> Floats:
+        if metric.key not in self._scalars_a or metric.key not in self._scalars_b:
+            return _UNKNOWN  # a side has a histogram, and no samples over time
         drawn = np.stack([self._scalars_a[metric.key], self._scalars_b[metric.key]])
         drawn = drawn[:, np.isfinite(drawn).all(axis=0)]
         if drawn.shape[1] < _FEW / 2:
@@ -116,12 +118,14 @@ class Resampled:
     def noise(self, metric: Compared, a: Floats, b: Floats, apart: Apart) -> Floats:
         """Return the noise of `apart` of two distributions, shape (draws, columns of `apart`).
 
-        `a` and `b` are counts (blocks, bins); `apart` takes CDFs (rows, bins).
+        `a` and `b` are counts (blocks, bins); `apart` takes CDFs (rows, bins). Counts without times
+        have no known noise.
         """
         seen = apart(cdf(a.sum(axis=0)[None, :]), cdf(b.sum(axis=0)[None, :]))
         if self._identical(metric):
             return np.zeros_like(seen)
-        if np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < LEAST_BLOCKS:
+        timeless = len(a) < BLOCKS or len(b) < BLOCKS
+        if timeless or np.count_nonzero(a.sum(axis=1) + b.sum(axis=1)) < LEAST_BLOCKS:
             return seen[:0]
         drawn = apart(cdf(self._weights_a @ a), cdf(self._weights_b @ b))
         drawn = (drawn - seen) * self._chi[:, None]
@@ -333,9 +337,10 @@ def mean_distribution(
 
 
 def _counts(figures: TrialFigures, metric: Compared) -> Floats | None:
-    """Return a trial's counts, shape (blocks, bins); None if it has none."""
+    """Return a trial's counts, shape (blocks, bins), or (1, bins) without times; None if none."""
     if metric.key == QUEUE_WASSERSTEIN:
-        counts = figures.ports.blocks.queue_histogram if figures.ports is not None else None
+        ports = figures.ports
+        counts = ports.blocks.queue_histogram if ports is not None else figures.queue_histogram
     else:
         counts = figures.flows.histogram.sum(axis=1) if figures.flows is not None else None
     return counts if counts is not None and counts.any() else None

@@ -37,6 +37,7 @@ from orchestration.analysis.figure_style import (
     size_ticks,
 )
 from orchestration.analysis.plot import Figure, scatter
+from orchestration.analysis.queue_histogram import queue_span
 from orchestration.analysis.words import quantity
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
@@ -171,6 +172,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
     if found is None:
         return None
     edges, *shares = found
+    span = queue_span(cell.pairs[0].a.trial.facts)
     figure = base_figure(height=340)
     floor, longest = 0.1, 2e3
     for name, share in zip(colours, shares, strict=True):
@@ -191,7 +193,7 @@ def queue_ccdf(cell: ComparedCell, colours: Colours) -> Picture | None:
         f"{quantity(p99[1], 'bytes')} in B"
         if any(p99)
         else "Queues are empty 99% of the time or more",
-        "All switch queues and samples while flows arrived, mean over repeats.",
+        f"All switch queues and samples {span or 'while flows arrived'}, mean over repeats.",
         figure,
     )
 

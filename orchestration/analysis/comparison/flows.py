@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -166,20 +166,7 @@ def reduce_flows(flows: TrialFlows, duration_ns: int, size_edges: Floats) -> Flo
 
 def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
     """Pair flows by id; a pair counts only if source, destination, size and start are equal."""
-    if np.array_equal(a.flow_id, b.flow_id):
-        first = second = np.arange(len(a))
-    else:
-        _, first, second = np.intersect1d(
-            a.flow_id, b.flow_id, assume_unique=False, return_indices=True
-        )
-    alike = (
-        (a.start_ns[first] == b.start_ns[second])
-        & (a.size_bytes[first] == b.size_bytes[second])
-        & (a.src[first] == b.src[second])
-        & (a.dst[first] == b.dst[second])
-    ).astype(bool)
-    differing = int(len(alike) - np.count_nonzero(alike))
-    first, second = first[alike], second[alike]
+    first, second, differing = _common(a, b)
     both = a.done[first] & b.done[second]
     identical = len(first) == len(a) == len(b) and bool(
         np.array_equal(a.done[first], b.done[second])
@@ -199,6 +186,36 @@ def pair_flows(a: TrialFlows, b: TrialFlows, duration_ns: int) -> PairedFlows:
         same=common == len(a) == len(b),
         identical=identical,
     )
+
+
+def _common(a: TrialFlows, b: TrialFlows) -> tuple[Ints, Ints, int]:
+    """Return the places of the flows that are in both, and how many have only the number alike."""
+    if np.array_equal(a.flow_id, b.flow_id):
+        first = second = np.arange(len(a))
+    else:
+        _, first, second = np.intersect1d(
+            a.flow_id, b.flow_id, assume_unique=False, return_indices=True
+        )
+    alike = (
+        (a.start_ns[first] == b.start_ns[second])
+        & (a.size_bytes[first] == b.size_bytes[second])
+        & (a.src[first] == b.src[second])
+        & (a.dst[first] == b.dst[second])
+    ).astype(bool)
+    return first[alike], second[alike], int(len(alike) - np.count_nonzero(alike))
+
+
+def with_ideals_of(flows: TrialFlows, other: TrialFlows) -> tuple[TrialFlows, float]:
+    """Return flows with the ideal times that `other` has of the same flows.
+
+    Also returns by what share at most their own were longer (or shorter: below 0).
+    """
+    first, second, _ = _common(flows, other)
+    ideal = flows.ideal_ns.copy()
+    ideal[first] = other.ideal_ns[second]
+    apart = flows.ideal_ns / ideal - 1
+    most = float(apart[np.argmax(np.abs(apart))]) if len(apart) else 0.0
+    return replace(flows, ideal_ns=ideal), most
 
 
 def block_of(t_ns: Ints, duration_ns: int) -> Ints:

@@ -62,8 +62,8 @@ class TrialPorts:
     marked: Floats
 
 
-def read_ports(trial: TrialResult) -> TrialPorts:
-    """Return what a trial's ports measured.
+def read_ports(trial: TrialResult) -> TrialPorts | None:
+    """Return what a trial's ports measured; None if they were not sampled over time.
 
     Raises InputError if a table is unreadable or its clock jumps back.
     """
@@ -76,10 +76,12 @@ def read_ports(trial: TrialResult) -> TrialPorts:
             "run the trial again with a clock that does not jump",
         )
     window = arrivals(trial.ports, trial.spec.duration_ns)
+    if not len(window.t_ns):
+        return None
     if len(window.t_ns) < 2:
         raise InputError.single(
             str(trial.folder / "ports.parquet"),
-            "has no samples" if not len(window.t_ns) else "has one sample of each queue",
+            "has one sample of each queue",
             "sample more often: sample_period",
         )
     steps = _Steps(trial.testbed, window)

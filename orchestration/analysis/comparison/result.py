@@ -16,10 +16,10 @@ from orchestration.analysis.comparison.runs import PairedCell, Run, fresh, open_
 from orchestration.analysis.comparison.trials import (
     PairFigures,
     Speed,
-    packet_hops,
     reduce_pair,
     speed_of,
 )
+from orchestration.analysis.packet_hops import told_hops
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
@@ -171,7 +171,7 @@ class _Work:
             for trial, hops in zip(trials, self._hops, strict=True):
                 if len(settings) < 2:
                     settings.append(read_settings(trial))
-                hops.append((fresh(trial), *packet_hops(trial)))
+                hops.append((fresh(trial), *told_hops(trial)))
             self._step()
         assert edges is not None
         if cell.shared:

@@ -211,9 +211,15 @@ def speeds(comparison: RunComparison) -> list[str]:
             ratio = max(first, second) / min(first, second)
             lines.append(_ratio(fast, slow, ratio, word))
             break
-    counted = sorted({speed.counted for speed in (a, b) if speed.packet_hops})
-    if counted:
-        lines.append(f"A packet-hop: {'; '.join(counted)}.")
+    counted = {
+        letter: speed.counted
+        for letter, speed in zip("AB", (a, b), strict=True)
+        if speed.packet_hops
+    }
+    if len(set(counted.values())) > 1:
+        lines += [f"A packet-hop of {letter}: {said}." for letter, said in counted.items()]
+    elif counted:
+        lines.append(f"A packet-hop: {next(iter(counted.values()))}.")
     return lines
 
 

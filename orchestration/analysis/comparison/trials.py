@@ -10,18 +10,22 @@ import numpy as np
 
 from orchestration.analysis.comparison.catalogue import DROPPED_SHARE
 from orchestration.analysis.comparison.flows import (
+    QUEUE_EDGES_BYTES,
     FlowBlocks,
     PairedFlows,
     TrialFlows,
     pair_flows,
     read_flows,
     reduce_flows,
+    with_ideals_of,
 )
 from orchestration.analysis.comparison.ports import PortParting, TrialPorts, part_ports, read_ports
 from orchestration.analysis.comparison.runs import fresh
-from orchestration.analysis.metrics import flow_scalars, measure_ports, totals
+from orchestration.analysis.metrics import flow_scalars, measure_ports
+from orchestration.analysis.queue_histogram import FACT, QueueHistogram, queue_span
 from orchestration.analysis.summary import size_edges
 from orchestration.artifacts.reader import TrialResult
+from orchestration.model.condition import IMPORTED
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats
 
@@ -30,12 +34,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class TrialFigures:
-    """One trial's scalars (the report's and more), and its flows and ports in blocks."""
+    """One trial's scalars (the report's and more), and its flows and ports in blocks.
+
+    `queue_histogram` (1, bins) has the queue lengths of a trial without samples over time, if it
+    has any.
+    """
 
     trial: TrialResult
     scalars: dict[str, float]
     flows: FlowBlocks | None
     ports: TrialPorts | None
+    queue_histogram: Floats | None = None
 
 
 @dataclass(frozen=True)
@@ -63,21 +72,26 @@ def reduce_pair(
     notes: list[str] = []
     flows = [_attempt(read_flows, trial, notes) for trial in trials]
     ports = [_attempt(read_ports, trial, notes) for trial in trials]
-    first, second = flows
+    first, second = flows = _one_ideal(trials, flows, notes)
+    histograms = _histograms(trials, notes)
     duration_ns = trials[0].spec.duration_ns
     if edges is None:
         edges = _edges(first or second)
     figures = []
-    for trial, mine, measured in zip(trials, flows, ports, strict=True):
+    for trial, mine, measured, histogram in zip(trials, flows, ports, histograms, strict=True):
         scalars: dict[str, float] = {}
         blocks = None
         if mine is not None:
             blocks = reduce_flows(mine, trial.spec.duration_ns, edges)
             scalars |= _scalars(mine)
+        counts = None
         if measured is not None:
             scalars |= measure_ports(trial).scalars
             scalars[DROPPED_SHARE] = _dropped_share(measured)
-        figures.append(TrialFigures(fresh(trial), scalars, blocks, measured))
+        elif histogram is not None:
+            scalars |= histogram.scalars
+            counts = histogram.binned(QUEUE_EDGES_BYTES)
+        figures.append(TrialFigures(fresh(trial), scalars, blocks, measured, counts))
     paired = None
     if first is not None and second is not None:
         paired = pair_flows(first, second, duration_ns)
@@ -94,6 +108,65 @@ def _attempt(read: Callable[[TrialResult], _T], trial: TrialResult, notes: list[
     except InputError as error:
         notes += [f"{problem.where}: {problem.what}" for problem in error.problems]
         return None
+
+
+def _one_ideal(
+    trials: Sequence[TrialResult], flows: Sequence[TrialFlows | None], notes: list[str]
+) -> list[TrialFlows | None]:
+    """Return the flows of both with one ideal time each, on equal links, if one came with its own.
+
+    Another simulator counts its own headers: two ideals would make a difference of slowdowns where
+    completion times have none. A trial whose ideals were computed here decides, else A.
+    """
+    foreign = [trial.spec.backend == IMPORTED for trial in trials]
+    a, b = flows
+    if a is None or b is None or not any(foreign) or _links(trials[0]) != _links(trials[1]):
+        return list(flows)
+    keeps = 1 if foreign[0] and not foreign[1] else 0
+    changed, apart = with_ideals_of((a, b)[1 - keeps], (a, b)[keeps])
+    if apart:
+        own = f"{abs(apart):.0%} {'longer' if apart > 0 else 'shorter'}"
+        notes.append(
+            f"slowdowns of both are by the ideal times of {'AB'[keeps]}: those that "
+            f"{'AB'[1 - keeps]} came with are up to {own}"
+        )
+    return [a, changed] if keeps == 0 else [changed, b]
+
+
+def _links(trial: TrialResult) -> list[tuple[list[str], int, int]]:
+    """Return ends, rate and delay of every link of a trial's testbed, sorted."""
+    ports = trial.testbed.ports
+    return sorted(
+        (sorted((ports[link.a].device, ports[link.b].device)), link.rate_bps, link.delay_ns)
+        for link in trial.testbed.links
+    )
+
+
+def _histograms(trials: Sequence[TrialResult], notes: list[str]) -> list[QueueHistogram | None]:
+    """Return the queue histograms of trials without samples over time, if both are of one time."""
+    found: list[QueueHistogram | None] = [None, None]
+    spans = [queue_span(trial.facts) if _unsampled(trial) else "" for trial in trials]
+    for number, trial in enumerate(trials):
+        if not _unsampled(trial):
+            continue
+        text = f"{'AB'[number]}: its ports were not sampled over time"
+        if FACT not in trial.facts:
+            notes.append(f"{text}: nothing of them is compared")
+        elif spans[0] != spans[1]:
+            when = spans[number] or "while flows arrived"
+            notes.append(f"{text}, and its queues' lengths are of another time ({when}): left out")
+        else:
+            notes.append(f"{text}: its queues' lengths are compared without times and ports")
+            found[number] = QueueHistogram.of(trial.facts[FACT], trial.testbed)
+    return found
+
+
+def _unsampled(trial: TrialResult) -> bool:
+    """Whether a trial's ports can be read, but were never sampled."""
+    try:
+        return not len(trial.ports.t_ns)
+    except InputError:
+        return False
 
 
 def _edges(flows: TrialFlows | None) -> Floats:
@@ -153,27 +226,6 @@ class Speed:
     def per_run_s(self) -> float | None:
         """Packet-hops per wall second of traffic."""
         return self.packet_hops / self.run_s if self.run_s else None
-
-
-def packet_hops(trial: TrialResult) -> tuple[int, str]:
-    """Return how many packets a trial sent over links, and what was counted.
-
-    Computed from the tables, so that all backends count alike: packets sent by switch ports plus
-    packets sent by hosts, which are those that switches delivered to hosts or dropped. Without
-    tables, the backend's own number is used.
-    """
-    try:
-        ports, testbed = trial.ports, trial.testbed
-        counted = len(ports.t_ns) > 0
-    except InputError:
-        counted = False
-    if not counted:
-        told = trial.facts.get("packet_hops")
-        return (int(told), "as the backend counts") if told else (0, "nothing was counted")
-    sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
-    to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
-    from_hosts = int(sent[to_host].sum() + dropped.sum())
-    return int(sent.sum()) + from_hosts, "packets sent by switch ports and by hosts"
 
 
 def speed_of(trials: Sequence[tuple[TrialResult, int, str]]) -> Speed:

@@ -74,6 +74,7 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         name_line(figure, tuner, *names[-1], colour, above=True)
     # with room for names to the right of the lines
     queue_share_axes(figure, floor, longest, room=4)
+    spans = condition.queue_spans
     p99 = {arm.tuner: arm.estimates["queue_p99_bytes"].mean for arm in shown_arms(condition)}
     empty = {tuner: 1 - float(both[0, 0]) for tuner, both in shares.items()}
     rows = [(tuner, at) for tuner in shares for at in range(len(QUEUE_GRID_BYTES))]
@@ -82,8 +83,9 @@ def queue_distribution(condition: Condition, colours: Colours) -> Picture | None
         if any(value > 0 for value in p99.values())
         else "Queues are empty 99% of the time or more",
         f"Share of the time that a queue is empty: {extremes(empty, 'share')}. Complementary "
-        "distribution over all switch queues and samples while flows arrived. Line: mean over "
-        "repeats; band: their lowest and highest.",
+        "distribution over all switch queues and samples"
+        + (f". {spans} Line" if spans else " while flows arrived. Line")
+        + ": mean over repeats; band: their lowest and highest.",
         figure,
         "queue-distribution",
         {

@@ -177,13 +177,11 @@ def _flow_object() -> str:
 def _facts(
     record: TrialRecord, plan: FabricPlan, kernel: Kernel, stages: StageClock
 ) -> dict[str, Any]:
-    sent = record.ports.tx_packets[-1].sum() if len(record.ports.t_ns) else 0
     return {
         **record.facts,
         **plan.facts,
         "clock": "virtual",
         "kernel_hash": kernel.hash,
-        "packet_hops": int(sent),
         "red": _marking_law(record),
         "stages_s": stages.seconds(),
     }

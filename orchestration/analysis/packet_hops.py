@@ -1,0 +1,64 @@
+"""Packet-hops: packets sent by NICs and by switch ports, counted alike for every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inventory.topology import Testbed
+from orchestration.analysis.metrics import totals
+from orchestration.artifacts.reader import TrialResult
+from orchestration.model.errors import InputError
+from orchestration.model.records import Samples, TrialRecord
+
+PACKET_HOP = "a packet sent by a NIC or a switch port"
+_WITHOUT_ACKS = f"{PACKET_HOP}, data only: the fluid model has no acknowledgements"
+# What trials of earlier versions have as `packet_hops`, without saying what they counted.
+_EARLIER = {
+    "emulated": "a packet sent by a switch port, as an earlier version counted",
+    "simulated": PACKET_HOP,
+}
+
+
+def packet_hops(testbed: Testbed, ports: Samples) -> int:
+    """Return the packet-hops of a trial, from the last counts of its ports.
+
+    NICs are not sampled: what hosts sent is what switches delivered to hosts, or dropped.
+    """
+    sent, dropped = totals(ports.tx_packets), totals(ports.dropped_packets)
+    to_host = np.array([testbed.peer_device(queue).kind == "host" for queue in testbed.queues])
+    return int(sent.sum() + sent[to_host].sum() + dropped.sum())
+
+
+def hop_facts(backend: str, testbed: Testbed, record: TrialRecord) -> dict[str, Any]:
+    """Return the facts of a trial: `packet_hops`, and `packet_hop`, which says what one is."""
+    if not len(record.ports.t_ns):
+        return {}
+    hops = record.facts.get("packet_hops", packet_hops(testbed, record.ports))
+    return {"packet_hops": hops, "packet_hop": _meaning(backend)}
+
+
+def told_hops(trial: TrialResult) -> tuple[int, str]:
+    """Return a trial's packet-hops and what one is.
+
+    They are counted from the tables, so that trials of earlier versions count like others. Without
+    samples the trial's own number is taken, with what it meant to the version that wrote it.
+    """
+    try:
+        ports, testbed = trial.ports, trial.testbed
+        sampled = len(ports.t_ns) > 0
+    except InputError:
+        sampled = False
+    backend = trial.spec.backend
+    if sampled:
+        return packet_hops(testbed, ports), _meaning(backend)
+    told = trial.facts.get("packet_hops")
+    if not told:
+        return 0, "nothing was counted"
+    unsaid = _EARLIER.get(backend, "as an earlier version counted")
+    return int(told), str(trial.facts.get("packet_hop", unsaid))
+
+
+def _meaning(backend: str) -> str:
+    return _WITHOUT_ACKS if backend == "fluid" else PACKET_HOP
