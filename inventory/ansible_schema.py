@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.addressing import DEFAULT_PREFIX
-from inventory.rack import SONIC_QUEUE, Corridor, NicKind, Platform, Safety
+from inventory.rack import SONIC_QUEUE, Access, Corridor, NicKind, Platform, Safety
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel
 
@@ -82,6 +82,9 @@ _USER = _matching(
 )
 _KEY_FILE = _matching(
     r"|(/|~/)(.|\n)*", "is relative, to no fixed folder: write a path that begins with / or ~/"
+)
+_PYTHON = _matching(
+    r"python3|/[A-Za-z0-9_./+-]{1,252}", "is no program: write its path, like /usr/bin/python3.9"
 )
 _INTERFACE = _matching(
     r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}",
@@ -158,6 +161,7 @@ class DeviceVariables(StrictModel):
     )
     ansible_ssh_private_key_file: Annotated[str, _KEY_FILE, Plain] = ""
     ansible_become: Annotated[Truth, Plain] = False
+    ansible_python_interpreter: Annotated[str, _PYTHON, Plain] = Access.python
     ansible_become_method: Annotated[Literal["sudo"], Plain] = "sudo"
     ansible_become_user: Annotated[Literal["root"], Plain] = "root"
     ansible_connection: Annotated[Literal["ssh", "smart", "paramiko", "paramiko_ssh"], Plain] = (
@@ -182,6 +186,7 @@ ACCESS = {
     "ansible_port": "port",
     "ansible_ssh_private_key_file": "key_file",
     "ansible_become": "become",
+    "ansible_python_interpreter": "python",
     "closloop_platform": "platform",
     "closloop_nic": "nic",
     "closloop_shape": "shape",

@@ -33,7 +33,7 @@ class Access:
     `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
     of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not.
+    depths, 0 for not. `python` is the program that runs the agent.
     """
 
     device: str
@@ -42,6 +42,7 @@ class Access:
     user: str = "root"
     key_file: str = ""
     become: bool = False
+    python: str = "python3"
     platform: Platform = "linux"
     nic: NicKind = "plain"
     shape: bool = False

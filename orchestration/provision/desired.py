@@ -277,6 +277,8 @@ def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
         "ansible_become": access.become,
         "ansible_ssh_common_args": " ".join(shlex.quote(option) for option in options),
     }
+    if access.python != Access.python:
+        variables["ansible_python_interpreter"] = access.python
     if access.key_file:
         key_file = Path(access.key_file).expanduser().absolute()
         variables["ansible_ssh_private_key_file"] = str(key_file)

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import orchestration
 from inventory.rack import Access, Rack
 from orchestration.device.errors import printable
+from orchestration.device.jumps import SECRET_VARIABLES
 from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
@@ -35,7 +36,6 @@ _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", 
 PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
 _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
 # Left out of the environment, which ansible-runner writes to a file: they hold passwords.
-_SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
 # How often a request to stop is noticed.
 _POLL_S = 1
 _LOGIN_TIMEOUT_S = 20
@@ -216,7 +216,7 @@ def _run_playbook(
         settings={"pexpect_timeout": _POLL_S},
     )
     config.prepare()
-    for name in _SECRET_VARIABLES:
+    for name in SECRET_VARIABLES:
         config.env.pop(name, None)
 
     def handle(event: Mapping[str, Any]) -> bool:

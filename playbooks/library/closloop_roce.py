@@ -23,6 +23,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.device.agent.dcqcn import places
+from ansible.module_utils.device.agent.lockdown import lockdown
 from ansible.module_utils.model.files import write_whole
 
 DOCUMENTATION = r"""
@@ -141,6 +142,9 @@ class RoceHost(Device):
                 reason = "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)"
             elif self._tos(words[0]) is None:
                 reason = f"rdma_cm does not know {words[0]}"
+        elif kind == "dcqcn" and "/debug/" in self._path(kind, words) and lockdown(self._root):
+            level = lockdown(self._root)
+            reason = f"kernel lockdown ({level}) closes debugfs, where DCQCN parameters are"
         elif not self._path(kind, words):
             reason = "the NIC's driver does not offer it"
         elif kind == "governor":

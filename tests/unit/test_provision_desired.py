@@ -195,3 +195,5 @@ def test_host_keys_are_verified_and_never_learned():
         "ansible_become": True,
         "ansible_ssh_private_key_file": "/keys/id",
     }
+    newer = login(dataclasses.replace(access, python="/usr/bin/python3.9"), "")
+    assert newer["ansible_python_interpreter"] == "/usr/bin/python3.9"

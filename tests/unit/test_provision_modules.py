@@ -472,3 +472,26 @@ def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
         "dcqcn eth2 np_cnp_dscp": "the NIC's driver does not offer it",
         "tos mlx5_0": "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)",
     }
+
+
+def test_debugfs_that_kernel_lockdown_closes_is_named(tmp_path):
+    parameters = tmp_path / "sys/kernel/debug/mlx5/0000:3b:00.0/cc_params"
+    parameters.mkdir(parents=True)
+    (parameters / "rp_ai_rate").write_text("5\n")
+    interface = tmp_path / "sys/class/net/eth2"
+    interface.mkdir(parents=True)
+    (interface / "device").symlink_to(tmp_path / "sys/devices/0000:3b:00.0")
+    level = tmp_path / "sys/kernel/security/lockdown"
+    level.parent.mkdir(parents=True)
+
+    def reason(text):
+        level.write_text(text)
+        host = load_module("closloop_roce").RoceHost(lambda words: (1, "", ""), f"{tmp_path}/")
+        host.wanted(DESIRED)
+        skipped = {entry["step"]: entry["reason"] for entry in host.skipped}
+        return skipped.get("dcqcn eth2 rp_ai_rate")
+
+    assert reason("[none] integrity confidentiality\n") is None
+    assert reason("none [integrity] confidentiality\n") == (
+        "kernel lockdown (integrity) closes debugfs, where DCQCN parameters are"
+    )
