@@ -82,14 +82,21 @@ def load_rack(path: Path) -> Rack:
     _raise_any(list(_queue_problems(devices, documents, testbed)))
     access = {n: _access(n, devices[n], interfaces.get(n, ())) for n in names}
     collector = next(iter(groups.hosts_of(COLLECTOR)), None)
-    return Rack(
+    rack = Rack(
         name=name,
         testbed=testbed,
         access={device: access[device] for device in tiers},
         collector=access[collector] if collector else None,
         known_hosts_file=_beside(path, about.closloop_known_hosts),
         safety=about.closloop_safety.safety(),
+        fabric_prefix=about.closloop_fabric_prefix,
     )
+    try:
+        rack.addresses  # noqa: B018 (worked out once, here, so that a wrong prefix has its line)
+    except ValueError as error:
+        remedy = "give it a larger network that nobody else uses"
+        _raise_any([document.problem(("closloop_fabric_prefix",), str(error), remedy)])
+    return rack
 
 
 def _raise_any(problems: list[Problem]) -> None:
@@ -152,7 +159,7 @@ def _device_problems(
         yield document.problem(
             ("closloop_platform",), f"{name} is no switch, but runs SONiC", remedy
         )
-    if variables.closloop_nic == "roce" and not variables.closloop_rdma_device:
+    if variables.closloop_nic == "roce" and not all(_rdma_devices(variables).values()):
         remedy = "add closloop_rdma_device, its name in `rdma link`, like mlx5_0"
         yield document.problem(("closloop_nic",), f"{name}: which RDMA device is not said", remedy)
     if len(set(variables.closloop_queues)) < len(variables.closloop_queues):
@@ -275,4 +282,20 @@ def _queue_problems(
 
 def _access(name: str, variables: DeviceVariables, interfaces: tuple[str, ...]) -> Access:
     said = {field: getattr(variables, variable) for variable, field in ACCESS.items()}
-    return Access(name, variables.ansible_host or name, interfaces=interfaces, **said)
+    of_interface = _rdma_devices(variables)
+    rdma = tuple(of_interface[interface] for interface in interfaces)
+    return Access(
+        name,
+        variables.ansible_host or name,
+        interfaces=interfaces,
+        rdma_devices=rdma if any(rdma) else (),
+        **said,
+    )
+
+
+def _rdma_devices(variables: DeviceVariables) -> dict[str, str]:
+    """Return the RDMA device of each interface: the link's own, or that of the whole device."""
+    return {
+        link.interface: link.rdma_device or variables.closloop_rdma_device
+        for link in variables.closloop_links
+    }

@@ -6,11 +6,13 @@ Those named `closloop_*` are its own. Of Ansible's it reads those that say how t
 from __future__ import annotations
 
 import re
+from ipaddress import ip_network
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from inventory.rack import SONIC_QUEUE, Corridor, NicKind, Platform, Safety
+from inventory.addressing import DEFAULT_PREFIX
+from inventory.rack import SONIC_QUEUE, Access, Corridor, NicKind, Platform, Safety
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel
 
@@ -41,6 +43,7 @@ REFUSED = {
     "ansible_private_key_file": "write ansible_ssh_private_key_file",
     "ansible_sudo": "write ansible_become",
 }
+_LINK_LOCAL = ip_network("169.254.0.0/16")
 _TRUE, _FALSE = ("yes", "true", "on", "1"), ("no", "false", "off", "0")
 
 
@@ -80,6 +83,9 @@ _USER = _matching(
 _KEY_FILE = _matching(
     r"|(/|~/)(.|\n)*", "is relative, to no fixed folder: write a path that begins with / or ~/"
 )
+_PYTHON = _matching(
+    r"python3|/[A-Za-z0-9_./+-]{1,252}", "is no program: write its path, like /usr/bin/python3.9"
+)
 _INTERFACE = _matching(
     r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,14}",
     "is no interface: write the operating system's name of the port, like eth0",
@@ -108,6 +114,21 @@ def _share(value: float) -> float:
     return value
 
 
+def _fabric_prefix(value: str) -> str:
+    try:
+        network = ip_network(value)
+    except ValueError as error:
+        raise ValueError(f"{error}: write an IPv4 network, like {DEFAULT_PREFIX}") from None
+    if network.version != 4 or network.is_loopback or network.is_multicast or not network.prefixlen:
+        raise ValueError(f"{value} is for no fabric: write an IPv4 network, like {DEFAULT_PREFIX}")
+    if network.overlaps(_LINK_LOCAL):
+        raise ValueError(
+            f"SONiC's ASICs get no addresses of {_LINK_LOCAL}: write a network like "
+            f"{DEFAULT_PREFIX}"
+        )
+    return value
+
+
 Plain = BeforeValidator(_plain)
 Truth = Annotated[bool, BeforeValidator(_truth)]
 Interface = Annotated[str, _INTERFACE]
@@ -125,6 +146,9 @@ class LinkVariable(StrictModel):
         default=None, description="like 25Gbps"
     )
     delay: Positive | None = Field(default=None, description="one-way delay, like 1us")
+    rdma_device: Annotated[str, _RDMA_DEVICE] = Field(
+        default="", description="the RDMA device of this port, like mlx5_0"
+    )
 
 
 class DeviceVariables(StrictModel):
@@ -137,6 +161,7 @@ class DeviceVariables(StrictModel):
     )
     ansible_ssh_private_key_file: Annotated[str, _KEY_FILE, Plain] = ""
     ansible_become: Annotated[Truth, Plain] = False
+    ansible_python_interpreter: Annotated[str, _PYTHON, Plain] = Access.python
     ansible_become_method: Annotated[Literal["sudo"], Plain] = "sudo"
     ansible_become_user: Annotated[Literal["root"], Plain] = "root"
     ansible_connection: Annotated[Literal["ssh", "smart", "paramiko", "paramiko_ssh"], Plain] = (
@@ -161,9 +186,9 @@ ACCESS = {
     "ansible_port": "port",
     "ansible_ssh_private_key_file": "key_file",
     "ansible_become": "become",
+    "ansible_python_interpreter": "python",
     "closloop_platform": "platform",
     "closloop_nic": "nic",
-    "closloop_rdma_device": "rdma_device",
     "closloop_shape": "shape",
     "closloop_queues": "queues",
     "closloop_telemetry": "telemetry_ns",
@@ -204,6 +229,7 @@ class RackVariables(StrictModel):
     closloop_name: str | None = None
     closloop_testbed: str | None = Field(default=None, min_length=1)
     closloop_known_hosts: Annotated[str, Plain] = ""
+    closloop_fabric_prefix: Annotated[str, AfterValidator(_fabric_prefix), Plain] = DEFAULT_PREFIX
     closloop_safety: SafetyVariable = SafetyVariable()
 
 

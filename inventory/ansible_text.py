@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
+from inventory.addressing import DEFAULT_PREFIX
 from inventory.ansible_links import Listed, link_specs
 from inventory.ansible_schema import ACCESS, COLLECTOR, GROUPS, LinkVariable
 from inventory.files import known_testbeds, load_testbed
@@ -55,9 +56,9 @@ For all devices; a device or group may have its own. With sudo instead of root:
   ansible_become: true
   ansible_ssh_private_key_file: ~/.ssh/rack""",
     "hosts": """\
-Hosts with RoCE NICs, which must have an RDMA device (`rdma link`), also say:
+Hosts with RoCE NICs, which must have RDMA devices (`rdma link`), also say:
   closloop_nic: roce
-  closloop_rdma_device: mlx5_0""",
+  closloop_rdma_device: mlx5_0     # with several NICs, `rdma_device` at each link instead""",
     "leaves": """\
 Switches. One that runs SONiC also says:
   closloop_platform: sonic
@@ -141,6 +142,8 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
                 {name: value for name, value in dataclasses.asdict(item).items() if value}
                 for item in testbed.classes
             ]
+    if rack.fabric_prefix != DEFAULT_PREFIX:
+        result["closloop_fabric_prefix"] = rack.fabric_prefix
     if rack.known_hosts_file:
         result["closloop_known_hosts"] = rack.known_hosts_file
     if rack.safety != Safety():
@@ -166,7 +169,13 @@ def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables except its address and links."""
     said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
     every = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
-    return {**said, "closloop_queues": list(access.queues), "closloop_telemetry": every}
+    rdma = set(access.rdma_devices)
+    return {
+        **said,
+        "closloop_queues": list(access.queues),
+        "closloop_telemetry": every,
+        "closloop_rdma_device": rdma.pop() if len(rdma) == 1 else "",
+    }
 
 
 # Defaults, which are not written; `ansible_user` always is.
@@ -184,14 +193,18 @@ def _shared(accesses: Collection[Access]) -> dict[str, Any]:
 
 
 def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
-    return [
-        {
-            **link.model_dump(),
+    access = rack.access[name]
+    several = len(set(access.rdma_devices)) > 1
+    found = []
+    for link in _listed_links(rack, name):
+        words = {
+            **link.model_dump(exclude={"rdma_device"}),
             "rate": format_rate(link.rate or 0, _DIGITS),
             "delay": format_duration(link.delay or 0, _DIGITS),
         }
-        for link in _listed_links(rack, name)
-    ]
+        device = access.rdma_device(link.interface) if several else ""
+        found.append({**words, "rdma_device": device} if device else words)
+    return found
 
 
 def _device_lines(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from inventory.rack import Access, Rack
+from inventory.reachability import Reach, Severity, problems
 from inventory.topology import Port
 from orchestration.model.units import format_rate
 
-Severity = Literal["wrong", "unproven"]
 # In the order in which they are made and shown: a failed one may leave later ones unknown.
-CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights")
+CHECKS = ("reachable", "login", "cabling", "rates", "MTU", "tools", "rights", "fabric")
 
 # Programs that a device needs, and their Debian packages.
 _PACKAGES = {
@@ -64,7 +64,9 @@ class InterfaceState:
 class Survey:
     """One device's report. `neighbours` is None if LLDP cannot be read; see `lldp_problem`.
 
-    `system` is shown and kept, not checked. `programs` has versions by name, "" if unknown.
+    `reach` is None for a switch, and empty for a host without fabric addresses. `system` is shown
+    and kept; of it, only what makes a device unfit is checked. `programs` has versions by name, ""
+    if unknown.
     """
 
     device: str
@@ -78,6 +80,7 @@ class Survey:
     is_root: bool = False
     may_change_qdiscs: bool = False
     system: Mapping[str, Any] = field(default_factory=dict)
+    reach: Reach | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,11 @@ def judge(rack: Rack, surveys: Mapping[str, Survey]) -> list[Finding]:
         findings += _mtus(rack, survey)
         findings += _tools(rack, access, survey)
         findings += _rights(access, survey)
-    return findings
+    reached = {name: item.reach for name, item in surveys.items() if item.reach is not None}
+    return findings + [
+        Finding(host, "fabric", severity, what, remedy)
+        for host, severity, what, remedy in problems(rack, reached)
+    ]
 
 
 @dataclass(frozen=True)
@@ -302,17 +309,21 @@ def _tools(rack: Rack, access: Access, survey: Survey) -> Iterator[Finding]:
             yield Finding(
                 survey.device, "tools", "wrong", what, "correct closloop_platform, or the address"
             )
+        if unfit := survey.system.get("unfit"):
+            remedy = survey.system["unfit_remedy"]
+            yield Finding(survey.device, "tools", "wrong", unfit, remedy)
         if not {"redis-cli", "sonic-db-cli"} & set(survey.programs):
             yield missing("redis-cli or sonic-db-cli", "SONiC's database tools")
         return
     wanted = ["ip", "tc"] if is_switch else ["ip"]
     if access.nic == "roce":
         wanted += ["rdma", "ib_write_bw"]
-        if access.rdma_device not in survey.rdma_devices:
-            found = ", ".join(survey.rdma_devices) or "none"
-            what = f"has no RDMA device {access.rdma_device}"
-            remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
-            yield Finding(survey.device, "tools", "wrong", what, remedy)
+        for device in dict.fromkeys(access.rdma_devices):
+            if device not in survey.rdma_devices:
+                found = ", ".join(survey.rdma_devices) or "none"
+                what = f"has no RDMA device {device}"
+                remedy = f"correct closloop_rdma_device (found: {found}), or load the NIC's driver"
+                yield Finding(survey.device, "tools", "wrong", what, remedy)
     for name in wanted:
         if name not in survey.programs:
             yield missing(name, _PACKAGES[name])
@@ -325,4 +336,10 @@ def _rights(access: Access, survey: Survey) -> Iterator[Finding]:
         if access.become:
             what = f"{access.user} with sudo may not change its settings there"
         remedy = "log in as root, or set ansible_become: true for a user with sudo"
+        yield Finding(survey.device, "rights", "wrong", what, remedy)
+    if vrf := survey.system.get("vrf"):
+        what = (
+            f"its sshd runs in the VRF {vrf}, and keeps all that is started there from the fabric"
+        )
+        remedy = "log in as root, or set ansible_become: true: the agent then leaves the VRF"
         yield Finding(survey.device, "rights", "wrong", what, remedy)

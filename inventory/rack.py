@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
+from inventory.addressing import DEFAULT_PREFIX, Addresses, rack_addresses
 from inventory.topology import Port, Testbed
 
 Platform = Literal["linux", "sonic"]
@@ -17,16 +19,21 @@ NicKind = Literal["plain", "roce"]
 
 # The first queue that is lossless and ECN-capable in SONiC's stock configuration.
 SONIC_QUEUE = 3
+# RoCE packets' byte in the IPv4 header: DSCP 26 in the upper six bits, and that a switch may mark
+# them, ECT(0), in the lower two. A packet without it is dropped where others are marked.
+ROCE_DSCP, ECT_0 = 26, 0b10
+ROCE_TRAFFIC_CLASS = ROCE_DSCP << 2 | ECT_0
 
 
 @dataclass(frozen=True)
 class Access:
     """One device: how to log in, and its special settings.
 
-    `interfaces` are its ports' names in the operating system, in the testbed's order. With `shape`,
+    `interfaces` are its ports' names in the operating system, in the testbed's order, and
+    `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
     of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not.
+    depths, 0 for not. `python` is the program that runs the agent.
     """
 
     device: str
@@ -35,13 +42,18 @@ class Access:
     user: str = "root"
     key_file: str = ""
     become: bool = False
+    python: str = "python3"
     platform: Platform = "linux"
     nic: NicKind = "plain"
-    rdma_device: str = ""
     shape: bool = False
     interfaces: tuple[str, ...] = ()
+    rdma_devices: tuple[str, ...] = ()
     queues: tuple[int, ...] = (SONIC_QUEUE,)
     telemetry_ns: int = 0
+
+    def rdma_device(self, interface: str) -> str:
+        """Return the RDMA device of an interface, "" if it has none."""
+        return dict(zip(self.interfaces, self.rdma_devices, strict=False)).get(interface, "")
 
 
 @dataclass(frozen=True)
@@ -78,7 +90,8 @@ class Safety:
 class Rack:
     """A testbed with logins. `access` has every device of `testbed`.
 
-    `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted.
+    `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted. The
+    fabric's addresses are in `fabric_prefix`.
     """
 
     name: str
@@ -87,6 +100,12 @@ class Rack:
     collector: Access | None = None
     known_hosts_file: str = ""
     safety: Safety = field(default_factory=Safety)
+    fabric_prefix: str = DEFAULT_PREFIX
+
+    @cached_property
+    def addresses(self) -> Addresses:
+        """The addresses of the fabric. Raises ValueError if they do not fit into the prefix."""
+        return rack_addresses(self.testbed, self.fabric_prefix)
 
     def interface(self, port: Port) -> str:
         """Return the operating system's name of a port."""

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,9 +85,9 @@ class Loopback:
     pid: int
 
 
-@pytest.fixture(scope="session")
-def loopback(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("sshd")
+@contextmanager
+def running_sshd(folder, *more):
+    """Run an SSH server of this user's, with `more` options of sshd_config."""
     for name in ("host", "id"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
         subprocess.run(command, check=True)
@@ -101,25 +102,47 @@ def loopback(tmp_path_factory):
             *(word for option in (
                 f"HostKey={folder / 'host'}", f"AuthorizedKeysFile={folder / 'id.pub'}",
                 "ListenAddress=127.0.0.1", "UsePAM=no", "StrictModes=no", "PidFile=none",
+                "LogLevel=VERBOSE", *more,
             ) for word in ("-o", option)),
         ],
         stderr=(folder / "log").open("wb"),
     )  # fmt: skip
-    key = " ".join((folder / "host.pub").read_text().split()[:2])
-    (folder / "known").write_text(f"[127.0.0.1]:{port} {key}\n")
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            break
-        except OSError:
-            assert time.monotonic() < deadline, (folder / "log").read_text()
-            time.sleep(0.05)
-    yield Loopback(
-        port, getpass.getuser(), folder / "id", folder / "host.pub", folder / "known", server.pid
-    )
-    server.send_signal(signal.SIGTERM)
-    server.wait()
+    try:
+        key = " ".join((folder / "host.pub").read_text().split()[:2])
+        (folder / "known").write_text(f"[127.0.0.1]:{port} {key}\n")
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, (folder / "log").read_text()
+                time.sleep(0.05)
+        yield Loopback(
+            port, getpass.getuser(), folder / "id", folder / "host.pub", folder / "known",
+            server.pid,
+        )  # fmt: skip
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait()
+
+
+@pytest.fixture(scope="session")
+def loopback(tmp_path_factory):
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def jump_hosts(tmp_path_factory):
+    """Two more SSH servers, and one that forwards nothing."""
+    folders = [tmp_path_factory.mktemp("jump") for _ in range(3)]
+    with (
+        running_sshd(folders[0]) as first,
+        running_sshd(folders[1]) as second,
+        running_sshd(folders[2], "AllowTcpForwarding=no") as closed,
+    ):
+        yield first, second, closed
 
 
 def pytest_collection_modifyitems(items):

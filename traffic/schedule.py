@@ -13,6 +13,7 @@ import numpy as np
 from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
+from orchestration.model.roce import HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
     PatternSpec,
     PoissonSpec,
@@ -56,12 +57,30 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     )
 
 
-def ideal_times_ns(testbed: Testbed, schedule: Schedule) -> Ints:
-    """Return each flow's completion time alone at line rate, in ns, shape (flows,)."""
+def ideal_times_ns(testbed: Testbed, schedule: Schedule, roce: RoceSpec | None = None) -> Ints:
+    """Return each flow's completion time alone at line rate, in ns, shape (flows,).
+
+    By TCP, or by RoCE NICs as `roce` describes them.
+    """
     paths, hosts = PathTable(testbed), testbed.hosts
+    if roce is not None:
+        return _ideal_roce_ns(testbed, paths, schedule, roce)
     columns = (schedule.src, schedule.dst, schedule.size_bytes)
     flows = zip(*(column.tolist() for column in columns), strict=True)
     times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
+    return np.array(times, dtype=np.int64)
+
+
+def _ideal_roce_ns(testbed: Testbed, paths: PathTable, schedule: Schedule, roce: RoceSpec) -> Ints:
+    """The packets before the last at line rate, then the last one's way and its answer's."""
+    full_bytes = roce.payload_bytes + HEADER_BYTES + testbed.framing_bytes
+    times = []
+    for src, dst, size in zip(
+        schedule.src.tolist(), schedule.dst.tolist(), schedule.size_bytes.tolist(), strict=True
+    ):
+        path = paths.path(testbed.hosts[src], testbed.hosts[dst])
+        before = max(0, -(-size // roce.payload_bytes) - 1) * full_bytes
+        times.append(2 * path.one_way_ns - (-before * 8 * 10**9 // path.rate_bps))
     return np.array(times, dtype=np.int64)
 
 

@@ -1,35 +1,34 @@
-"""A RoCE NIC: DCQCN parameters and counters, read and set.
+"""A RoCE NIC: its counters, and the GIDs of its addresses.
 
-    nic.capabilities  {interface} -> {surface of each parameter, pci, driver, mlxconfig's text}
-    nic.dcqcn.read    {interface} -> {"t_ns", "values": {name: value}}
-    nic.dcqcn.write   {interface, values: {name: value}}
-                      -> {"t_ns", "previous": {name: value}, "values": as read back}
-    nic.counters      {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
-                      -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
+    nic.counters  {interface, rdma_device, port, sources: ["hw", "port", "ethtool", "rdma"]}
+                  -> {source: {"t_ns": CLOCK_MONOTONIC of the reading, ...}}
+    nic.optional  {rdma_device, port} -> names of optional counters that were switched on
+    nic.gids      -> [[RDMA device, port, index, IPv4 address], ...] of RoCE v2
 
-`agent.dcqcn` has the parameters. A write that fails half-way is undone. `previous` includes the
-parameters that the NIC changes by itself along with a write, so writing it back undoes everything.
+Optional counters are switched back when the agent ends.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from orchestration.device.agent.dcqcn import PARAMETERS, refusal
-from orchestration.device.agent.dcqcn import places as places_of
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.survey import find_program, run
-from orchestration.device.ethtool import driver, statistics
+from orchestration.device.ethtool import statistics
 
 SOURCES = ("hw", "port", "ethtool", "rdma")
 
-_MLXCONFIG = ("mlxconfig", "mstconfig")
-_MLXCONFIG_TIMEOUT_S = 20.0
 # A file in hw_counters that is not a counter: how long the driver caches values, in ms.
 _NO_COUNTERS = ("lifespan",)
+# What optional counters of congestion control begin with: ECN marks and CNPs.
+_CONGESTION = "cc_"
+# A GID without its colons that is an IPv4 address, mapped: the address follows.
+_IPV4_GID = "0" * 20 + "ffff"
 
 
 class Places(NamedTuple):
@@ -37,76 +36,9 @@ class Places(NamedTuple):
 
     net: str = "/sys/class/net"
     infiniband: str = "/sys/class/infiniband"
-    debugfs: str = "/sys/kernel/debug"
 
 
 HERE = Places()
-
-
-def capabilities(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
-    """Return what the NIC offers; mlxconfig's text is "" if it is not installed or fails."""
-    interface = _interface(request, places)
-    files = parameter_files(interface, places)
-    pci = pci_address(interface, places)
-    text, problem = "", "no mlxconfig"
-    program = next(filter(None, map(find_program, _MLXCONFIG)), None)
-    if program is not None and pci:
-        code, text, problem = run([program, "-d", pci, "q"], _MLXCONFIG_TIMEOUT_S)
-        text, problem = (text, "") if code == 0 else ("", problem or text[-200:])
-    return {
-        "pci": pci,
-        "driver": driver(interface),
-        "surfaces": {name: surface for name, (surface, _) in files.items()},
-        "enabled": _enabled(interface, places),
-        "mlxconfig": text,
-        "mlxconfig_problem": problem,
-    }
-
-
-def read_dcqcn(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
-    """Return the values of all parameters that the NIC has."""
-    files = _found_files(_interface(request, places), places)
-    t_ns = time.monotonic_ns()
-    return {"t_ns": t_ns, "values": {name: _read(path) for name, (_, path) in files.items()}}
-
-
-def write_dcqcn(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
-    """Set parameters and read them back; nothing is changed if one of them is refused."""
-    interface = _interface(request, places)
-    files = _found_files(interface, places)
-    wanted = request["values"]
-    rate_mbps = _line_rate_mbps(interface, places)
-    for name, value in wanted.items():
-        what, remedy = refusal(name, value, rate_mbps)
-        if not what and name not in files:
-            what = f"the NIC at {interface} has no {name}"
-            remedy = f"it has {', '.join(files)}"
-        if what:
-            raise OperationError(what, remedy)
-    in_order = [p.name for p in PARAMETERS if p.name in wanted]
-    previous = {name: _read(files[name][1]) for name in in_order}
-    if "cnp_802p_prio" in wanted and "cnp_prio_mode" in files:
-        previous["cnp_prio_mode"] = _read(files["cnp_prio_mode"][1])
-    try:
-        for name in in_order:
-            _write(files[name][1], name, wanted[name])
-        values = {name: _read(files[name][1]) for name in in_order}
-        other = [name for name in in_order if values[name] != wanted[name]]
-        if other:
-            raise OperationError(
-                f"the NIC at {interface} keeps {other[0]} at {values[other[0]]}, "
-                f"not {wanted[other[0]]}",
-                "give a value that the NIC takes; see its firmware's notes",
-            )
-    except (OperationError, PermissionError) as error:
-        left = _put_back(files, previous)
-        if left:
-            raise OperationError(
-                f"{error}; and {', '.join(left)} could not be put back",
-                f"set them by hand to {', '.join(str(previous[name]) for name in left)}",
-            ) from error
-        raise
-    return {"t_ns": time.monotonic_ns(), "previous": previous, "values": values}
 
 
 def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
@@ -132,25 +64,75 @@ def counters(request: dict[str, Any], places: Places = HERE) -> dict[str, Any]:
     return result
 
 
-def parameter_files(interface: str, places: Places = HERE) -> dict[str, tuple[str, str]]:
-    """Return the surface and file of each parameter that the NIC has, debugfs preferred."""
-    ecn = os.path.join(places.net, interface, "ecn")
-    debugfs = os.path.join(
-        places.debugfs, "mlx5", pci_address(interface, places) or "none", "cc_params"
-    )
-    found = {}
-    for parameter in PARAMETERS:
-        for surface, path in places_of(parameter, debugfs, ecn):
-            if os.path.isfile(path):
-                found[parameter.name] = (surface, path)
-                break
+class OptionalCounters:
+    """Counters of congestion that a NIC counts only when asked to, such as cc_rx_ce_pkts.
+
+    mlx5 has them since Linux 5.16, and iproute2 sets them since then; each costs the NIC a steering
+    rule.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._former: dict[str, list[str]] = {}
+        agent.at_end(self.put_back)
+
+    def switch_on(self, request: dict[str, Any]) -> list[str]:
+        """Switch on all that are off; return their names. A NIC may have none."""
+        link = f"{request['rdma_device']}/{int(request.get('port', 1))}"
+        on = self._names("mode", "link", link)
+        offered = self._names("mode", "supported", "link", link)
+        more = [name for name in offered if name.startswith(_CONGESTION) and name not in on]
+        if more:
+            self._former.setdefault(link, on)
+            self._set(link, [*on, *more])
+        return more
+
+    def put_back(self) -> None:
+        """Switch off what was switched on."""
+        for link, names in self._former.items():
+            self._set(link, names)
+        self._former.clear()
+
+    def _set(self, link: str, names: list[str]) -> None:
+        # setting a list switches all others off
+        command = ["set", "link", link, "optional-counters", ",".join(names)]
+        self._rdma(*(command if names else ["unset", *command[1:4]]))
+
+    def _names(self, *words: str) -> list[str]:
+        """Return the names that `rdma -j statistic mode` lists: [] where there is no such thing."""
+        try:
+            rows = json.loads(self._rdma(*words) or "[]")
+        except ValueError:
+            return []
+        return [
+            str(name)
+            for row in rows
+            for key, names in row.items()
+            if key.endswith("optional-counters")
+            for name in names
+        ]
+
+    def _rdma(self, *words: str) -> str:
+        program = find_program("rdma")
+        if program is None:
+            return ""
+        code, text, _ = run([program, "-j", "statistic", *words])
+        return text if code == 0 else ""
+
+
+def gids(_: dict[str, Any], places: Places = HERE) -> list[list[Any]]:
+    """Return the place and address of each GID of RoCE v2 that is one of an IPv4 address."""
+    found: list[list[Any]] = []
+    for device in _listed(places.infiniband):
+        ports = os.path.join(places.infiniband, device, "ports")
+        for port in _listed(ports):
+            folder = os.path.join(ports, port)
+            for index in sorted(map(int, _listed(os.path.join(folder, "gids")))):
+                words = _text(os.path.join(folder, "gids", str(index))).replace(":", "")
+                kind = os.path.join(folder, "gid_attrs", "types", str(index))
+                if words.startswith(_IPV4_GID) and _text(kind) == "RoCE v2":
+                    address = socket.inet_ntoa(bytes.fromhex(words[-8:]))
+                    found.append([device, int(port), index, address])
     return found
-
-
-def pci_address(interface: str, places: Places = HERE) -> str:
-    """Return the NIC's PCI address, like 0000:3b:00.0, "" for a virtual interface."""
-    link = os.path.join(places.net, interface, "device")
-    return os.path.basename(os.path.realpath(link)) if os.path.exists(link) else ""
 
 
 def ethtool_statistics(interface: str) -> dict[str, int]:
@@ -173,17 +155,6 @@ def _interface(request: dict[str, Any], places: Places) -> str:
     return name
 
 
-def _found_files(interface: str, places: Places) -> dict[str, tuple[str, str]]:
-    files = parameter_files(interface, places)
-    if not files:
-        raise OperationError(
-            f"the NIC at {interface} offers no DCQCN parameters",
-            "an mlx5 NIC is needed, with debugfs mounted and firmware that lets the host set "
-            "congestion control, or with MLNX_OFED",
-        )
-    return files
-
-
 def _read(path: str) -> int:
     try:
         with open(path) as file:
@@ -196,51 +167,6 @@ def _read(path: str) -> int:
         return int(text, 0)
     except ValueError:
         raise OperationError(f"{path} has no number, but {text[:40]!r}") from None
-
-
-def _write(path: str, name: str, value: int) -> None:
-    try:
-        with open(path, "w") as file:
-            file.write(str(value))
-    except PermissionError:
-        raise
-    except OSError as error:
-        raise OperationError(
-            f"the NIC refuses {name} = {value}: {os.strerror(error.errno or 0)}",
-            "see the range in the NIC's documentation",
-        ) from error
-
-
-def _put_back(files: dict[str, tuple[str, str]], previous: dict[str, int]) -> list[str]:
-    """Write back parameters that differ; return those that cannot be written."""
-    left = []
-    for parameter in PARAMETERS:
-        name = parameter.name
-        if name in previous:
-            try:
-                if _read(files[name][1]) != previous[name]:
-                    _write(files[name][1], name, previous[name])
-            except (OperationError, PermissionError):
-                left.append(name)
-    return left
-
-
-def _enabled(interface: str, places: Places) -> dict[str, list[int]]:
-    """Return the priorities that react to CNPs and those that send them, if sysfs shows them."""
-    result = {}
-    for side in ("roce_rp", "roce_np"):
-        folder = os.path.join(places.net, interface, "ecn", side, "enable")
-        if os.path.isdir(folder):
-            on = (p for p in range(8) if os.path.isfile(os.path.join(folder, str(p))))
-            result[side] = [p for p in on if _read(os.path.join(folder, str(p)))]
-    return result
-
-
-def _line_rate_mbps(interface: str, places: Places) -> int:
-    try:
-        return _read(os.path.join(places.net, interface, "speed"))
-    except OperationError:
-        return -1
 
 
 def _port_folder(request: dict[str, Any], places: Places) -> str:
@@ -262,6 +188,19 @@ def _folder(port_folder: str, name: str) -> dict[str, Any]:
     return {"values": {name: _read(os.path.join(folder, name)) for name in names}}
 
 
+def _listed(folder: str) -> list[str]:
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def _text(path: str) -> str:
+    """Return a small file's text: "" for the entries of a GID table that are empty."""
+    try:
+        with open(path) as file:
+            return file.read(100).strip()
+    except OSError:
+        return ""
+
+
 def _rdma_statistics(request: dict[str, Any]) -> dict[str, Any]:
     """Return the output of `rdma statistic`, which includes the optional counters."""
     program = find_program("rdma")
@@ -274,11 +213,10 @@ def _rdma_statistics(request: dict[str, Any]) -> dict[str, Any]:
     return {"text": text}
 
 
-def operations(_: Agent) -> dict[str, Operation]:
+def operations(agent: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
     return {
-        "nic.capabilities": capabilities,
-        "nic.dcqcn.read": read_dcqcn,
-        "nic.dcqcn.write": write_dcqcn,
+        "nic.gids": gids,
+        "nic.optional": OptionalCounters(agent).switch_on,
         "nic.counters": counters,
     }

@@ -1,16 +1,23 @@
 """RED queues of a Linux switch: read all of them, set some of them, many times a second.
 
-    red.open   {queues: [[interface, handle], ...]} -> as red.read
+    red.open   {queues: [[interface, handle], ...]} -> as red.read, and "in_asic": whether an ASIC
+               does the marking
     red.read   -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
     red.set    {changes: [[index, kmin_bytes, kmax_bytes, max_p], ...]} -> as red.read, afterwards
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, max_p] of one
 queue, in the order of `red.open`. Counters are the kernel's own: packets, marks and drops wrap at
 32 bits. A change does not drop queued packets.
+
+On a switch whose ASIC forwards (switchdev), the kernel's own RED sees no packet. Every reading asks
+whether the driver has taken RED into the ASIC (TCA_HW_OFFLOAD, net/sched/sch_api.c): it may refuse
+new parameters, and the kernel then keeps them for itself without an error (red_offload,
+net/sched/sch_red.c).
 """
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -18,12 +25,16 @@ from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.netlink import RouteSocket, interface_index
 from orchestration.device.qdiscs import Qdisc, qdiscs, red_change, red_parameters
 
+NET = "/sys/class/net"
+
 
 class RedQueues:
     """The queues that were opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, net: str = NET) -> None:
+        self._net = net
         self._socket = RouteSocket()
+        self._asic_ports: set[int] = set()
         self._places: list[tuple[int, int]] = []
         self._names: list[str] = []
         self._parents: list[int] = []
@@ -40,9 +51,12 @@ class RedQueues:
                     f"has no interface {interface}", "correct closloop_links in the inventory"
                 ) from None
             self._places.append((index, int(handle)))
+            if _of_an_asic(os.path.join(self._net, interface)):
+                self._asic_ports.add(index)
         found = self._found()
         self._parents = [found[place].parent for place in self._places]
-        return self.read(request)
+        in_asic = bool(found) and all(found[place].offloaded for place in self._places)
+        return {**self.read(request), "in_asic": in_asic}
 
     def read(self, _: dict[str, Any]) -> dict[str, Any]:
         """Read all queues once."""
@@ -73,7 +87,22 @@ class RedQueues:
                 raise OperationError(
                     f"has no RED queue at {name}", "run `closloop provision` on the inventory"
                 )
+            if place[0] in self._asic_ports and not found[place].offloaded:
+                raise OperationError(
+                    f"RED at {name} is not in the switch's ASIC, which forwards packets past it",
+                    f"ethtool -K {name.split()[0]} hw-tc-offload on; the kernel's log says what "
+                    "the driver does not take (closloop_shape is for links without a rate)",
+                )
         return found
+
+
+def _of_an_asic(folder: str) -> bool:
+    """Return whether an interface is a port of a switch; reading fails with EOPNOTSUPP if not."""
+    try:
+        with open(os.path.join(folder, "phys_switch_id")) as file:
+            return bool(file.read().strip())
+    except OSError:
+        return False
 
 
 def _row(queue: Qdisc) -> list[int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from collectors.readers.sonic_stream import telemetry
+from orchestration.device.agent.asics import refusal
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import (
     ASIC_DB,
@@ -71,6 +72,9 @@ def capabilities(
             "its CONFIG_DB has no DEVICE_METADATA: it is no SONiC switch, or was just started",
             "wait until the switch is up, or correct closloop_platform in the inventory",
         )
+    what, remedy = refusal(metadata)
+    if what:
+        raise OperationError(what, remedy)
     marks = redis.hash(STATE_DB, _MARKS_CAPABILITY)
     pools = _rows(redis, CONFIG_DB, "BUFFER_POOL|*")
     sizes = [

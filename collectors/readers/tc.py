@@ -14,15 +14,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from collectors.readers.netlink import Exchange
+from orchestration.device.netlink import NLM_F_DUMP, NLM_F_REQUEST
+from orchestration.device.qdiscs import (
+    RED_MAX_P,
+    RED_PARMS,
+    RTM_GETQDISC,
+    RTM_NEWQDISC,
+    STATS_BASIC,
+    STATS_QUEUE,
+    TCA_KIND,
+    TCA_OPTIONS,
+    TCA_STATS2,
+    TCA_XSTATS,
+    tc_message,
+)
 from orchestration.model.records import Floats, Ints
 
-RTM_NEWQDISC, RTM_GETQDISC = 36, 38
-_TCA_KIND, _TCA_OPTIONS, _TCA_XSTATS, _TCA_STATS2 = 1, 2, 4, 7
-_STATS_BASIC, _STATS_QUEUE = 1, 3
-_RED_PARMS, _RED_MAX_P = 1, 3
-
 # A dump of all queueing disciplines of a namespace with their counters.
-DUMP_QDISCS = struct.pack("=IHHII", 36, RTM_GETQDISC, 0x301, 1, 0) + bytes(20)
+DUMP_QDISCS = tc_message(RTM_GETQDISC, 0, flags=NLM_F_REQUEST | NLM_F_DUMP)
 
 
 class ReaderError(OSError):
@@ -129,20 +138,20 @@ class RedReader:
 
     def _locate(self, buffer: bytearray, at: int, end: int) -> dict[str, int] | None:
         attributes = _attributes(buffer, at + 36, end)
-        kind_at, kind_end = attributes[_TCA_KIND]
+        kind_at, kind_end = attributes[TCA_KIND]
         if bytes(buffer[kind_at:kind_end]) != b"red\0":
             return None
-        stats = _attributes(buffer, *attributes[_TCA_STATS2])
-        options = _attributes(buffer, *attributes[_TCA_OPTIONS])
-        basic, queue = stats[_STATS_BASIC][0], stats[_STATS_QUEUE][0]
-        extra = attributes[_TCA_XSTATS][0]
-        parameters = options[_RED_PARMS][0]
+        stats = _attributes(buffer, *attributes[TCA_STATS2])
+        options = _attributes(buffer, *attributes[TCA_OPTIONS])
+        basic, queue = stats[STATS_BASIC][0], stats[STATS_QUEUE][0]
+        extra = attributes[TCA_XSTATS][0]
+        parameters = options[RED_PARMS][0]
         places = {
             "header": at, "ifindex": at + 20, "handle": at + 24,
             "bytes_low": basic, "bytes_high": basic + 4, "packets": basic + 8,
             "backlog": queue + 4, "drops": queue + 8,
             "prob_drops": extra, "tail_drops": extra + 4, "marked": extra + 12,
-            "kmin": parameters + 4, "kmax": parameters + 8, "max_p": options[_RED_MAX_P][0],
+            "kmin": parameters + 4, "kmax": parameters + 8, "max_p": options[RED_MAX_P][0],
         }  # fmt: skip
         return {name: place // 4 for name, place in places.items()}
 

@@ -53,7 +53,8 @@ def stamp(
 
     `ideal_ns` (flows,) are the ideal completion times, if already known.
     """
-    ideal_ns = ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns
+    if ideal_ns is None:
+        ideal_ns = ideal_times_ns(testbed, schedule, trial.host.roce)
     case = _Case(trial, testbed, schedule, record, ideal_ns)
     found = {name: check(case) for name, check in _CHECKS.items()}
     reasons = [reason for reasons in found.values() for reason in reasons or ()]

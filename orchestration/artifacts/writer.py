@@ -57,6 +57,8 @@ def write_trial(
         raise TrialError(f"{folder} already holds a finished trial", "remove it to run it again")
     try:
         with whole_folder(folder, sync=True) as partial:
+            if ideal_ns is None:
+                ideal_ns = ideal_times_ns(testbed, schedule, trial.host.roce)
             _write_tables(partial, testbed, schedule, record, ideal_ns)
             _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
             _write_json(partial / TRIAL_FILE, _about(trial, stamp, {**record.facts, **facts}))
@@ -81,11 +83,11 @@ def _about(trial: TrialSpec, stamp: Stamp, facts: Mapping[str, Any]) -> dict[str
 
 
 def _write_tables(
-    folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal_ns: Ints | None
+    folder: Path, testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal_ns: Ints
 ) -> None:
     tables = {
         "schedule": _schedule(testbed, schedule),
-        "flows": _flows(testbed, schedule, record, ideal_ns),
+        "flows": _flows(schedule, record, ideal_ns),
         **{
             TABLE_OF[scope]: _samples(testbed, scope, samples)
             for scope, samples in record.samples.items()
@@ -116,9 +118,7 @@ def _schedule(testbed: Testbed, schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _flows(
-    testbed: Testbed, schedule: Schedule, record: TrialRecord, ideal_ns: Ints | None
-) -> dict[str, Any]:
+def _flows(schedule: Schedule, record: TrialRecord, ideal_ns: Ints) -> dict[str, Any]:
     flows = record.flows
     not_done = flows.status != DONE
     return {
@@ -127,7 +127,7 @@ def _flows(
         "sent_ns": np.ma.masked_array(flows.sent_ns, flows.sent_ns < 0),
         "end_ns": np.ma.masked_array(flows.end_ns, not_done),
         "fct_ns": np.ma.masked_array(flows.end_ns - schedule.start_ns, not_done),
-        "ideal_ns": ideal_times_ns(testbed, schedule) if ideal_ns is None else ideal_ns,
+        "ideal_ns": ideal_ns,
         "retransmits": flows.retransmits,
         "status": Names(flows.status, STATUS_NAMES),
     }

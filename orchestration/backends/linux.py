@@ -21,7 +21,7 @@ _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 def host_sysctls(host: HostSpec) -> dict[str, str]:
     """Return a host's settings: its TCP, and that flows share no knowledge."""
     return {
-        "net/ipv4/tcp_congestion_control": host.congestion_control,
+        "net/ipv4/tcp_congestion_control": "dctcp" if host.is_roce else host.congestion_control,
         "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
         # a flow must not inherit what an earlier one learned about the path

@@ -14,12 +14,18 @@ import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
-from inventory.topology import Testbed
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
-from orchestration.model.trial import DriverSpec
+from orchestration.model.roce import (
+    DCQCN_RANGES,
+    DCQCN_SETS,
+    HEADER_BYTES,
+    MOST_PAYLOAD_BYTES,
+)
+from orchestration.model.trial import ROCE_CONTROLS, DriverSpec
 from orchestration.model.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
@@ -44,6 +50,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
+    yield from _check_roce(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -51,9 +58,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             loc: Loc = ("traffic", index)
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
-            yield from _check_driver(
-                (*loc, "driver"), pattern.get("driver"), whole, testbed, folder
-            )
+            yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -92,8 +97,9 @@ def _adapter(model: type[BaseModel], name: str) -> TypeAdapter[Any]:
 
 
 def _check_driver(
-    loc: Loc, driver: schema.Driver | None, whole: Fields, testbed: Testbed | None, folder: str
+    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
+    driver: schema.Driver | None = pattern.get("driver")
     if driver is None:
         return
     backend = whole.get("backend")
@@ -111,7 +117,8 @@ def _check_driver(
             yield _finding((*loc, key), str(error))
     name = schema.reference_beside(folder, driver.name)
     try:
-        problems = programs.check(DriverSpec(name, tuple(options)), testbed)
+        spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
+        problems = programs.check(spec, testbed, queue_class or "")
     except plugins.PluginError as error:
         yield _finding(loc, str(error))
         return
@@ -240,6 +247,72 @@ def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
             f"no flow would use it: on testbed {testbed.name} each traffic class has its own",
             "remove it, or use a testbed whose classes leave it out",
         )
+
+
+def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+    """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
+    host, fabric = whole.get("host"), whole.get("fabric")
+    if host is None or fabric is None:
+        return
+    control = host.congestion_control
+    roce, backend = control in ROCE_CONTROLS, whole.get("backend")
+    if roce and (fabric.kind == "linux" or backend not in (None, "emulated")):
+        yield Finding(
+            ("host", "congestion_control"),
+            f"{control} is for RoCE NICs, which only the emulated backend has, with "
+            "`fabric: closloop`",
+            "add `fabric: closloop` and run --on emulated, or use dctcp",
+        )
+    elif fabric.kind == "closloop" and backend not in (None, "emulated"):
+        yield Finding(
+            ("fabric",),
+            f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
+            "leave it out, or run --on emulated",
+        )
+    mixed = [klass.name for klass in testbed.classes if klass.congestion_control] if testbed else []
+    if roce and mixed:
+        yield Finding(
+            ("host", "congestion_control"),
+            f"with {control} every flow is RoCE, and class {mixed[0]} of testbed "
+            f"{testbed.name if testbed else ''} names a control of TCP",
+            "use a testbed whose classes name none",
+        )
+    if fabric.marks == "departures" and fabric.kind == "linux":
+        yield Finding(
+            ("fabric", "marks"),
+            "Linux RED marks arrivals",
+            "leave it out, or add `kind: closloop`",
+        )
+    if "roce" in host.model_fields_set and not roce:
+        yield Finding(
+            ("host", "roce"),
+            f"no host has a RoCE NIC: their congestion control is {control}",
+            "remove it, or use `congestion_control: dcqcn`",
+        )
+    most_bytes = MOST_PAYLOAD_BYTES
+    if testbed is not None:
+        most_bytes = min(most_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
+    if roce and host.roce.payload > most_bytes:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
+            f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
+            f"use at most {most_bytes}",
+        )
+    for name, value in host.roce.dcqcn.own.items():
+        loc: Loc = ("host", "roce", "dcqcn", name)
+        if name not in DCQCN_SETS["mlx5"]:
+            known = ", ".join(DCQCN_SETS["mlx5"])
+            what = f"DCQCN has no parameter {name!r}"
+            yield Finding(loc, what, f"{suggest(name, DCQCN_SETS['mlx5'])}it has {known}")
+            continue
+        unit, least, most = DCQCN_RANGES[name]
+        if type(value) is not int or not least <= value <= most:
+            yield Finding(
+                loc,
+                f"{value!r} is not a whole number from {least} to {most} ({unit})",
+                "see docs/campaign.md",
+            )
 
 
 def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:

@@ -23,8 +23,10 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
     ACTIONS,
     CHECKPOINT,
+    ROCE_CONTROLS,
     AllToAllSpec,
     DriverSpec,
+    FabricSpec,
     FaultSpec,
     HostSpec,
     IncastSpec,
@@ -237,7 +239,11 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
             )
             for fault in file.faults
         ),
-        host=HostSpec(file.host.congestion_control, file.host.min_rto),
+        host=HostSpec(
+            file.host.congestion_control,
+            file.host.min_rto,
+            file.host.roce.spec() if file.host.congestion_control in ROCE_CONTROLS else None,
+        ),
         cell=_labels(cell, tuner),
         files={
             **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
@@ -247,6 +253,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
+        fabric=FabricSpec(file.fabric.kind, file.fabric.marks),
     )
 
 

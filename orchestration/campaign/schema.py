@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.model import plugins
+from orchestration.model.roce import DCQCN_SETS, RoceSpec
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
@@ -278,11 +279,71 @@ class Fault(StrictModel):
     convergence: Duration = Field(description="how long routes take to follow, like 500us")
 
 
-class Host(StrictModel):
-    """The hosts' TCP."""
+def _dcqcn_set(name: str) -> str:
+    if name not in DCQCN_SETS:
+        raise ValueError(
+            f"no set of parameters {name!r}: {suggest(name, DCQCN_SETS)}use {', '.join(DCQCN_SETS)}"
+        )
+    return name
 
-    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] = "dctcp"
+
+class Dcqcn(StrictModel):
+    """DCQCN's parameters: a set by name, and any of them beside it, under mlx5's names."""
+
+    model_config = ConfigDict(extra="allow")
+
+    set: Annotated[str, AfterValidator(_dcqcn_set)] = "mlx5"
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The parameters given beside the set."""
+        return dict(self.model_extra or {})
+
+    @property
+    def parameters(self) -> tuple[tuple[str, int], ...]:
+        """Those that differ from mlx5's defaults, in the order of their names."""
+        values = {**DCQCN_SETS[self.set], **self.own}
+        default = DCQCN_SETS["mlx5"]
+        return tuple(sorted((k, v) for k, v in values.items() if default.get(k) != v))
+
+
+def _set(value: object) -> object:
+    return {"set": value} if isinstance(value, str) else value
+
+
+class Roce(StrictModel):
+    """The hosts' RoCE NICs."""
+
+    payload: PositiveSize = RoceSpec.payload_bytes
+    ack_every: Positive = RoceSpec.ack_every
+    window: Size = RoceSpec.window_bytes
+    timeout: PositiveDuration = RoceSpec.timeout_ns
+    dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
+
+    def spec(self) -> RoceSpec:
+        """Return it as a trial has it."""
+        return RoceSpec(
+            self.payload, self.ack_every, self.window, self.timeout, self.dcqcn.parameters
+        )
+
+
+class Host(StrictModel):
+    """The hosts' congestion control, and their TCP or RoCE."""
+
+    congestion_control: Literal["dctcp", "cubic", "reno", "bbr", "dcqcn"] = "dctcp"
     min_rto: PositiveDuration = 1_000_000
+    roce: Roce = Roce()
+
+
+class Fabric(StrictModel):
+    """What the switches of an emulated fabric are."""
+
+    kind: Literal["linux", "closloop"] = "linux"
+    marks: Literal["arrivals", "departures"] = "arrivals"
+
+
+def _kind(value: object) -> object:
+    return {"kind": value} if isinstance(value, str) else value
 
 
 class Tuner(StrictModel):
@@ -354,6 +415,7 @@ class CampaignFile(StrictModel):
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
     host: Host = Host()
+    fabric: Annotated[Fabric, BeforeValidator(_kind)] = Fabric()
     faults: tuple[Fault, ...] = ()
     parent: Parent | None = None
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from inventory.cabling import CHECKS, Finding, Survey
+from inventory.reachability import is_provisioned
 from orchestration.cli.terminal import table
 from orchestration.model.errors import ClosloopError, NotReadyError
 
@@ -38,8 +39,10 @@ class Checked:
         severities = {finding.severity for finding in own if finding.check == check}
         if severities:
             return "wrong" if "wrong" in severities else "unproven"
-        if isinstance(self.found.get(device), Survey):
-            return "ok"
+        survey = self.found.get(device)
+        if isinstance(survey, Survey):
+            asked = check != "fabric" or (survey.reach is not None and survey.reach.own)
+            return "ok" if asked else "unknown"
         failed = {finding.check for finding in own}
         known = CHECKS.index(check) < min((CHECKS.index(name) for name in failed), default=0)
         return "ok" if known and check in _FIRST else "unknown"
@@ -102,7 +105,23 @@ def print_checked(checked: Checked) -> None:
         console.print(text, style=style, markup=False, soft_wrap=True)
         if finding.remedy:
             console.print(f"  -> {finding.remedy}", markup=False, soft_wrap=True)
+    for note in _notes(checked):
+        console.print(note, style="dim", markup=False, soft_wrap=True)
     console.print(_verdict(checked), markup=False)
+
+
+def _notes(checked: Checked) -> Iterator[str]:
+    """Yield what is not wrong, and yet good to know."""
+    surveys = [item for item in checked.found.values() if isinstance(item, Survey)]
+    for survey in surveys:
+        level = survey.system.get("lockdown")
+        if level and checked.rack.access[survey.device].nic == "roce":
+            yield (
+                f"{survey.device}: kernel lockdown ({level}) closes debugfs: its DCQCN parameters "
+                "can neither be read nor set"
+            )
+    if not is_provisioned(survey.reach for survey in surveys):
+        yield "hosts have no fabric addresses yet: check again after `closloop provision`"
 
 
 def _verdict(checked: Checked) -> str:

@@ -1,14 +1,15 @@
 """Bundle the agent's source as one program: modules that import each other from memory.
 
-Python is started on the device with the short program STARTER on its command line. That reads the
-length of the bundle and the bundle from standard input; the agent then reads requests from there.
-Nothing is written to the device's disk.
+Python is started on the device with the short program STARTER on its command line. It names itself
+and its version, and reads the length of the bundle and the bundle from standard input; the agent
+then reads requests from there. Nothing is written to the device's disk.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -18,7 +19,10 @@ from threading import Lock
 _AGENT = "orchestration.device.agent"
 # The agent's services by name. Readers and senders are in the folders of their kind.
 SERVICES = {
-    **{name: f"{_AGENT}.{name}" for name in ("deadman", "kernel", "lease", "state", "survey")},
+    **{
+        name: f"{_AGENT}.{name}"
+        for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
+    },
     "incast": "traffic.drivers.host_frames",
     "nic": "collectors.readers.rdma",
     "programs": "traffic.drivers.host_programs",
@@ -30,10 +34,16 @@ _OURS = ("collectors", "inventory", "orchestration", "traffic", "tuners")
 
 _ONE_AT_A_TIME = Lock()
 
-# The whole program on the device's command line.
+# The oldest Python that the agent runs on.
+OLDEST = (3, 9)
+# The whole program on the device's command line. Every Python since 2.6 can parse it.
 STARTER = (
-    "import sys;s=sys.stdin.buffer;exec(compile(s.read(int(s.readline())),'closloop-agent','exec'))"
+    "import sys;print('closloop-agent %d.%d'%sys.version_info[:2]);sys.stdout.flush();"
+    f"sys.version_info<{OLDEST} and sys.exit();s=sys.stdin.buffer;"
+    "exec(compile(s.read(int(s.readline())),'closloop-agent','exec'))"
 )
+# What the starter says first, before it reads.
+STARTED = re.compile(rb"closloop-agent (\d+)\.(\d+)\r?\n")
 
 _LOADER = """
 import importlib.abc, importlib.util, sys

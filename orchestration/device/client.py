@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
 from orchestration.device.agent.main import Decoder, FrameError, encode
-from orchestration.device.bundle import STARTER, modules_of, program
+from orchestration.device.bundle import modules_of, program
 from orchestration.device.errors import DeviceError, DeviceGone, printable
 from orchestration.device.fleet import ANSWER_TIMEOUT_S, side_by_side
-from orchestration.device.ssh import Secrets, connect
+from orchestration.device.ssh import Secrets, connect, disconnect
+from orchestration.device.start import start
 
 if TYPE_CHECKING:
     from fabric import Connection
 
 _START_TIMEOUT_S = 60.0
 _READ_BYTES = 1 << 20
-SUDO = "sudo"
 
 
 class AgentClient:
@@ -44,24 +43,18 @@ class AgentClient:
         self._numbers = itertools.count(1)
         self._decoder = Decoder()
         self._answers: dict[int, dict[str, Any]] = {}
+        self._secrets = secrets or Secrets()
         self._connection: Connection = connect(access, known_hosts_file, secrets)
         try:
-            self._channel = self._connection.client.get_transport().open_session()
-            self._start(services, secrets)
+            open_session = self._connection.client.get_transport().open_session
+            self._channel = start(open_session, access, self._secrets)
+            self._start(services)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, services: Sequence[str], secrets: Secrets | None) -> None:
-        command = f"python3 -c {shlex.quote(STARTER)}"
-        lines = b""
-        if self.access.become:
-            if secrets is not None and secrets.become:
-                command, lines = f"{SUDO} -S -p '' -- {command}", secrets.become.encode() + b"\n"
-            else:
-                command = f"{SUDO} -n -- {command}"
-        self._channel.exec_command(command)
-        self._send(lines + program(services))
+    def _start(self, services: Sequence[str]) -> None:
+        self._send(program(services))
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not any(event.get("event") == "ready" for event in self.events):
             self._read(deadline)
@@ -106,8 +99,7 @@ class AgentClient:
         """End the agent and the connection."""
         with suppress(Exception):
             self._channel.close()
-        with suppress(Exception):
-            self._connection.close()
+        disconnect(self._connection)
 
     def _send(self, data: bytes) -> None:
         try:
@@ -132,14 +124,18 @@ class AgentClient:
         self._take(piece)
 
     def _take(self, piece: bytes) -> None:
+        problem: DeviceError | None = None
+        messages: list[dict[str, Any]] = []
         try:
             messages = self._decoder.feed(piece)
         except FrameError as error:
-            raise DeviceError(
+            problem = DeviceError(
                 self.device,
-                f"says something that is not the agent's: {printable(error.start)}",
-                "its shell must print nothing at a login that is not interactive",
-            ) from error
+                f"says something that is not the agent's: {self._secrets.hide(error.start)}",
+                "see whether something changes what its agent sends",
+            )
+        if problem is not None:
+            raise problem
         for message in messages:
             if "id" in message:
                 self._answers[message["id"]] = message
@@ -160,15 +156,7 @@ class AgentClient:
             self._channel.settimeout(2.0)
             while piece := self._channel.recv_stderr(65_536):
                 said += piece
-        text = printable(said[-2000:])
-        if "sudo:" in text:
-            return DeviceError(
-                self.device,
-                f"sudo is refused to {self.access.user}: {text}",
-                "let the user run sudo without a password, or give one with --ask-become-pass",
-            )
-        if "python3" in text and "not found" in text:
-            return DeviceError(self.device, "has no python3", "install it: apt-get install python3")
+        text = self._secrets.hide(said)
         what = f"its agent ended: {text}" if text else "its agent has ended or was killed"
         return DeviceGone(self.device, what, "run again; `closloop restore` puts back what is left")
 

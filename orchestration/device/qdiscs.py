@@ -41,10 +41,11 @@ CLASS_PRIORITIES = (0, 2, 6, 4)
 _PRIORITIES = 16
 
 _TCMSG = struct.Struct("=BxxxiIII")
-_TCA_KIND, _TCA_OPTIONS, _TCA_XSTATS, _TCA_STATS2, _TCA_DUMP_INVISIBLE = 1, 2, 4, 7, 10
-_STATS_BASIC, _STATS_QUEUE = 1, 3
+TCA_KIND, TCA_OPTIONS, TCA_XSTATS, TCA_STATS2 = 1, 2, 4, 7
+_TCA_DUMP_INVISIBLE, _TCA_HW_OFFLOAD = 10, 12
+STATS_BASIC, STATS_QUEUE = 1, 3
 _TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
-_RED_PARMS, _RED_STAB, _RED_MAX_P, _RED_FLAGS = 1, 2, 3, 4
+RED_PARMS, _RED_STAB, RED_MAX_P, _RED_FLAGS = 1, 2, 3, 4
 _RED_QOPT = struct.Struct("=IIIBBBB")
 # RED's largest probability: 2^32 would overflow.
 ALWAYS = 2**32 - 1
@@ -70,9 +71,9 @@ def qdisc(
     ifindex: int, handle: int, parent: int, kind: str, options: bytes, *, nested: bool = False
 ) -> bytes:
     """Add a qdisc with encoded options."""
-    attrs = attribute(_TCA_KIND, kind.encode() + b"\0")
+    attrs = attribute(TCA_KIND, kind.encode() + b"\0")
     if options:
-        attrs += attribute(_TCA_OPTIONS | (NESTED if nested else 0), options)
+        attrs += attribute(TCA_OPTIONS | (NESTED if nested else 0), options)
     return tc_message(RTM_NEWQDISC, ifindex, handle, parent, attrs, ADD)
 
 
@@ -225,21 +226,21 @@ def red_request(
     # kernels before 5.7 expect the flags among the parameters
     parameters = _RED_QOPT.pack(*red[:6], 0 if red.known else red.flags)
     options = (
-        attribute(_RED_PARMS, parameters)
+        attribute(RED_PARMS, parameters)
         + attribute(_RED_STAB, _idle_table(red.wlog, red.scell_log))
-        + attribute(_RED_MAX_P, struct.pack("=I", red.max_p))
+        + attribute(RED_MAX_P, struct.pack("=I", red.max_p))
     )
     if red.known:
         options += attribute(_RED_FLAGS, struct.pack("=II", red.flags, red.known))
-    attrs = attribute(_TCA_KIND, b"red\0") + attribute(_TCA_OPTIONS, options)
+    attrs = attribute(TCA_KIND, b"red\0") + attribute(TCA_OPTIONS, options)
     return tc_message(RTM_NEWQDISC, ifindex, handle, parent, attrs, flags)
 
 
 def red_parameters(options: bytes) -> Red:
     """Decode a RED qdisc's options."""
     found = attributes(options)
-    limit, kmin, kmax, wlog, plog, scell_log, flags = _RED_QOPT.unpack_from(found[_RED_PARMS])
-    (max_p,) = struct.unpack_from("=I", found.get(_RED_MAX_P, bytes(4)))
+    limit, kmin, kmax, wlog, plog, scell_log, flags = _RED_QOPT.unpack_from(found[RED_PARMS])
+    (max_p,) = struct.unpack_from("=I", found.get(RED_MAX_P, bytes(4)))
     known = 0
     if _RED_FLAGS in found:
         flags, known = struct.unpack_from("=II", found[_RED_FLAGS])
@@ -282,7 +283,7 @@ def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> l
 
 def clsact(ifindex: int) -> bytes:
     """Add the hook that filters attach to."""
-    attrs = attribute(_TCA_KIND, b"clsact\0")
+    attrs = attribute(TCA_KIND, b"clsact\0")
     return tc_message(RTM_NEWQDISC, ifindex, INGRESS_HANDLE, TC_H_INGRESS, attrs, ADD)
 
 
@@ -291,18 +292,21 @@ def drop_arrivals(ifindex: int) -> bytes:
     gact = struct.pack("=IIiii", 0, 0, 2, 0, 0)  # TC_ACT_SHOT
     action = attribute(1, b"gact\0") + attribute(2, attribute(2, gact))
     options = attribute(2, attribute(1, action))  # TCA_MATCHALL_ACT
-    attrs = attribute(_TCA_KIND, b"matchall\0") + attribute(_TCA_OPTIONS, options)
+    attrs = attribute(TCA_KIND, b"matchall\0") + attribute(TCA_OPTIONS, options)
     return tc_message(RTM_NEWTFILTER, ifindex, 1, INGRESS_BLOCK, attrs, ADD, _FILTER_INFO)
 
 
 def accept_arrivals(ifindex: int) -> bytes:
     """Undo `drop_arrivals`."""
-    kind = attribute(_TCA_KIND, b"matchall\0")
+    kind = attribute(TCA_KIND, b"matchall\0")
     return tc_message(RTM_DELTFILTER, ifindex, 1, INGRESS_BLOCK, kind, NLM_F_REQUEST, _FILTER_INFO)
 
 
 class Qdisc(NamedTuple):
-    """One queueing discipline with its counters. `backlog` is in bytes, `qlen` in packets."""
+    """One queueing discipline with its counters. `backlog` is in bytes, `qlen` in packets.
+
+    `offloaded` says that a switch's ASIC does its work, and that its counters are the ASIC's.
+    """
 
     ifindex: int
     handle: int
@@ -316,6 +320,7 @@ class Qdisc(NamedTuple):
     backlog: int = 0
     qlen: int = 0
     xstats: bytes = b""
+    offloaded: bool = False
 
     @property
     def red_marked(self) -> int:
@@ -337,14 +342,15 @@ def qdisc_of(payload: bytes) -> Qdisc:
     """Decode a message about a qdisc, given without its header."""
     _, ifindex, handle, parent, _ = _TCMSG.unpack_from(payload)
     found = attributes(payload, _TCMSG.size)
-    stats = attributes(found.get(_TCA_STATS2, b""))
-    sent_bytes, packets = struct.unpack_from("=QI", stats.get(_STATS_BASIC, bytes(12)))
+    stats = attributes(found.get(TCA_STATS2, b""))
+    sent_bytes, packets = struct.unpack_from("=QI", stats.get(STATS_BASIC, bytes(12)))
     qlen, backlog, drops, _, overlimits = struct.unpack_from(
-        "=5I", stats.get(_STATS_QUEUE, bytes(20))
+        "=5I", stats.get(STATS_QUEUE, bytes(20))
     )
-    kind = found[_TCA_KIND].rstrip(b"\0").decode(errors="replace")
-    options, xstats = found.get(_TCA_OPTIONS, b""), found.get(_TCA_XSTATS, b"")
+    kind = found[TCA_KIND].rstrip(b"\0").decode(errors="replace")
+    options, xstats = found.get(TCA_OPTIONS, b""), found.get(TCA_XSTATS, b"")
     return Qdisc(
         ifindex, handle, parent, kind, options,
         sent_bytes, packets, drops, overlimits, backlog, qlen, xstats,
+        found.get(_TCA_HW_OFFLOAD, b"\0") != b"\0",
     )  # fmt: skip

@@ -1,23 +1,37 @@
-"""Log in to devices with Fabric. Host keys are verified; errors name the device and the remedy.
+"""Log in to devices with Fabric, through jump hosts too. Errors name the device, hop and remedy.
 
-The user's `~/.ssh/config` (jump hosts, keys) and a running ssh-agent are used.
+The user's `~/.ssh/config` and a running ssh-agent are used. The host key of every hop is verified.
+Fabric's own gateways accept any key (fabric/fabric issue 2071), visit the hosts of `ProxyJump a,b`
+in the wrong order and take `ProxyJump none` for a host (issue 2354): `jumps` resolves them instead.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
+import threading
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inventory.rack import Access
-from orchestration.device.errors import DeviceGone, LoginRefused, printable
+from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused, printable
+from orchestration.device.jumps import Hop, Proxy, ssh_config, way
 
 if TYPE_CHECKING:
     from fabric import Connection
 
+# Without a handler Python would print Paramiko's tracebacks on the terminal, beside the message.
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+
 CONNECT_TIMEOUT_S = 15.0
 _KEEPALIVE_S = 5
+_SSH_PORT = 22
+_SHOWN = 300
+# sshd drops logins at random while 10 others are under way (MaxStartups); a rack has one bastion.
+_THROUGH_HOPS = threading.BoundedSemaphore(8)
+_PROHIBITED = 1  # RFC 4254, SSH_OPEN_ADMINISTRATIVELY_PROHIBITED
 
 
 @dataclass(frozen=True)
@@ -30,85 +44,216 @@ class Secrets:
     def __repr__(self) -> str:
         return "Secrets(…)"
 
+    def hide(self, text: str | bytes) -> str:
+        """Return the end of a device's output as one line, without the passwords it may repeat."""
+        if isinstance(text, bytes):
+            text = text.decode(errors="surrogateescape")
+        for word in filter(None, (self.login, self.become)):
+            quoted = word.encode(errors="surrogateescape")
+            for form in (word, repr(word)[1:-1], repr(quoted)[2:-1]):
+                text = text.replace(form, "…")
+        return printable(text[-_SHOWN:])
+
 
 def connect(access: Access, known_hosts_file: str, secrets: Secrets | None = None) -> Connection:
-    """Log in to a device and return the open connection.
+    """Log in to a device and return the open connection; `disconnect` closes it.
 
     Raises:
-        LoginRefused: unknown or changed host key, key or password refused.
+        LoginRefused: unknown or changed host key of any hop, key or password refused.
         DeviceGone: no route, nothing listens, no answer.
     """
-    import paramiko
-    from fabric import Connection
+    *jumps, last = way(access)
+    login = _Login(access, known_hosts_file, secrets or Secrets())
+    connection: Connection | None = None
+    with _THROUGH_HOPS if jumps or last.command else nullcontext():
+        for hop in (*jumps, last):
+            connection = login.connection(hop, connection, is_device=hop is last)
+            problem = login.opened(connection, hop)
+            if problem is not None:
+                disconnect(connection)
+                # outside of any handler: no traceback shows what Paramiko was given
+                raise problem
+    assert connection is not None
+    return connection
 
-    where = f"{access.user}@{access.address} port {access.port}"
-    options: dict[str, object] = {
-        "auth_timeout": CONNECT_TIMEOUT_S,
-        "banner_timeout": CONNECT_TIMEOUT_S,
-    }
-    if access.key_file:
-        key_file = Path(access.key_file).expanduser()
-        if not key_file.is_file():
+
+def disconnect(connection: Connection) -> None:
+    """Close a connection and those to its jump hosts."""
+    at: Any = connection
+    while at:
+        with suppress(Exception):
+            at.client.close()
+        if "sock" in at.connect_kwargs:
+            at.connect_kwargs["sock"].close()
+        at = at.gateway
+
+
+class _Login:
+    """Opens the connections to a device's hops, one after the other."""
+
+    def __init__(self, access: Access, known_hosts_file: str, secrets: Secrets) -> None:
+        self._access, self._secrets = access, secrets
+        self._files = [Path("~/.ssh/known_hosts").expanduser()]
+        if known_hosts_file:
+            self._files.append(Path(known_hosts_file).expanduser())
+        self._key_file = Path(access.key_file).expanduser() if access.key_file else None
+        if self._key_file is not None and not self._key_file.is_file():
             raise LoginRefused(
                 access.device,
-                f"there is no key file {key_file}",
+                f"there is no key file {self._key_file}",
                 "correct ansible_ssh_private_key_file in the inventory",
             )
-        options["key_filename"] = str(key_file)
-    if secrets is not None and secrets.login:
-        options["password"] = secrets.login
-    connection = Connection(
-        access.address,
-        user=access.user,
-        port=access.port,
-        connect_timeout=CONNECT_TIMEOUT_S,
-        connect_kwargs=options,
-    )
-    client = connection.client
-    client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    files = [Path("~/.ssh/known_hosts").expanduser()]
-    if known_hosts_file:
-        files.append(Path(known_hosts_file).expanduser())
-    for file in files:
-        if file.exists():
-            client.load_system_host_keys(str(file))
-    scan = (
-        f"compare its key with one you trust, then: ssh-keyscan -p {access.port} {access.address}"
-    )
-    try:
-        connection.open()
-    except paramiko.BadHostKeyException as error:
-        raise LoginRefused(
-            access.device,
-            f"{access.address} has another host key than the known one: somebody may be in between",
-            f"find out why; if the device was reinstalled, take its old key out of {files[-1]}",
-        ) from error
-    except paramiko.AuthenticationException as error:
-        raise LoginRefused(
-            access.device,
-            f"{where} refuses the login: {printable(str(error))}",
-            "check the user and its key (ansible_user, ansible_ssh_private_key_file), or give its "
-            "password with --ask-pass",
-        ) from error
-    except paramiko.SSHException as error:
-        text = printable(str(error))
-        if "not found in known_hosts" in text:
-            raise LoginRefused(
-                access.device,
-                f"the host key of {access.address} is not known",
-                f"compare its key with one you trust, then: {scan} >> {files[-1]}",
-            ) from error
-        raise DeviceGone(
-            access.device, f"no SSH with {where}: {text}", "see whether it runs and can be reached"
-        ) from error
-    except (TimeoutError, OSError, EOFError) as error:
-        raise DeviceGone(
-            access.device,
-            f"{where} cannot be reached: {printable(str(error)) or type(error).__name__}",
-            "see whether it runs, and whether its address in the inventory is right",
-        ) from error
-    transport = connection.transport
-    if transport is not None:
+
+    def connection(self, hop: Hop, before: Connection | None, is_device: bool) -> Connection:
+        """Return a connection that is not open yet; the device's key and password are its own."""
+        import paramiko
+        from fabric import Config, Connection
+
+        options: dict[str, Any] = {
+            "auth_timeout": CONNECT_TIMEOUT_S,
+            "banner_timeout": CONNECT_TIMEOUT_S,
+            "channel_timeout": CONNECT_TIMEOUT_S,
+            "transport_factory": _transport,
+        }
+        if is_device and self._key_file is not None:
+            options["key_filename"] = str(self._key_file)
+        made = Connection(
+            hop.name,
+            user=hop.user,
+            port=hop.port,
+            gateway=before or False,
+            config=Config(ssh_config=ssh_config()),
+            connect_timeout=CONNECT_TIMEOUT_S,
+            connect_kwargs=options,
+        )
+        if is_device and self._secrets.login:
+            # bytes: a password from the environment need not be UTF-8
+            made.connect_kwargs["password"] = self._secrets.login.encode(errors="surrogateescape")
+        made.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        name = made.host if made.port == _SSH_PORT else f"[{made.host}]:{made.port}"
+        for key in self._known_keys(name):
+            made.client.get_host_keys().add(name, key.get_name(), key)
+        return made
+
+    def _known_keys(self, name: str) -> list[Any]:
+        """Return a host's keys in known_hosts, without those that a line @revoked takes back."""
+        from paramiko.hostkeys import HostKeyEntry, HostKeys
+
+        rows = [
+            line.split()
+            for file in self._files
+            if file.exists()
+            for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        ]
+        revoked = {word for row in rows if row[:1] == ["@revoked"] for word in row}
+        keys = []
+        for row in rows:
+            with suppress(Exception):  # like OpenSSH, go on after a line that is none
+                hosts = row[0].split(",")
+                if name in hosts or HostKeys.hash_host(name, row[0]) in hosts:
+                    entry = HostKeyEntry.from_line(" ".join(row))
+                    if entry is not None and entry.key.get_base64() not in revoked:
+                        keys.append(entry.key)
+        return keys
+
+    def opened(self, connection: Connection, hop: Hop) -> DeviceError | None:
+        """Open a connection; return what is wrong, in an error without a history."""
+        import paramiko
+
+        proxy = None
+        try:
+            if hop.command:
+                connection.connect_kwargs["sock"] = proxy = Proxy(hop.command)
+            connection.open()
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            if proxy is not None and connection.client.get_transport().remote_version == "":
+                return self._proxy_failed(hop, proxy.said())
+            return self._problem(connection, hop, error)
+        finally:
+            connection.connect_kwargs.pop("password", None)
+        transport = connection.transport
         transport.set_keepalive(_KEEPALIVE_S)
-        transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
+        if isinstance(transport.sock, socket.socket):
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return None
+
+    def _problem(self, connection: Connection, hop: Hop, error: Exception) -> DeviceError:
+        import paramiko
+
+        device, before = self._access.device, connection.gateway
+        is_device = hop.name == self._access.address
+        # Ansible's ssh looks for a jump host's key in the user's file only
+        known = self._files[-1 if is_device else 0]
+        at = f"{connection.host} port {connection.port}"
+        where = f"{hop.user}@{at}"
+        host = connection.host
+        if not is_device:
+            where = f"jump host {hop.name} ({where})"
+            host = f"jump host {hop.name} ({at})"
+        if isinstance(error, paramiko.BadHostKeyException):
+            return LoginRefused(
+                device,
+                f"{host} has another host key than the known one: somebody may be in between",
+                f"find out why; if it was reinstalled, take its old key out of {known}",
+            )
+        text = self._secrets.hide(getattr(error, "text", "") or str(error))
+        transport = connection.client.get_transport()
+        if isinstance(error, paramiko.AuthenticationException) or (
+            type(error) is paramiko.SSHException
+            and transport is not None
+            and transport.initial_kex_done
+            and "not found in known_hosts" not in text
+        ):
+            remedy = (
+                "check the user and its key (ansible_user, ansible_ssh_private_key_file), or give "
+                "its password with --ask-pass"
+            )
+            if not is_device:
+                remedy = "see User and IdentityFile of its Host in ~/.ssh/config, or use ssh-agent"
+            return LoginRefused(device, f"{where} refuses the login: {text}", remedy)
+        if before and isinstance(error, paramiko.ChannelException):
+            what = f"jump host {before.original_host} does not reach {where}: {text}"
+            remedy = "see whether it runs, and whether its address in the inventory is right"
+            if error.code == _PROHIBITED:
+                what = f"jump host {before.original_host} does not forward to {where}"
+                remedy = "allow it in that host's sshd_config (AllowTcpForwarding, PermitOpen)"
+            return DeviceGone(device, what, remedy)
+        if isinstance(error, paramiko.SSHException):
+            if "not found in known_hosts" in text:
+                scan = f"ssh-keyscan -p {connection.port} {connection.host}"
+                scan = f"ssh {before.original_host} {scan}" if before else scan
+                return LoginRefused(
+                    device,
+                    f"the host key of {host} is not known",
+                    f"compare its key with one you trust, then: {scan} >> {known}",
+                )
+            return DeviceGone(
+                device, f"no SSH with {where}: {text}", "see whether it runs and can be reached"
+            )
+        remedy = "see whether it runs, and whether its address in the inventory is right"
+        if not is_device:
+            remedy = "see whether it runs, and HostName and Port of its Host in ~/.ssh/config"
+        return DeviceGone(
+            device, f"{where} cannot be reached: {text or type(error).__name__}", remedy
+        )
+
+    def _proxy_failed(self, hop: Hop, said: bytes) -> DeviceError:
+        words = hop.command.split()
+        # what is in between may be a secret of the user's
+        what = f"the ProxyCommand to {hop.name} ({words[0]} … {words[-1]}) "
+        what += f"says: {self._secrets.hide(said)}" if said.strip() else "leads to no SSH server"
+        remedy = "try the command by hand; it is in ~/.ssh/config"
+        kind = LoginRefused if b"ost key verification failed" in said else DeviceGone
+        return kind(self._access.device, what, remedy)
+
+
+def _transport(sock: Any, **options: Any) -> Any:
+    """Return a transport that does not ask for a second factor on the terminal."""
+    import paramiko
+
+    def refuse(*_: object, **__: object) -> None:
+        raise paramiko.AuthenticationException("it asks for more than a key or a password")
+
+    transport = paramiko.Transport(sock, **options)
+    transport.auth_interactive_dumb = refuse
+    return transport

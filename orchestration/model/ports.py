@@ -21,7 +21,7 @@ from orchestration.model.records import (
     Setup,
     TrialRecord,
 )
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import TrialSpec
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -153,8 +153,8 @@ class Backend(Protocol):
     def offer(testbed: Testbed) -> Offer:
         """Return what tuners can observe, turn and set up here."""
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
-        """Raise NotReadyError if `jobs` trials side by side, with these tuners, cannot run here."""
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
+        """Raise NotReadyError if `jobs` of these trials cannot run here side by side."""
 
     def run(
         self,

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestration.model.roce import RoceSpec
+
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
 CHECKPOINT, ACTIONS = "checkpoint ", "actions "
 # Placeholder for the number of the repeat in the names of recorded flows and actions.
@@ -152,12 +154,43 @@ class FaultSpec:
     share: float = 0.0
 
 
+# Congestion controls of RoCE NICs; all others are of TCP.
+ROCE_CONTROLS = ("dcqcn",)
+
+
+@dataclass(frozen=True)
+class FabricSpec:
+    """What an emulated fabric's switches are.
+
+    `kind` is Linux' own qdiscs and forwarding, or the data path of this project
+    (backends/emulated/data_path), whose ports mark packets that arrive or packets that leave.
+    """
+
+    kind: Literal["linux", "closloop"] = "linux"
+    marks: Literal["arrivals", "departures"] = "arrivals"
+
+
+LINUX = FabricSpec()
+
+
 @dataclass(frozen=True)
 class HostSpec:
-    """The hosts' TCP: congestion control (for classes that name none) and minimum RTO."""
+    """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
+
+    `roce` is None unless the congestion control is one of `ROCE_CONTROLS`.
+    """
 
     congestion_control: str = "dctcp"
     min_rto_ns: int = 1_000_000
+    roce: RoceSpec | None = None
+
+    @property
+    def is_roce(self) -> bool:
+        """Whether the hosts send by RoCE NICs, whose congestion control this is, not by TCP."""
+        return self.congestion_control in ROCE_CONTROLS
+
+
+TCP = HostSpec()
 
 
 @dataclass(frozen=True)
@@ -184,17 +217,23 @@ class TrialSpec:
     action_period_ns: int = 100_000
     decision_latency_ns: int = 0
     faults: tuple[FaultSpec, ...] = ()
-    host: HostSpec = field(default_factory=HostSpec)
+    host: HostSpec = TCP
     cell: dict[str, Scalar] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     parent: str = ""
+    fabric: FabricSpec = LINUX
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
-        `driver` is left out for flows that sockets send, `parent` for a trial that is no replay.
+        What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
+        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP.
         """
         data = dataclasses.asdict(self)
+        if self.fabric == LINUX:
+            del data["fabric"]
+        if self.host.roce is None:
+            del data["host"]["roce"]
         if not self.parent:
             del data["parent"]
         for pattern in data["traffic"]:
@@ -212,7 +251,8 @@ class TrialSpec:
         values["faults"] = tuple(
             FaultSpec(**{**item, "links": tuple(item["links"])}) for item in data["faults"]
         )
-        values["host"] = HostSpec(**data["host"])
+        values["host"] = _host(data["host"])
+        values["fabric"] = FabricSpec(**data.get("fabric", {}))
         return cls(**values)
 
     @property
@@ -258,6 +298,14 @@ _PATTERNS = {
 def of_repeat(name: str, repeat: int) -> str:
     """Return the name of a repeat's file: `flows-3.csv` for `flows-{repeat}.csv`."""
     return name.replace(REPEAT, str(repeat))
+
+
+def _host(data: dict[str, Any]) -> HostSpec:
+    values = dict(data)
+    if values.get("roce") is not None:
+        dcqcn = tuple((name, value) for name, value in values["roce"]["dcqcn"])
+        values["roce"] = RoceSpec(**{**values["roce"], "dcqcn": dcqcn})
+    return HostSpec(**values)
 
 
 def _pattern(data: dict[str, Any]) -> PatternSpec:

@@ -1,7 +1,7 @@
 """Derive Ansible's input from a rack: each device's desired state, and the inventory. Pure.
 
 The fabric is that of the emulated backend (`emulated/fabric.py`) on real links, which bring their
-own delay. The addresses are those of `inventory.addressing`.
+own delay. The addresses are `Rack.addresses`.
 
     host NIC, shaped     tbf (line rate) > fq (round robin between flows)
     switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > reds
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inventory.addressing import attachments, nic_addresses, router_addresses
-from inventory.rack import SONIC_QUEUE, Access, Rack
+from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
-from orchestration.backends.hardware.sonic.config import desired_tables
+from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
+from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
@@ -43,8 +43,6 @@ PLAYBOOKS = {
     PLAIN_HOSTS: "plain_host",
     COLLECTOR: "collector",
 }
-
-ROCE_DSCP = 26
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def desired_state(
             continue
         state: dict[str, Any] = {"network": host_network(rack, device.name, host)}
         if access.nic == "roce":
-            state["roce"] = roce_state(access, roce)
+            state["roce"] = roce_state(rack, device.name, roce)
         result[device.name] = state
     return result
 
@@ -113,7 +111,8 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
             }
             for port in testbed.ports_of[name]
         ],
-        "loopback": [f"{router_addresses(testbed)[name]}/32"],
+        "loopback": [f"{rack.addresses.routers[name]}/32"],
+        "fabric": str(rack.addresses.prefix),
         "routes": _switch_routes(rack, name),
     }
 
@@ -121,13 +120,12 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
 def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
     """Return a host's interfaces, addresses, routes, rules and sysctls."""
     testbed, access = rack.testbed, rack.access[name]
-    addresses = nic_addresses(testbed)
-    routers = router_addresses(testbed)
+    addresses, routers = rack.addresses.nics, rack.addresses.routers
     ports = testbed.ports_of[name]
     interfaces: list[dict[str, Any]] = []
     routes: list[dict[str, Any]] = []
     rules: list[dict[str, Any]] = []
-    prefixes = [_prefix(number) for number in attachments(testbed).values()]
+    prefixes = rack.addresses.blocks.values()
     for place, port in enumerate(ports):
         interface: dict[str, Any] = {
             "name": rack.interface(port),
@@ -153,21 +151,30 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         "sysctls": {**host_sysctls(host), **_unfiltered(names)},
         "congestion_controls": list(dict.fromkeys(name for name in controls if name)),
         "interfaces": interfaces,
+        "fabric": str(rack.addresses.prefix),
         "routes": routes,
         "rules": rules,
     }
 
 
-def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
-    """Return the settings of a RoCE host for the module closloop_roce."""
+def roce_state(rack: Rack, name: str, settings: RoceSettings) -> dict[str, Any]:
+    """Return the settings of a RoCE host for the module closloop_roce.
+
+    A traffic class's packets have the priority of its queue at the switch, if that is lossless: the
+    switch pauses that priority.
+    """
+    access, port = rack.access[name], rack.testbed.ports_of[name][0]
+    queues = rack.access[rack.testbed.peer_device(port).name].queues
+    priorities = {settings.dscp: settings.priority}
+    if rack.testbed.classes:
+        of_class = zip(CLASS_TOS, queues, strict=False)
+        priorities |= {tos >> 2: queue for tos, queue in of_class if queue in LOSSLESS}
     return {
         "interfaces": list(access.interfaces),
-        "rdma_device": access.rdma_device,
+        "rdma_devices": list(dict.fromkeys(access.rdma_devices)),
         "trust": "dscp",
-        "dscp": settings.dscp,
-        # DSCP in the upper six bits, ECT(0) below
-        "type_of_service": settings.dscp << 2 | 0b10,
-        "priority": settings.priority,
+        "priorities": {str(dscp): priority for dscp, priority in priorities.items()},
+        "type_of_service": settings.dscp << 2 | ECT_0,
         "dcqcn": dict(settings.dcqcn),
         "memlock": "unlimited",
         "governor": settings.governor,
@@ -177,17 +184,16 @@ def roce_state(access: Access, settings: RoceSettings) -> dict[str, Any]:
 def _switch_routes(rack: Rack, name: str) -> list[dict[str, Any]]:
     """Return routes to other leaves' prefixes over all shortest paths, and to the own hosts."""
     testbed = rack.testbed
-    addresses = nic_addresses(testbed)
-    routers = router_addresses(testbed)
+    addresses, routers = rack.addresses.nics, rack.addresses.routers
     hops = next_hops(testbed)[name]
     result: list[dict[str, Any]] = []
-    for target, number in attachments(testbed).items():
+    for target, block in rack.addresses.blocks.items():
         ports = hops.get(target, ())
         if ports:
             via = [
                 [routers[testbed.peer_device(port).name], rack.interface(port), 1] for port in ports
             ]
-            result.append({"to": _prefix(number), "via": via})
+            result.append({"to": block, "via": via})
     for port in testbed.ports_of[name]:
         if port.peer in addresses:
             via = [["", rack.interface(port), 1]]
@@ -204,13 +210,8 @@ def _unfiltered(interfaces: list[str]) -> dict[str, str]:
     }
 
 
-def _prefix(attachment: int) -> str:
-    return f"10.{attachment}.0.0/16"
-
-
 def _check(rack: Rack) -> None:
-    numbers = attachments(rack.testbed)
-    fabric = [ipaddress.ip_network(_prefix(number)) for number in numbers.values()]
+    prefix = rack.addresses.prefix
     for device in rack.testbed.devices:
         access = rack.access[device.name]
         ports = len(rack.testbed.ports_of[device.name])
@@ -224,14 +225,13 @@ def _check(rack: Rack) -> None:
             address = ipaddress.ip_address(access.address)
         except ValueError:
             continue
-        for prefix in fabric:
-            if address in prefix:
-                raise InputError.single(
-                    f"{rack.name}: {device.name}",
-                    f"its address {address} lies in the fabric's prefix {prefix}: routes to the "
-                    "fabric would cut off the controller",
-                    f"manage devices outside 10.0.0.0 to 10.{max(numbers.values())}.255.255",
-                )
+        if address in prefix:
+            raise InputError.single(
+                f"{rack.name}: {device.name}",
+                f"its address {address} lies in the fabric's prefix {prefix}: routes to the "
+                "fabric would cut off the controller",
+                "give the fabric another network: closloop_fabric_prefix in the inventory",
+            )
 
 
 def playbook_inventory(rack: Rack, desired: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -277,6 +277,8 @@ def login(access: Access, known_hosts_file: str) -> dict[str, Any]:
         "ansible_become": access.become,
         "ansible_ssh_common_args": " ".join(shlex.quote(option) for option in options),
     }
+    if access.python != Access.python:
+        variables["ansible_python_interpreter"] = access.python
     if access.key_file:
         key_file = Path(access.key_file).expanduser().absolute()
         variables["ansible_ssh_private_key_file"] = str(key_file)

@@ -14,6 +14,13 @@ _NO_PYTHON = ("it has no /usr/bin/python3", "install Python 3.9 or later on it")
 # Patterns of messages of ssh, sudo and Ansible; the first match counts.
 _KNOWN = (
     (
+        # what ssh calls the other end of a ProxyCommand, and ProxyJump is one
+        "UNKNOWN port 65535",
+        "a jump host to it refuses: its host key is not known, or it does not take the login",
+        "see what this says: ssh -p {port} {user}@{address}; a jump host's key belongs in "
+        "~/.ssh/known_hosts, its user and key in ~/.ssh/config",
+    ),
+    (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "its host key is another than the known one: somebody may be in between",
         "find out why; if the device was reinstalled, take its old key out of known_hosts",

@@ -23,6 +23,8 @@ from typing import Any, Literal
 import orchestration
 from inventory.rack import Access, Rack
 from orchestration.device.errors import printable
+from orchestration.device.jumps import SECRET_VARIABLES
+from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError, Interrupted, NotReadyError
 from orchestration.model.trial import HostSpec
@@ -34,7 +36,6 @@ _PLAYBOOKS: dict[What, str] = {"provision": "site.yml", "verify": "verify.yml", 
 PLAYBOOKS_FOLDER = Path(orchestration.__file__).parents[1] / "playbooks"
 _LOGIN_PROMPT, _BECOME_PROMPT = r"SSH password:\s*?$", r"BECOME password.*:\s*?$"
 # Left out of the environment, which ansible-runner writes to a file: they hold passwords.
-_SECRET_VARIABLES = ("CLOSLOOP_SSH_PASSWORD", "CLOSLOOP_BECOME_PASSWORD")
 # How often a request to stop is noticed.
 _POLL_S = 1
 _LOGIN_TIMEOUT_S = 20
@@ -59,10 +60,13 @@ def provision(
 
     Raises:
         InputError: a device that is not in the rack; see `desired_state`.
-        NotReadyError: Ansible is not installed, or could not run the playbooks at all.
+        NotReadyError: Ansible is not installed or could not run the playbooks at all, or this
+            machine has routes into the fabric's prefix.
         Interrupted: Ctrl-C; changes made so far stay until an undo.
     """
     accesses = _chosen(rack, limit)
+    if what == "provision":
+        _refuse_overlap(rack)
     inventory = playbook_inventory(rack, desired_state(rack, host, roce))
     tally = Tally(accesses, listener)
     secrets = secrets or Secrets()
@@ -116,6 +120,21 @@ def _chosen(rack: Rack, limit: Collection[str]) -> list[Access]:
                 "--limit", f"rack {rack.name} has no device {name!r}", f"it has {', '.join(known)}"
             )
     return [access for name, access in known.items() if not limit or name in limit]
+
+
+def _refuse_overlap(rack: Rack) -> None:
+    """Raise NotReadyError if this machine reaches something else by the fabric's addresses."""
+    fabric = rack.addresses
+    ours = {*fabric.blocks.values()}
+    ours.update(f"{address}/32" for address in (*fabric.nics.values(), *fabric.routers.values()))
+    with RouteSocket() as route:
+        there = claims(route, str(fabric.prefix), ours)
+    if there:
+        raise NotReadyError(
+            f"this machine has a route to {there[0]}, and the fabric's addresses are in "
+            f"{fabric.prefix}: devices could not reach that network any more",
+            "give the fabric a network that nobody uses: closloop_fabric_prefix in the inventory",
+        )
 
 
 def _ssh_says(access: Access, rack: Rack) -> str:
@@ -197,7 +216,7 @@ def _run_playbook(
         settings={"pexpect_timeout": _POLL_S},
     )
     config.prepare()
-    for name in _SECRET_VARIABLES:
+    for name in SECRET_VARIABLES:
         config.env.pop(name, None)
 
     def handle(event: Mapping[str, Any]) -> bool:

@@ -11,7 +11,8 @@ from typing import Any
 
 from inventory.strictyaml import parse
 from orchestration.model.errors import InputError
-from orchestration.model.trial import FaultSpec, HostSpec
+from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
@@ -55,6 +56,7 @@ class ReplayCampaign:
     parent_trials: tuple[ReplayedTrial, ...] = ()
     times_ns: Mapping[str, int] = field(default_factory=dict)
     host: HostSpec | None = None
+    fabric: FabricSpec = LINUX
     faults: Sequence[FaultSpec] = ()
 
 
@@ -87,11 +89,15 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {duration(value)}"
+    if campaign.fabric != LINUX:
+        yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.host is not None:
-        settings = {"min_rto": duration(campaign.host.min_rto_ns)}
+        settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}
         # the default is left out: it would be refused where traffic classes have their own
         if campaign.host.congestion_control != HostSpec().congestion_control:
             settings["congestion_control"] = campaign.host.congestion_control
+        if campaign.host.roce is not None:
+            settings["roce"] = _roce(campaign.host.roce)
         yield f"host: {mapping(settings)}"
     if campaign.faults:
         yield "faults:"
@@ -105,6 +111,23 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield "  trials:"
     for item in campaign.parent_trials:
         yield f"    - {mapping(vars(item))}"
+
+
+def _roce(roce: RoceSpec) -> dict[str, Any]:
+    given = roce.parameters
+    nearest = min(DCQCN_SETS, key=lambda name: len(_others(given, name)))
+    return {
+        "payload": f"{roce.payload_bytes}B",
+        "ack_every": roce.ack_every,
+        "window": f"{roce.window_bytes}B",
+        "timeout": duration(roce.timeout_ns),
+        "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
+    }
+
+
+def _others(given: Mapping[str, int], name: str) -> list[str]:
+    """Return the parameters that differ from those of a set."""
+    return [key for key, value in given.items() if value != DCQCN_SETS[name][key]]
 
 
 def _fault(fault: FaultSpec) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import ECN
 from orchestration.model.trial import (
+    LINUX,
     REPEAT,
     SOCKETS,
     HostSpec,
@@ -132,7 +133,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
     patterns, notes = _patterns(trial.spec, order, backend)
     if not _keeps_numbers(group, order):
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
-    host, said = _host(trial.spec)
+    host, said = _host(trial.spec, backend)
     notes += said
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
@@ -157,6 +158,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
+            fabric=trial.spec.fabric if backend == "emulated" else LINUX,
             faults=trial.spec.faults,
         )
 
@@ -255,10 +257,10 @@ def _patterns(
     return tuple(patterns), notes
 
 
-def _host(spec: TrialSpec) -> tuple[HostSpec | None, list[str]]:
-    """Return the hosts' settings (None if their congestion control is unknown here), and notes."""
+def _host(spec: TrialSpec, backend: str) -> tuple[HostSpec | None, list[str]]:
+    """Return the hosts' settings, None if the backend lacks their congestion control, and notes."""
     known = get_args(Host.model_fields["congestion_control"].annotation)
-    if spec.host.congestion_control in known:
+    if spec.host.congestion_control in known and (backend == "emulated" or not spec.host.is_roce):
         return spec.host, []
     default = Host.model_fields["congestion_control"].default
     return None, [f"congestion control {default} in place of {spec.host.congestion_control}"]

@@ -114,8 +114,7 @@ def run_campaign(
     todo = [trial for trial in campaign.trials if fresh or not (home / trial.id).exists()]
     check_fit(todo, testbeds, backend.offer)
     for name in dict.fromkeys(trial.testbed for trial in todo):
-        tuners = [trial.tuner for trial in todo if trial.testbed == name]
-        backend.check(testbeds[name], jobs, tuners)
+        backend.check(testbeds[name], jobs, [trial for trial in todo if trial.testbed == name])
     _check_space(out, todo, testbeds)
     with RunFolder(home) as folder:
         folder.open(campaign, fresh=fresh)

@@ -80,7 +80,7 @@ def train(
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, episodes, folder)
-    backend.check(episodes.testbed, jobs, [training.episode(0).tuner])
+    backend.check(episodes.testbed, jobs, [training.episode(0)])
     players = Players(backend, jobs)
     with noted_signals(players.kill) as signals:
         try:

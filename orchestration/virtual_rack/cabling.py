@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from inventory.addressing import attachments, nic_addresses, router_addresses
+from inventory.addressing import rack_addresses
 from inventory.routing import next_hops
 from inventory.topology import Port
 from orchestration.backends.emulated.system import run_batch
@@ -86,32 +86,31 @@ def arrivals(layout: Layout, device: str) -> Iterator[str]:
 
 
 def rdma(layout: Layout, device: str) -> Iterator[list[str]]:
-    """Yield the command that creates a RoCE host's RDMA device, on its first NIC."""
-    if device in layout.roce:
-        name, port = layout.rdma_device(device), layout.testbed.ports_of[device][0]
+    """Yield the commands that create a RoCE host's RDMA devices, one for each NIC."""
+    ports = layout.testbed.ports_of[device]
+    for name, port in zip(layout.rdma_devices(device), ports, strict=False):
         yield ["rdma", "link", "add", name, "type", "rxe", "netdev", layout.interface(port)]
 
 
 def routes(layout: Layout, device: str) -> Iterator[str]:
     """Yield the `ip -batch` lines for the switch's address and routes."""
     testbed = layout.testbed
-    routers = router_addresses(testbed)
-    yield f"address replace {routers[device]}/32 dev lo"
-    addresses = nic_addresses(testbed)
+    addresses = rack_addresses(testbed)
+    yield f"address replace {addresses.routers[device]}/32 dev lo"
     hops = next_hops(testbed)[device]
-    for target, number in attachments(testbed).items():
+    for target, block in addresses.blocks.items():
         if ports := hops.get(target):
             via = (
-                f"nexthop via {routers[testbed.peer_device(p).name]} dev {layout.interface(p)} "
-                "onlink"
+                f"nexthop via {addresses.routers[testbed.peer_device(p).name]} "
+                f"dev {layout.interface(p)} onlink"
                 for p in ports
             )
-            yield f"route replace 10.{number}.0.0/16 {' '.join(via)}"
+            yield f"route replace {block} {' '.join(via)}"
         elif target != device:
-            yield f"route replace blackhole 10.{number}.0.0/16"
+            yield f"route replace blackhole {block}"
     for port in testbed.ports_of[device]:
-        if port.peer in addresses:
-            yield f"route replace {addresses[port.peer]}/32 dev {layout.interface(port)}"
+        if port.peer in addresses.nics:
+            yield f"route replace {addresses.nics[port.peer]}/32 dev {layout.interface(port)}"
 
 
 def queues(layout: Layout, port: Port, ifindex: int) -> Iterator[bytes]:

@@ -95,7 +95,8 @@ class Guest:
             line.sendall(encode({}))
         self._await_all("up", "devices")
         for device in self._layout.roce:
-            give_rdma_device(self._layout.rdma_device(device), pids[device])
+            for name in self._layout.rdma_devices(device):
+                give_rdma_device(name, pids[device])
         self._await_logins()
         self.say({"stage": "neighbours"})
         time.sleep(_LLDP_S)

@@ -40,9 +40,12 @@ class Layout:
         """Return the kind of a host's NICs."""
         return "roce" if device in self.roce else "plain"
 
-    def rdma_device(self, device: str) -> str:
-        """Return the name of a host's RDMA device, which must be unique in the rack."""
-        return f"rxe-{device}"
+    def rdma_devices(self, device: str) -> tuple[str, ...]:
+        """Return the names of the RDMA devices of a RoCE host's NICs, unique in the rack."""
+        if device not in self.roce:
+            return ()
+        count = len(self.testbed.ports_of[device])
+        return tuple(f"rxe-{device}" + (f"-{n}" if n else "") for n in range(count))
 
     @cached_property
     def address(self) -> dict[str, str]:
@@ -92,10 +95,10 @@ class Layout:
                 become=sonic,
                 platform=self.platform(device.name),
                 nic=self.nic(device.name),
-                rdma_device=self.rdma_device(device.name) if device.name in self.roce else "",
                 # a SONiC switch's bridge shapes its ports, in place of an ASIC
                 shape=not sonic,
                 interfaces=tuple(self.interface(port) for port in ports),
+                rdma_devices=self.rdma_devices(device.name),
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
             )
         return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))

@@ -12,7 +12,7 @@ from ansible.module_utils.closloop import queues, routes
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sysctls import ALLOWED, Sysctls
 from ansible.module_utils.device import ethtool
-from ansible.module_utils.device.netlink import RouteSocket
+from ansible.module_utils.device.netlink import RouteSocket, claims
 
 DOCUMENTATION = r"""
 module: closloop_network
@@ -43,12 +43,13 @@ EXAMPLES = r"""
         - name: eth0
           mtu: 1500
           offloads_off: true
-          addresses: [10.0.0.1/32]
+          addresses: [198.18.1.1/32]
           queues:
             shaper: {rate_bps: 25000000000, bucket_bytes: 1614, framing_bytes: 24}
             reds: [{kmin_bytes: 20000, kmax_bytes: 80000, max_p: 42949672, limit_bytes: 1000000}]
+      fabric: 198.18.0.0/15
       routes:
-        - {to: 10.1.0.0/16, via: [[169.254.0.1, eth0, 1]]}
+        - {to: 198.18.2.0/24, via: [[198.18.0.1, eth0, 1]]}
 """
 
 RETURN = r"""
@@ -77,10 +78,14 @@ class Network(Device):
         self._links = routes.Links(self._route)
         self._routing = routes.Routing(self._route, self._links)
         self._queues = queues.Queues(self._route)
+        self._fabric = ""
+        self._ours: set = set()
 
     def wanted(self, desired: dict) -> dict:
         """Return the wanted values by key."""
         result: dict = {}
+        self._fabric = desired.get("fabric", "")
+        self._ours = {entry["to"] for entry in desired.get("routes", [])}
         for path, value in desired.get("sysctls", {}).items():
             if self._sysctls.there(path):
                 result["sysctl " + path] = str(value)
@@ -167,7 +172,16 @@ class Network(Device):
         return present == target
 
     def check(self, changes: list) -> None:
-        """Refuse changes that could not be undone or would cut off the controller."""
+        """Refuse changes that could not be undone, or hide networks that the device uses."""
+        routes_change = any(change.key.startswith("route ") for change in changes)
+        if routes_change and self._fabric:
+            there = claims(self._route, self._fabric, self._ours)
+            if there:
+                raise Refused(
+                    f"this device has a route to {there[0]}, and the fabric's addresses are in "
+                    f"{self._fabric}: one would hide the other",
+                    "give the fabric a network that nobody uses here: closloop_fabric_prefix",
+                )
         for change in changes:
             kind, _, rest = change.key.partition(" ")
             if kind == "queues":
@@ -178,7 +192,7 @@ class Network(Device):
                     raise Refused(
                         f"the route to {prefix} would also lead to the controller, "
                         f"{self._controller}, and cut it off",
-                        "log in over a network that is not one of the fabric's (10.0.0.0/16 on)",
+                        "give the fabric another network: closloop_fabric_prefix",
                     )
 
     def apply(self, changes: list) -> None:

@@ -22,14 +22,15 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
-from ansible.module_utils.device.agent.dcqcn import PARAMETERS, places
+from ansible.module_utils.device.agent.dcqcn import places
+from ansible.module_utils.device.agent.lockdown import lockdown
 from ansible.module_utils.model.files import write_whole
 
 DOCUMENTATION = r"""
 module: closloop_roce
 short_description: Brings a RoCE host's trust mode, PFC, DCQCN and limits into one state
 description:
-  - Sets trust mode, the priority of RoCE's DSCP, PFC, the type of service of RoCE connections,
+  - Sets trust mode, the priorities of RoCE's DSCPs, PFC, the type of service of RoCE connections,
     DCQCN parameters, the limit of locked memory and the CPU governor.
   - A step that the host does not offer is left out and reported with the reason.
   - Former values are saved in C(/var/lib/closloop/provision); O(state) C(absent) puts them back.
@@ -49,11 +50,10 @@ EXAMPLES = r"""
   closloop_roce:
     desired:
       interfaces: [eth2]
-      rdma_device: mlx5_0
+      rdma_devices: [mlx5_0]
       trust: dscp
-      dscp: 26
+      priorities: {"26": 3}
       type_of_service: 106
-      priority: 3
       dcqcn: {rp_ai_rate: 5}
       memlock: unlimited
       governor: performance
@@ -70,8 +70,6 @@ skipped_steps:
 _LIMITS = "etc/security/limits.d/closloop.conf"
 _CONFIGFS = "sys/kernel/config/rdma_cm"
 _GOVERNORS = "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor"
-# DCQCN parameters by the upstream driver's names.
-_DCQCN = {parameter.debugfs: parameter for parameter in PARAMETERS if parameter.sysfs}
 
 
 class RoceHost(Device):
@@ -86,18 +84,18 @@ class RoceHost(Device):
 
     def wanted(self, desired: dict) -> dict:
         """Return the wanted values that this host offers."""
-        priority = desired["priority"]
         asked: dict = {}
         for name in desired["interfaces"]:
             asked[f"trust {name}"] = desired["trust"]
-            asked[f"dscp {name} {desired['dscp']}"] = str(priority)
-            asked[f"pfc {name} {priority}"] = "on"
-            for side in ("rp", "np"):
-                asked[f"ecn {name} {side} {priority}"] = "1"
+            for dscp, priority in desired["priorities"].items():
+                asked[f"dscp {name} {dscp}"] = str(priority)
+                asked[f"pfc {name} {priority}"] = "on"
+                for side in ("rp", "np"):
+                    asked[f"ecn {name} {side} {priority}"] = "1"
             for parameter, value in desired["dcqcn"].items():
                 asked[f"dcqcn {name} {parameter}"] = str(value)
-        if desired["rdma_device"]:
-            asked[f"tos {desired['rdma_device']}"] = str(desired["type_of_service"])
+        for device in desired["rdma_devices"]:
+            asked[f"tos {device}"] = str(desired["type_of_service"])
         if desired["governor"]:
             cpus = glob.glob(self._root + _GOVERNORS)
             if not cpus:
@@ -144,6 +142,9 @@ class RoceHost(Device):
                 reason = "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)"
             elif self._tos(words[0]) is None:
                 reason = f"rdma_cm does not know {words[0]}"
+        elif kind == "dcqcn" and "/debug/" in self._path(kind, words) and lockdown(self._root):
+            level = lockdown(self._root)
+            reason = f"kernel lockdown ({level}) closes debugfs, where DCQCN parameters are"
         elif not self._path(kind, words):
             reason = "the NIC's driver does not offer it"
         elif kind == "governor":
@@ -213,10 +214,7 @@ class RoceHost(Device):
         else:
             pci = os.path.basename(os.path.realpath(f"{net}/device"))
             debugfs = f"{self._root}sys/kernel/debug/mlx5/{pci}/cc_params"
-            if words[1] in _DCQCN:
-                found = [path for _, path in places(_DCQCN[words[1]], debugfs, f"{net}/ecn")]
-            else:
-                found = [f"{debugfs}/{words[1]}"]
+            found = places(words[1], debugfs, f"{net}/ecn")
         return next((path for path in found if os.path.isfile(path)), "")
 
     def _text(self, path: str) -> object:

@@ -19,6 +19,7 @@ from ansible.module_utils.closloop.sonic_watchdog import (
     refuse_two_actions,
 )
 from ansible.module_utils.device.agent import configdb
+from ansible.module_utils.device.agent.asics import refusal
 from ansible.module_utils.device.agent.resp import (
     ASIC_DB,
     CONFIG_DB,
@@ -284,6 +285,9 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
     redis = Redis(module.params["desired"].get("socket") or SOCKET)
     try:
+        what, remedy = refusal(redis.hash(CONFIG_DB, "DEVICE_METADATA|localhost"))
+        if what:
+            module.fail_json(msg=what, remedy=remedy)
         run(module, Tables(redis))
     except RedisError as error:
         module.fail_json(msg=error.what, remedy=error.remedy)

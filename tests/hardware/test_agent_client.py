@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from inventory.rack import Access
-from orchestration.device.bundle import sources_of
+from orchestration.device.bundle import STARTER, sources_of
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Fleet
@@ -69,7 +69,8 @@ def test_an_agent_ends_with_the_connection(loopback):
 def test_nothing_on_the_command_line_but_the_starter(agent):
     words = Path(f"/proc/{agent.about['pid']}/cmdline").read_bytes().split(b"\0")
     assert words[1] == b"-c"
-    assert len(b" ".join(words)) < 200
+    assert words[2] == STARTER.encode()
+    assert len(STARTER) < 220
 
 
 def test_an_operation_that_fails_names_the_device_and_the_agent_goes_on(agent):
@@ -128,7 +129,7 @@ def test_refused_sudo_is_said_and_the_password_is_nowhere(loopback, tmp_path, mo
     fake = folder / "sudo"
     fake.write_text("#!/bin/sh\necho 'sudo: a password is required' >&2\nexit 1\n")
     fake.chmod(fake.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr("orchestration.device.client.SUDO", str(fake), raising=True)
+    monkeypatch.setattr("orchestration.device.start.SUDO", str(fake), raising=True)
     with pytest.raises(DeviceError, match="sudo is refused to") as caught:
         AgentClient(access(loopback, become=True), str(loopback.known_hosts), [])
     assert "--ask-become-pass" in caught.value.remedy

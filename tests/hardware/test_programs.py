@@ -1,5 +1,6 @@
 """Programs through agents over real SSH: real iperf3 and fio pairs, frames, ends, what is left."""
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
+from inventory.topology import TrafficClass
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet
@@ -29,6 +31,7 @@ from traffic.drivers.rack_programs import (
     remarks,
     with_outcomes,
 )
+from traffic.drivers.rack_rdma import Gid
 from traffic.schedule import make_schedule
 
 pytestmark = pytest.mark.ssh
@@ -284,7 +287,12 @@ def trial_with(*drivers):
     """A trial on a rack of graphcc in which each driver sends one flow from h1 to h2."""
     testbed = load_testbed("graphcc")
     access = {
-        device.name: Access(device.name, "127.0.0.1", rdma_device=f"rdma_{device.name}")
+        device.name: Access(
+            device.name,
+            "127.0.0.1",
+            interfaces=tuple(port.name for port in testbed.ports_of[device.name]),
+            rdma_devices=(f"rdma_{device.name}",) * (device.kind == "host"),
+        )
         for device in testbed.devices
     }
     traffic = tuple(
@@ -299,7 +307,15 @@ def trial_with(*drivers):
 def test_jobs_are_the_flows_that_programs_send():
     sends = DriverSpec("perftest", (("verb", "send"), ("size", 1000)))
     trial, rack = trial_with(DriverSpec("iperf3"), DriverSpec(), sends)
-    jobs = jobs_of(trial, rack, make_schedule(trial, rack.testbed))
+    gids = {
+        host: [
+            Gid("other", 1, 1, "198.18.1.1"),
+            Gid(f"rdma_{host}", 1, 2, "10.0.0.7"),
+            Gid(f"rdma_{host}", 2, 5 + n, f"198.18.1.{n + 1}"),
+        ]
+        for n, host in enumerate(rack.testbed.hosts[:2])
+    }
+    jobs = jobs_of(trial, rack, make_schedule(trial, rack.testbed), gids)
     assert [(job.driver.name, job.flow.number, job.flow.port) for job in jobs] == [
         ("iperf3", 0, 20_000),
         ("perftest", 2, 20_001),
@@ -308,9 +324,55 @@ def test_jobs_are_the_flows_that_programs_send():
     flow = jobs[1].flow
     assert (flow.src, flow.dst) == ends
     assert (flow.src_rdma_device, flow.dst_rdma_device) == tuple(f"rdma_{end}" for end in ends)
+    assert (flow.src_gid_index, flow.dst_gid_index) == (5, 6)
+    assert (flow.src_rdma_port, flow.dst_rdma_port) == (2, 2)
+    assert flow.traffic_class == 26 << 2 | 0b10
     assert (flow.start_ns, flow.size_bytes) == (2 * MS_NS, 10_000)
     assert flow.src_address != flow.dst_address
     assert jobs[1].options == {"verb": "send", "size": 1000}
+
+
+def test_rdma_from_an_address_without_a_gid_is_refused_with_what_there_is():
+    trial, rack = trial_with(DriverSpec("perftest"))
+    schedule = make_schedule(trial, rack.testbed)
+    gids = {"h1": [Gid("rdma_h1", 1, 3, "10.0.0.7"), Gid("other", 1, 3, "198.18.1.1")]}
+    with pytest.raises(DeviceError) as caught:
+        jobs_of(trial, rack, schedule, gids)
+    assert caught.value.what == (
+        "RDMA device rdma_h1 has no RoCE v2 GID for the address 198.18.1.1 "
+        "(found: 10.0.0.7 at rdma_h1, 198.18.1.1 at other)"
+    )
+    assert "rdma_device" in caught.value.remedy
+    chosen = trial_with(DriverSpec("perftest", (("gid_index", 4),)))[0]
+    (job,) = jobs_of(chosen, rack, schedule, {})
+    assert job.flow.src_gid_index == 4
+
+
+def test_rdma_of_a_traffic_class_is_of_its_tos_and_may_be_marked():
+    trial, rack = trial_with(DriverSpec("perftest", (("gid_index", 4),)))
+    classes = (TrafficClass("tcp", 30), TrafficClass("rdma", 70))
+    rack = dataclasses.replace(rack, testbed=dataclasses.replace(rack.testbed, classes=classes))
+    for name, traffic_class in (("tcp", 0b10), ("rdma", 0x08 | 0b10)):
+        flow = dataclasses.replace(trial.traffic[0], queue_class=name)
+        of_class = dataclasses.replace(trial, traffic=(flow,))
+        (job,) = jobs_of(of_class, rack, make_schedule(of_class, rack.testbed))
+        assert job.flow.traffic_class == traffic_class
+
+
+def test_a_program_that_cannot_mark_is_refused_in_another_class_than_the_first():
+    trial, rack = trial_with(DriverSpec("fio"))
+    testbed = dataclasses.replace(
+        rack.testbed, classes=(TrafficClass("tcp", 30), TrafficClass("rdma", 70))
+    )
+    of = {
+        name: dataclasses.replace(
+            trial, traffic=(dataclasses.replace(trial.traffic[0], queue_class=name),)
+        )
+        for name in ("tcp", "rdma")
+    }
+    check_drivers(of["tcp"], testbed)
+    with pytest.raises(InputError, match="fio cannot mark its packets as those of rdma"):
+        check_drivers(of["rdma"], testbed)
 
 
 def test_wrong_options_are_all_told_with_where_they_are():

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from inventory.addressing import nic_addresses
+from inventory.addressing import rack_addresses
 from inventory.ansible import load_rack
+from inventory.reachability import fabric_addresses
 from inventory.routing import PathTable
 from orchestration.model.errors import NotReadyError
 from orchestration.studies.bench.rack import closloop
@@ -33,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Runs on a device: what provisioning does, as far as packets are to find their way.
 ROUTE = """
 import json, socket
-from inventory.addressing import attachments, nic_addresses, router_addresses
+from inventory.addressing import rack_addresses
 from orchestration.virtual_rack.cabling import set_up_switch
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import LAYOUT_FILE
@@ -43,11 +44,12 @@ layout, name = Layout.from_json(json.load(open(LAYOUT_FILE))), socket.gethostnam
 testbed = layout.testbed
 if name in testbed.hosts:
     port = testbed.ports_of[name][0]
-    address = nic_addresses(testbed)[port.index]
-    router = router_addresses(testbed)[testbed.peer_device(port).name]
+    addresses = rack_addresses(testbed)
+    address = addresses.nics[port.index]
+    router = addresses.routers[testbed.peer_device(port).name]
     run_batch("ip", [f"address add {address}/32 dev eth0"] + [
-        f"route add 10.{number}.0.0/16 via {router} dev eth0 onlink src {address}"
-        for number in attachments(testbed).values()
+        f"route add {block} via {router} dev eth0 onlink src {address}"
+        for block in addresses.blocks.values()
     ])
 elif name not in layout.sonic:
     set_up_switch(layout, name)
@@ -104,21 +106,26 @@ def test_its_inventory_is_the_rack(virtual_rack):
     assert rack.access["spine2"].platform == "sonic"
     assert rack.access["spine2"].interfaces == ("Ethernet0", "Ethernet4")
     assert rack.access["h1"].nic == "roce"
-    assert rack.access["h1"].rdma_device == "rxe-h1"
+    assert rack.access["h1"].rdma_devices == ("rxe-h1",)
     assert all(a.shape for name, a in rack.access.items() if name != "spine2")
     assert [find_rack(virtual_rack.folder).name, virtual_rack.name] == ["lab", "lab"]
 
 
-def test_idle_paths_have_the_testbeds_base_rtt(virtual_rack, on_device):
-    testbed = virtual_rack.layout.testbed
+@pytest.fixture(scope="module")
+def routed(virtual_rack):
+    """Hosts with their fabric addresses, and routes through spine1."""
+    python = f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}:{ROOT} {sys.executable}"
     for name in devices(virtual_rack):
         if name != "spine2":
-            python = (
-                f"PYTHONPATH={os.pathsep.join(p for p in sys.path if p)}:{ROOT} {sys.executable}"
-            )
-            code, text = on_device(name, f"{python} -P -c '{ROUTE}'")
-            assert code == 0, text
-    paths, addresses = PathTable(testbed), nic_addresses(testbed)
+            printed = io.BytesIO()
+            command = ["ssh", "-o", "BatchMode=yes", name, f"{python} -P -c '{ROUTE}'"]
+            code = virtual_rack.run(command, stdout=printed, stderr=printed)
+            assert code == 0, printed.getvalue()
+
+
+def test_idle_paths_have_the_testbeds_base_rtt(virtual_rack, routed, on_device):
+    testbed = virtual_rack.layout.testbed
+    paths, addresses = PathTable(testbed), rack_addresses(testbed).nics
     for host in testbed.hosts[1:]:
         address = addresses[testbed.ports_of[host][0].index]
         code, text = on_device("h1", f"python3 -c '{PING}' {address}")
@@ -268,6 +275,33 @@ def test_a_fresh_rack_is_proven_by_the_inventory_check(virtual_rack, tmp_path):
     inventory = str(virtual_rack.inventory)
     code, text = closloop(virtual_rack, tmp_path, "inventory", "check", inventory, "--json")
     assert code == 0, text
+
+
+def test_the_inventory_check_names_hosts_that_do_not_reach_each_other(
+    virtual_rack, routed, on_device, tmp_path
+):
+    def fabric():
+        words = ("inventory", "check", str(virtual_rack.inventory), "--json")
+        code, text = closloop(virtual_rack, tmp_path, *words)
+        told = json.loads(text)
+        assert code == (3 if told["findings"] else 0)
+        return {name: row["fabric"] for name, row in told["devices"].items()}, told["findings"]
+
+    states, findings = fabric()
+    assert findings == []
+    assert states == {
+        name: "ok" if name.startswith("h") else "unknown" for name in devices(virtual_rack)
+    }
+    addresses = fabric_addresses(load_rack(virtual_rack.inventory))
+    (h1,), (h3,) = addresses["h1"], addresses["h3"]
+    assert on_device("h3", f"ip route add blackhole {h1}/32")[0] == 0
+    states, findings = fabric()
+    assert on_device("h3", f"ip route del blackhole {h1}/32")[0] == 0
+    assert [(f["device"], f["check"], f["severity"]) for f in findings] == [
+        ("h1", "fabric", "wrong"), ("h3", "fabric", "wrong"),
+    ]  # fmt: skip
+    assert f"from {h1} it does not reach h3 at {h3} (no answer)" in findings[0]["what"]
+    assert f"from {h3} it does not reach h1 at {h1}" in findings[1]["what"]
 
 
 def test_what_befalls_a_device(virtual_rack, on_device):

@@ -28,6 +28,7 @@ from orchestration.backends.hardware.survey import (
 from orchestration.cli import inventory as cli
 from orchestration.cli import inventory_check
 from orchestration.device import ethtool
+from orchestration.device.agent import reach
 from orchestration.device.agent import survey as agent
 from orchestration.device.agent.resp import APPL_DB, STATE_DB, Redis
 from orchestration.device.client import AgentClient
@@ -323,17 +324,71 @@ def test_a_skeleton_is_written_once_and_not_checked_as_it_is(tmp_path):
 @pytest.mark.ssh
 def test_a_nic_over_ssh(loopback):
     """The loopback interface is no RoCE NIC: that is said, by the agent as it is sent."""
-    access = reached(loopback, h1={"rdma_device": "mlx5_0"}).access["h1"]
+    access = reached(loopback, h1={"rdma_devices": ("mlx5_0",)}).access["h1"]
     client = AgentClient(access, str(loopback.known_hosts), ["nic"])
     try:
         nic = Nic(client, access, "lo")
-        assert nic.capabilities().surfaces == {}
-        with pytest.raises(DeviceError, match="h1: the NIC at lo offers no DCQCN parameters"):
-            nic.read()
-        with pytest.raises(InputError):
-            nic.write({"rpg_gd": 99})
+        assert nic.optional() == []
+        assert client.call("nic.gids") == []
         assert {reading.source: bool(reading.problem) for reading in nic.counters()} == {
             "hw": True, "port": True, "ethtool": True, "rdma": True,
         }  # fmt: skip
     finally:
         client.close()
+
+
+def test_pings_are_sent_from_own_addresses_and_say_who_does_not_answer():
+    """All of 127/8 answers; 192.0.2.1 (RFC 5737) is nobody's, nor is 198.51.100.1 this host's."""
+    said = reach.reach(
+        {"own": ["127.0.0.1", "198.51.100.1"], "others": ["127.0.0.2", "192.0.2.1", "127.0.0.3"]}
+    )
+    assert said["own"] == ["127.0.0.1"]
+    assert [pair[:2] for pair in said["unreached"]] == [["127.0.0.1", "192.0.2.1"]]
+    assert said["unreached"][0][2]
+    assert said["problem"] == ""
+
+
+def test_an_answer_is_only_that_of_the_request():
+    """A stranger's reply, another sequence number and a request are not taken for it."""
+    echo = reach._HEADER.pack(0, 0, 0, 0, 1)
+    token = b"8 bytes!"
+
+    class Line:
+        type = socket.SOCK_DGRAM
+
+        def __init__(self, packet, sender):
+            self.packet, self.sender = packet, sender
+
+        def recvfrom(self, size):
+            return self.packet[:size], (self.sender, 0)
+
+    def answers(packet, sender="10.0.0.2"):
+        return reach._answering(Line(packet, sender), ["10.0.0.1", "10.0.0.2"], token)
+
+    assert answers(echo + token) == "10.0.0.2"
+    assert answers(echo + token, "10.0.0.1") == ""
+    assert answers(echo + b"strange!") == ""
+    assert answers(reach._HEADER.pack(8, 0, 0, 0, 1) + token) == ""
+    assert answers(reach._HEADER.pack(0, 0, 0, 0, 9) + token) == ""
+    assert answers(b"") == answers(b"\0" * 7) == ""
+
+
+@pytest.mark.ssh
+def test_the_check_pings_all_pairs_of_hosts(loopback, monkeypatch):
+    """Both hosts are this machine: 127.0.0.1 is there, 198.51.100.2 is not."""
+    rack = reached(loopback, h1={}, h2={}, leaf1={})
+    addresses = {"h1": ["127.0.0.1"], "h2": ["127.0.0.2"]}
+    for module in ("orchestration.backends.hardware.survey", "inventory.reachability"):
+        monkeypatch.setattr(f"{module}.fabric_addresses", lambda rack: addresses)
+
+    def fabric():
+        found = survey_rack(rack)
+        assert found["leaf1"].reach is None
+        return [f for f in judge_rack(rack, found) if f.check == "fabric"]
+
+    assert fabric() == []
+    addresses["h2"] = ["198.51.100.2"]
+    (finding,) = fabric()
+    assert (finding.device, finding.what) == ("h2", "has not its fabric address 198.51.100.2")
+    addresses["h1"] = ["198.51.100.1"]
+    assert fabric() == []

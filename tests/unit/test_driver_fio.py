@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers.fio import Direction, Fio, parse_json, parse_text
+from traffic.drivers.fio import Direction, Fio, parse_json
 from traffic.drivers.programs import Flow, Output, OutputError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "fio"
@@ -81,16 +81,6 @@ def test_json_of_several_clients_has_their_sum_last():
 
 
 @ALL
-def test_text(version):
-    (job,) = parse_text(read(f"{version}-net-text.txt"))
-    assert (job.name, job.error, job.write.bytes) == ("sender", 0, SIZE)
-    assert job.write.runtime_ns in (4_000_000, 5_000_000)
-    (receiver,) = parse_text(read(f"{version}-net-text-receiver.txt"))
-    assert (receiver.name, receiver.write.bytes) == ("receiver", 0)
-    assert 0 < receiver.read.bytes < SIZE
-
-
-@ALL
 def test_a_job_that_failed_has_its_error(version):
     (job,) = parse_json(read(f"{version}-error-refused.txt"))
     assert (job.error, job.write.bytes) == (111, 0)
@@ -107,9 +97,8 @@ def test_a_job_that_failed_has_its_error(version):
     ],
 )
 def test_errors_in_words(version, name, said):
-    for parse in (parse_json, parse_text):
-        with pytest.raises(OutputError, match=f"^fio: {said}"):
-            parse(read(f"{version}-{name}"))
+    with pytest.raises(OutputError, match=f"^fio: {said}"):
+        parse_json(read(f"{version}-{name}"))
 
 
 @ALL
@@ -125,20 +114,12 @@ def test_a_last_document_that_is_cut_is_an_error():
         parse_json(read("3.41-net-status.txt")[:-200])
 
 
-@ALL
-def test_cut_text_is_an_error(version):
-    text = read(f"{version}-net-text.txt")
-    with pytest.raises(OutputError, match="cut short"):
-        parse_text(text[: text.index("KiB/")])
-
-
 @pytest.mark.parametrize(
     "text", ["", "hello", "{}", '{"jobs": []}', '{"jobs": [1]}', '{"jobs": [{}]}']
 )
 def test_foreign_output_is_an_error(text):
-    for parse in (parse_json, parse_text):
-        with pytest.raises(OutputError, match=r"^fio: "):
-            parse(text)
+    with pytest.raises(OutputError, match=r"^fio: "):
+        parse_json(text)
 
 
 def test_commands_of_a_flow():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
-from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json, parse_text
+from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json
 from traffic.drivers.programs import Flow, Output, OutputError
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "iperf3"
@@ -76,29 +76,6 @@ def test_a_stream_of_json_says_the_same(name):
 
 
 @ALL
-def test_text_of_tcp(version):
-    moved = parse_text(read(f"{version}-text-tcp.txt"))
-    assert (moved.protocol, moved.sent_bytes, moved.retransmits) == ("TCP", SIZE, 0)
-    assert moved.sender_ns == (10_000_000 if version == "3.12" else 1_000_000_000)
-    assert moved.received_bytes == (16_986_931 if version == "3.12" else SIZE)
-
-
-@ALL
-def test_the_sum_of_several_streams_is_taken(version):
-    moved = parse_text(read(f"{version}-text-tcp-parallel.txt"))
-    assert moved.sent_bytes == pytest.approx(8 << 20, rel=0.02)
-    assert moved.retransmits == 0
-
-
-@ALL
-def test_text_of_udp(version):
-    moved = parse_text(read(f"{version}-text-udp.txt"))
-    sent, packets = {"3.12": (512 << 10, 15)}.get(version, (6_259_999, 191))
-    assert (moved.protocol, moved.sent_bytes, moved.packets) == ("UDP", sent, packets)
-    assert (moved.lost_packets, moved.retransmits) == (0, None)
-
-
-@ALL
 @pytest.mark.parametrize(
     ("what", "said", "remedy"),
     [
@@ -124,9 +101,7 @@ def test_errors_in_a_stream_of_json(version):
 
 
 @ALL
-def test_errors_in_text(version):
-    with pytest.raises(OutputError, match="iperf3: unable to connect"):
-        parse_text(read(f"{version}-text-refused.err"))
+def test_errors_of_the_command_line(version):
     assert "unrecognized option '--nonsense'" in str(
         explain(read(f"{version}-json-bad-option.err"))
     )
@@ -151,22 +126,12 @@ def test_a_stream_that_is_cut_between_events_is_an_error():
             parse_json("".join(lines[:end]))
 
 
-@ALL
-def test_text_without_its_end_is_an_error(version):
-    text = read(f"{version}-text-tcp.txt")
-    with pytest.raises(OutputError, match="cut short"):
-        parse_text(text[: text.rindex("sender")])
-    with pytest.raises(OutputError):
-        parse_text(read(f"{version}-text-tcp-server.txt"))
-
-
 @pytest.mark.parametrize(
     "text", ["", "hello", "{}", '{"end": 3}', '{"end": {"sum_sent": {}}}', "{"]
 )
 def test_foreign_output_is_an_error(text):
-    for parse in (parse_json, parse_text):
-        with pytest.raises(OutputError, match=r"^iperf3: "):
-            parse(text)
+    with pytest.raises(OutputError, match=r"^iperf3: "):
+        parse_json(text)
 
 
 def test_a_number_that_is_none_is_an_error():

@@ -7,7 +7,7 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from inventory.addressing import nic_addresses
+from inventory.addressing import emulated_addresses
 from inventory.files import load_testbed
 from inventory.routing import PathTable, next_hops
 from inventory.topology import Device, LinkSpec, Testbed
@@ -78,7 +78,7 @@ def test_the_delays_on_every_path_add_up_to_its_propagation_delay(name):
 @pytest.mark.parametrize("name", TESTBEDS)
 def test_addresses_are_unique_and_lie_in_their_leafs_prefix(name):
     testbed = load_testbed(name)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     assert len(set(addresses.values())) == len(addresses)
     prefix_of = {}
     for index, address in addresses.items():

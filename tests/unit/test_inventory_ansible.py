@@ -71,9 +71,13 @@ def rack_of(testbed, name="lab"):
             become=device.tier == 1,
             platform="sonic" if device.tier == 2 else "linux",
             nic="roce" if device.name == "h1" else "plain",
-            rdma_device="mlx5_0" if device.name == "h1" else "",
             shape=device.kind == "switch",
             interfaces=tuple(f"swp{n}" for n in range(len(testbed.ports_of[device.name]))),
+            rdma_devices=tuple(
+                f"mlx5_{n}"
+                for n in range(len(testbed.ports_of[device.name]))
+                if device.name == "h1"
+            ),
             queues=tuple(range(3, 3 + testbed.queues_per_port)) if device.tier == 2 else (3,),
         )
         for number, device in enumerate(testbed.devices)
@@ -81,7 +85,7 @@ def rack_of(testbed, name="lab"):
     corridor = Corridor(0.25, 0.01, 0.2, 0.5)
     safety = Safety(12.5, 90.0, 1_500_000, corridor)
     collector = Access("metrics", "metrics.example", user="me", key_file="~/.ssh/id")
-    return Rack(name, testbed, access, collector, "/keys/known_hosts", safety)
+    return Rack(name, testbed, access, collector, "/keys/known_hosts", safety, "10.64.0.0/12")
 
 
 @pytest.mark.parametrize("name", known_testbeds())
@@ -427,11 +431,68 @@ def test_a_skeleton_is_an_inventory_with_placeholders(tmp_path, name):
     assert not is_example("leaf1.example")
 
 
+MULTI_RAIL = """
+all:
+  vars: {ansible_user: root, closloop_mtu: 1500B, closloop_buffer: 1MB}
+  children:
+    hosts:
+      hosts:
+        h1:
+          closloop_nic: roce
+          closloop_rdma_device: mlx5_0
+          closloop_links:
+            - {interface: eth0, peer: leaf1, peer_interface: swp1, rate: 25Gbps, delay: 1us}
+            - {interface: eth1, peer: leaf1, peer_interface: swp2, rate: 25Gbps, delay: 1us, rdma_device: mlx5_1}
+    leaves:
+      hosts:
+        leaf1:
+          closloop_links:
+            - {interface: swp1, peer: h1, peer_interface: eth0, rate: 25Gbps, delay: 1us}
+            - {interface: swp2, peer: h1, peer_interface: eth1, rate: 25Gbps, delay: 1us}
+"""  # noqa: E501
+
+
+def test_each_nic_of_a_host_has_its_rdma_device(tmp_path):
+    rack = load(tmp_path, MULTI_RAIL)
+    access = rack.access["h1"]
+    assert access.rdma_devices == ("mlx5_0", "mlx5_1")
+    assert [access.rdma_device(name) for name in ("eth0", "eth1", "eth2")] == [
+        "mlx5_0",
+        "mlx5_1",
+        "",
+    ]
+    write_rack(rack, tmp_path / "again.yml")
+    assert load_rack(tmp_path / "again.yml") == rack
+    half = MULTI_RAIL.replace("          closloop_rdma_device: mlx5_0\n", "")
+    assert refused(tmp_path, half) == [
+        "8 h1: which RDMA device is not said -> add closloop_rdma_device, its name in `rdma link`, "
+        "like mlx5_0"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "said"),
+    [
+        ("198.18.0.0/33", "does not appear to be an IPv4 or IPv6 network -> write an IPv4 network"),
+        ("198.18.0.1/15", "has host bits set -> write an IPv4 network, like 198.18.0.0/15"),
+        ("fd00::/8", "fd00::/8 is for no fabric -> write an IPv4 network"),
+        ("0.0.0.0/0", "0.0.0.0/0 is for no fabric"),
+        ("169.254.0.0/16", "SONiC's ASICs get no addresses of 169.254.0.0/16 -> write a network"),
+        ("198.18.0.0/30", "needs 8 addresses, and 198.18.0.0/30 has 4 -> give it a larger network"),
+    ],
+)
+def test_a_fabrics_prefix_must_be_a_network_that_its_addresses_fit_in(tmp_path, prefix, said):
+    text = MULTI_RAIL.replace("vars: {", f"vars: {{closloop_fabric_prefix: '{prefix}', ")
+    (problem,) = refused(tmp_path, text)
+    assert said in problem
+
+
 def test_the_inventory_of_the_docs(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "inventory.md").read_text(encoding="utf-8")
     rack = load(tmp_path, page.partition("```yaml\n")[2].partition("```")[0])
     assert rack.access["leaf1"].platform == "sonic"
-    assert rack.access["h1"].rdma_device == "mlx5_0"
+    assert rack.access["h1"].rdma_device("ens1f0") == "mlx5_0"
+    assert rack.fabric_prefix == "198.18.0.0/15"
     assert rack.collector == Access(
         "metrics1", "10.20.0.5", user="admin", key_file="~/.ssh/rack", become=True
     )

@@ -4,8 +4,14 @@ import dataclasses
 
 import pytest
 
-from inventory.cabling import InterfaceState, Neighbour, Survey, judge
+from inventory.cabling import (
+    InterfaceState,
+    Neighbour,
+    Survey,
+    judge,
+)
 from inventory.rack import Access, Rack
+from inventory.reachability import Reach, fabric_addresses, is_provisioned
 from inventory.topology import Device, LinkSpec, Testbed
 
 RATE = 25 * 10**9
@@ -202,7 +208,7 @@ def test_a_shaped_link_needs_only_to_be_fast_enough(speed_bps, driver, fine):
         ("h1", {}, "ip", ["h1 tools wrong: has no ip"]),
         (
             "h1",
-            {"nic": "roce", "rdma_device": "mlx5_0"},
+            {"nic": "roce", "rdma_devices": ("mlx5_0",)},
             "ib_write_bw",
             ["h1 tools wrong: has no RDMA device mlx5_0", "h1 tools wrong: has no ib_write_bw"],
         ),
@@ -230,3 +236,48 @@ def test_rights():
     (finding,) = judge(rack_of(leaf1={"user": "admin"}), found)
     assert (finding.check, finding.what) == ("rights", "admin may not change its settings there")
     assert "ansible_become" in finding.remedy
+
+
+def reaching(**reach):
+    """Surveys of a rack whose hosts have their fabric addresses but for what is given."""
+    found = surveys()
+    own = {name: Reach((address,)) for name, (address,) in FABRIC.items()}
+    for name, item in {**own, **reach}.items():
+        found[name] = dataclasses.replace(found[name], reach=item)
+    return found
+
+
+FABRIC = fabric_addresses(rack_of())
+H1, H2 = (addresses[0] for addresses in FABRIC.values())
+
+
+def test_hosts_that_reach_each_other():
+    assert judge(rack_of(), reaching()) == []
+
+
+def test_nothing_is_said_of_the_fabric_before_it_is_provisioned():
+    nothing = Reach(unreached=((H1, H2, "no answer"),))
+    found = reaching(h1=nothing, h2=nothing)
+    assert not is_provisioned(survey.reach for survey in found.values())
+    assert judge(rack_of(), found) == []
+
+
+def test_pairs_that_do_not_reach_each_other_are_named():
+    found = reaching(h1=Reach((H1,), ((H1, H2, "network is unreachable"),)))
+    (finding,) = judge(rack_of(), found)
+    assert shown([finding]) == [
+        f"h1 fabric wrong: from {H1} it does not reach h2 at {H2} (network is unreachable)"
+    ]
+    assert "closloop provision" in finding.remedy
+
+
+def test_a_host_without_its_address_is_named_once():
+    found = reaching(h1=Reach((H1,), ((H1, H2, "no answer"),)), h2=Reach())
+    assert shown(judge(rack_of(), found)) == [f"h2 fabric wrong: has not its fabric address {H2}"]
+
+
+def test_a_host_that_may_not_ping_proves_nothing():
+    found = reaching(h1=Reach(problem="pings cannot be sent: Operation not permitted"))
+    (finding,) = judge(rack_of(), found)
+    assert (finding.check, finding.severity) == ("fabric", "unproven")
+    assert finding.what.endswith("pings cannot be sent: Operation not permitted")

@@ -76,24 +76,25 @@ def test_switches_route_to_leaves_over_all_shortest_paths_and_to_their_own_hosts
     state = network(rack_of(load_testbed("graphcc")), "leaf1")
     routes = {entry["to"]: entry["via"] for entry in state["routes"]}
 
-    assert routes["10.1.0.0/16"] == [["169.254.1.5", "eth6", 1], ["169.254.1.6", "eth7", 1]]
-    assert routes["10.0.0.1/32"] == [["", "eth0", 1]]
-    assert "10.0.0.0/16" not in routes
+    assert routes["198.18.2.0/24"] == [["198.18.0.5", "eth6", 1], ["198.18.0.6", "eth7", 1]]
+    assert routes["198.18.1.1/32"] == [["", "eth0", 1]]
+    assert "198.18.1.0/24" not in routes
     assert len(routes) == 3 + 6
-    assert state["loopback"] == ["169.254.1.1/32"]
+    assert state["loopback"] == ["198.18.0.1/32"]
     assert state["sysctls"]["net/ipv4/ip_forward"] == "1"
 
 
 def test_a_host_routes_to_the_fabric_only_and_keeps_its_default_route():
     state = network(rack_of(pair()), "h1", host=HostSpec("dctcp", 1_000_000))
 
-    via = [["169.254.1.1", "eth0", 1]]
+    via = [["198.18.0.1", "eth0", 1]]
     assert state["routes"] == [
-        {"to": "10.0.0.0/16", "via": via, "source": "10.0.0.1"},
-        {"to": "10.1.0.0/16", "via": via, "source": "10.0.0.1"},
+        {"to": "198.18.1.0/24", "via": via, "source": "198.18.1.1"},
+        {"to": "198.18.2.0/24", "via": via, "source": "198.18.1.1"},
     ]
+    assert state["fabric"] == "198.18.0.0/15"
     assert state["rules"] == []
-    assert state["interfaces"] == [{"name": "eth0", "mtu": 1500, "addresses": ["10.0.0.1/32"]}]
+    assert state["interfaces"] == [{"name": "eth0", "mtu": 1500, "addresses": ["198.18.1.1/32"]}]
     assert state["sysctls"]["net/ipv4/tcp_congestion_control"] == "dctcp"
 
 
@@ -106,14 +107,14 @@ def test_a_shaped_host_has_a_fair_queue_below_its_shaper():
 
 def test_what_has_an_address_of_a_second_nic_leaves_through_that_nic():
     state = network(rack_of(pair(nics=2)), "h2")
-    assert [rule["from"] for rule in state["rules"]] == ["10.1.0.1/32", "10.1.0.2/32"]
+    assert [rule["from"] for rule in state["rules"]] == ["198.18.2.1/32", "198.18.2.2/32"]
     tables = {
-        entry.get("table"): entry for entry in state["routes"] if entry["to"] == "10.0.0.0/16"
+        entry.get("table"): entry for entry in state["routes"] if entry["to"] == "198.18.1.0/24"
     }
     assert set(tables) == {None, 4101, 4102}
-    assert tables[None]["via"] == [["169.254.1.2", "eth0", 1]]
-    assert tables[4102]["via"] == [["169.254.1.2", "eth1", 1]]
-    assert tables[4102]["source"] == "10.1.0.2"
+    assert tables[None]["via"] == [["198.18.0.2", "eth0", 1]]
+    assert tables[4102]["via"] == [["198.18.0.2", "eth1", 1]]
+    assert tables[4102]["source"] == "198.18.2.2"
     assert [rule["table"] for rule in state["rules"]] == [4101, 4102]
 
 
@@ -126,15 +127,14 @@ def test_a_sonic_switch_has_tables_and_nothing_else_is_set_on_it():
 
 
 def test_a_roce_host_has_the_nic_s_settings_besides_its_network():
-    rack = rack_of(pair(), h1={"nic": "roce", "rdma_device": "mlx5_0"})
+    rack = rack_of(pair(), h1={"nic": "roce", "rdma_devices": ("mlx5_0",)})
     roce = RoceSettings(dcqcn={"rp_ai_rate": 5})
     assert desired_state(rack, roce=roce)["h1"]["roce"] == {
         "interfaces": ["eth0"],
-        "rdma_device": "mlx5_0",
+        "rdma_devices": ["mlx5_0"],
         "trust": "dscp",
-        "dscp": 26,
+        "priorities": {"26": 3},
         "type_of_service": 106,
-        "priority": 3,
         "dcqcn": {"rp_ai_rate": 5},
         "memlock": "unlimited",
         "governor": "performance",
@@ -142,13 +142,22 @@ def test_a_roce_host_has_the_nic_s_settings_besides_its_network():
     assert "roce" not in desired_state(rack)["h2"]
 
 
+def test_roce_of_a_traffic_class_has_the_priority_that_the_switch_pauses():
+    classes = (TrafficClass("tcp", 30), TrafficClass("rdma", 70))
+    ports = ("Ethernet0", "Ethernet4")
+    leaf = {"platform": "sonic", "interfaces": ports, "queues": (1, 4)}
+    roce = {"nic": "roce", "rdma_devices": ("mlx5_0",)}
+    rack = rack_of(pair(classes), h1=roce, leaf1=leaf)
+    assert desired_state(rack)["h1"]["roce"]["priorities"] == {"26": 3, "2": 4}
+
+
 def test_a_management_address_among_the_fabric_s_is_refused():
     with pytest.raises(InputError) as refused:
-        desired_state(rack_of(pair(), h1={"address": "10.1.9.9"}))
+        desired_state(rack_of(pair(), h1={"address": "198.19.9.9"}))
     assert str(refused.value) == (
-        "lab: h1: its address 10.1.9.9 lies in the fabric's prefix 10.1.0.0/16: routes to the "
+        "lab: h1: its address 198.19.9.9 lies in the fabric's prefix 198.18.0.0/15: routes to the "
         "fabric would cut off the controller\n"
-        "  -> manage devices outside 10.0.0.0 to 10.1.255.255"
+        "  -> give the fabric another network: closloop_fabric_prefix in the inventory"
     )
 
 
@@ -186,3 +195,5 @@ def test_host_keys_are_verified_and_never_learned():
         "ansible_become": True,
         "ansible_ssh_private_key_file": "/keys/id",
     }
+    newer = login(dataclasses.replace(access, python="/usr/bin/python3.9"), "")
+    assert newer["ansible_python_interpreter"] == "/usr/bin/python3.9"

@@ -339,6 +339,26 @@ def test_a_route_that_would_cut_off_the_controller_is_refused():
         device.check([network_change("route 254 10.1.0.0/16 0", None, {"via": []})])
 
 
+def test_a_fabric_that_would_hide_a_network_of_the_device_is_refused(monkeypatch):
+    network = load_module("closloop_network")
+    device = network.Network("")
+    there = ["198.18.0.0/16"]
+    monkeypatch.setattr(
+        network, "claims", lambda _, prefix, ours: [to for to in there if to not in ours]
+    )
+    change = network_change("route 254 198.18.1.0/24 0", None, {"via": []})
+    device.check([change])  # a state without a fabric
+    device.wanted({"fabric": "198.18.0.0/15", "routes": [{"to": "198.18.1.0/24", "via": []}]})
+    with pytest.raises(
+        Refused, match=r"route to 198\.18\.0\.0/16, and .* 198\.18\.0\.0/15"
+    ) as caught:
+        device.check([change])
+    assert "closloop_fabric_prefix" in caught.value.remedy
+    device.check([network_change("sysctl x", "0", "1")])
+    there[:] = ["198.18.1.0/24"]
+    device.check([change])
+
+
 def network_change(key, before, after):
     from ansible.module_utils.closloop.reconcile import Change
 
@@ -349,11 +369,10 @@ def network_change(key, before, after):
 
 DESIRED = {
     "interfaces": ["eth2"],
-    "rdma_device": "mlx5_0",
+    "rdma_devices": ["mlx5_0"],
     "trust": "dscp",
-    "dscp": 26,
+    "priorities": {"26": 3},
     "type_of_service": 106,
-    "priority": 3,
     "dcqcn": {"rp_ai_rate": 7, "np_cnp_dscp": 48},
     "memlock": "unlimited",
     "governor": "performance",
@@ -453,3 +472,26 @@ def test_a_host_without_any_of_it_is_left_with_a_reason_for_each(tmp_path):
         "dcqcn eth2 np_cnp_dscp": "the NIC's driver does not offer it",
         "tos mlx5_0": "no rdma_cm in configfs (modprobe rdma_cm, mount -t configfs)",
     }
+
+
+def test_debugfs_that_kernel_lockdown_closes_is_named(tmp_path):
+    parameters = tmp_path / "sys/kernel/debug/mlx5/0000:3b:00.0/cc_params"
+    parameters.mkdir(parents=True)
+    (parameters / "rp_ai_rate").write_text("5\n")
+    interface = tmp_path / "sys/class/net/eth2"
+    interface.mkdir(parents=True)
+    (interface / "device").symlink_to(tmp_path / "sys/devices/0000:3b:00.0")
+    level = tmp_path / "sys/kernel/security/lockdown"
+    level.parent.mkdir(parents=True)
+
+    def reason(text):
+        level.write_text(text)
+        host = load_module("closloop_roce").RoceHost(lambda words: (1, "", ""), f"{tmp_path}/")
+        host.wanted(DESIRED)
+        skipped = {entry["step"]: entry["reason"] for entry in host.skipped}
+        return skipped.get("dcqcn eth2 rp_ai_rate")
+
+    assert reason("[none] integrity confidentiality\n") is None
+    assert reason("none [integrity] confidentiality\n") == (
+        "kernel lockdown (integrity) closes debugfs, where DCQCN parameters are"
+    )

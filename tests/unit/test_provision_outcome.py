@@ -72,6 +72,13 @@ def test_results_of_another_shape_do_no_harm():
 
 UNREACHABLE = (
     (
+        "Host key verification failed.\r\nkex_exchange_identification: Connection closed by remote "
+        "host\r\nConnection closed by UNKNOWN port 65535",
+        "a jump host to it refuses: its host key is not known, or it does not take the login",
+        "see what this says: ssh -p 2222 admin@192.0.2.1; a jump host's key belongs in "
+        "~/.ssh/known_hosts, its user and key in ~/.ssh/config",
+    ),
+    (
         "Data could not be sent to remote host: No ED25519 host key is known for 192.0.2.1 and you "
         "have requested strict checking.\r\nHost key verification failed.",
         "its host key is not known",

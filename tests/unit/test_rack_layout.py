@@ -65,7 +65,7 @@ def test_a_sonic_switch_is_named_and_shaped_as_one(layout, tmp_path):
     assert (spine.user, spine.become, spine.shape, spine.queues) == ("admin", True, False, (3,))
     assert leaf.interfaces[:2] == ("eth0", "eth1")
     assert (leaf.user, leaf.become, leaf.shape) == ("root", False, True)
-    assert (rack.access["h1"].rdma_device, rack.access["h3"].rdma_device) == ("rxe-h1", "")
+    assert (rack.access["h1"].rdma_devices, rack.access["h3"].rdma_devices) == (("rxe-h1",), ())
 
 
 def test_delays_on_arrival_add_up_to_the_testbeds(layout):
@@ -109,13 +109,13 @@ def test_cables_join_the_ports_under_their_names(layout):
 
 def test_the_asic_routes_and_queues_as_other_backends(layout):
     routes = list(cabling.routes(layout, "spine1"))
-    assert routes[0] == "address replace 169.254.1.5/32 dev lo"
-    assert routes[1] == "route replace 10.0.0.0/16 nexthop via 169.254.1.1 dev Ethernet0 onlink"
+    assert routes[0] == "address replace 198.18.0.5/32 dev lo"
+    assert routes[1] == "route replace 198.18.1.0/24 nexthop via 198.18.0.1 dev Ethernet0 onlink"
     leaf = list(cabling.routes(layout, "leaf1"))
-    assert "route replace 10.0.0.1/32 dev eth0" in leaf
+    assert "route replace 198.18.1.1/32 dev eth0" in leaf
     assert (
-        "route replace 10.1.0.0/16 nexthop via 169.254.1.5 dev eth6 onlink "
-        "nexthop via 169.254.1.6 dev eth7 onlink"
+        "route replace 198.18.2.0/24 nexthop via 198.18.0.5 dev eth6 onlink "
+        "nexthop via 198.18.0.6 dev eth7 onlink"
     ) in leaf
     port = GRAPHCC.ports_of["spine1"][0]
     shaper, red = cabling.queues(layout, port, 7)

@@ -76,7 +76,7 @@ class NotReady(FluidBackend):
     def __init__(self, most):
         self.most = most
 
-    def check(self, testbed, jobs, tuners=()):
+    def check(self, testbed, jobs, trials=()):
         if jobs > self.most:
             raise NotReadyError(f"no room for {jobs}")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from inventory.addressing import nic_addresses
+from inventory.rack import Rack
 from inventory.topology import Testbed
 from orchestration.device.qdiscs import CLASS_TOS
 from orchestration.model.records import FlowRecords
@@ -15,12 +15,10 @@ from traffic.drivers.flows import Service
 from traffic.drivers.sockets import Board
 
 
-def host_addresses(testbed: Testbed) -> list[tuple[str, ...]]:
+def host_addresses(rack: Rack) -> list[tuple[str, ...]]:
     """Return the addresses of each host's NICs, in the order of `Testbed.hosts`."""
-    addresses = nic_addresses(testbed)
-    return [
-        tuple(addresses[port.index] for port in testbed.ports_of[host]) for host in testbed.hosts
-    ]
+    addresses, ports_of = rack.addresses.nics, rack.testbed.ports_of
+    return [tuple(addresses[port.index] for port in ports_of[host]) for host in rack.testbed.hosts]
 
 
 def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:

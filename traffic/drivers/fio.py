@@ -117,42 +117,6 @@ def _direction(job: Mapping[str, Any], name: str) -> Direction:
     )
 
 
-_JOB = re.compile(r"^(?P<name>\S+): \(groupid=\d+, jobs=\d+\): err=\s*(?P<error>\d+)")
-_MOVED = re.compile(
-    r"^\s+(?P<way>read|write)\s*: IOPS=\S+, BW=.*"
-    r"\((?P<size>[\d.]+)(?P<unit>[KMGT]?i?B)/(?P<ms>\d+)msec\)"
-)
-_BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_NOTHING = Direction(0, 0.0, 0)
-
-
-def parse_text(text: str) -> list[Job]:
-    """Return the jobs in a text output, in which bytes are rounded to four digits.
-
-    Raises OutputError with fio's own error, or for an output that is cut short or not fio's.
-    """
-    jobs: list[Job] = []
-    for line in text.splitlines():
-        if match := _JOB.match(line):
-            jobs.append(Job(match["name"], "", int(match["error"]), _NOTHING, _NOTHING))
-        elif jobs and (match := _MOVED.match(line)):
-            if match["unit"] not in _BYTES:
-                raise OutputError(_NAME, f"it counts in {match['unit']}", "leave out --kb_base")
-            size = round(float(match["size"]) * _BYTES[match["unit"]])
-            ms = int(match["ms"])
-            moved = Direction(size, size / ms * 1e3 if ms else 0.0, ms * 1_000_000)
-            last = jobs.pop()
-            read, write = (moved, last.write) if match["way"] == "read" else (last.read, moved)
-            jobs.append(Job(last.name, "", last.error, read, write))
-    if not jobs:
-        if why := _words(text):
-            raise OutputError(_NAME, why, BY_HAND)
-        raise foreign(_NAME, text)
-    if not all(job.error or job.read.bytes or job.write.bytes for job in jobs):
-        raise foreign(_NAME, text)
-    return jobs
-
-
 _WORDS = re.compile(r"error=(.+)$")
 
 
@@ -170,6 +134,7 @@ class Fio(ProgramDriver):
     """Sends flows with fio."""
 
     name = _NAME
+    marks = False
     options = (
         Option("block", 131_072, "bytes of a block", 1, 1 << 26, unit="bytes"),
         Option("rate", 0, "bits/s of a flow; 0 is without limit", 0, unit="bps"),

@@ -30,7 +30,6 @@ from traffic.drivers.programs import (
     excerpt,
     failure,
     finished,
-    foreign,
     json_documents,
     mapping,
     number,
@@ -115,53 +114,6 @@ def _transfer(document: Mapping[str, Any]) -> Transfer:
         lost_packets=told("sum_received", "lost_packets"),
         jitter_ns=told("sum_received", "jitter_ms", 1e6),
     )
-
-
-_UNIT = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_SUMMARY = re.compile(
-    r"\[\s*(?:\d+|SUM)\]\s+[\d.]+-(?P<end>[\d.]+)\s+sec"
-    r"\s+(?P<size>[\d.]+) (?P<unit>[KMGT]?)Bytes\s+[\d.]+ [KMGT]?bits/sec"
-    r"(?:\s+(?P<jitter>[\d.]+) ms\s+(?P<lost>\d+)/(?P<packets>\d+) \(\S+\))?"
-    r"(?:\s+(?P<retransmits>\d+))?\s+(?P<side>sender|receiver)\s*$"
-)
-
-
-def parse_text(text: str) -> Transfer:
-    """Return the result of the whole test from a client's text output.
-
-    Text is rounded: bytes to three digits, times to 10 ms. Raises OutputError.
-    """
-    for line in text.splitlines():
-        if line.startswith("iperf3: "):
-            raise explain(line)
-    sides: dict[str, re.Match[str]] = {}
-    for line in text.splitlines():
-        # with several streams, their sum comes last
-        if match := _SUMMARY.match(line):
-            sides[match["side"]] = match
-    if "sender" not in sides:
-        raise foreign(_NAME, text)
-    sender, receiver = sides["sender"], sides.get("receiver")
-
-    def told(match: re.Match[str] | None, name: str, scale: float = 1) -> int | None:
-        return None if match is None or match[name] is None else round(float(match[name]) * scale)
-
-    return Transfer(
-        version="",
-        protocol="TCP" if sender["packets"] is None else "UDP",
-        sent_bytes=_size(sender),
-        sender_ns=round(float(sender["end"]) * 1e9),
-        received_bytes=None if receiver is None else _size(receiver),
-        receiver_ns=told(receiver, "end", 1e9),
-        retransmits=told(sender, "retransmits"),
-        packets=told(receiver, "packets"),
-        lost_packets=told(receiver, "lost"),
-        jitter_ns=told(receiver, "jitter", 1e6),
-    )
-
-
-def _size(match: re.Match[str]) -> int:
-    return round(float(match["size"]) * _UNIT[match["unit"]])
 
 
 _FAILURES = (

@@ -1,8 +1,13 @@
 """perftest: RDMA write, send and read over RoCE NICs, as bandwidth or latency tests.
 
 Each flow has one client and one server, so N-to-1 is N pairs whose clients start together. A flow's
-bytes become iterations of a message size, rounded up. `--report_gbits` is always passed: JSON does
-not state its unit, and older text says MB but means MiB.
+bytes become iterations of a message size, rounded up. `--report_gbits` is always passed: older text
+says MB but means MiB.
+
+It makes its queue pairs itself, and not by rdma_cm (`-R`): only then `--tclass` is what its packets
+carry (`ctx_modify_qp_to_rtr` in src/perftest_resources.c; rdma_cm takes `--tos`, or the device's
+default), and `--gid-index` the address they come from. Its own choice of a GID
+(`get_best_gid_index`) prefers RoCE v2 and IPv4, but may be another address of the NIC.
 
 perftest measures with the CPU's cycle counter and needs the clock rate for it. If it cannot find
 the rate (on a busy or virtual machine), it prints 0.00, inf and nan. Such figures are refused, and
@@ -13,7 +18,6 @@ include half a second of measuring the clock rate.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -155,51 +159,6 @@ def parse_text(text: str) -> list[Row]:
     return rows
 
 
-def parse_json(text: str, gbits: bool = True) -> Row:
-    """Return the row of a test's JSON file; `gbits` says whether it ran with --report_gbits.
-
-    Versions before 24.01 do not quote keys and words; both forms are read.
-
-    Raises:
-        OutputError: the file is cut short or not perftest's.
-        NoClockRate: there is a row, but without figures.
-    """
-    try:
-        document = json.loads(text, parse_constant=str, parse_float=str, parse_int=str)
-        results = document.get("results") if isinstance(document, dict) else None
-    except json.JSONDecodeError:
-        results = _unquoted(text).get("results")
-    if not isinstance(results, dict) or not results:
-        raise foreign(_NAME, text)
-    return _row(results, 1e9 if gbits else _MIB_BITS)
-
-
-_OPEN = re.compile(r'"?(\w+)"?\s*:\s*\{$')
-_PAIR = re.compile(r'"?([\w.]+)"?\s*:\s*"?([^",{}]*)"?,?$')
-
-
-def _unquoted(text: str) -> dict[str, dict[str, str]]:
-    """Read the almost-JSON of old versions: one pair per line, sections in braces."""
-    sections: dict[str, dict[str, str]] = {}
-    inside: list[str] = []
-    for line in text.strip().splitlines():
-        word = line.strip()
-        if word == "{":
-            inside.append("")
-        elif begun := _OPEN.fullmatch(word):
-            inside.append(begun[1])
-            sections[begun[1]] = {}
-        elif word.rstrip(",") == "}" and inside:
-            inside.pop()
-        elif (pair := _PAIR.fullmatch(word)) and inside and inside[-1]:
-            sections[inside[-1]][pair[1]] = pair[2].strip()
-        else:
-            raise foreign(_NAME, text)
-    if inside:
-        raise foreign(_NAME, text)
-    return sections
-
-
 def _row(values: Mapping[str, Any], bits: float) -> Row:
     size, iterations = (_count(values, name) for name in ("MsgSize", "n_iterations"))
     if not iterations:
@@ -268,14 +227,15 @@ class Perftest(ProgramDriver):
     """Sends flows with perftest."""
 
     name = _NAME
+    rdma = True
     options = (
         Option("verb", "write", "what moves the bytes", choices=("write", "send", "read")),
         Option("test", "bandwidth", "what is measured", choices=("bandwidth", "latency")),
         Option("size", 65_536, "bytes of a message", 1, 1 << 30, unit="bytes"),
         Option("qps", 1, "queue pairs of a flow (bandwidth)", 1, 16_384),
         Option("tx_depth", 128, "messages under way on a queue pair (bandwidth)", 1, 16_384),
-        Option("gid_index", -1, "which of the NIC's addresses; -1 is perftest's choice", -1, 63),
-        Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is the traffic class's", -1, 255),
+        Option("gid_index", -1, "which of the NIC's GIDs; -1 is the fabric's, RoCE v2", -1, 63),
+        Option("traffic_class", -1, "DSCP << 2 | ECN; -1 is 106, or the queue class's", -1, 255),
         Option("mtu", 0, "bytes of a packet's payload; 0 is the port's", 0, 4096, unit="bytes"),
         Option("device", "", "RDMA device of all hosts; by default the inventory's"),
         Option("duration", 0, "whole seconds to send, whatever the flow's size", 0, unit="ns"),
@@ -318,8 +278,10 @@ class Perftest(ProgramDriver):
     def launches(self, flow: Flow, options: Options) -> tuple[Launch, Launch]:
         """Return the commands of the server and the client."""
         values = self.values(options)
-        server = _argv(flow, values, values["device"] or flow.dst_rdma_device)
-        client = _argv(flow, values, values["device"] or flow.src_rdma_device)
+        there = (flow.dst_rdma_device, flow.dst_rdma_port, flow.dst_gid_index)
+        server = _argv(flow, values, *there)
+        here = (flow.src_rdma_device, flow.src_rdma_port, flow.src_gid_index)
+        client = _argv(flow, values, *here)
         return pair(
             flow, server, [*client, flow.dst_address], timeout_s=3600.0 + values["duration"] / 1e9
         )
@@ -344,16 +306,19 @@ def _program(values: Mapping[str, Any]) -> str:
     return f"ib_{values['verb']}_{'bw' if values['test'] == 'bandwidth' else 'lat'}"
 
 
-def _argv(flow: Flow, values: Mapping[str, Any], device: str) -> list[str]:
+def _argv(
+    flow: Flow, values: Mapping[str, Any], device: str, ib_port: int, gid_index: int
+) -> list[str]:
     """Return the command of one end; most options must be the same at both ends."""
     argv = [_program(values), "--port", str(flow.port), "--size", str(values["size"]), "-F"]
-    if device:
-        argv += ["--ib-dev", device]
+    if device := values["device"] or device:
+        argv += ["--ib-dev", device, "--ib-port", str(ib_port)]
     if values["gid_index"] >= 0:
-        argv += ["--gid-index", str(values["gid_index"])]
-    traffic_class = values["traffic_class"] if values["traffic_class"] >= 0 else flow.tos
-    if traffic_class:
-        argv += ["--tclass", str(traffic_class)]
+        gid_index = values["gid_index"]
+    if gid_index >= 0:
+        argv += ["--gid-index", str(gid_index)]
+    given = values["traffic_class"]
+    argv += ["--tclass", str(flow.traffic_class if given < 0 else given)]
     if values["mtu"]:
         argv += ["--mtu", str(values["mtu"])]
     if values["duration"]:

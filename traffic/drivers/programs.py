@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+from inventory.rack import ROCE_TRAFFIC_CLASS
 from orchestration.model import plugins
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
@@ -51,7 +52,9 @@ class Flow:
     """One flow for a program. Hosts are names; addresses are those of the NICs that it uses.
 
     `port` is the receiver's, which no other flow uses there. `tos` is the traffic class's byte in
-    the IPv4 header, without the ECN bits. RDMA devices are "" if a host has none.
+    the IPv4 header, without the ECN bits; `traffic_class` is the whole byte for RDMA, which has no
+    TCP to set them. RDMA devices are "" if a host has none. The GID at that index and port is the
+    one of the flow's address for RoCE v2; -1 is unknown.
     """
 
     number: int
@@ -66,6 +69,11 @@ class Flow:
     congestion_control: str = ""
     src_rdma_device: str = ""
     dst_rdma_device: str = ""
+    traffic_class: int = ROCE_TRAFFIC_CLASS
+    src_rdma_port: int = 1
+    dst_rdma_port: int = 1
+    src_gid_index: int = -1
+    dst_gid_index: int = -1
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,9 @@ class ProgramDriver(ABC):
 
     name: ClassVar[str]
     options: ClassVar[tuple[Option, ...]]
+    # Whether it sends over RDMA, and whether it can give its packets a class's type of service.
+    rdma: ClassVar[bool] = False
+    marks: ClassVar[bool] = True
 
     def needs(self, options: Options) -> tuple[str, ...]:
         """Return the programs that hosts must have."""
@@ -232,12 +243,21 @@ def driver(name: str) -> ProgramDriver:
     return made
 
 
-def check(spec: DriverSpec, testbed: Testbed | None = None) -> list[OptionProblem]:
-    """Return the faults of a driver's options, on a testbed if one is given. Pure."""
+def check(
+    spec: DriverSpec, testbed: Testbed | None = None, queue_class: str = ""
+) -> list[OptionProblem]:
+    """Return the faults of a driver's options, on a testbed's class if one is given. Pure."""
     if spec.name == SOCKETS.name:
         what, remedy = "sockets have no option {!r}", "remove it, or name a program that has it"
         return [OptionProblem(key, what.format(key), remedy) for key, _ in spec.options]
-    return driver(spec.name).check(dict(spec.options), testbed)
+    sends = driver(spec.name)
+    problems = sends.check(dict(spec.options), testbed)
+    classes = [] if testbed is None else [klass.name for klass in testbed.classes]
+    # packets without a mark of their class are the first one's
+    if queue_class in classes[1:] and not sends.marks:
+        what = f"{sends.name} cannot mark its packets as those of {queue_class}"
+        problems.append(OptionProblem("", what, "leave these flows to sockets or to iperf3"))
+    return problems
 
 
 def option_units(name: str) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from inventory.rack import Rack
-from inventory.topology import Testbed
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.model.errors import TrialError
@@ -22,8 +21,10 @@ from traffic.drivers.rack_programs import (
     check_programs,
     jobs_of,
     remarks,
+    uses_rdma,
     with_outcomes,
 )
+from traffic.drivers.rack_rdma import gids_of
 from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
@@ -39,11 +40,12 @@ class RackTraffic:
     """The traffic of one trial. All of it starts together and ends with the trial."""
 
     def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
-        self._flows = RackFlows(trial, rack.testbed, schedule, fleet)
+        self._flows = RackFlows(trial, rack, schedule, fleet)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
-            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule), fleet))
+            gids = gids_of(fleet, rack.testbed.hosts) if uses_rdma(trial) else {}
+            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids), fleet))
         self._parts: list[RackFlows | RackPrograms] = [self._flows, *self._programs]
         self.remarks: list[str] = []
 
@@ -79,12 +81,11 @@ class RackTraffic:
 class RackFlows:
     """The flows sent by sockets: each host runs the socket driver with its share of them."""
 
-    def __init__(
-        self, trial: TrialSpec, testbed: Testbed, schedule: Schedule, fleet: Fleet
-    ) -> None:
+    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
         self._fleet = fleet
         self._end_ns = trial.duration_ns + trial.drain_ns
-        ends = Endpoints(host_addresses(testbed))
+        testbed = rack.testbed
+        ends = Endpoints(host_addresses(rack))
         self._flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
         by_sockets = [spec.driver == SOCKETS for spec in trial.traffic]
         ours = {flow for flow, pattern in enumerate(schedule.klass.tolist()) if by_sockets[pattern]}

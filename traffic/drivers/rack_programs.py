@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from inventory.rack import Rack
+from inventory.rack import ECT_0, ROCE_TRAFFIC_CLASS, Rack
+from inventory.topology import Testbed
 from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Clock, Fleet, answered, gather
 from orchestration.model.errors import InputError, NotReadyError, Problem, TrialError
@@ -30,6 +31,8 @@ from traffic.drivers.programs import (
     check,
     driver,
 )
+from traffic.drivers.rack_rdma import SERVICE as RDMA_SERVICE
+from traffic.drivers.rack_rdma import Gids, rdma_end
 
 SERVICES = ("programs", "incast")
 # Below the ephemeral ports of Linux, above well-known ports.
@@ -56,14 +59,36 @@ class Job:
     flow: Flow
 
 
-def check_drivers(trial: TrialSpec) -> None:
+def services_for(trial: TrialSpec) -> tuple[str, ...]:
+    """Return the agent's services that the trial's programs need on hosts."""
+    used = _drivers(trial).values()
+    if not used:
+        return ()
+    return (*SERVICES, RDMA_SERVICE) if any(each.rdma for each in used) else SERVICES
+
+
+def uses_rdma(trial: TrialSpec) -> bool:
+    """Return whether programs send some of the trial's flows over RDMA."""
+    return RDMA_SERVICE in services_for(trial)
+
+
+def _drivers(trial: TrialSpec) -> dict[int, ProgramDriver]:
+    """Return the drivers of the patterns that programs send, by the patterns' numbers."""
+    return {
+        number: driver(spec.driver.name)
+        for number, spec in enumerate(trial.traffic)
+        if spec.driver.name != SOCKETS.name
+    }
+
+
+def check_drivers(trial: TrialSpec, testbed: Testbed | None = None) -> None:
     """Raise InputError if the trial's drivers have faults, or something that they need is missing.
 
     Campaigns are checked earlier, but a trial may come from elsewhere.
     """
     problems = []
     for number, spec in enumerate(trial.traffic):
-        found = check(spec.driver)
+        found = check(spec.driver, testbed, spec.queue_class)
         if spec.driver.name != SOCKETS.name and (lacks := driver(spec.driver.name).missing_here()):
             found.append(OptionProblem("", *lacks.split(": ", 1)))
         problems += [Problem(f"traffic[{number}].driver", said, todo) for _, said, todo in found]
@@ -74,9 +99,8 @@ def check_drivers(trial: TrialSpec) -> None:
 def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None:
     """Raise NotReadyError, with hosts and programs, if a host lacks a program that drivers need."""
     needs: set[str] = set()
-    for spec in trial.traffic:
-        if spec.driver.name != SOCKETS.name:
-            needs.update(driver(spec.driver.name).needs(dict(spec.driver.options)))
+    for number, used in _drivers(trial).items():
+        needs.update(used.needs(dict(trial.traffic[number].driver.options)))
     if not needs:
         return
     answers = fleet.ask("program.missing", {host: {"names": sorted(needs)} for host in hosts})
@@ -89,15 +113,16 @@ def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None
         )
 
 
-def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
-    """Return the schedule's flows sent by programs. Raises TrialError if a host has too many."""
+def jobs_of(
+    trial: TrialSpec, rack: Rack, schedule: Schedule, gids: Gids | None = None
+) -> list[Job]:
+    """Return the schedule's flows sent by programs; `gids` are those of all hosts.
+
+    Raises TrialError if a host has too many flows, and DeviceError if a NIC's address has no GID.
+    """
     testbed = rack.testbed
-    of_host = dict(zip(testbed.hosts, host_addresses(testbed), strict=True))
-    drivers = {
-        number: driver(spec.driver.name)
-        for number, spec in enumerate(trial.traffic)
-        if spec.driver.name != SOCKETS.name
-    }
+    of_host = dict(zip(testbed.hosts, host_addresses(rack), strict=True))
+    drivers = _drivers(trial)
     classes = services(testbed, trial.traffic)
     next_port = dict.fromkeys(testbed.hosts, FIRST_PORT)
     count = dict.fromkeys(testbed.hosts, 0)
@@ -115,23 +140,33 @@ def jobs_of(trial: TrialSpec, rack: Rack, schedule: Schedule) -> list[Job]:
                 )
         port = next_port[dst]
         next_port[dst] += 1
-        near, far = of_host[src], of_host[dst]
+        near, far = (of_host[host][number % len(of_host[host])] for host in (src, dst))
         service = classes[pattern] if classes else Service()
+        options = dict(trial.traffic[pattern].driver.options)
+        ends = [
+            rdma_end(rack, host, number, drivers[pattern], options, gids or {})
+            for host in (src, dst)
+        ]
         flow = Flow(
             number=number,
             start_ns=int(schedule.start_ns[number]),
             src=src,
             dst=dst,
             size_bytes=int(schedule.size_bytes[number]),
-            src_address=near[number % len(near)],
-            dst_address=far[number % len(far)],
+            src_address=near,
+            dst_address=far,
             port=port,
             tos=service.tos,
             congestion_control=service.congestion_control,
-            src_rdma_device=rack.access[src].rdma_device,
-            dst_rdma_device=rack.access[dst].rdma_device,
+            src_rdma_device=ends[0].device,
+            dst_rdma_device=ends[1].device,
+            traffic_class=service.tos | ECT_0 if classes else ROCE_TRAFFIC_CLASS,
+            src_rdma_port=ends[0].port,
+            dst_rdma_port=ends[1].port,
+            src_gid_index=ends[0].gid_index,
+            dst_gid_index=ends[1].gid_index,
         )
-        jobs.append(Job(drivers[pattern], dict(trial.traffic[pattern].driver.options), flow))
+        jobs.append(Job(drivers[pattern], options, flow))
     return jobs
 
 

@@ -33,7 +33,7 @@ from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
 from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
 _MEBIBYTE = 1 << 20
@@ -102,14 +102,14 @@ class EmulatedBackend:
         """Return the signals and knobs that tuners can use."""
         return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
         A tuner that observes flows also needs the compiled flow table.
         """
         check_supported(testbed)
         require_kernel()
-        if any(wants_flow_table(create(spec).observes) for spec in tuners):
+        if any(wants_flow_table(create(trial.tuner).observes) for trial in trials):
             flow_table_object()
         memory_dir(jobs * guest_memory_bytes(testbed))
 
@@ -129,7 +129,7 @@ class EmulatedBackend:
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
-        plan = plan_fabric(testbed, trial.host, trial.seed)
+        plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
         steps = fault_steps(trial, testbed, plan)
         write_job(
             folder,
@@ -159,7 +159,7 @@ class EmulatedBackend:
             record = read_result(folder)
         except (OSError, ValueError, KeyError) as error:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
-        record = replace(record, facts=_facts(record, plan, kernel, stages))
+        record = replace(record, facts=_facts(record, plan, kernel, stages, trial.fabric))
         return record if answering is None else answering.complete(record)
 
 
@@ -175,20 +175,26 @@ def _flow_object() -> str:
 
 
 def _facts(
-    record: TrialRecord, plan: FabricPlan, kernel: Kernel, stages: StageClock
+    record: TrialRecord,
+    plan: FabricPlan,
+    kernel: Kernel,
+    stages: StageClock,
+    fabric: FabricSpec,
 ) -> dict[str, Any]:
     return {
         **record.facts,
         **plan.facts,
         "clock": "virtual",
         "kernel_hash": kernel.hash,
-        "red": _marking_law(record),
+        "red": _marking_law(record, fabric),
         "stages_s": stages.seconds(),
     }
 
 
-def _marking_law(record: TrialRecord) -> dict[str, str]:
+def _marking_law(record: TrialRecord, fabric: FabricSpec) -> dict[str, str]:
     """Describe how the ports marked, and how far that is from the requested straight line."""
+    if fabric.kind != "linux":
+        return {"straight_line_on": f"the instantaneous queue, {fabric.marks}"}
     thresholds = record.changes[ECN.name]
     columns = [thresholds["kmin_bytes"], thresholds["kmax_bytes"], np.round(thresholds["pmax"], 6)]
     settings = np.unique(np.column_stack(columns), axis=0)

@@ -25,14 +25,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from inventory.addressing import attachments, nic_addresses
+from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
-from inventory.topology import Port, Testbed
+from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
+from orchestration.backends.emulated.data_path import flows as own_nics
+from orchestration.backends.emulated.data_path import ports as own_ports
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.device import qdiscs
 from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
-from orchestration.model.trial import HostSpec
+from orchestration.model.trial import LINUX, FabricSpec, HostSpec
 
 # Namespaces are passed as file descriptors with fixed numbers, so that requests can name them.
 FIRST_NAMESPACE_FD = 2_000
@@ -115,15 +117,20 @@ def check_supported(testbed: Testbed) -> None:
         )
 
 
-def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
+def plan_fabric(
+    testbed: Testbed, host: HostSpec, seed: int, fabric: FabricSpec = LINUX
+) -> FabricPlan:
     """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
     Queues start with RED that never marks; the tuner's first action sets the thresholds.
     """
     check_supported(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     routes = plan_routes(testbed, ())
     number = {device.name: i for i, device in enumerate(testbed.devices)}
+    queue_of = {
+        queue.port.index: place for place, queue in enumerate(testbed.queues) if not queue.klass
+    }
     namespaces = []
     for device in testbed.devices:
         ports = testbed.ports_of[device.name]
@@ -133,9 +140,15 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests.append(_address(port, addresses[port.index]))
-                requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
-            else:
+                if host.is_roce:
+                    requests.append(_own_nic(testbed, port, addresses[port.index]))
+                else:
+                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+            elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
+            else:
+                first, ways = queue_of[port.index], 1 if host.is_roce else 2
+                requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
             sysctls = host_sysctls(host)
@@ -162,19 +175,29 @@ def plan_fabric(testbed: Testbed, host: HostSpec, seed: int) -> FabricPlan:
         facts={
             "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": "tbf > fq",
-                "switch_up": f"netem > tbf > {_leaf_words(testbed)}",
-                "switch_down": f"tbf > {_leaf_words(testbed)}",
-                "switch_to_host": f"netem > tbf > {_leaf_words(testbed)}",
+                "host": own_nics.KIND if host.is_roce else "tbf > fq",
+                **_switch_words(testbed, fabric),
             },
         },
     )
 
 
+def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
+    if fabric.kind != "linux":
+        words = f"{own_ports.KIND}, marks {fabric.marks}"
+        return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), words)
+    leaf = "ets > red per class" if testbed.classes else "red"
+    return {
+        "switch_up": f"netem > tbf > {leaf}",
+        "switch_down": f"tbf > {leaf}",
+        "switch_to_host": f"netem > tbf > {leaf}",
+    }
+
+
 def plan_routes(testbed: Testbed, down_links: Collection[int]) -> dict[str, tuple[bytes, ...]]:
     """Return each switch's routes over the links that are up; the requests replace old routes."""
     numbers = attachments(testbed)
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     hops = next_hops(testbed, down_links)
     result: dict[str, tuple[bytes, ...]] = {}
     for name in testbed.switches:
@@ -211,8 +234,42 @@ def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
     return [*requests, *qdiscs.stack(index, switch_queues(testbed, port), parent)]
 
 
-def _leaf_words(testbed: Testbed) -> str:
-    return "ets > red per class" if testbed.classes else "red"
+def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:
+    return own_nics.nic(
+        ifindex(port),
+        address,
+        rate_bps=port.rate_bps,
+        delay_ns=port.delay_ns,
+        framing_bytes=testbed.framing_bytes,
+    )
+
+
+def _own_port(
+    testbed: Testbed, port: Port, first_queue: int, seed: int, marks: str, ways_to_host: int
+) -> bytes:
+    """A port of the data path. Its cable's delay is behind its queue, on every cable.
+
+    A host's NIC for TCP has none, so a port to such a host has that of both ways.
+    """
+    frame_bytes = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
+    weights = [klass.weight for klass in testbed.classes] or [1]
+    # as `qdiscs.ets` has it: the smallest share is at least a full frame
+    scale = -(-frame_bytes // min(weights))
+    queues = [
+        own_ports.QueueOptions(queue.buffer_bytes, scale * weight)
+        for queue, weight in zip(testbed.queues_at(port), weights, strict=True)
+    ]
+    to_host = testbed.peer_device(port).kind == "host"
+    return own_ports.port(
+        ifindex(port),
+        queues,
+        rate_bps=port.rate_bps,
+        delay_ns=port.delay_ns * (ways_to_host if to_host else 1),
+        framing_bytes=testbed.framing_bytes,
+        first_queue=first_queue,
+        seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
+        marks_departures=marks == "departures",
+    )
 
 
 # Below: routing, link and address requests, encoded with pyroute2's message classes.

@@ -106,12 +106,56 @@ class Driver:
         self._wait()
         return flow_records(self.board)
 
+    def facts(self) -> dict[str, Any]:
+        """Return none: the flows' records have all."""
+        return {}
+
     def _wait(self) -> None:
         """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
         if self._status is None:
             _, self._status = os.waitpid(self._pid, 0)
         if self._status:
             raise RuntimeError(f"the traffic driver ended with status {self._status}: see above")
+
+
+class RoceTraffic:
+    """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
+
+    def __init__(self, job: Any) -> None:
+        from orchestration.backends.emulated.data_path.flows import RoceFlows
+        from traffic.drivers.connections import services
+
+        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        tos = [
+            RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
+        ]
+        self._flows = RoceFlows(job.schedule, addresses, job.trial.host.roce, tos)
+        self._count = len(job.schedule)
+
+    def launch(self, t0_ns: int) -> None:
+        """Post all flows."""
+        self._flows.post(t0_ns)
+
+    def alive(self) -> None:
+        """Do nothing: there is no driver that could die."""
+
+    def all_done(self) -> bool:
+        """Return whether every flow has been received."""
+        return self.flows_done() >= self._count
+
+    def flows_done(self) -> int:
+        """Return how many flows have been received."""
+        return self._flows.received()
+
+    def outcome(self) -> Any:
+        """Return the outcome of the flows."""
+        return self._flows.records()
+
+    def facts(self) -> dict[str, int]:
+        """Return sums over all flows."""
+        found = self._flows.results()
+        names = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
+        return {name: int(found[name].sum()) for name in names}
 
 
 def run_job(folder: Path) -> None:
@@ -135,7 +179,7 @@ def run_job(folder: Path) -> None:
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
-    driver = Driver(job, fabric)
+    driver = RoceTraffic(job) if job.trial.host.is_roce else Driver(job, fabric)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     rig = EmulatedRig(job, fabric, driver, flows)
     shown = 0

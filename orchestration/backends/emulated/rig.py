@@ -6,17 +6,17 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from collectors.readers.flows import FlowTables
 from collectors.readers.hosts import HostCounters
-from collectors.readers.netlink import RingExchange
-from collectors.readers.tc import DUMP_QDISCS, QueueReading, RedReader
-from orchestration.backends.emulated.changes import ThresholdChanges
+from collectors.readers.tc import QueueReading
+from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
+from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import (
     enter_namespace,
     links_operational,
@@ -26,7 +26,6 @@ from orchestration.backends.emulated.namespaces import (
     send_requests,
 )
 from orchestration.backends.ticker import Ticker
-from orchestration.device import qdiscs
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
@@ -35,11 +34,12 @@ from orchestration.model.records import (
     Applied,
     Change,
     Event,
+    Floats,
     FlowRecords,
+    Ints,
     Observation,
     Program,
 )
-from orchestration.model.red_law import read_back_pmax, red_max_ps
 
 # Settings of the whole guest, written before the namespaces copy them.
 _GLOBAL_SYSCTLS = {
@@ -126,6 +126,9 @@ class Traffic(Protocol):
     def outcome(self) -> FlowRecords:
         """Wait for the driver's end, and return the outcome of the flows."""
 
+    def facts(self) -> dict[str, Any]:
+        """Return facts on how the flows were sent, after `outcome`."""
+
 
 class NoTraffic:
     """Traffic of a fabric on which no trial runs."""
@@ -144,10 +147,34 @@ class NoTraffic:
         """Return 0."""
         return 0
 
+    def facts(self) -> dict[str, Any]:
+        """Return none."""
+        return {}
+
     def outcome(self) -> FlowRecords:
         """Return no flows."""
         none = np.zeros(0, dtype=np.int64)
         return FlowRecords(none, none, none, none)
+
+
+class Queues(Protocol):
+    """All queues of the fabric, in the order of `Testbed.queues`."""
+
+    @property
+    def calls(self) -> int:
+        """Return the system calls that the last reading took."""
+
+    def read(self) -> QueueReading:
+        """Read all queues."""
+
+    def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
+        """Set thresholds of `queues`; all arrays have shape (changes,)."""
+
+    def in_kernel(self, pmax: Floats) -> Ints:
+        """Return the kernel's numbers for probabilities at kmax."""
+
+    def from_kernel(self, max_p: Floats) -> Floats:
+        """Return the probabilities at kmax that the kernel's numbers stand for."""
 
 
 class EmulatedRig:
@@ -165,28 +192,12 @@ class EmulatedRig:
         self._job = job
         self._flows = flows
         self._steps = list(job.steps)
-        self._places = job.queue_places
-        switches = sorted({place for place, _ in job.queue_places})
-        slot = {place: i for i, place in enumerate(switches)}
-        sockets = [fabric.sockets[place] for place in switches]
-        leaves = [
-            (slot[place], ifindex, queue.klass)
-            for (place, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
-        ]
-        self._exchange = RingExchange(sockets, DUMP_QDISCS)
-        self._reader = RedReader(
-            self._exchange,
-            [(place, ifindex, qdiscs.leaf_handle(klass)) for place, ifindex, klass in leaves],
+        self._queues: Queues = (
+            LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
+            if job.trial.fabric.kind == "linux"
+            else QueueFile(len(job.testbed.queues))
         )
         self._known: QueueReading | None = None
-        self._changes = ThresholdChanges(
-            sockets,
-            [
-                (place, qdiscs.red_change(ifindex, qdiscs.leaf_handle(klass), parent, 0, 0, 0))
-                for place, ifindex, klass in leaves
-                for parent in [qdiscs.leaf_parent(klass, job.testbed.queues_per_port)]
-            ],
-        )
         self._hosts = HostCounters(
             job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
         )
@@ -234,7 +245,7 @@ class EmulatedRig:
         flows = vars(self._flows.read()) if self._flows else {}
         return Observation(
             t_ns=t_ns,
-            age_ns=np.full(len(self._places), self.now_ns() - t_ns, dtype=np.int64),
+            age_ns=np.full(len(self._job.queue_places), self.now_ns() - t_ns, dtype=np.int64),
             values={**reading.counters(), **flows},
             settings={ECN.name: self._thresholds(reading)},
         )
@@ -255,34 +266,30 @@ class EmulatedRig:
         packets since its last mark.
         """
         self._bounds.check(change)
-        queues, max_p = change.targets, red_max_ps(change["pmax"])
+        queues, max_p = change.targets, self._queues.in_kernel(change["pmax"])
         known = self._known or self._read()
         differs = (known.kmin_bytes[queues] != change["kmin_bytes"]) | (
             known.kmax_bytes[queues] != change["kmax_bytes"]
         )
         differs |= known.max_p[queues] != max_p
         if differs.any():
-            self._changes.send(
-                queues[differs],
-                change["kmin_bytes"][differs],
-                change["kmax_bytes"][differs],
-                max_p[differs],
-            )
+            self._queues.set(queues[differs], *(change[name][differs] for name in ECN.column_names))
             known = self._read()
         found = self._thresholds(known)
         return Change(ECN.name, queues, {name: values[queues] for name, values in found.items()})
 
     def _thresholds(self, reading: QueueReading) -> dict[str, np.ndarray]:
-        return ECN.named(reading.kmin_bytes, reading.kmax_bytes, read_back_pmax(reading.max_p))
+        pmax = self._queues.from_kernel(reading.max_p)
+        return ECN.named(reading.kmin_bytes, reading.kmax_bytes, pmax)
 
     def _read(self) -> QueueReading:
-        self._known = self._reader.read()
+        self._known = self._queues.read()
         return self._known
 
     @property
     def calls_per_reading(self) -> int:
         """Return the system calls that the last reading of all queues took."""
-        return self._exchange.calls
+        return self._queues.calls
 
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
@@ -302,5 +309,6 @@ class EmulatedRig:
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
+                **self._traffic.facts(),
             },
         )

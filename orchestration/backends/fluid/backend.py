@@ -11,7 +11,7 @@ from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
 
@@ -26,7 +26,7 @@ class FluidBackend:
         """Return the signals and knobs that tuners can use."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), KNOBS)
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Accept every testbed with one queue a port: the model needs nothing from the machine."""
         if testbed.classes:
             raise NotReadyError(

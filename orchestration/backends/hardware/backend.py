@@ -17,6 +17,7 @@ from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
 from orchestration.backends.hardware.links import LinkWatch
+from orchestration.backends.hardware.marking import try_marking
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
@@ -43,11 +44,10 @@ from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
 from orchestration.model.signals import DERIVED
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
-from traffic.drivers.rack import RackTraffic, uses_programs
-from traffic.drivers.rack_programs import SERVICES as PROGRAMS
-from traffic.drivers.rack_programs import check_drivers
+from traffic.drivers.rack import RackTraffic
+from traffic.drivers.rack_programs import check_drivers, services_for, uses_rdma
 from tuners.registry import create
 
 _ALWAYS = ("state", "deadman", "lease", "kernel")
@@ -76,20 +76,25 @@ class HardwareBackend:
         """
         return Offer((*SIGNALS, *DERIVED), [ECN.name])
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
 
-        A tuner that needs a signal which a switch does not offer is refused too.
+        A tuner that needs a signal which a switch does not offer is refused too, and so is RoCE
+        traffic that marks do not slow down.
         """
         if jobs > 1:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
         rack = self._rack
         check_same_fabric(rack, testbed)
-        with self._open() as fleet:
+        over_rdma = [trial for trial in trials if uses_rdma(trial)]
+        with self._open(services_for(over_rdma[0]) if over_rdma else ()) as fleet:
             switches = _switches(rack)
             check_queues(fleet, switches)
-            check_sources(switches, {spec.name: create(spec) for spec in tuners})
+            check_sources(switches, {t.tuner.name: create(t.tuner) for t in trials})
             check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
+            if over_rdma:
+                guard = self._guard(fleet, over_rdma[0])
+                try_marking(rack, fleet, guard, switches, over_rdma)
 
     def offers(self, trials: Sequence[TrialSpec], testbed: Testbed) -> list[dict[str, Any]]:
         """Ask every switch what it offers these trials: sources of its numbers, and what it lacks.
@@ -158,18 +163,10 @@ class HardwareBackend:
         rack = self._rack
         decides = tuner or create(trial.tuner)
         settings = Settings(rack, trial)
-        check_drivers(trial)
+        check_drivers(trial, testbed)
         with (
-            self._open(PROGRAMS if uses_programs(trial) else ()) as fleet,
-            Guard(
-                rack,
-                fleet.agents,
-                Ledger.of(rack.name, self._inventory),
-                holder_of(trial),
-                sysctls=settings.names(),
-                note=trial.id,
-                reopen=self._reopen,
-            ) as guard,
+            self._open(services_for(trial)) as fleet,
+            self._guard(fleet, trial, settings.names()) as guard,
             LinkWatch(rack, fleet),
         ):
             absent = settings.write(fleet)
@@ -204,6 +201,7 @@ class HardwareBackend:
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
         findings += rig.read_back.findings()
         findings += guard.findings()
+        findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
         ]
@@ -217,7 +215,7 @@ class HardwareBackend:
         rack = self._rack
         services = {device: services_of(rack, device) for device in rack.access}
         for host in rack.testbed.hosts:
-            services[host] = (*services[host], *of_hosts)
+            services[host] = tuple(dict.fromkeys((*services[host], *of_hosts)))
         agents, problems = open_agents(
             rack.access.values(), rack.known_hosts_file, services, self._secrets
         )
@@ -229,6 +227,19 @@ class HardwareBackend:
                 raise gone[0]
             raise_unreachable(problems)
         return fleet
+
+    def _guard(
+        self, fleet: Fleet, trial: TrialSpec, sysctls: Mapping[str, Sequence[str]] | None = None
+    ) -> Guard:
+        return Guard(
+            self._rack,
+            fleet.agents,
+            Ledger.of(self._rack.name, self._inventory),
+            holder_of(trial),
+            sysctls=sysctls,
+            note=trial.id,
+            reopen=self._reopen,
+        )
 
     def _reopen(self, device: str) -> AgentClient:
         rack = self._rack

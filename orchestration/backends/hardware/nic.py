@@ -1,7 +1,7 @@
-"""RoCE NICs seen from the controller: DCQCN parameters and counters.
+"""RoCE NICs seen from the controller: their counters, before and after a trial.
 
-Parameters are validated before they are sent to a NIC. The NIC's hardware counters are 32 or 64
-bits wide: `CounterSeries` turns readings into counts that never go back.
+The NIC's hardware counters are 32 or 64 bits wide: `CounterSeries` turns readings into counts that
+never go back.
 """
 
 from __future__ import annotations
@@ -13,48 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inventory.rack import Access, Rack
-from orchestration.device.agent.dcqcn import BY_NAME, PARAMETERS, refusal
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import DeviceError, printable, unreadable
 from orchestration.device.fleet import Fleet
-from orchestration.model.errors import InputError, Problem
 
 # mlx5's hw_counters come from its queue counters, which are 32 bits wide
 # (drivers/infiniband/hw/mlx5/counters.c); the ports' and ethtool's are 64.
 _WRAP_AT = {"hw": 2**32, "rdma": 2**32, "port": 2**64, "ethtool": 2**64}
 # These counters of the 32-bit sources are wider: volume in bytes and packets.
 _WIDE = re.compile(r".*_(bytes|packets|pkts)|rdma_(sends|recvs)")
-_CAPABILITIES_TIMEOUT_S = 40.0
 # The agent's service, and the sources that are read during a trial.
 SERVICE = "nic"
 _WATCHED = ("hw", "rdma", "ethtool")
 _MANY = 100_000
-
-
-@dataclass(frozen=True)
-class Capabilities:
-    """What a NIC offers: `surfaces` (debugfs or sysfs) by DCQCN parameter.
-
-    `enabled` are the priorities that react to CNPs (`roce_rp`) and send them (`roce_np`), if the
-    driver tells. `persistent` are mlxconfig's values, which apply after the next reset; it is empty
-    if mlxconfig cannot be read, with the reason in `persistent_problem`.
-    """
-
-    pci: str
-    driver: str
-    surfaces: Mapping[str, str]
-    enabled: Mapping[str, tuple[int, ...]]
-    persistent: Mapping[str, int]
-    persistent_problem: str = ""
-
-
-@dataclass(frozen=True)
-class Written:
-    """A change of DCQCN parameters: the values read back, and the values that undo it."""
-
-    t_ns: int
-    previous: Mapping[str, int]
-    values: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -75,45 +46,6 @@ class Nic:
         self._access = access
         self._interface = interface
 
-    def capabilities(self) -> Capabilities:
-        """Return what the NIC offers. Raises DeviceError."""
-        found = self._ask("nic.capabilities", _CAPABILITIES_TIMEOUT_S)
-        try:
-            return Capabilities(
-                pci=printable(found["pci"]),
-                driver=printable(found["driver"]),
-                surfaces={
-                    name: printable(found["surfaces"][name])
-                    for name in BY_NAME
-                    if name in found["surfaces"]
-                },
-                enabled={
-                    name: tuple(int(priority) for priority in found["enabled"][name])
-                    for name in ("roce_rp", "roce_np")
-                    if name in found["enabled"]
-                },
-                persistent=parse_mlxconfig(found["mlxconfig"]),
-                persistent_problem=printable(found["mlxconfig_problem"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise unreadable(self._access.device, "what its NIC says", error) from error
-
-    def read(self) -> dict[str, int]:
-        """Return the value of every DCQCN parameter that the NIC has. Raises DeviceError."""
-        return self._values(self._ask("nic.dcqcn.read"), "values")
-
-    def write(self, values: Mapping[str, int], line_rate_bps: int = -1) -> Written:
-        """Set parameters, and read them back.
-
-        Raises:
-            InputError: a name or value is refused; nothing was sent.
-            DeviceError: the NIC refuses one; those set before it are put back.
-        """
-        validate(values, line_rate_bps)
-        found = self._ask("nic.dcqcn.write", values=dict(values))
-        previous, applied = self._values(found, "previous"), self._values(found, "values")
-        return Written(int(found["t_ns"]), previous, applied)
-
     def counters(self, sources: Iterable[str] = tuple(_WRAP_AT), port: int = 1) -> list[Reading]:
         """Read counters of some sources: `hw`, `port`, `ethtool`, `rdma`. Raises DeviceError."""
         found = self._ask("nic.counters", sources=list(sources), port=port)
@@ -122,18 +54,13 @@ class Nic:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise unreadable(self._access.device, "what its NIC says", error) from error
 
-    def _ask(self, op: str, timeout_s: float = 30.0, **arguments: Any) -> Any:
-        arguments |= {"interface": self._interface, "rdma_device": self._access.rdma_device}
-        return self._agent.call(op, timeout_s, **arguments)
+    def optional(self) -> list[str]:
+        """Switch on the optional counters of congestion, until the agent ends; name them."""
+        return [printable(str(name)) for name in self._ask("nic.optional")]
 
-    def _values(self, found: Any, key: str) -> dict[str, int]:
-        try:
-            values = {name: found[key][name] for name in BY_NAME if name in found[key]}
-            if not all(isinstance(value, int) for value in values.values()):
-                raise TypeError("a value is no whole number")
-        except (KeyError, TypeError) as error:
-            raise unreadable(self._access.device, "what its NIC says", error) from error
-        return values
+    def _ask(self, op: str, **arguments: Any) -> Any:
+        device = self._access.rdma_device(self._interface)
+        return self._agent.call(op, interface=self._interface, rdma_device=device, **arguments)
 
 
 class CounterSeries:
@@ -177,7 +104,12 @@ class NicWatch:
         self.problems: list[str] = []
 
     def start(self) -> None:
-        """Take the first reading of all NICs."""
+        """Switch on optional counters, and take the first reading of all NICs."""
+        for nic in self._nics.values():
+            try:
+                nic.optional()
+            except DeviceError as error:
+                self.problems.append(error.message)
         self._read(self._first)
 
     def finish(self) -> None:
@@ -197,6 +129,14 @@ class NicWatch:
             found.setdefault(nic, {})[source] = counted
         return found
 
+    def counted(self, name: str) -> dict[str, int]:
+        """Return by how much a counter has moved, for each NIC that has it."""
+        return {
+            nic: last[name] - self._first[nic, source][name]
+            for (nic, source), last in self._last.items()
+            if name in last and name in self._first.get((nic, source), {})
+        }
+
     def _read(self, into: dict[tuple[str, str], dict[str, int]]) -> None:
         for label, nic in self._nics.items():
             try:
@@ -210,40 +150,6 @@ class NicWatch:
                 key = (label, reading.source)
                 series = self._series.setdefault(key, CounterSeries(reading.source))
                 into[key] = series.add(reading.values)
-
-
-def validate(values: Mapping[str, int], line_rate_bps: int = -1, where: str = "DCQCN") -> None:
-    """Raise InputError with every name and value that no NIC accepts. A rate of -1 is unknown."""
-    problems = []
-    for name, value in values.items():
-        what, remedy = refusal(name, value, line_rate_bps // 10**6 if line_rate_bps > 0 else -1)
-        if what:
-            problems.append(Problem(where, what, remedy))
-    least, most = values.get("rpg_min_rate", 0), values.get("rpg_max_rate", 0)
-    if not problems and most and least > most:
-        what = f"rpg_min_rate {least} is above rpg_max_rate {most}"
-        problems.append(Problem(where, what, "lower the one or raise the other (Mbps)"))
-    if problems:
-        raise InputError(problems)
-
-
-def parse_mlxconfig(text: str) -> dict[str, int]:
-    """Return the DCQCN parameters of the first port in the output of `mlxconfig -d DEVICE q`.
-
-    A line is a name, with _P1 or _P2, and a value: `50`, `0x10`, `True(1)`, `ECN(0)`.
-    """
-    wanted = {
-        parameter.mlxconfig: parameter.name for parameter in PARAMETERS if parameter.mlxconfig
-    }
-    values = {}
-    for line in text.splitlines():
-        match = re.match(r"\s*\*?\s*([A-Z0-9_]+?)(?:_P([12]))?\s+(\S+)\s*$", line)
-        if match is None or match[1] not in wanted or match[2] == "2":
-            continue
-        number = re.fullmatch(r"(?:[^()]*\()?(0x[0-9a-fA-F]+|[0-9]+)\)?", match[3])
-        if number is not None:
-            values[wanted[match[1]]] = int(number[1], 0)
-    return values
 
 
 def parse_rdma_statistic(text: str) -> dict[str, int]:

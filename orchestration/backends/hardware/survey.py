@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from inventory.cabling import Finding, InterfaceState, Neighbour, Survey, judge
+from inventory.cabling import (
+    Finding,
+    InterfaceState,
+    Neighbour,
+    Survey,
+    judge,
+)
 from inventory.rack import Access, Rack
+from inventory.reachability import Reach, fabric_addresses
 from orchestration.device.client import AgentClient
 from orchestration.device.errors import (
     DeviceError,
@@ -34,9 +41,11 @@ def survey_rack(
     `told` is called with each device's name when that device is done.
     """
 
+    addresses = fabric_addresses(rack)
+
     def survey(access: Access) -> Survey:
         try:
-            return survey_device(access, rack.known_hosts_file, secrets)
+            return survey_device(access, rack.known_hosts_file, secrets, addresses)
         finally:
             told(access.device)
 
@@ -44,12 +53,22 @@ def survey_rack(
 
 
 def survey_device(
-    access: Access, known_hosts_file: str = "", secrets: Secrets | None = None
+    access: Access,
+    known_hosts_file: str = "",
+    secrets: Secrets | None = None,
+    addresses: Mapping[str, Sequence[str]] | None = None,
 ) -> Survey:
-    """Log in to a device and survey it. Raises DeviceError."""
-    agent = AgentClient(access, known_hosts_file, ["survey"], secrets)
+    """Log in to a device and survey it. Raises DeviceError.
+
+    A host of the fabric, one of `addresses`, pings the addresses of all others.
+    """
+    own = (addresses or {}).get(access.device, ())
+    agent = AgentClient(access, known_hosts_file, ["survey", "reach"], secrets)
     try:
         facts = agent.call("survey", _SURVEY_TIMEOUT_S, interfaces=list(access.interfaces))
+        if addresses and own:
+            others = [a for host in addresses if host != access.device for a in addresses[host]]
+            facts["reach"] = agent.call("reach", own=list(own), others=others)
     finally:
         agent.close()
     return survey_of(access.device, facts)
@@ -96,6 +115,7 @@ def survey_of(device: str, facts: Any) -> Survey:
             is_root=rights["uid"] == 0,
             may_change_qdiscs=rights["qdisc"] is True,
             system={**system, **clock, "debugfs": rights["debugfs"] is True},
+            reach=_reach(facts["reach"]) if "reach" in facts else None,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise unreadable(device, "its survey", error) from error
@@ -113,6 +133,14 @@ def _interface(state: Mapping[str, Any]) -> InterfaceState:
         mac=_word(state["mac"]),
         driver=_word(state["driver"]),
         offloads=None if offloads is None else tuple(map(_word, _list(offloads))),
+    )
+
+
+def _reach(said: Mapping[str, Any]) -> Reach:
+    return Reach(
+        tuple(map(_word, _list(said["own"]))),
+        tuple((_word(a), _word(b), _word(why)) for a, b, why in _list(said["unreached"])),
+        _word(said["problem"]),
     )
 
 

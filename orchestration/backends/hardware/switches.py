@@ -86,7 +86,10 @@ class Switch(Protocol):
 
 
 class LinuxSwitch:
-    """A switch with Linux' RED queues: every number is exact and current when it is read."""
+    """A switch with Linux' RED queues: every number is exact and current when it is read.
+
+    The kernel's own, or the ASIC's where the driver has taken them over.
+    """
 
     services = ("redq",)
     reads_back = True
@@ -98,6 +101,7 @@ class LinuxSwitch:
             rack.interface(rack.testbed.ports[queue.index]) for queue in self._queues
         ]
         self._unwrapped = Unwrapped()
+        self._source = "Linux RED"
 
     def open_request(self) -> Request:
         """Return the request that opens the queues."""
@@ -122,6 +126,8 @@ class LinuxSwitch:
         try:
             rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._queues), _ROW)
             t_ns = int(answer["t_ns"])
+            if "in_asic" in answer:
+                self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
         except (KeyError, TypeError, ValueError) as error:
             raise DeviceError(self.device, f"its agent's answer is no reading: {error}") from error
         qlen, sent, packets, marked, dropped, kmin, kmax, max_p = rows.T
@@ -141,7 +147,7 @@ class LinuxSwitch:
         """Return the same source for all: the queue itself."""
         return dict.fromkeys(
             (*RED_SIGNALS, "thresholds"),
-            "Linux RED, at the moment of reading",
+            f"{self._source}, at the moment of reading",
         )
 
     def shortcomings(self, sample_period_ns: int) -> Sequence[str]:

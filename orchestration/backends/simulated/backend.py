@@ -18,7 +18,7 @@ from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
-from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
 
@@ -33,7 +33,7 @@ class SimulatedBackend:
         """Return the signals and knobs that tuners can use."""
         return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
 
-    def check(self, testbed: Testbed, jobs: int, tuners: Sequence[TunerSpec] = ()) -> None:
+    def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.
 
         Raises InputError for a testbed that does not fit into the program's addresses.

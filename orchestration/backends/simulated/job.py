@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 
 import numpy as np
 
-from inventory.addressing import attachments, nic_addresses
+from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
@@ -63,7 +63,7 @@ def build_arrays(
         int(observes_flows),
     ]
     number = {device.name: i for i, device in enumerate(testbed.devices)}
-    addresses = {port: int(IPv4Address(text)) for port, text in nic_addresses(testbed).items()}
+    addresses = {port: int(IPv4Address(text)) for port, text in emulated_addresses(testbed).items()}
     return [
         _ints(scalars),
         _ints([int(device.kind == "switch") for device in testbed.devices]),
@@ -118,7 +118,7 @@ def _quanta(testbed: Testbed) -> list[int]:
 
 
 def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list[Ints]:
-    addresses = nic_addresses(testbed)
+    addresses = emulated_addresses(testbed)
     ends = Endpoints(
         [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
     )

@@ -20,8 +20,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from orchestration.device.agent import asics, vrf
+from orchestration.device.agent.lockdown import lockdown
 from orchestration.device.agent.main import Agent, Operation
-from orchestration.device.agent.resp import APPL_DB, SOCKET, STATE_DB, Redis, RedisError
+from orchestration.device.agent.resp import (
+    APPL_DB,
+    CONFIG_DB,
+    SOCKET,
+    STATE_DB,
+    Redis,
+    RedisError,
+)
 from orchestration.device.ethtool import driver, offloads_on
 from orchestration.device.netlink import RouteSocket
 from orchestration.device.qdiscs import RTM_DELQDISC, TC_H_ROOT, tc_message
@@ -66,7 +75,7 @@ def survey(request: dict[str, Any]) -> dict[str, Any]:
         # the kernel does not know the rate of a switch port; the ASIC's database does
         interfaces[name].update(speed_bps=speed_bps, driver=ASIC)
     return {
-        "system": system(),
+        "system": {**system(), **unfit()},
         "interfaces": interfaces,
         "macs": macs(),
         "rdma_devices": _listed("/sys/class/infiniband"),
@@ -95,7 +104,19 @@ def system(root: str = "/") -> dict[str, Any]:
         "memory_free_bytes": 1024 * _leading_int(memory.get("MemAvailable", "-1")),
         "disk_free_bytes": shutil.disk_usage(root).free,
         "lldpd_runs": _runs("lldpd", os.path.join(root, "proc")),
+        "lockdown": lockdown(root),
+        "vrf": vrf.current(root),
     }
+
+
+def unfit(root: str = "/", redis_socket: str = SOCKET) -> dict[str, str]:
+    """Return why a SONiC switch is not driven, and the remedy; empty text on all others."""
+    metadata: dict[str, str] = {}
+    if os.path.exists(redis_socket):
+        with suppress(RedisError):
+            metadata = Redis(redis_socket, 0.0).hash(CONFIG_DB, "DEVICE_METADATA|localhost")
+    what, remedy = asics.refusal(metadata, root)
+    return {"unfit": what, "unfit_remedy": remedy}
 
 
 def interface(name: str, root: str = "/sys/class/net") -> dict[str, Any]:

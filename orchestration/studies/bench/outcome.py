@@ -19,8 +19,12 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import (
+    LINUX,
+    TCP,
     BackendName,
+    FabricSpec,
     FaultSpec,
+    HostSpec,
     PatternSpec,
     PoissonSpec,
     TrialSpec,
@@ -164,6 +168,8 @@ def run_trial(
     seed: int = 1,
     faults: tuple[FaultSpec, ...] = (),
     flow_table: bool = False,
+    host: HostSpec = TCP,
+    fabric: FabricSpec = LINUX,
 ) -> Run:
     """Run one trial on the emulated backend. With `flow_table`, the flow table runs unread.
 
@@ -181,6 +187,8 @@ def run_trial(
         sample_period_ns=sample_period_ns,
         action_period_ns=sample_period_ns,
         faults=faults,
+        host=host,
+        fabric=fabric,
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()

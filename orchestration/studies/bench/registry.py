@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "incast": red.incast,
     "repeatable": repeatable.repeated_trial,
     "fabric": speed.fabric_speed,
+    "data-path": speed.data_path_speed,
     "build": speed.build_speed,
     "sampling": speed.sampling_cost,
     "flow-table": speed.flow_table_cost,

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 import numpy as np
 
 from orchestration.model.codec import flattened, record_tables
-from orchestration.model.trial import FaultSpec, IncastSpec, PoissonSpec, TunerSpec
+from orchestration.model.trial import (
+    LINUX,
+    TCP,
+    FabricSpec,
+    FaultSpec,
+    HostSpec,
+    IncastSpec,
+    PoissonSpec,
+    TunerSpec,
+)
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
 
 _MILLISECOND = 1_000_000
@@ -60,7 +69,9 @@ def repeated_trial() -> Outcome:
     return Outcome("The same trial again, to the bit", tuple(figures), tuple(notes), data)
 
 
-def faulty_trial(tuner: str, seed: int = 1) -> Run:
+def faulty_trial(
+    tuner: str, seed: int = 1, *, host: HostSpec = TCP, fabric: FabricSpec = LINUX
+) -> Run:
     """Run 5 ms of WebSearch and incast on graphcc, with one cable cut for a millisecond."""
     return run_trial(
         "graphcc",
@@ -72,6 +83,8 @@ def faulty_trial(tuner: str, seed: int = 1) -> Run:
         duration_ns=5 * _MILLISECOND,
         seed=seed,
         faults=(FaultSpec(2 * _MILLISECOND, 3 * _MILLISECOND, 100_000, ("leaf1-spine2",)),),
+        host=host,
+        fabric=fabric,
     )
 
 

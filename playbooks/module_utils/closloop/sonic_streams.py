@@ -1,9 +1,10 @@
 """Rows for High Frequency Telemetry of queue depths, where this switch can be asked for them.
 
-orchagent ends if SAI refuses a counter, so only what an ASIC is known to stream is asked for: of
-queues, Nvidia's have the depth in cells (sonic-mgmt, tests/high_frequency_telemetry). The YANG
-model wants buffers for each queue's port, and without them a session never begins (buildimage
-issue 24479). SONiC's own command keeps to one profile.
+A counter that SAI refuses leaves orchagent unhealthy (saihelper.cpp, handleSaiFailure). So only
+what an ASIC is known to stream is asked for: of queues, Nvidia's have the depth in cells
+(sonic-mgmt, tests/high_frequency_telemetry). The YANG model wants buffers for each queue's port,
+and without them a session never begins (buildimage issue 24479). SONiC's own command keeps to one
+profile.
 """
 
 from __future__ import annotations

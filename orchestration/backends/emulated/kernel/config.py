@@ -6,7 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
-from orchestration.backends.emulated.kernel.patches import REPLACEMENTS
+from orchestration.backends.emulated.kernel.patches import DATA_PATH, REPLACEMENTS
 
 FRAGMENT = Path(__file__).with_name("config.fragment")
 
@@ -45,7 +45,8 @@ def unmet_options(config: str) -> list[str]:
 
 
 def config_hash() -> str:
-    """Return a hash of the fragment's options and of the source's patches."""
+    """Return a hash of the fragment's options, the source's patches and the data path."""
     lines = sorted(f"{name}={value}" for name, value in fragment_options().items())
     lines += [repr(change) for change in REPLACEMENTS]
+    lines += [path.read_text() for path in DATA_PATH]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]

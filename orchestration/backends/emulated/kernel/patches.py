@@ -35,6 +35,13 @@ class Replacement:
 # The state of RED's random stream, in a guest.
 RED_STREAM = Path("/sys/module/sch_red/parameters/stream")
 
+# The data path's sources, which become net/closloop.
+DATA_PATH = sorted(
+    path
+    for path in (Path(__file__).parents[1] / "data_path").iterdir()
+    if path.suffix in (".c", ".h") or path.name == "Makefile"
+)
+
 # After this many readings of the clock without an idle moment, a reading costs 256 ns.
 PATIENCE_READINGS = 1 << 20
 
@@ -78,6 +85,21 @@ REPLACEMENTS = (
         "void time_travel_sleep(void)\n{",
         "static unsigned int clock_reads;\n\nvoid time_travel_sleep(void)\n{",
     ),
+    # What moves virtual time inside a softirq: see data_path/engine.c.
+    Replacement(
+        "arch/um/kernel/time.c",
+        "static void time_travel_update_time_rel(unsigned long long offs)\n{",
+        "bool time_travel_jump(unsigned long long ns);\n\n"
+        "/* In a softirq: move the clock to `ns` if this CPU would be idle until then. */\n"
+        "bool time_travel_jump(unsigned long long ns)\n{\n"
+        "\tstruct time_travel_event *first = time_travel_first_event();\n\n"
+        "\tif (time_travel_mode != TT_MODE_INFCPU || !is_idle_task(current) || need_resched() ||\n"
+        "\t    local_softirq_pending() || !list_empty(&time_travel_irqs) ||\n"
+        "\t    (first && first->time < ns))\n\t\treturn false;\n"
+        "\ttime_travel_set_time(ns);\n\treturn true;\n}\n\n"
+        "static void time_travel_update_time_rel(unsigned long long offs)\n{",
+    ),
+    Replacement("net/Makefile", "obj-y\t\t\t\t+= ethernet/", "obj-y\t\t\t\t+= closloop/ ethernet/"),
     # RED's draws: see the module's docstring.
     Replacement(
         "include/net/red.h",
@@ -121,6 +143,10 @@ def patch_tree(tree: Path) -> None:
     for file, text in texts.items():
         (tree / file).unlink()
         (tree / file).write_text(text)
+    folder = tree / "net" / "closloop"
+    folder.mkdir()
+    for source in DATA_PATH:
+        (folder / source.name).write_bytes(source.read_bytes())
 
 
 def _read(path: Path) -> str:

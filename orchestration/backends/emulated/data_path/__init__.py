@@ -1,0 +1,1 @@
+"""The data path of the emulated fabric: C for the guest's kernel, and how Python talks to it."""

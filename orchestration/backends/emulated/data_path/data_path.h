@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The emulated data path: what its files share.
+ *
+ *   engine.c    one heap of events for all ports, and the moves of virtual time
+ *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
+ *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
+ *   policy_*.c  congestion controls of flows
+ *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
+ *
+ * There is one CPU. Everything here runs in a softirq or with bottom halves off.
+ */
+#ifndef CLOSLOOP_DATA_PATH_H
+#define CLOSLOOP_DATA_PATH_H
+
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <net/sch_generic.h>
+
+#define CL_MOST_CLASSES 8
+#define CL_MOST_QUEUES 65536
+
+/* Something that happens at a time. `place` is 1 + its index in the heap, 0 while not scheduled. */
+struct cl_event {
+	u64 at_ns;
+	u64 number; /* of equal times, the one scheduled first is first */
+	u32 place;
+	void (*happen)(struct cl_event *event);
+};
+
+void cl_schedule(struct cl_event *event, u64 at_ns);
+void cl_cancel(struct cl_event *event);
+
+/* What user space reads of one queue: see queues.c. */
+struct cl_queue_state {
+	u64 tx_bytes;
+	u64 tx_packets;
+	u64 marked_packets;
+	u64 dropped_packets;
+	u32 backlog_bytes;
+	u32 kmin_bytes;
+	u32 kmax_bytes;
+	u32 max_p; /* the marking probability at kmax, as a share of 2^32 */
+};
+
+/* What user space says of one queue when it makes a port. */
+struct cl_queue_options {
+	u32 limit_bytes;
+	u32 quantum_bytes; /* of deficit round robin */
+};
+
+/* The whole of a port's options: attribute CL_PORT_OPTIONS. */
+struct cl_port_options {
+	u64 rate_bps;
+	u64 delay_ns; /* of the cable, behind the queue */
+	u64 seed;     /* of the stream that marking draws from */
+	u32 framing_bytes; /* what each packet takes on the wire besides its bytes */
+	u32 first_queue;   /* the number of its first queue in /proc/closloop/queues */
+	u32 classes;
+	u16 forwards; /* 1: packets that arrive here are forwarded */
+	u16 marks_departures; /* 1: marks what leaves, by what it leaves behind; 0: what arrives */
+	struct cl_queue_options queue[CL_MOST_CLASSES];
+};
+
+enum { CL_PORT_UNSPEC, CL_PORT_OPTIONS, __CL_PORT_MAX };
+#define CL_PORT_MAX (__CL_PORT_MAX - 1)
+
+/* The whole of a NIC's options: attribute CL_NIC_OPTIONS. */
+struct cl_nic_options {
+	u64 rate_bps;
+	u64 delay_ns; /* of the cable */
+	u32 framing_bytes;
+	__be32 address;
+};
+
+enum { CL_NIC_UNSPEC, CL_NIC_OPTIONS, __CL_NIC_MAX };
+#define CL_NIC_MAX (__CL_NIC_MAX - 1)
+
+extern struct Qdisc_ops cl_port_ops;
+void cl_port_settle(struct Qdisc *port);
+void cl_port_set(struct Qdisc *port, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p);
+void cl_port_state(struct Qdisc *port, u32 klass, struct cl_queue_state *state);
+
+int cl_queues_add(struct Qdisc *port, u32 first, u32 count);
+void cl_queues_remove(u32 first, u32 count);
+
+int cl_forward_begin(struct net_device *dev);
+void cl_forward_end(struct net_device *dev);
+
+#endif

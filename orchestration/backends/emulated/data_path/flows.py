@@ -1,0 +1,172 @@
+"""Posts a schedule's flows to the guest's RoCE NICs, and reads their results.
+
+The structs are those of `nic.c`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+
+from orchestration.device import qdiscs
+from orchestration.device.netlink import attribute
+from orchestration.model.records import FlowRecords, Schedule
+from orchestration.model.roce import RoceSpec
+from orchestration.model.status import DONE, UNFINISHED
+
+FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
+KIND = "closloop_nic"
+# DSCP 26 and ECT(0), the traffic class that RoCE has by default on mlx5 NICs.
+ROCE_TOS = 106
+POLICIES = ("fixed", "dcqcn")
+# The order of parameters in policy_dcqcn.c.
+PARAMETER_ORDER = (
+    "rpg_time_reset",
+    "rpg_byte_reset",
+    "rpg_threshold",
+    "rpg_ai_rate",
+    "rpg_hai_rate",
+    "rpg_gd",
+    "rpg_min_dec_fac",
+    "rpg_min_rate",
+    "rpg_max_rate",
+    "rate_to_set_on_first_cnp",
+    "dce_tcp_g",
+    "dce_tcp_rtt",
+    "rate_reduce_monitor_period",
+    "initial_alpha_value",
+    "clamp_tgt_rate",
+    "clamp_tgt_rate_after_time_inc",
+)
+_MOST_PARAMETERS = 24
+_ECT0 = 2
+_NIC = struct.Struct("=QQI4s")
+_SETTINGS = struct.Struct(f"=QQIIII{_MOST_PARAMETERS}I")
+_POSTED = np.dtype(
+    [
+        ("start_ns", np.uint64),
+        ("size_bytes", np.uint64),
+        ("src", "V4"),
+        ("dst", "V4"),
+        ("udp_source", np.uint16),
+        ("tos", np.uint8),
+        ("unused", "V5"),
+    ]
+)
+RESULT = np.dtype(
+    [
+        *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns", "rate_bps")),
+        *(
+            (name, np.uint32)
+            for name in ("packets", "resent", "marked", "cnps", "naks", "timeouts")
+        ),
+    ]
+)
+
+
+def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_bytes: int) -> bytes:
+    """Return the request that makes a host's interface a RoCE NIC; `delay_ns` is its cable's."""
+    options = _NIC.pack(rate_bps, delay_ns, framing_bytes, socket.inet_aton(address))
+    return qdiscs.qdisc(
+        ifindex,
+        qdiscs.LEAF_HANDLE,
+        qdiscs.TC_H_ROOT,
+        KIND,
+        attribute(1, options),
+        nested=True,
+    )
+
+
+class RoceFlows:
+    """The flows of a trial on the NICs of this guest. They are posted once."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        addresses: Sequence[tuple[str, ...]],
+        spec: RoceSpec,
+        tos: Sequence[int] = (),
+    ) -> None:
+        """Prepare them.
+
+        `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
+        type of service of each pattern's flows, empty for RoCE's default.
+        """
+        parameters = spec.parameters
+        numbers = [parameters[name] for name in PARAMETER_ORDER]
+        self._settings = _SETTINGS.pack(
+            parameters["min_time_between_cnps"] * 1000,
+            spec.timeout_ns,
+            spec.payload_bytes,
+            spec.ack_every,
+            spec.window_bytes,
+            POLICIES.index("dcqcn"),
+            *numbers,
+            *[0] * (_MOST_PARAMETERS - len(numbers)),
+        )
+        self._tos = np.array(tos, dtype=np.uint8)[schedule.klass] if len(tos) else ROCE_TOS
+        self._schedule = schedule
+        self._order = np.argsort(schedule.start_ns, kind="stable")
+        self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
+        self._t0_ns = 0
+        self._count = os.open(RECEIVED, os.O_RDONLY)
+
+    @staticmethod
+    def tos_of(tos: int) -> int:
+        """Return a class's type of service for packets that may be marked."""
+        return tos | _ECT0
+
+    def post(self, t0_ns: int) -> None:
+        """Give all flows to the NICs; time 0 is `t0_ns` of CLOCK_MONOTONIC."""
+        schedule, order = self._schedule, self._order
+        self._t0_ns = t0_ns
+        posted = np.zeros(len(schedule), dtype=_POSTED)
+        posted["start_ns"] = schedule.start_ns[order] + t0_ns
+        posted["size_bytes"] = schedule.size_bytes[order]
+        for name, hosts in (("src", schedule.src[order]), ("dst", schedule.dst[order])):
+            chosen = [
+                self._addresses[host][flow % len(self._addresses[host])]
+                for flow, host in zip(order.tolist(), hosts.tolist(), strict=True)
+            ]
+            posted[name] = np.array(chosen, dtype="V4")
+        posted["udp_source"] = 0xC000 | (order * 0x9E37 & 0x3FFF)
+        posted["tos"] = self._tos[order] if isinstance(self._tos, np.ndarray) else self._tos
+        fd = os.open(FLOWS, os.O_WRONLY)
+        os.write(fd, self._settings + posted.tobytes())
+        os.close(fd)
+
+    def received(self) -> int:
+        """Return how many flows have been received."""
+        return int.from_bytes(os.pread(self._count, 4, 0), "little")
+
+    def results(self) -> np.ndarray:
+        """Return the kernel's results, dtype `RESULT`, in the order of the schedule."""
+        fd = os.open(FLOWS, os.O_RDONLY)
+        size = len(self._schedule) * RESULT.itemsize
+        data = b""
+        while len(data) < size and (piece := os.read(fd, size - len(data))):
+            data += piece
+        os.close(fd)
+        found = np.zeros(len(self._schedule), dtype=RESULT)
+        found[self._order] = np.frombuffer(data, dtype=RESULT)
+        return found
+
+    def records(self) -> FlowRecords:
+        """Return the flows' records: a flow ends when its sender has the last acknowledgement."""
+        found = self.results()
+
+        def since_start(name: str) -> np.ndarray:
+            at_ns = found[name].astype(np.int64)
+            return np.where(at_ns > 0, at_ns - self._t0_ns, -1)
+
+        done = found["done_ns"] > 0
+        return FlowRecords(
+            sent_ns=since_start("sent_ns"),
+            end_ns=since_start("done_ns"),
+            retransmits=found["resent"].astype(np.int64),
+            status=np.where(done, DONE, UNFINISHED).astype(np.int64),
+        )

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* A switch's forwarding: what arrives at a port goes to the next port, past the IP stack.
+ *
+ * The first packet of a flow is routed by the kernel, by its routes and its multipath hash
+ * (net/ipv4/route.c), so a flow takes the path that it takes without this file. The answer is kept
+ * until a route of the switch changes.
+ */
+#include <linux/etherdevice.h>
+#include <linux/ip.h>
+#include <linux/jhash.h>
+#include <linux/slab.h>
+#include <net/arp.h>
+#include <net/inet_dscp.h>
+#include <net/ip.h>
+#include <net/netns/generic.h>
+#include <net/route.h>
+#include "data_path.h"
+
+#define TABLE_BITS 14
+
+struct flow {
+	struct flow *next; /* with the same hash */
+	__be32 saddr, daddr;
+	u32 ports; /* both, as they are in the packet */
+	u8 protocol;
+	int generation; /* of the routes that the answer is from */
+	struct net_device *out; /* NULL: there is no route */
+	u8 addresses[2 * ETH_ALEN];
+};
+
+/* Of one switch, made with its first port. */
+struct switch_flows {
+	struct flow **flow;
+};
+
+static unsigned int flows_id __read_mostly;
+static struct kmem_cache *flow_cache;
+
+/* Let the kernel route a packet of `flow`. False: it is for this device, or no usable route. */
+static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
+{
+	const struct iphdr *ip = ip_hdr(skb);
+	struct neighbour *neighbour;
+	struct rtable *rt;
+	bool is_v6 = false, found = false;
+
+	flow->generation = rt_genid_ipv4(net);
+	flow->out = NULL;
+	if (ip_route_input_noref(skb, ip->daddr, ip->saddr, ip4h_dscp(ip), skb->dev))
+		return true; /* dropped: there is no route now */
+	rt = skb_rtable(skb);
+	if (rt->rt_type == RTN_UNICAST && !rt->dst.error) {
+		neighbour = ip_neigh_for_gw(rt, skb, &is_v6);
+		if (!IS_ERR(neighbour) && !is_v6 && (READ_ONCE(neighbour->nud_state) & NUD_VALID)) {
+			memcpy(flow->addresses, neighbour->ha, ETH_ALEN);
+			memcpy(flow->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
+			flow->out = rt->dst.dev;
+			found = true;
+		}
+	} else if (rt->dst.error) {
+		found = true;
+	}
+	skb_dst_drop(skb);
+	return found;
+}
+
+static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct net *net)
+{
+	const struct iphdr *ip = ip_hdr(skb);
+	u32 ports = get_unaligned((const u32 *)(skb->data + ip->ihl * 4));
+	u32 hash = jhash_3words((__force u32)ip->saddr, (__force u32)ip->daddr, ports, ip->protocol);
+	struct flow **head = &flows->flow[hash >> (32 - TABLE_BITS)], *flow;
+
+	for (flow = *head; flow; flow = flow->next)
+		if (flow->ports == ports && flow->saddr == ip->saddr && flow->daddr == ip->daddr &&
+		    flow->protocol == ip->protocol)
+			break;
+	if (likely(flow && flow->generation == rt_genid_ipv4(net)))
+		return flow;
+	if (!flow) {
+		flow = kmem_cache_zalloc(flow_cache, GFP_ATOMIC);
+		if (!flow)
+			return NULL;
+		flow->saddr = ip->saddr;
+		flow->daddr = ip->daddr;
+		flow->ports = ports;
+		flow->protocol = ip->protocol;
+		flow->next = *head;
+		*head = flow;
+	}
+	if (route(flow, skb, net))
+		return flow;
+	flow->generation--; /* ask again next time */
+	return NULL;
+}
+
+static void send(struct sk_buff *skb, struct net_device *out)
+{
+	struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(out, 0)->qdisc);
+	struct sk_buff *dropped = NULL;
+
+	if (unlikely(sch->ops != &cl_port_ops)) {
+		dev_queue_xmit(skb); /* the port is down */
+		return;
+	}
+	qdisc_skb_cb(skb)->pkt_len = skb->len;
+	sch->ops->enqueue(skb, sch, &dropped);
+	if (unlikely(dropped))
+		kfree_skb_list(dropped);
+}
+
+static rx_handler_result_t forward(struct sk_buff **pskb)
+{
+	struct sk_buff *skb = *pskb;
+	struct net *net = dev_net(skb->dev);
+	struct flow *flow;
+	struct iphdr *ip;
+
+	if (skb->protocol != htons(ETH_P_IP) || !pskb_may_pull(skb, sizeof(struct iphdr) + 4))
+		return RX_HANDLER_PASS;
+	ip = ip_hdr(skb);
+	if (ip->ttl <= 1 || ip_is_fragment(ip) || !pskb_may_pull(skb, ip->ihl * 4 + 4))
+		return RX_HANDLER_PASS;
+	flow = find(rcu_dereference(skb->dev->rx_handler_data), skb, net);
+	if (unlikely(!flow))
+		return RX_HANDLER_PASS;
+	if (unlikely(!flow->out)) {
+		kfree_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
+	/* as ip_rcv does: else a switch's queue counts against what TCP may have below it */
+	skb_orphan(skb);
+	if (skb_cow_head(skb, ETH_HLEN)) {
+		kfree_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
+	ip_decrease_ttl(ip_hdr(skb));
+	skb->dev = flow->out;
+	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
+	skb_reset_mac_header(skb);
+	send(skb, flow->out);
+	return RX_HANDLER_CONSUMED;
+}
+
+int cl_forward_begin(struct net_device *dev)
+{
+	struct switch_flows *flows = net_generic(dev_net(dev), flows_id);
+
+	if (!flows->flow)
+		flows->flow = kvcalloc(1 << TABLE_BITS, sizeof(*flows->flow), GFP_KERNEL);
+	if (!flows->flow)
+		return -ENOMEM;
+	return netdev_rx_handler_register(dev, forward, flows);
+}
+
+void cl_forward_end(struct net_device *dev)
+{
+	netdev_rx_handler_unregister(dev);
+}
+
+static void __net_exit forget(struct net *net)
+{
+	struct switch_flows *flows = net_generic(net, flows_id);
+
+	for (u32 i = 0; flows->flow && i < 1 << TABLE_BITS; i++)
+		while (flows->flow[i]) {
+			struct flow *flow = flows->flow[i];
+
+			flows->flow[i] = flow->next;
+			kmem_cache_free(flow_cache, flow);
+		}
+	kvfree(flows->flow);
+}
+
+static struct pernet_operations switches = {
+	.exit = forget,
+	.id = &flows_id,
+	.size = sizeof(struct switch_flows),
+};
+
+static int __init begin(void)
+{
+	flow_cache = KMEM_CACHE(flow, 0);
+	return flow_cache ? register_pernet_subsys(&switches) : -ENOMEM;
+}
+subsys_initcall(begin);

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* The queueing discipline "closloop": a port of a switch.
+ *
+ * Packets wait in one queue a class, and are sent by deficit round robin at the line's rate. A
+ * packet that arrives is marked with a probability that rises in a straight line with the bytes
+ * that wait, from 0 at kmin to max_p at kmax, and always from kmax on. A packet arrives at the
+ * other end the cable's delay after its first bit was sent (switches cut through).
+ *
+ * A port needs one event a packet, at the arrival at the other end. What happens in between is
+ * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
+ * to be sent by now. This is exact, because nothing can change between two looks.
+ */
+#include <linux/rtnetlink.h>
+#include <net/dsfield.h>
+#include <net/inet_ecn.h>
+#include <net/pkt_sched.h>
+#include "data_path.h"
+#include "wire.h"
+
+struct queue {
+	struct cl_fifo packets;
+	struct list_head turn; /* among those that have packets */
+	u32 deficit_bytes, quantum_bytes, limit_bytes;
+	struct cl_queue_state state;
+};
+
+struct port {
+	struct cl_event arrival; /* of the first packet on the wire at the other end */
+	struct Qdisc *sch;
+	struct net_device *peer;
+	struct cl_line line;
+	u64 stream;
+	u32 first_queue, classes, waiting;
+	bool listed, forwards, marks_departures;
+	struct list_head turns;
+	struct cl_fifo wire;
+	struct queue queue[CL_MOST_CLASSES];
+};
+
+/* SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014. */
+static u32 draw(struct port *port)
+{
+	u64 z = port->stream += 0x9e3779b97f4a7c15ULL;
+
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+	return (z ^ (z >> 31)) >> 32;
+}
+
+static bool marks(struct port *port, const struct cl_queue_state *state)
+{
+	u32 above_bytes = state->backlog_bytes - state->kmin_bytes;
+
+	if (state->backlog_bytes < state->kmin_bytes)
+		return false;
+	if (state->backlog_bytes >= state->kmax_bytes)
+		return true;
+	return draw(port) < div_u64((u64)state->max_p * above_bytes,
+				    state->kmax_bytes - state->kmin_bytes);
+}
+
+static void mark(struct port *port, struct queue *queue, struct sk_buff *skb)
+{
+	if (marks(port, &queue->state) && INET_ECN_set_ce(skb))
+		queue->state.marked_packets++;
+}
+
+/* Take the packet whose turn it is. Deficit round robin, in the details of net/sched/sch_ets.c. */
+static struct sk_buff *next_packet(struct port *port)
+{
+	for (;;) {
+		struct queue *queue = list_first_entry(&port->turns, struct queue, turn);
+		u32 bytes = qdisc_pkt_len(queue->packets.first);
+		struct sk_buff *skb;
+
+		if (port->classes > 1 && bytes > queue->deficit_bytes) {
+			queue->deficit_bytes += queue->quantum_bytes;
+			list_move_tail(&queue->turn, &port->turns);
+			continue;
+		}
+		queue->deficit_bytes -= bytes;
+		queue->state.backlog_bytes -= bytes;
+		queue->state.tx_bytes += bytes;
+		queue->state.tx_packets++;
+		port->sch->qstats.backlog -= bytes;
+		if (queue->packets.first == queue->packets.last)
+			list_del(&queue->turn);
+		skb = cl_take(&queue->packets);
+		if (port->marks_departures)
+			mark(port, queue, skb);
+		return skb;
+	}
+}
+
+/* Put on the wire what has begun to be sent by `now_ns`. */
+static void settle(struct port *port, u64 now_ns)
+{
+	u64 now_ps = now_ns * CL_PS_PER_NS;
+
+	while (port->waiting && port->line.free_ps <= now_ps) {
+		struct sk_buff *skb = next_packet(port);
+
+		port->waiting--;
+		cl_on_wire(skb)->at_ns =
+			DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns;
+		port->line.free_ps += cl_sending_ps(&port->line, qdisc_pkt_len(skb));
+		qdisc_bstats_update(port->sch, skb);
+		cl_append(&port->wire, skb);
+	}
+}
+
+/* Schedule the next arrival at the other end. */
+static void expect(struct port *port)
+{
+	if (port->wire.first)
+		cl_schedule(&port->arrival, cl_on_wire(port->wire.first)->at_ns);
+	else if (port->waiting)
+		cl_schedule(&port->arrival,
+			    DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns);
+}
+
+static void arrive(struct cl_event *event)
+{
+	struct port *port = container_of(event, struct port, arrival);
+	u64 now_ns = ktime_get_ns();
+
+	settle(port, now_ns);
+	while (port->wire.first && cl_on_wire(port->wire.first)->at_ns <= now_ns) {
+		qdisc_qlen_dec(port->sch);
+		cl_deliver(cl_take(&port->wire), qdisc_dev(port->sch), port->peer);
+	}
+	expect(port);
+}
+
+static u32 class_of(const struct port *port, struct sk_buff *skb)
+{
+	u32 klass;
+
+	if (port->classes == 1 || skb->protocol != htons(ETH_P_IP))
+		return 0;
+	/* orchestration/device/qdiscs.py, CLASS_TOS */
+	klass = ipv4_get_dsfield(ip_hdr(skb)) >> 3;
+	return klass < port->classes ? klass : 0;
+}
+
+static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
+{
+	struct port *port = qdisc_priv(sch);
+	struct queue *queue = &port->queue[class_of(port, skb)];
+	u32 bytes = qdisc_pkt_len(skb);
+	u64 now_ns = ktime_get_ns();
+
+	settle(port, now_ns);
+	if (unlikely(bytes > queue->limit_bytes - min(queue->limit_bytes,
+						      queue->state.backlog_bytes))) {
+		queue->state.dropped_packets++;
+		return qdisc_drop(skb, sch, to_free);
+	}
+	if (!port->marks_departures)
+		mark(port, queue, skb);
+	if (!port->waiting)
+		port->line.free_ps = max(port->line.free_ps, now_ns * CL_PS_PER_NS);
+	if (!queue->state.backlog_bytes) {
+		list_add_tail(&queue->turn, &port->turns);
+		queue->deficit_bytes = queue->quantum_bytes;
+	}
+	queue->state.backlog_bytes += bytes;
+	sch->qstats.backlog += bytes;
+	port->waiting++;
+	qdisc_qlen_inc(sch);
+	cl_append(&queue->packets, skb);
+	settle(port, now_ns);
+	expect(port);
+	return NET_XMIT_SUCCESS;
+}
+
+/* Packets leave by `arrive`, not by the device's transmission. */
+static struct sk_buff *port_dequeue(struct Qdisc *sch)
+{
+	return NULL;
+}
+
+void cl_port_settle(struct Qdisc *sch)
+{
+	settle(qdisc_priv(sch), ktime_get_ns());
+}
+
+void cl_port_set(struct Qdisc *sch, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p)
+{
+	struct port *port = qdisc_priv(sch);
+	struct cl_queue_state *state = &port->queue[klass].state;
+
+	state->kmin_bytes = kmin_bytes;
+	state->kmax_bytes = kmax_bytes;
+	state->max_p = max_p;
+}
+
+void cl_port_state(struct Qdisc *sch, u32 klass, struct cl_queue_state *state)
+{
+	*state = ((struct port *)qdisc_priv(sch))->queue[klass].state;
+}
+
+static const struct nla_policy policy[CL_PORT_MAX + 1] = {
+	[CL_PORT_OPTIONS] = NLA_POLICY_EXACT_LEN(sizeof(struct cl_port_options)),
+};
+
+static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
+{
+	struct net_device *dev = qdisc_dev(sch);
+	struct port *port = qdisc_priv(sch);
+	struct nlattr *found[CL_PORT_MAX + 1];
+	struct cl_port_options options;
+	int error;
+
+	if (!opt)
+		return -EINVAL;
+	error = nla_parse_nested(found, CL_PORT_MAX, opt, policy, extack);
+	if (error)
+		return error;
+	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_PORT_OPTIONS))
+		return -EINVAL;
+	memcpy(&options, nla_data(found[CL_PORT_OPTIONS]), sizeof(options));
+	if (!options.rate_bps || !options.classes || options.classes > CL_MOST_CLASSES) {
+		NL_SET_ERR_MSG(extack, "a port needs a rate, and 1 to 8 classes");
+		return -EINVAL;
+	}
+	if (dev->netdev_ops->ndo_get_peer_dev)
+		port->peer = dev->netdev_ops->ndo_get_peer_dev(dev);
+	if (!port->peer) {
+		NL_SET_ERR_MSG(extack, "a port must be one end of a veth pair");
+		return -EOPNOTSUPP;
+	}
+	port->sch = sch;
+	port->arrival.happen = arrive;
+	cl_line_init(&port->line, options.rate_bps, options.delay_ns, options.framing_bytes);
+	port->stream = options.seed;
+	port->first_queue = options.first_queue;
+	port->classes = options.classes;
+	port->marks_departures = options.marks_departures;
+	INIT_LIST_HEAD(&port->turns);
+	for (u32 i = 0; i < options.classes; i++) {
+		struct queue *queue = &port->queue[i];
+
+		queue->limit_bytes = options.queue[i].limit_bytes;
+		queue->quantum_bytes = max(1U, options.queue[i].quantum_bytes);
+		/* until a tuner sets thresholds, nothing is marked */
+		queue->state.kmin_bytes = queue->state.kmax_bytes = U32_MAX;
+	}
+	error = cl_queues_add(sch, port->first_queue, port->classes);
+	if (error)
+		return error;
+	port->listed = true;
+	if (options.forwards) {
+		error = cl_forward_begin(dev);
+		port->forwards = !error;
+	}
+	return error;
+}
+
+static void port_reset(struct Qdisc *sch)
+{
+	struct port *port = qdisc_priv(sch);
+
+	cl_cancel(&port->arrival);
+	cl_empty(&port->wire);
+	for (u32 i = 0; i < port->classes; i++) {
+		cl_empty(&port->queue[i].packets);
+		port->queue[i].state.backlog_bytes = 0;
+	}
+	INIT_LIST_HEAD(&port->turns);
+	port->waiting = 0;
+}
+
+static void port_destroy(struct Qdisc *sch)
+{
+	struct port *port = qdisc_priv(sch);
+
+	port_reset(sch);
+	if (port->forwards)
+		cl_forward_end(qdisc_dev(sch));
+	if (port->listed)
+		cl_queues_remove(port->first_queue, port->classes);
+}
+
+static int port_dump(struct Qdisc *sch, struct sk_buff *skb)
+{
+	struct port *port = qdisc_priv(sch);
+	struct cl_port_options options = {
+		.rate_bps = port->line.rate_bps,
+		.delay_ns = port->line.delay_ns,
+		.framing_bytes = port->line.framing_bytes,
+		.first_queue = port->first_queue,
+		.classes = port->classes,
+		.forwards = port->forwards,
+	};
+	struct nlattr *nest = nla_nest_start(skb, TCA_OPTIONS);
+
+	for (u32 i = 0; i < port->classes; i++) {
+		options.queue[i].limit_bytes = port->queue[i].limit_bytes;
+		options.queue[i].quantum_bytes = port->queue[i].quantum_bytes;
+	}
+	if (!nest || nla_put(skb, CL_PORT_OPTIONS, sizeof(options), &options))
+		return -EMSGSIZE;
+	return nla_nest_end(skb, nest);
+}
+
+struct Qdisc_ops cl_port_ops = {
+	.id = "closloop",
+	.priv_size = sizeof(struct port),
+	.enqueue = port_enqueue,
+	.dequeue = port_dequeue,
+	.peek = qdisc_peek_dequeued,
+	.init = port_init,
+	.reset = port_reset,
+	.destroy = port_destroy,
+	.dump = port_dump,
+	.owner = THIS_MODULE,
+};
+
+static int __init begin(void)
+{
+	return register_qdisc(&cl_port_ops);
+}
+device_initcall(begin);

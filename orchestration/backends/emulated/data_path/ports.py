@@ -1,0 +1,117 @@
+"""Makes the ports of the data path, and reads and sets their queues.
+
+The structs are those of `data_path.h`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from collectors.readers.tc import QueueReading
+from orchestration.device import qdiscs
+from orchestration.device.netlink import attribute
+from orchestration.model.records import Floats, Ints
+
+QUEUES = "/proc/closloop/queues"
+KIND = "closloop"
+MOST_CLASSES = 8
+_OPTIONS = 1
+_PORT = struct.Struct("=QQQIIIHH")
+_QUEUE = struct.Struct("=II")
+# struct cl_queue_state
+_STATE = np.dtype(
+    [
+        ("tx_bytes", np.uint64),
+        ("tx_packets", np.uint64),
+        ("marked_packets", np.uint64),
+        ("dropped_packets", np.uint64),
+        ("qlen_bytes", np.uint32),
+        ("kmin_bytes", np.uint32),
+        ("kmax_bytes", np.uint32),
+        ("max_p", np.uint32),
+    ]
+)
+_COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
+
+
+class QueueOptions(NamedTuple):
+    """A queue of a port: its room, and its share of a round."""
+
+    limit_bytes: int
+    quantum_bytes: int
+
+
+def port(
+    ifindex: int,
+    queues: Sequence[QueueOptions],
+    *,
+    rate_bps: int,
+    delay_ns: int,
+    framing_bytes: int,
+    first_queue: int,
+    seed: int,
+    marks_departures: bool,
+) -> bytes:
+    """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
+
+    `first_queue` is the number of its first queue in `QueueFile`, `seed` of 64 bits begins the
+    stream that marking draws from.
+    """
+    room = [*queues, *[QueueOptions(0, 0)] * (MOST_CLASSES - len(queues))]
+    options = _PORT.pack(
+        rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
+    ) + b"".join(_QUEUE.pack(*item) for item in room)
+    return qdiscs.qdisc(
+        ifindex,
+        qdiscs.LEAF_HANDLE,
+        qdiscs.TC_H_ROOT,
+        KIND,
+        attribute(_OPTIONS, options),
+        nested=True,
+    )
+
+
+class QueueFile:
+    """All queues of a fabric, in the order of `Testbed.queues`: one system call reads or sets any.
+
+    The queues are the first `count` of the file.
+    """
+
+    calls = 1
+
+    def __init__(self, count: int) -> None:
+        self._fd = os.open(QUEUES, os.O_RDWR)
+        self._count = count
+
+    def read(self) -> QueueReading:
+        """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
+        size = self._count * _STATE.itemsize
+        data = os.pread(self._fd, size, 0)
+        if len(data) != size:
+            raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
+        states = np.frombuffer(data, dtype=_STATE)
+        return QueueReading(
+            **{name: states[name].astype(np.int64) for name in _COUNTERS},
+            max_p=states["max_p"].astype(np.float64),
+        )
+
+    def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
+        """Set thresholds of `queues`; all arrays have shape (changes,)."""
+        columns = (queues, kmin_bytes, kmax_bytes, self.in_kernel(pmax))
+        os.write(self._fd, np.column_stack(columns).astype(np.uint32).tobytes())
+
+    @staticmethod
+    def in_kernel(pmax: Floats) -> Ints:
+        """Return probabilities as the kernel has them, as shares of 2^32."""
+        wanted: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
+        return np.clip(wanted, 0, 2**32 - 1)
+
+    @staticmethod
+    def from_kernel(max_p: Floats) -> Floats:
+        """Return the probabilities that the kernel's numbers stand for."""
+        return np.asarray(max_p, dtype=np.float64) / 2**32

@@ -1,0 +1,112 @@
+"""What a RoCE NIC needs to be told: packets, acknowledgements, and DCQCN's parameters.
+
+Parameters have the names of mlx5 NICs in MLNX_OFED and mlxconfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# NVIDIA, "DCQCN CC Parameters" (DOCA 3.4).
+_MLX5 = {
+    "rpg_time_reset": 300,
+    "rpg_byte_reset": 32_767,
+    "rpg_threshold": 1,
+    "rpg_ai_rate": 5,
+    "rpg_hai_rate": 50,
+    "rpg_gd": 11,
+    "rpg_min_dec_fac": 50,
+    "rpg_min_rate": 1,
+    "rpg_max_rate": 0,
+    "rate_to_set_on_first_cnp": 0,
+    "dce_tcp_g": 1019,
+    "dce_tcp_rtt": 1,
+    "rate_reduce_monitor_period": 4,
+    "initial_alpha_value": 1023,
+    "clamp_tgt_rate": 0,
+    "clamp_tgt_rate_after_time_inc": 1,
+    "min_time_between_cnps": 4,
+}
+# Sets of parameters, by name. Some values of papers are outside the range of mlx5 NICs.
+DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
+    "mlx5": _MLX5,
+    # Zhu et al., "Congestion Control for Large-Scale RDMA Deployments", SIGCOMM 2015: sections 5.1
+    # and 5.2, with g = 1/256 and F = 5
+    "paper": {
+        **_MLX5,
+        "rpg_time_reset": 55,
+        "rpg_byte_reset": 10_000_000,
+        "rpg_threshold": 5,
+        "rpg_ai_rate": 40,
+        "rpg_hai_rate": 200,
+        "dce_tcp_g": 1020,
+        "dce_tcp_rtt": 55,
+        "clamp_tgt_rate": 1,
+        "min_time_between_cnps": 50,
+    },
+    # Li et al., "HPCC", SIGCOMM 2019: what its simulator's run.py sets for DCQCN at 25 Gbit/s.
+    # There a mark comes back with each acknowledgement, and no bytes are counted.
+    "hpcc": {
+        **_MLX5,
+        "rpg_byte_reset": 0,
+        "rpg_ai_rate": 50,
+        "rpg_hai_rate": 100,
+        "rpg_min_rate": 100,
+        "dce_tcp_g": 1020,
+        "min_time_between_cnps": 0,
+    },
+}
+
+
+_U32 = 2**32 - 1
+# The unit of each parameter, and the least and largest value that mlx5 NICs take: NVIDIA's "DCQCN
+# CC Parameters" and mlxconfig's help; where neither has one, the width of the register
+# (linux/mlx5/mlx5_ifc.h).
+DCQCN_RANGES: Mapping[str, tuple[str, int, int]] = {
+    "clamp_tgt_rate": ("0 or 1", 0, 1),
+    "clamp_tgt_rate_after_time_inc": ("0 or 1", 0, 1),
+    "rpg_time_reset": ("us", 1, 131_071),
+    "rpg_byte_reset": ("bytes, 0 is off", 0, 32_767),
+    "rpg_threshold": ("events", 0, 31),
+    "rpg_max_rate": ("Mbps, 0 is line rate", 0, _U32),
+    "rpg_ai_rate": ("Mbps", 1, _U32),
+    "rpg_hai_rate": ("Mbps", 1, _U32),
+    "rpg_gd": ("log2", 0, 15),
+    "rpg_min_dec_fac": ("%", 1, 100),
+    "rpg_min_rate": ("Mbps", 1, _U32),
+    "rate_to_set_on_first_cnp": ("Mbps, 0 is line rate", 0, _U32),
+    # weight of the old alpha: 1019 is 1 - 5/1024
+    "dce_tcp_g": ("/1024", 0, 1023),
+    "dce_tcp_rtt": ("us", 1, 131_071),
+    "rate_reduce_monitor_period": ("us", 1, _U32),
+    "initial_alpha_value": ("/1024", 1, 1023),
+    "min_time_between_cnps": ("us", 0, _U32),
+}
+
+# The largest path MTU of InfiniBand.
+MOST_PAYLOAD_BYTES = 4096
+
+
+# Ethernet, IPv4 and UDP headers, InfiniBand's transport header and CRC.
+HEADER_BYTES = 14 + 20 + 8 + 12 + 4
+
+
+@dataclass(frozen=True)
+class RoceSpec:
+    """The hosts' RoCE NICs. A window of 0 is none.
+
+    `dcqcn` are parameters as (name, value), those of `DCQCN_SETS["mlx5"]` in place of any left out.
+    A sender without progress for `timeout_ns` sends again what is not acknowledged.
+    """
+
+    payload_bytes: int = 1024
+    ack_every: int = 16
+    window_bytes: int = 0
+    timeout_ns: int = 16_000_000
+    dcqcn: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        """Return every parameter of DCQCN, by name."""
+        return {**_MLX5, **dict(self.dcqcn)}

@@ -1,0 +1,161 @@
+"""The data path of our own: exact times and marks, TCP as on Linux' fabric, RoCE under DCQCN."""
+
+import numpy as np
+import pytest
+
+from orchestration.model.records import DONE
+from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.model.trial import (
+    TCP,
+    FabricSpec,
+    HostSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+    TunerSpec,
+)
+from orchestration.studies.bench.outcome import SECN1, run_trial
+from orchestration.studies.bench.repeatable import differing_values, faulty_trial
+from traffic.schedule import ideal_times_ns
+
+MS = 1_000_000
+OURS = FabricSpec("closloop")
+SIXTEEN = """
+kind: single-switch
+name: sixteen
+mtu: 1500B
+buffer: BUFFER
+hosts: 17
+host_link: {rate: 25Gbps, delay: 1us}
+"""
+
+
+def roce(name="mlx5", **more):
+    return HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS[name].items()), **more))
+
+
+def incast(
+    tmp_path,
+    senders,
+    size_bytes,
+    host,
+    *,
+    buffer="64MB",
+    tuner=SECN1,
+    period_ns=50_000,
+    fabric=OURS,
+):
+    path = tmp_path / "sixteen.yml"
+    path.write_text(SIXTEEN.replace("BUFFER", buffer))
+    flows = tuple(SingleFlowSpec(f"h{n + 2}", "h1", size_bytes, 0) for n in range(senders))
+    return run_trial(
+        str(path),
+        flows,
+        tuner,
+        duration_ns=20 * MS,
+        sample_period_ns=period_ns,
+        host=host,
+        fabric=fabric,
+    )
+
+
+def times(run):
+    flows = run.record.flows
+    assert (flows.status == DONE).all()
+    return flows.end_ns - run.schedule.start_ns
+
+
+@pytest.mark.parametrize(
+    ("payload_bytes", "size_bytes"), [(1024, 10_000_000), (1024, 1), (1000, 999_999)]
+)
+def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_bytes):
+    run = incast(tmp_path, 1, size_bytes, roce(payload_bytes=payload_bytes))
+    packets = -(-size_bytes // payload_bytes)
+    before_bytes = (packets - 1) * (payload_bytes + HEADER_BYTES + run.testbed.framing_bytes)
+    # both ways over two cables of a microsecond, and the packets before the last at 25 Gbit/s
+    wanted_ns = 4_000 + before_bytes * 8 / 25
+    assert times(run)[0] == pytest.approx(wanted_ns, rel=1e-4, abs=4)
+    assert ideal_times_ns(run.testbed, run.schedule, run.trial.host.roce)[0] == pytest.approx(
+        wanted_ns, abs=1
+    )
+
+
+@pytest.mark.parametrize("marks", ["arrivals", "departures"])
+def test_packets_are_marked_by_the_straight_line(tmp_path, marks):
+    kmin, kmax, pmax = 100_000, 16_000_000, 0.5
+    wide = TunerSpec("static", {"kmin_bytes": kmin, "kmax_bytes": kmax, "pmax": pmax})
+    # hosts that hear no CNP fill the queue, and it drains afterwards
+    deaf = RoceSpec(dcqcn=(("min_time_between_cnps", 1_000_000),))
+    run = incast(
+        tmp_path,
+        2,
+        8_000_000,
+        HostSpec("dcqcn", roce=deaf),
+        tuner=wide,
+        period_ns=10_000,
+        fabric=FabricSpec("closloop", marks),
+    )
+    queues = run.testbed.queues
+    (queue,) = (i for i, q in enumerate(queues) if run.testbed.peer_device(q.port).name == "h1")
+    ports = run.record.ports
+    backlog, sent = ports.qlen_bytes[:, queue], np.diff(ports.tx_packets[:, queue])
+    marked = np.diff(ports.marked_packets[:, queue])
+    share = np.clip(pmax * ((backlog[1:] + backlog[:-1]) / 2 - kmin) / (kmax - kmin), 0, 1)
+    # those that arrived are those sent, and what the queue has grown by
+    arrived = sent + np.diff(backlog) / (1024 + HEADER_BYTES)
+    packets = arrived if marks == "arrivals" else sent
+    expected, variance = (packets * share).sum(), (packets * share * (1 - share)).sum()
+    assert expected > 1_000
+    assert abs(marked.sum() - expected) < 2.58 * variance**0.5
+
+
+@pytest.mark.parametrize("marks", ["arrivals", "departures"])
+@pytest.mark.parametrize("host", [TCP, roce("hpcc")], ids=["tcp", "roce"])
+def test_the_same_trial_gives_the_same_tables_to_the_bit(host, marks):
+    fabric = FabricSpec("closloop", marks)
+    one, other = (faulty_trial("secn2", host=host, fabric=fabric) for _ in range(2))
+    differ, values = differing_values(one, other)
+    assert values > 10_000
+    assert differ == 0
+    assert one.record.ports.marked_packets[-1].sum() > 0
+    assert (one.record.flows.status == DONE).all()
+
+
+@pytest.mark.parametrize("name", ["paper", "hpcc"])
+def test_sixteen_flows_share_a_port_fairly_and_nothing_is_dropped(tmp_path, name):
+    run = incast(tmp_path, 16, 4_000_000, roce(name))
+    rates = 1 / times(run)
+    jain = rates.sum() ** 2 / (len(rates) * (rates**2).sum())
+    assert jain > 0.98
+    assert run.record.ports.dropped_packets[-1].sum() == 0
+    assert run.record.facts["resent"] == 0
+    assert run.record.facts["cnps"] > 0
+
+
+def test_what_is_dropped_is_sent_again(tmp_path):
+    run = incast(tmp_path, 16, 1_000_000, roce(), buffer="300KB")
+    times(run)
+    facts = run.record.facts
+    assert run.record.ports.dropped_packets[-1].sum() > 0
+    assert facts["resent"] > 0
+    assert facts["naks"] > 0
+    # go-back-N sends again at most what it was told to go back by
+    packets = 16 * -(-1_000_000 // 1024)
+    assert packets < facts["packets"] <= packets + facts["resent"]
+
+
+def test_tcp_is_as_on_the_fabric_of_linux():
+    ours, linux = (
+        run_trial(
+            "graphcc",
+            (PoissonSpec("WebSearch", 0.5, 0, 5 * MS),),
+            SECN1,
+            duration_ns=5 * MS,
+            fabric=fabric,
+        )
+        for fabric in (OURS, FabricSpec())
+    )
+    ratio = times(ours) / times(linux)
+    assert np.median(ratio) == pytest.approx(1, abs=0.03)
+    assert times(ours).mean() == pytest.approx(times(linux).mean(), rel=0.1)
+    packets = [run.record.ports.tx_packets[-1].sum() for run in (ours, linux)]
+    assert packets[0] == pytest.approx(packets[1], rel=0.02)
