@@ -60,6 +60,7 @@ def test_tests_ask_for_all_of_it_and_say_what_for(asked_for):
     assert said[2:] == [
         "to test with ns-3",
         "to test virtual racks",
+        "to test against SONiC's YANG models",
         "to test the InfluxDB sink",
         "to test the report",
     ]
