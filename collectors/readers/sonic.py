@@ -4,8 +4,6 @@
     sonic.open {queues: [[port, queue, profile], ...]}   -> {..., "about": capabilities}
     sonic.read {}                  -> a reading of the opened queues
     sonic.set {changes: [[index, kmin_bytes, kmax_bytes, pmax], ...]}   -> a reading afterwards
-    sonic.dump {tables: [...]}     -> rows of CONFIG_DB
-    sonic.restore {tables: {...}}  -> the changes made, so that exactly these rows remain
 
 A reading has `rows`, one per queue: [qlen_bytes, tx_bytes, tx_packets, marked_packets,
 dropped_packets, kmin_bytes, kmax_bytes, percent], null where the switch does not offer a number.
@@ -39,7 +37,6 @@ from collectors.readers.sonic_places import (
     whole,
 )
 from collectors.readers.sonic_stream import DepthStream
-from orchestration.device.agent.configdb import bring, dump
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.resp import (
     ASIC_DB,
@@ -383,8 +380,6 @@ def operations(
         "sonic.open": open_queues,
         "sonic.read": lambda _: queues().read(),
         "sonic.set": lambda request: queues().set(request["changes"]),
-        "sonic.dump": lambda request: dump(redis, request["tables"]),
-        "sonic.restore": lambda request: bring(redis, request["tables"], exact=True),
     }
     return {name: _said_plainly(do) for name, do in found.items()}
 

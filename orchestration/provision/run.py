@@ -23,6 +23,7 @@ from typing import Any, Literal
 import orchestration
 from inventory.rack import Access, Rack
 from orchestration.device.errors import printable
+from orchestration.device.holder import holder_name
 from orchestration.device.jumps import SECRET_VARIABLES
 from orchestration.device.netlink import RouteSocket, claims
 from orchestration.device.ssh import Secrets
@@ -56,7 +57,8 @@ def provision(
     """Bring the rack's devices into their state, verify that they are in it, or undo it.
 
     `limit` names devices; empty means all. With `check` nothing is changed. A device that fails
-    does not stop the others: see `failed` of the result.
+    does not stop the others: see `failed` of the result. So does one that a run holds, or has left
+    unrestored: each device's lease is taken while it is changed.
 
     Raises:
         InputError: a device that is not in the rack; see `desired_state`.
@@ -68,6 +70,8 @@ def provision(
     if what == "provision":
         _refuse_overlap(rack)
     inventory = playbook_inventory(rack, desired_state(rack, host, roce))
+    # each device says so to whoever wants to change it meanwhile
+    inventory["all"]["vars"] = {"closloop_holder": holder_name(f"closloop provision ({what})")}
     tally = Tally(accesses, listener)
     secrets = secrets or Secrets()
     began_s = time.monotonic()

@@ -21,6 +21,7 @@ from orchestration.backends.emulated.system import run, run_batch
 from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.reboot import sysctls
 from orchestration.virtual_rack.sonic_saved import config_save
 
 _COMMANDS = {
@@ -54,7 +55,7 @@ def dump(layout: Layout, device: str, differences: int) -> str:
     (`roots.enter_device_root`).
     """
     state: dict[str, Any] = {name: _listed(argv) for name, argv in _COMMANDS.items()}
-    state["sysctls"] = dict(_sysctls(Path("/proc/sys/net")))
+    state["sysctls"] = dict(sysctls(Path("/proc/sys/net")))
     state["files"] = dict(_files(differences))
     if device in layout.sonic:
         tables = json.loads(run(("redis-cli", "-s", SOCKET, "-n", "4", "eval", _CONFIG_DB, "0")))
@@ -66,15 +67,6 @@ def dump(layout: Layout, device: str, differences: int) -> str:
 
 def _listed(argv: tuple[str, ...]) -> list[str]:
     return sorted(json.dumps(item, sort_keys=True) for item in json.loads(run(argv) or "[]"))
-
-
-def _sysctls(root: Path) -> Iterator[tuple[str, str]]:
-    for folder, _, names in os.walk(root):
-        for name in names:
-            path = Path(folder, name)
-            with suppress(OSError):
-                if path.stat().st_mode & stat.S_IRUSR:
-                    yield str(path.relative_to("/proc/sys")), path.read_text(errors="replace")
 
 
 def _files(differences: int) -> Iterator[tuple[str, str]]:
@@ -105,6 +97,9 @@ class Target(Protocol):
 
     def start_redis(self) -> None:
         """Start Redis."""
+
+    def reboot(self, *, warm: bool) -> None:
+        """Reboot the device."""
 
 
 def inject(device: Target, request: dict[str, Any]) -> Any:
@@ -153,6 +148,14 @@ def _config_save(_: Target, __: str) -> None:
     config_save()
 
 
+def _reboot_warm(device: Target, _: str) -> None:
+    device.reboot(warm=True)
+
+
+def _reboot_cold(device: Target, _: str) -> None:
+    device.reboot(warm=False)
+
+
 def _kill_agent(_: Target, __: str) -> int:
     """Kill all agents; return how many there were."""
     killed = 0
@@ -174,5 +177,7 @@ KINDS: dict[str, Callable[[Target, str], Any]] = {
     "disk free": _disk_free,
     "redis restart": _redis_restart,
     "config save": _config_save,
+    "reboot warm": _reboot_warm,
+    "reboot cold": _reboot_cold,
     "kill agent": _kill_agent,
 }

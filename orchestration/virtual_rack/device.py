@@ -26,6 +26,7 @@ from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling, console
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
+from orchestration.virtual_rack.reboot import Fresh, go_down, new_boot_id
 from orchestration.virtual_rack.roots import LAYOUT_FILE, SSHD_CONFIG, Keys, enter_device_root
 from orchestration.virtual_rack.sonic_saved import REDIS_FOLDER
 
@@ -101,17 +102,28 @@ class Device:
         self._python_path = os.environ.get("PYTHONPATH", "")
         os.environ.clear()
         os.environ.update(_ENVIRONMENT)
+        new_boot_id()
         self.say({"built": True})
         self._hear()
         self._connect()
+        self._fresh = Fresh()
+        self._start_programs(warm=False)
+        self.say({"up": True})
+
+    def _start_programs(self, *, warm: bool) -> None:
         if self.name in self.layout.sonic:
-            cabling.set_up_switch(self.layout, self.name)
+            if not warm:
+                cabling.set_up_switch(self.layout, self.name)
             self.start_redis()
             self._start_bridge()
             self._await_bridge()
         self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
         self.start("sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", SSHD_CONFIG])
-        self.say({"up": True})
+
+    def reboot(self, *, warm: bool) -> None:
+        """Reboot the device: see `reboot`."""
+        go_down(self.layout, self.name, self._fresh, warm=warm)
+        self._start_programs(warm=warm)
 
     def _connect(self) -> None:
         ports = [self.layout.interface(p) for p in self.layout.testbed.ports_of[self.name]]

@@ -94,10 +94,11 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     _PLACE.mkdir(exist_ok=True)  # it exists if an earlier device made it
     mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
-    upper, work, root, run, tmp = (_PLACE / n for n in ("upper", "work", "root", "run", "tmp"))
-    for folder in (upper, work, root, run, tmp):
+    names = ("upper", "work", "root", "run", "tmp", "var_tmp")
+    upper, work, root, run, tmp, var_tmp = (_PLACE / name for name in names)
+    for folder in (upper, work, root, run, tmp, var_tmp):
         folder.mkdir()
-        folder.chmod(0o1777 if folder == tmp else 0o755)
+        folder.chmod(0o1777 if folder in (tmp, var_tmp) else 0o755)
     for name, (text, mode) in _files(layout, device, keys).items():
         file = upper / name.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -112,6 +113,8 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
     bind(str(run), f"{root}/run")
     bind(str(tmp), f"{root}/tmp")
+    # what lies below an overlay must not change, and the machine's does
+    bind(str(var_tmp), f"{root}/var/tmp")
     for path in {PROJECT, Path(sys.prefix), Path(sys.base_prefix)}:
         if path.is_relative_to("/tmp"):
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)

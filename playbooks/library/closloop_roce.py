@@ -39,6 +39,10 @@ options:
     description: What to do. C(verified) changes nothing and fails if anything differs.
     choices: [present, verified, absent]
     default: present
+  holder:
+    description: Who changes the device; told to others who want to meanwhile.
+    type: str
+    default: an Ansible playbook
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
     type: dict

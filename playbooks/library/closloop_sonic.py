@@ -46,6 +46,10 @@ options:
     description: What to do. C(verified) changes nothing and fails if anything differs.
     choices: [present, verified, absent]
     default: present
+  holder:
+    description: Who changes the device; told to others who want to meanwhile.
+    type: str
+    default: an Ansible playbook
   desired:
     description: >-
       C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues

@@ -1,6 +1,8 @@
 """Campaigns on a virtual rack, over SSH: the same answer, and always the way back."""
 
+import io
 import json
+import os
 import signal
 import time
 from pathlib import Path
@@ -8,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from inventory.files import load_testbed
-from orchestration.device.agent import configdb
 from orchestration.studies.bench.rack import (
     EIGHT_DEVICES,
+    after_undo,
     closloop,
     compare_backends,
-    kill_runs,
     program,
 )
+from orchestration.studies.bench.rack_kills import disturb
 from orchestration.virtual_rack.control import up
 
 pytestmark = [
@@ -117,10 +119,11 @@ def test_a_trial_says_where_its_numbers_come_from_and_what_was_read_back(lab, un
     assert any("spine2" in reason["text"] and "polled" in reason["text"] for reason in reasons)
 
 
-def test_a_controller_that_is_killed_leaves_nothing_behind(lab):
+def test_kills_and_reboots_leave_nothing_behind_and_others_rows_alone(lab):
     rack, folder = lab
-    rows = kill_runs(rack, folder, kills=1, seed=3)
-    assert [row["differs"] for row in rows] == [[]]
+    rows = disturb(rack, folder, kills=1, reboots=3, seed=3)
+    assert [row["differs"] for row in rows] == [[]] * 4, rows
+    assert not any(row["theirs_changed"] for row in rows)
     # and the next run puts the books right by itself
     code, said = run_on(rack, folder, campaign(folder, "after", "[secn1]", repeats=1))
     assert code == 0, said
@@ -225,10 +228,62 @@ def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):
         assert process.wait() == 0, log(folder)
 
 
+def on_another_machine(rack, folder, *words):
+    """Run closloop as another user's machine: another host name, ledger, and account on a switch.
+
+    Returns the exit code and all that it said.
+    """
+    inventory = folder / "inventory-of-another.yml"
+    text = rack.inventory.read_text()
+    # SONiC's admin may change CONFIG_DB without being root
+    inventory.write_text(text.replace("ansible_become: true", "ansible_become: false"))
+    assert inventory.read_text() != text
+    argv = ["unshare", "--uts", "sh", "-c", 'hostname desk && exec "$@"', "sh"]
+    argv += program(*(str(inventory) if word == "INVENTORY" else word for word in words))
+    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "others")}
+    said = io.BytesIO()
+    code = rack.run(argv, cwd=folder, env=environment, stdout=said, stderr=said)
+    return code, said.getvalue().decode()
+
+
+def test_nobody_else_gets_the_rack_during_a_run(lab, unchanged):
+    """Not from another machine and account, not to provision, to undo or to restore."""
+    rack, folder = lab
+    names = [device.name for device in rack.layout.testbed.devices]
+    # long enough for all that the others try
+    path = campaign(folder, "held", "[{name: random}]", repeats=1, duration="3s", period="500us")
+    calm = path.read_text().replace("load: 0.3", "load: 0.05")
+    path.write_text("".join(line for line in calm.splitlines(True) if "incast" not in line))
+    other = campaign(folder, "other", "[secn1]", repeats=1)
+    with (folder / "log").open("ab") as file:
+        process = rack.start(
+            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
+        )
+        wait_for_a_change(rack)
+        holder = "root@controller campaign held pid"
+
+        code, said = on_another_machine(rack, folder, "run", str(other), "-i", "INVENTORY")
+        assert code == 3, said
+        assert said.count(f"held by {holder}") == len(names), said
+        for words in (["provision", "INVENTORY"], ["provision", "INVENTORY", "--undo"]):
+            code, said = on_another_machine(rack, folder, *words, "--json", "--limit", "leaf1,h1")
+            assert code == 3, said
+            assert said.count(f"is held by {holder}") == 2, said
+        code, said = on_another_machine(
+            rack, folder, "restore", "INVENTORY", "--runs-only", "--json"
+        )
+        assert code == 0, said
+        assert said.count("left alone") == len(names), said
+
+        # it still goes on
+        process.kill(signal.SIGINT)
+        assert process.wait() == 130
+
+
 def wait_for_a_change(rack, what="sysctls", device="leaf1"):
     """Wait until a run has changed a device's settings, or its queues' thresholds (qdiscs)."""
     before = json.loads(rack.dump(device))[what]
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while json.loads(rack.dump(device))[what] == before:
         assert time.monotonic() < deadline
         time.sleep(0.1)
@@ -240,14 +295,11 @@ def test_undo_leaves_no_difference(tmp_path):
     rack, _ = up(load_testbed(str(testbed)), sonic=("spine2",), folder=tmp_path / "eight")
     try:
         names = [device.name for device in rack.layout.testbed.devices]
-        found = {name: json.loads(rack.dump(name)) for name in names}
+        found = {name: rack.dump(name) for name in names}
         for verb in (("provision",), ("provision",), ("restore",)):
             code, text = closloop(rack, tmp_path, *verb, str(rack.inventory), "--json")
             assert code == 0, text
-        # where removing a row does nothing, or harm, its defaults stay
-        rows = found["spine2"]["CONFIG_DB"]
-        rows |= {key: configdb.undone(key, rows.get(key)) for key in configdb.DEFAULTS}
-        assert {name: json.loads(rack.dump(name)) for name in names} == found
+        assert {name: rack.dump(name) for name in names} == after_undo(found)
     finally:
         rack.down()
 

@@ -15,11 +15,11 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
-from orchestration.device.agent import configdb
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import InputError
 from orchestration.provision import run
 from orchestration.provision.run import provision, save_inventory
+from orchestration.studies.bench.rack import after_undo
 
 pytest.importorskip("ansible_runner")
 
@@ -164,18 +164,6 @@ def dumps(handle):
     return {name: handle.dump(name) for name in DEVICES}
 
 
-def undone_dumps(before):
-    """Return the dumps after an undo: where removing a row does nothing or harm, defaults stay."""
-    after = {}
-    for name, text in before.items():
-        state = json.loads(text)
-        if "CONFIG_DB" in state:
-            rows = state["CONFIG_DB"]
-            rows |= {key: configdb.undone(key, rows.get(key)) for key in configdb.DEFAULTS}
-        after[name] = json.dumps(state, indent=0, sort_keys=True)
-    return after
-
-
 def closloop_provision(handle, folder, *options):
     """Run the verb inside the rack; return its exit code and what it printed."""
     with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
@@ -224,7 +212,7 @@ def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
 
     code, _ = closloop_provision(virtual, tmp_path, *LIMIT, "--undo")
     assert code == 0
-    assert dumps(virtual) == undone_dumps(before)
+    assert dumps(virtual) == after_undo(before)
 
     code, now = closloop_provision(virtual, tmp_path, *LIMIT, "--verify")
     assert code == 3

@@ -347,6 +347,99 @@ def test_what_befalls_a_device(virtual_rack, on_device):
     assert _without_routes(after["leaf1"]) == _without_routes(before["leaf1"])
 
 
+def test_what_a_reboot_takes_and_what_it_leaves(virtual_rack, on_device):
+    rack = virtual_rack
+    before = {name: rack.dump(name) for name in ("leaf1", "spine2")}
+
+    def boot_id(device):
+        return on_device(device, "cat /proc/sys/kernel/random/boot_id")[1]
+
+    boots = {boot_id(device) for device in ("leaf1", "spine2", "h1")}
+    assert len(boots) == 3
+
+    changes = (
+        "set -e; echo x > /etc/closloop-test && sysctl -w net.ipv4.ip_forward=1"
+        " && ip address add 10.9.9.9/32 dev lo && ip link set eth0 mtu 9000"
+        " && ip route add 10.9.0.0/16 dev eth0 && ip rule add from 10.9.9.9 priority 4101 table 99"
+        " && tc qdisc add dev eth0 root handle 3: red limit 900000 min 50000 max 200000 avpkt 1000"
+        " && touch /run/closloop-test\n setsid sleep 1000000 < /dev/null > /dev/null 2>&1 & exit 0"
+    )
+    assert on_device("leaf1", changes)[0] == 0
+    assert rack.dump("leaf1") != before["leaf1"]
+    rack.inject("leaf1", "reboot cold")
+    assert boot_id("leaf1") not in boots
+    assert on_device("leaf1", "pgrep -x sleep || test -e /run/closloop-test")[0] == 1
+    # the disk stays
+    assert on_device("leaf1", "rm /etc/closloop-test")[0] == 0
+    assert rack.dump("leaf1") == before["leaf1"]
+    with pytest.raises(NotReadyError, match="only SONiC switches have warm reboots"):
+        rack.inject("leaf1", "reboot warm")
+
+    redis = "redis-cli -s /var/run/redis/redis.sock -n 4"
+
+    def row():
+        return on_device("spine2", f"{redis} hget 'WRED_PROFILE|TEST' ecn")[1].strip()
+
+    assert on_device("spine2", f"{redis} hset 'WRED_PROFILE|TEST' ecn ecn_all")[0] == 0
+    rack.inject("spine2", "reboot warm")
+    assert boot_id("spine2") not in boots
+    assert row() == "ecn_all"
+    rack.inject("spine2", "reboot cold")
+    assert row() == ""
+    assert rack.dump("spine2") == before["spine2"]
+    assert on_device("spine2", f"{redis} hset 'WRED_PROFILE|TEST' ecn ecn_all")[0] == 0
+    rack.inject("spine2", "config save")
+    rack.inject("spine2", "reboot cold")
+    assert row() == "ecn_all"
+    assert on_device("spine2", f"{redis} del 'WRED_PROFILE|TEST'")[0] == 0
+    rack.inject("spine2", "config save")
+    assert rack.dump("spine2") == before["spine2"]
+
+
+# Runs in the rack: two users with an account each, and root, want one switch.
+TWO_ACCOUNTS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from inventory.ansible import load_rack
+from orchestration.device.client import AgentClient
+from orchestration.device.errors import DeviceError
+
+rack = load_rack(Path(sys.argv[1]))
+access = rack.access["spine2"]
+agents = [
+    AgentClient(replace(access, user=user, become=become), rack.known_hosts_file, ["lease"])
+    for user, become in (("admin", False), ("operator", False), ("admin", True))
+]
+print(*(agent.about["uid"] for agent in agents))
+for round_ in range(3):
+    for number, agent in enumerate(agents):
+        words = {"holder": "ann@laptop", "ttl_s": 60}
+        agent.call("lease.take", nonce=f"{number}" * 32, **words)
+        for other, rival in enumerate(agents):
+            if other != number:
+                try:
+                    rival.call("lease.take", nonce=f"{other}" * 32, **words)
+                    sys.exit("two hold it")
+                except DeviceError as error:
+                    print(error.what.partition(" since")[0])
+        agent.call("lease.drop", nonce=f"{number}" * 32)
+"""
+
+
+def test_two_accounts_of_a_device_cannot_hold_it_at_once(virtual_rack, in_rack, on_device):
+    words = [sys.executable, "-c", TWO_ACCOUNTS, str(virtual_rack.inventory)]
+    code, text = in_rack(*words)
+    assert code == 0, text
+    said = text.splitlines()
+    assert said[0] == "1000 1001 0"
+    held = "is held by ann@laptop (account {})"
+    names = ("admin", "operator", "root")
+    assert said[1:] == [held.format(name) for name in names for _ in range(2)] * 3
+    assert on_device("spine2", "ls /var/tmp/closloop")[0] != 0
+
+
 def _without_routes(dump):
     """A port that goes down takes its routes with it."""
     return {key: value for key, value in json.loads(dump).items() if key != "routes"}

@@ -4,6 +4,7 @@ With CLOSLOOP_SONIC_VS, the socket of another Redis, SONiC's own virtual switch 
 (scripts/sonic-vs.sh). What needs the bridge is then skipped where it does.
 """
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.backends.hardware.sonic.config import TABLES, desired_tables
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.device.agent.configdb import bring, dump, undone
+from orchestration.device.agent.configdb import undone
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.resp import (
     APPL_DB,
@@ -52,6 +53,13 @@ from orchestration.virtual_rack.sonic_switch import READY, Bridge
 from orchestration.virtual_rack.sonic_watchdog import Crash
 
 pytestmark = pytest.mark.redis
+
+_SPEC = importlib.util.spec_from_file_location(
+    "configdb_rows", Path(__file__).parent / "configdb_rows.py"
+)
+_MODULE = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_MODULE)
+bring, dump = _MODULE.bring, _MODULE.dump
 
 LEAF = "leaf1"
 
@@ -656,21 +664,21 @@ def test_what_the_switch_refuses_is_told_with_what_the_asic_has(provisioned, mon
 
 
 def test_provisioning_twice_changes_nothing_and_undoing_leaves_no_difference(rig):
-    first = rig.call("sonic.dump", tables=TABLES)
+    first = dump(rig.redis, TABLES)
     stock = dict(rig.plane.marking)
     assert rig.provision()
     assert bring(rig.redis, desired_tables(rig.rack, LEAF), exact=False) == []
-    changes = rig.call("sonic.restore", tables=first)
+    changes = bring(rig.redis, first, exact=True)
     assert "- WRED_PROFILE|CLOSLOOP_Ethernet0_3" in changes
     after = {
         f"{table}|{key}": row
-        for table, rows in rig.call("sonic.dump", tables=TABLES).items()
+        for table, rows in dump(rig.redis, TABLES).items()
         for key, row in rows.items()
     }
     before = {f"{table}|{key}": row for table, rows in first.items() for key, row in rows.items()}
     # orchagent would go on polling, or crash, if these were removed
     assert after == {key: undone(key, before.get(key)) for key in {*before, *after}}
-    assert rig.call("sonic.restore", tables=first) == []
+    assert bring(rig.redis, first, exact=True) == []
     assert rig.crash is None
     until(lambda: rig.plane.marking == stock)
     # what was bound was unbound first, so that nothing waits to be removed

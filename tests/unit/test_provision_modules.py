@@ -28,12 +28,17 @@ OWN_UTILS = tuple(pkgutil.iter_modules(OWN_FOLDERS))
 ansible_utils.__path__ = [*OWN_FOLDERS, *FOLDERS]
 
 from ansible.module_utils.closloop import queues, routes, sysctls  # noqa: E402
+from ansible.module_utils.closloop import reconcile as steps  # noqa: E402
 from ansible.module_utils.closloop.reconcile import (  # noqa: E402
     Device,
     Refused,
     Saved,
     reconcile,
 )
+from ansible.module_utils.device.agent.lease import Leases  # noqa: E402
+from ansible.module_utils.device.agent.main import OperationError  # noqa: E402
+from ansible.module_utils.device.agent.place import locked, this_boot  # noqa: E402
+from ansible.module_utils.device.agent.records import new_record, store  # noqa: E402
 
 # Ansible puts an object there that torch, in the same process here, cannot trace.
 sys.intern = INTERN
@@ -164,6 +169,95 @@ def test_a_foreign_file_of_former_values_is_refused(bring, tmp_path, text):
     (folder / "shelf.json").write_text(text)
     with pytest.raises(ValueError):
         bring(Shelf({"a": "1"}), {"a": "2"})
+
+
+class AnswerError(Exception):
+    """What a module tells Ansible."""
+
+    def __init__(self, **said):
+        super().__init__(said)
+        self.said = said
+
+
+class Module:
+    """The part of AnsibleModule that the steps use."""
+
+    def __init__(self, state="present", check_mode=False):
+        self.params = {"state": state, "desired": {"a": "2"}, "holder": "ann@laptop provision"}
+        self.check_mode = check_mode
+
+    def fail_json(self, **said):
+        raise AnswerError(failed=True, **said)
+
+    def exit_json(self, **said):
+        raise AnswerError(failed=False, **said)
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """The device's folder of leases."""
+    monkeypatch.setattr(steps, "SHARED", tmp_path / "shared")
+    monkeypatch.setattr(steps, "FOLDER", str(tmp_path / "closloop" / "provision"))
+    monkeypatch.setattr(steps.Saved.__init__, "__defaults__", (steps.FOLDER,))
+    return tmp_path / "shared"
+
+
+def answer(shelf, **asked):
+    with pytest.raises(AnswerError) as told:
+        steps.run(Module(**asked), shelf)
+    return told.value.said
+
+
+def run_holds(shared, **more):
+    request = {"holder": "bob@desk campaign c", "nonce": "b" * 32, "ttl_s": 60, **more}
+    return Leases(shared, this_boot()), request
+
+
+@pytest.mark.parametrize("state", ["present", "absent"])
+def test_provisioning_beside_a_run_is_refused(shared, state):
+    leases, request = run_holds(shared)
+    shelf = Shelf({"a": "1"})
+    leases.take(request)
+    told = answer(shelf, state=state)
+    assert told["failed"]
+    assert "is held by bob@desk campaign c (account " in told["msg"]
+    assert "closloop restore" in told["remedy"]
+    assert shelf.things == {"a": "1"}
+    # looking is allowed
+    assert not answer(shelf, state=state, check_mode=True)["failed"]
+    assert "not as provisioned" in answer(shelf, state="verified")["msg"]
+    leases.drop(request)
+    assert not answer(shelf, state=state)["failed"]
+
+
+def test_a_run_beside_provisioning_is_refused(shared):
+    leases, request = run_holds(shared)
+    refused = []
+
+    class Slow(Shelf):
+        def apply(self, changes):
+            try:
+                leases.take(request)
+            except OperationError as error:
+                refused.append(error.what)
+            super().apply(changes)
+
+    shelf = Slow({"a": "1"})
+    assert answer(shelf)["changed"]
+    assert "is held by ann@laptop provision" in refused[0]
+    # it lets go, whatever happens
+    shelf.things, shelf.breaks = {"a": "1"}, "a"
+    assert answer(shelf)["failed"]
+    assert leases.take(request)["holder"] == "bob@desk campaign c"
+
+
+def test_provisioning_what_a_run_has_left_unrestored_is_refused(shared):
+    record = new_record("bob", "b" * 32, "", "noon", {"boot": this_boot(), "rows": None})
+    with locked(shared):
+        store(shared, record)
+    told = answer(Shelf({"a": "1"}))
+    assert told["msg"].endswith("took it at noon and did not restore it")
+    assert "closloop restore" in told["remedy"]
 
 
 def test_no_file_that_goes_to_devices_hides_one_of_ansible_s_own():

@@ -29,78 +29,139 @@ class Device:
         self.name = name
         self.value = 1
         self.boot = "boot 1"
+        # the lease: holder and nonce
         self.holder: str | None = None
+        self.nonce = ""
         self.armed: dict[str, Any] | None = None
-        self.fired: dict[str, Any] | None = None
+        # what the device remembers of runs without a timer, by nonce
+        self.records: dict[str, dict[str, Any]] = {}
         self.gone = False
+        # a SONiC switch: a reboot does not reset what runs change
+        self.keeps = False
         # an operation that fails, and what it says
         self.refuses: dict[str, str] = {}
         # differences that a restore leaves
         self.leaves: list[dict[str, Any]] = []
         self.log: list[str] = []
 
+    @property
+    def fired(self) -> dict[str, Any] | None:
+        return next(iter(self.records.values()), None)
+
+    def die(self) -> None:
+        """The timer's process is killed."""
+        assert self.armed
+        self.records[self.armed["nonce"]] = {
+            "nonce": self.armed["nonce"],
+            "holder": self.armed["holder"],
+            "snapshot": self.armed["snapshot"],
+            "boot": self.boot,
+            "why": "",
+            "fired_at": "",
+            "error": "",
+            "resolved": False,
+        }
+        self.armed = None
+
     def fire(self, why: str = "silent") -> dict[str, Any]:
         """What the dead-man's timer does."""
         assert self.armed
-        outcome = self.restore(self.armed["snapshot"])
-        self.fired = {
-            "holder": self.armed["holder"],
-            "why": why,
-            "fired_at": "noon",
-            "error": "",
-            **outcome,
-        }
-        self.holder = self.armed = None
-        return self.fired
+        nonce = self.armed["nonce"]
+        self.die()
+        self.settle(nonce, why)
+        self.holder, self.nonce = None, ""
+        return self.records[nonce]
+
+    def settle(self, nonce: str, why: str) -> dict[str, Any]:
+        record = self.records[nonce]
+        record.update(self.restore(record["snapshot"]))
+        record.update(why=why, fired_at="noon", resolved=True, error="")
+        return record
 
     def restart(self) -> None:
+        if self.armed:
+            self.die()
         self.boot += "x"
-        self.value = 1
-        self.holder = self.armed = self.fired = None
+        self.value = self.value if self.keeps else 1
+        self.holder, self.nonce = None, ""
+
+    def unresolved(self) -> list[dict[str, Any]]:
+        return [
+            record
+            for record in self.records.values()
+            if not record["resolved"] and (self.keeps or record["boot"] == self.boot)
+        ]
 
     def restore(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        if snapshot["boot"] != self.boot:
+        restarted = snapshot["boot"] != self.boot
+        if restarted and not self.keeps:
             return {"changed": [], "differences": [], "restarted": True}
         changed = ["value"] if self.value != snapshot["value"] else []
         self.value = snapshot["value"]
-        return {"changed": changed, "differences": list(self.leaves), "restarted": False}
+        return {"changed": changed, "differences": list(self.leaves), "restarted": restarted}
 
     def do(self, op: str, words: dict[str, Any]) -> Any:
         self.log.append(op)
         if op in self.refuses:
             raise DeviceError(self.name, self.refuses[op])
-        holder = words.get("holder")
-        if op == "lease.take":
-            if self.holder not in (None, holder):
-                raise DeviceError(self.name, f"is held by {self.holder} since noon")
-            self.holder = holder
-        elif op == "lease.renew" and self.holder != holder:
+        return getattr(self, op.replace(".", "_"))(words)
+
+    def lease_take(self, words: dict[str, Any]) -> None:
+        ended = {words["nonce"], *words.get("heir_of", ())}
+        if self.holder is not None and self.nonce not in ended:
+            raise DeviceError(self.name, f"is held by {self.holder} since noon")
+        if not words.get("restoring"):
+            for record in self.unresolved():
+                if record["nonce"] not in ended:
+                    raise DeviceError(self.name, f"{record['holder']} did not restore it")
+        self.holder, self.nonce = words["holder"], words["nonce"]
+
+    def lease_renew(self, words: dict[str, Any]) -> None:
+        if self.nonce != words["nonce"]:
             raise DeviceError(self.name, "its lease is gone")
-        elif op == "lease.drop":
-            if self.holder not in (None, holder):
-                raise DeviceError(self.name, f"is held by {self.holder} since noon")
-            self.holder = None
-        elif op == "state.snapshot":
-            return {"value": self.value, "boot": self.boot}
-        elif op == "state.restore":
-            return self.restore(words["snapshot"])
-        elif op == "deadman.arm":
-            if self.armed:
-                raise DeviceError(self.name, f"is armed by {self.armed['holder']}")
-            self.armed = words
-        elif op == "deadman.feed" and not self.armed:
+
+    def lease_drop(self, words: dict[str, Any]) -> None:
+        if self.holder is not None and self.nonce != words["nonce"]:
+            raise DeviceError(self.name, f"is held by {self.holder} since noon")
+        self.holder, self.nonce = None, ""
+
+    def state_snapshot(self, words: dict[str, Any]) -> dict[str, Any]:
+        return {"value": self.value, "boot": self.boot}
+
+    def state_restore(self, words: dict[str, Any]) -> dict[str, Any]:
+        return self.restore(words["snapshot"])
+
+    def deadman_arm(self, words: dict[str, Any]) -> None:
+        if self.armed:
+            raise DeviceError(self.name, f"is armed by {self.armed['holder']}")
+        assert not self.unresolved()
+        self.armed = words
+
+    def deadman_feed(self, words: dict[str, Any]) -> None:
+        if not self.armed:
             raise DeviceError(self.name, "has restored itself")
-        elif op == "deadman.disarm":
-            if self.armed and self.armed["holder"] != holder:
-                raise DeviceError(self.name, f"is armed by {self.armed['holder']}")
-            self.armed = None
-        elif op == "deadman.fire":
-            return self.fire(words["why"])
-        elif op == "deadman.clear":
-            self.fired = None
-        elif op == "deadman.status":
-            return {"armed": self.armed, "fired": self.fired}
-        return None
+
+    def deadman_disarm(self, words: dict[str, Any]) -> bool:
+        if self.armed and self.armed["nonce"] != words["nonce"]:
+            raise DeviceError(self.name, f"is armed by {self.armed['holder']}")
+        was, self.armed = self.armed, None
+        self.records.pop(words["nonce"], None)
+        return was is not None
+
+    def deadman_fire(self, words: dict[str, Any]) -> dict[str, Any]:
+        return self.fire(words["why"])
+
+    def deadman_clear(self, words: dict[str, Any]) -> None:
+        assert words["nonce"] not in [record["nonce"] for record in self.unresolved()]
+        self.records.pop(words["nonce"], None)
+
+    def deadman_settle(self, words: dict[str, Any]) -> list[dict[str, Any]]:
+        return [self.settle(record["nonce"], words["why"]) for record in self.unresolved()]
+
+    def deadman_status(self, words: dict[str, Any]) -> dict[str, Any]:
+        left = self.unresolved()
+        records = [{**record, "unresolved": record in left} for record in self.records.values()]
+        return {"boot": self.boot, "armed": self.armed, "records": records}
 
 
 class Agent:
@@ -233,10 +294,11 @@ def test_a_preparation_that_fails_is_undone_on_all_devices(lab: Lab, op: str) ->
 
 
 def test_a_timer_that_somebody_else_armed_is_left_to_them(lab: Lab) -> None:
-    lab.devices[SECOND].armed = {"holder": "bob", "snapshot": {}}
+    bobs = {"holder": "bob", "nonce": "b", "snapshot": {}}
+    lab.devices[SECOND].armed = bobs
     with pytest.raises(DeviceError, match="is armed by bob"), lab.guard():
         pytest.fail("entered")
-    assert lab.devices[SECOND].armed == {"holder": "bob", "snapshot": {}}
+    assert lab.devices[SECOND].armed == bobs
 
 
 def test_a_device_that_is_gone_is_named_and_the_others_are_restored(lab: Lab) -> None:
@@ -313,6 +375,98 @@ def test_what_somebody_else_changed_is_a_warning_in_the_stamp(lab: Lab) -> None:
         }
     ]
     assert lab.free()
+
+
+def test_a_device_that_restored_itself_and_is_anothers_by_now_is_left_to_them(lab: Lab) -> None:
+    """Restoring it again would overwrite what the other run has set."""
+
+    def trial() -> None:
+        with lab.guard():
+            lab.change()
+            lab.devices[FIRST].fire()
+            lab.devices[FIRST].lease_take({"holder": "bob", "nonce": "b"})
+            lab.devices[FIRST].value = 3
+
+    trial()
+    assert lab.devices[FIRST].value == 3
+    assert lab.devices[FIRST].holder == "bob"
+    assert lab.devices[FIRST].records == {}
+    assert lab.ledger.open_runs() == []
+
+
+def test_a_timer_that_was_gone_at_the_end_makes_the_trial_invalid(lab: Lab) -> None:
+    with lab.guard() as guard:
+        lab.change()
+        lab.devices[FIRST].fire()
+    (finding,) = guard.findings()
+    assert (finding["code"], finding["severity"]) == ("timer-gone", "invalid")
+    assert finding["text"].startswith(f"{FIRST}: its dead-man's timer was gone")
+    assert lab.free()
+
+
+@pytest.mark.parametrize("op", ["deadman.disarm", "lease.drop"])
+def test_a_device_that_cannot_be_let_go_of_is_named(lab: Lab, op: str) -> None:
+    def trial() -> None:
+        with lab.guard():
+            lab.devices[FIRST].refuses[op] = "no"
+
+    with pytest.raises(NotRestored, match=f"{FIRST}: was restored, but not let go of: no"):
+        trial()
+
+
+def test_holders_of_equal_name_do_not_share_a_rack(lab: Lab) -> None:
+    with (
+        lab.guard("ann"),
+        pytest.raises(DeviceError, match="is held by ann"),
+        Guard(lab.rack, lab.agents, Ledger(lab.folder / "other", "lab", "lab.yml"), "ann"),
+    ):
+        pytest.fail("entered")
+    assert lab.free()
+
+
+def test_what_another_ledgers_run_left_unrestored_refuses_the_next_run(lab: Lab) -> None:
+    lab.crash()
+    lab.devices[FIRST].die()
+    for device in lab.devices.values():
+        device.holder = None
+    other = Ledger(lab.folder / "other", "lab", "lab.yml")
+    with (
+        pytest.raises(DeviceError, match=f"{FIRST}: dead run did not restore it"),
+        Guard(lab.rack, lab.agents, other, "bob"),
+    ):
+        pytest.fail("entered")
+    # restoring works from there too: the device has the snapshot
+    lab.devices[SECOND].fire()
+    outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, other)}
+    assert outcomes[FIRST].settled
+    assert outcomes[FIRST].changed == ("value",)
+    assert outcomes[FIRST].how == "was restored after dead run fell silent"
+    assert lab.devices[FIRST].value == 1
+
+
+def test_a_switch_that_restarted_is_compared_and_restored(lab: Lab) -> None:
+    """CONFIG_DB survives warm and fast reboots, and cold ones if it was saved."""
+    for device in lab.devices.values():
+        device.keeps = True
+    lab.crash()
+    restarted(lab)
+    with lab.guard("ann") as guard:
+        assert all(outcome.changed == ("value",) for outcome in guard.settled_before)
+        assert all(device.value == 1 for device in lab.devices.values())
+    assert lab.free()
+    assert all(device.records == {} for device in lab.devices.values())
+
+
+def test_a_switch_that_restarts_during_the_trial_is_restored_at_its_end(lab: Lab) -> None:
+    lab.devices[FIRST].keeps = True
+    with lab.guard() as guard:
+        lab.change()
+        lab.devices[FIRST].restart()
+    outcome = next(outcome for outcome in guard.outcomes if outcome.device == FIRST)
+    assert outcome.changed == ("value",)
+    assert outcome.how == "has restarted since"
+    assert lab.free()
+    assert lab.devices[FIRST].records == {}
 
 
 def counted(lab: Lab) -> dict[str, int]:
@@ -445,7 +599,7 @@ def test_a_dead_run_is_settled(
     assert sorted(outcome.device for outcome in outcomes) == sorted(DEVICES)
     assert all(how in outcome.text for outcome in outcomes)
     assert lab.free()
-    assert all(device.fired is None for device in lab.devices.values())
+    assert all(device.records == {} for device in lab.devices.values())
     assert lab.ledger.open_runs() == []
 
 
@@ -453,7 +607,8 @@ def test_where_it_is_not_known_what_was_done_since_only_restore_puts_it_back(lab
     lab.crash()
     for device in lab.devices.values():
         # the timer was killed too, and the lease has ended
-        device.armed = device.holder = None
+        device.die()
+        device.holder = None
 
     with pytest.raises(NotReadyError, match=r"dead run left it unrestored.*not known"), lab.guard():
         pytest.fail("entered")
@@ -497,13 +652,17 @@ def test_restore_does_not_touch_a_run_that_goes_on(lab: Lab) -> None:
 
 
 def test_restore_leaves_alone_what_other_ledgers_name(lab: Lab) -> None:
-    lab.devices[FIRST].armed = {"holder": "bob", "snapshot": {}}
+    lab.devices[FIRST].armed = {"holder": "bob", "nonce": "b", "snapshot": {}}
+    lab.devices[SECOND].lease_take({"holder": "bob", "nonce": "b"})
     outcomes = {
         outcome.device: outcome.text for outcome in restore_open_runs(lab.agents, lab.ledger)
     }
-    assert outcomes[FIRST] == f"{FIRST}: is in use by bob, of another ledger: left alone"
-    assert outcomes[SECOND] == f"{SECOND}: has nothing to restore"
+    assert outcomes.pop(FIRST) == f"{FIRST}: is in use by bob, of another ledger: left alone"
+    assert outcomes.pop(SECOND) == f"{SECOND}: is held by bob since noon: left alone"
+    assert set(outcomes.values()) == {f"{name}: has nothing to restore" for name in outcomes}
     assert lab.devices[FIRST].armed
+    assert lab.devices[SECOND].holder == "bob"
+    assert all(lab.devices[name].holder is None for name in outcomes)
 
 
 def test_a_timer_that_gave_up_is_followed_by_the_ledgers_snapshot(lab: Lab) -> None:
@@ -511,7 +670,7 @@ def test_a_timer_that_gave_up_is_followed_by_the_ledgers_snapshot(lab: Lab) -> N
     fired(lab)
     broken = lab.devices[FIRST]
     assert broken.fired
-    broken.fired["error"] = "Redis is away"
+    broken.fired.update(error="Redis is away", resolved=False)
     broken.value = 2
 
     outcomes = {outcome.device: outcome for outcome in restore_open_runs(lab.agents, lab.ledger)}

@@ -26,12 +26,13 @@ def tbf(options: str = "aa") -> dict[str, Any]:
 
 def state(**changed: Any) -> dict[str, Any]:
     return {
-        "version": 1,
+        "version": 2,
         "boot": "b",
         "interfaces": {"eth0": [tbf(), red()], "eth1": [tbf(), red()]},
         "sysctls": {"net/ipv4/tcp_ecn": "2", "net/ipv4/absent": None},
         "fingerprints": {"addresses": "1", "routes": "2", "rules": "3"},
         "rows": None,
+        "saved": None,
         **changed,
     }
 
@@ -114,20 +115,49 @@ ROWS = {
 }
 
 
-def test_a_changed_row_is_written_whole_and_profiles_before_what_refers_to_them() -> None:
-    now = {PROFILE: {"green_min_threshold": "5000", "green_max_threshold": "9000", "x": "1"}}
+def test_a_changed_profile_is_written_whole() -> None:
+    now = {**ROWS, PROFILE: {"green_min_threshold": "5000", "green_max_threshold": "9", "x": "1"}}
     plan = restore_plan(state(rows=now), state(rows=ROWS))
-    assert list(plan.rows) == [PROFILE, QUEUE]
-    assert plan.rows[PROFILE] == ROWS[PROFILE]
-    assert plan.fields_removed == {PROFILE: ["x"]}
+    assert plan.rows == {PROFILE: ROWS[PROFILE]}
+
+
+def test_a_profile_that_is_gone_is_said_and_not_made_again() -> None:
+    now = {**ROWS, PROFILE: None}
+    assert not any(restore_plan(state(rows=now), state(rows=ROWS)))
+    (item,) = differences(state(rows=ROWS), state(rows=now))
+    assert (item.part, item.where) == ("lost row", PROFILE)
+    assert not is_foreign(item._asdict())
+    # nothing can be restored: it does not keep the device from the next run
+    assert outcome_of("s", {"differences": [item._asdict()]}, "x").settled
+
+
+def test_a_queue_that_somebody_else_bound_to_another_profile_is_said_and_left_alone() -> None:
+    now = {**ROWS, QUEUE: {"wred_profile": "OTHER"}}
+    assert not any(restore_plan(state(rows=now), state(rows=ROWS)))
+    (item,) = differences(state(rows=ROWS), state(rows=now))
+    assert (item.part, item.what) == ("other row", "wred_profile")
+    assert "is OTHER, not LOSSLESS as before the run" in said(item._asdict())
 
 
 def test_a_row_that_somebody_else_added_is_said_and_stays() -> None:
+    wanted = {**ROWS, "QUEUE|Ethernet4|3": None}
     now = {**ROWS, "QUEUE|Ethernet4|3": {"wred_profile": "OTHER"}}
-    assert not any(restore_plan(state(rows=now), state(rows=ROWS)))
-    (item,) = differences(state(rows=ROWS), state(rows=now))
-    assert item.part == "other row"
+    assert not any(restore_plan(state(rows=now), state(rows=wanted)))
+    (item,) = differences(state(rows=wanted), state(rows=now))
+    assert item.part == "new row"
     assert is_foreign(item._asdict())
+
+
+def test_thresholds_that_somebody_saved_during_the_run_are_said() -> None:
+    tuned = {PROFILE: {"green_min_threshold": "7"}, QUEUE: ROWS[QUEUE]}
+    wanted = state(rows=ROWS, saved={PROFILE: None, QUEUE: None})
+    (item,) = differences(wanted, state(rows=ROWS, saved=tuned))
+    assert (item.part, item.where) == ("saved row", "/etc/sonic/config_db.json")
+    assert is_foreign(item._asdict())
+    assert "do it again now (config save)" in said(item._asdict())
+    # what was saved before, or is as before, is no news
+    assert differences(wanted, state(rows=ROWS, saved=ROWS)) == []
+    assert differences({**wanted, "saved": tuned}, state(rows=ROWS, saved=tuned)) == []
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -141,12 +171,11 @@ def test_carrying_out_the_plan_leaves_no_difference(seed: int) -> None:
                 qdiscs_[1]["red"][field] = 0
     if rng.random() < 0.5:
         now["sysctls"]["net/ipv4/tcp_ecn"] = "0"
-    for row in now["rows"].values():
-        for field in list(row):
-            if rng.random() < 0.5:
-                row[field] = "7"
+    for field in list(now["rows"][PROFILE]):
         if rng.random() < 0.5:
-            row["extra"] = "1"
+            now["rows"][PROFILE][field] = "7"
+    if rng.random() < 0.5:
+        now["rows"][PROFILE]["extra"] = "1"
 
     carry_out(restore_plan(now, wanted), now)
 
@@ -162,11 +191,7 @@ def carry_out(plan: Any, now: dict[str, Any]) -> None:
     for interface, _, _, wanted in plan.limits:
         now["interfaces"][interface][1]["red"].update(wanted._asdict())
     now["sysctls"].update(plan.sysctls)
-    for key, row in plan.rows.items():
-        now["rows"].setdefault(key, {}).update(row)
-    for key, fields in plan.fields_removed.items():
-        for field in fields:
-            del now["rows"][key][field]
+    now["rows"].update(plan.rows)
 
 
 def test_a_red_request_is_the_change_that_the_backends_send() -> None:

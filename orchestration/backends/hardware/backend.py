@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +19,7 @@ from orchestration.backends.hardware.marking import try_marking
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
-    check_leases,
+    check_free,
     check_queues,
     check_same_fabric,
     check_sources,
@@ -32,12 +30,14 @@ from orchestration.backends.hardware.safety.breaker import CorridorWatch
 from orchestration.backends.hardware.safety.guard import ControllerSlept, Guard
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
+from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.backends.hardware.settings import Settings
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switches import LinuxSwitch, Switch
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.holder import holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import ECN
@@ -91,7 +91,8 @@ class HardwareBackend:
             switches = _switches(rack)
             check_queues(fleet, switches)
             check_sources(switches, {t.tuner.name: create(t.tuner) for t in trials})
-            check_leases(fleet.ask("lease.show", {device: {} for device in fleet.agents}))
+            own = {run.run for run in dead_runs(Ledger.of(rack.name, self._inventory))}
+            check_free(fleet.ask("lease.show", {device: {} for device in fleet.agents}), own)
             if over_rdma:
                 guard = self._guard(fleet, over_rdma[0])
                 try_marking(rack, fleet, guard, switches, over_rdma)
@@ -266,9 +267,7 @@ class HardwareBackend:
 
 def holder_of(trial: TrialSpec) -> str:
     """Return the name of a rack's holder during a trial, the same for all trials of a run."""
-    return (
-        f"{getpass.getuser()}@{socket.gethostname()} campaign {trial.campaign} pid {os.getppid()}"
-    )
+    return holder_name(f"campaign {trial.campaign} pid {os.getppid()}")
 
 
 def services_of(rack: Rack, device: str) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from inventory.rack import Rack
@@ -98,17 +98,32 @@ def raise_unreachable(problems: Iterable[DeviceError]) -> None:
     _raise("devices cannot be used", lines, "`closloop inventory check` looks at all of them")
 
 
-def check_leases(answers: Mapping[str, Any]) -> None:
-    """Raise NotReadyError if somebody holds a device. `answers` are the answers to `lease.show`."""
-    held = [
-        f"{device}: held by {printable(lease['holder'])} since {printable(lease['since'])}"
-        for device, lease in answers.items()
-        if lease
-    ]
+def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
+    """Raise NotReadyError if somebody holds a device, or left it unrestored.
+
+    `answers` are the answers to `lease.show`, `own` the nonces of this ledger's dead runs, which
+    the next run looks after itself.
+    """
+    held, left = [], []
+    for device, answer in answers.items():
+        if lease := answer["lease"]:
+            account, since = printable(lease["account"]), printable(lease["since"])
+            holder = printable(lease["holder"])
+            held.append(f"{device}: held by {holder} (account {account}) since {since}")
+        left += [
+            f"{device}: {printable(record['text'])}"
+            for record in answer["unresolved"]
+            if record["nonce"] not in own
+        ]
     _raise(
         "the rack is in use",
         held,
         "wait for that run's end; a lease that nobody renews ends by itself",
+    )
+    _raise(
+        "an earlier run has not been undone",
+        left,
+        "`closloop restore INVENTORY` puts back what it found",
     )
 
 

@@ -1,15 +1,12 @@
-"""Read, change and restore rows of SONiC's CONFIG_DB. Standard library only.
+"""Rows of SONiC's CONFIG_DB: in which order they are written, and what undoes them.
 
-Agents and the Ansible module use it, so it imports nothing but the Redis client. Each row is
-written in one step, so that the daemons never read a half-changed one. A row is written before the
-rows that refer to it, and removed after them.
+Standard library only: agents and Ansible modules use it. A row is written before the rows that
+refer to it, and removed after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-from .resp import CONFIG_DB, Redis, pairs
+from collections.abc import Mapping
 
 # A table comes before the tables that refer to it. Tables not listed come last.
 ORDER = (
@@ -33,19 +30,6 @@ ORDER = (
     "HIGH_FREQUENCY_TELEMETRY_GROUP",
 )
 
-# Sets a row to exactly the given fields: new values first, so that it is never empty in between.
-_REPLACE = """
-redis.call('HSET', KEYS[1], unpack(ARGV))
-local wanted = {}
-for i = 1, #ARGV, 2 do wanted[ARGV[i]] = true end
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if not wanted[field] then redis.call('HDEL', KEYS[1], field) end
-end
-return 1
-"""
-
-Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
-
 # Orchagent ignores that one of these rows, or its interval, is removed: polling goes on as it was
 # (flexcounterorch.cpp). It ends by SIGSEGV when PFC_WD|GLOBAL is removed (pfcwdorch.cpp up to
 # 202605, swss PR 4760). So what undoes them writes the value that holds without them.
@@ -68,74 +52,6 @@ DEFAULTS = {
 def undone(key: str, former: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return the row that an undo leaves, given the former row; None for none."""
     return {**DEFAULTS.get(key, {}), **(former or {})} or None
-
-
-def dump(redis: Redis, tables: Iterable[str]) -> dict[str, dict[str, dict[str, str]]]:
-    """Return all rows of `tables`: table, key, field, value. Raises RedisError."""
-    names = list(tables)
-    found = redis.run([(CONFIG_DB, ("KEYS", f"{table}|*")) for table in names])
-    keys = [key for reply in found for key in sorted(reply)]
-    replies = redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
-    result: dict[str, dict[str, dict[str, str]]] = {table: {} for table in names}
-    for key, flat in zip(keys, replies):
-        table, _, name = key.partition("|")
-        if flat:
-            result[table][name] = pairs(flat)
-    return result
-
-
-def differences(now: Rows, wanted: Rows, *, exact: bool) -> list[str]:
-    """Return the changes that would be made, one line per row: `+ QUEUE|Ethernet0|3`, `-` or `~`.
-
-    With `exact`, rows and fields that are not wanted count as changes, apart from `DEFAULTS`;
-    without it, they are left as they are.
-    """
-    lines = []
-    for table in sorted(wanted, key=place):
-        rows = now.get(table, {})
-        for key, row in wanted[table].items():
-            old = rows.get(key)
-            if old is None:
-                lines.append(f"+ {table}|{key}")
-            elif (
-                (dict(old) != undone(f"{table}|{key}", row))
-                if exact
-                else any(old.get(f) != row[f] for f in row)
-            ):
-                lines.append(f"~ {table}|{key}")
-    if exact:
-        for table in sorted(wanted, key=place, reverse=True):
-            for key in now.get(table, {}):
-                name = f"{table}|{key}"
-                left = undone(name, None)
-                if key not in wanted[table] and left is None:
-                    lines.append(f"- {name}")
-                elif key not in wanted[table] and left != now[table][key]:
-                    lines.append(f"~ {name}")
-    return lines
-
-
-def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
-    """Write the wanted rows to CONFIG_DB; return the changes made, in the form of `differences`.
-
-    Raises RedisError.
-    """
-    lines = differences(dump(redis, wanted), wanted, exact=exact)
-    for line in lines:
-        sign, _, row = line.partition(" ")
-        if sign == "-":
-            redis.call(CONFIG_DB, "DEL", row)
-            continue
-        table, _, key = row.partition("|")
-        fields = wanted[table].get(key)
-        if exact:
-            fields = undone(row, fields)
-        flat = [part for pair in (fields or {}).items() for part in pair]
-        if exact:
-            redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, row, *flat)
-        else:
-            redis.call(CONFIG_DB, "HSET", row, *flat)
-    return lines
 
 
 def place(key: str) -> int:

@@ -1,20 +1,20 @@
 """The dead-man's timer: a device restores itself when its controller has been silent too long.
 
-    deadman.arm       {holder, after_s, snapshot, note}  the record of an earlier restore, or null;
-                                      refused while a timer is armed
-    deadman.feed      {holder}        seconds left
-    deadman.register  {holder, pgid}  add a process group to kill when the timer fires
-    deadman.fire      {why}           restore now; the record, as below
-    deadman.disarm    {holder}        end the timer without restoring; whether it was armed
-    deadman.status                    {"armed": null or the timer, "fired": null or the record}
-    deadman.clear                     remove the record
+    deadman.arm       {holder, nonce, after_s, snapshot, note}   refused while a timer is armed or
+                                      an earlier run has left the device unrestored
+    deadman.feed      {nonce}         seconds left
+    deadman.fire      {why}           restore now; the record
+    deadman.disarm    {nonce}         the device is restored: end the timer, remove the record;
+                                      whether the timer was armed
+    deadman.settle    {why}           restore what runs without a timer left; their records
+    deadman.status                    {"boot", "armed": null or the timer, "records": the others}
+    deadman.clear     {nonce}         remove a record; refused while it is unresolved
 
 The timer is a process of its own that outlives the agent and the SSH session. It counts
-CLOCK_BOOTTIME, which includes time suspended. It takes orders at an abstract Unix socket, from the
-same user and from root. When it fires, it first ends the agents that armed or fed it, so that they
-apply no further requests. It then kills the registered groups, restores the snapshot, ends the
-holder's lease and writes a record to deadman.json in `lease.runtime_folder()`:
-{"holder", "note", "why", "fired_at", "changed", "differences", "error"}.
+CLOCK_BOOTTIME, which includes time suspended. It takes orders at an abstract Unix socket, one for
+all accounts, from the same user and from root; others may ask for its status. When it fires, it
+first ends the agents that armed or fed it, so that they apply no further requests. It then restores
+the snapshot, and ends the lease only if that succeeded. Records are those of `records`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.device.agent import deadman_process as process
-from orchestration.device.agent.lease import (
-    read_record,
-    runtime_folder,
-    time_of_day,
-)
 from orchestration.device.agent.main import (
     Agent,
     Decoder,
@@ -41,6 +36,21 @@ from orchestration.device.agent.main import (
     Operation,
     OperationError,
     encode,
+)
+from orchestration.device.agent.place import (
+    SHARED,
+    account_name,
+    locked,
+    this_boot,
+    time_of_day,
+)
+from orchestration.device.agent.records import (
+    all_records,
+    new_record,
+    nonce_of,
+    refusal,
+    store,
+    unresolved,
 )
 from orchestration.device.agent.state import restore
 
@@ -54,68 +64,111 @@ _READ_BYTES = 1 << 16
 class DeadMan:
     """The agent's side of the timer. The timer calls `restore` with the snapshot when it fires."""
 
-    def __init__(self, folder: Path, restore: Restore) -> None:
-        self._folder = folder
+    def __init__(self, shared: Path, restore: Restore) -> None:
+        self._shared = shared
         self._restore = restore
-        self._address = address(folder)
+        self._address = address(shared)
         self._socket: socket.socket | None = None
         self._decoder = Decoder()
 
-    def arm(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Start the timer. Return and remove the record of one that fired earlier."""
+    def arm(self, request: dict[str, Any]) -> None:
+        """Store the snapshot on the disk and start the timer."""
         after_s = float(request["after_s"])
         if not 0 < after_s < float("inf"):
             raise OperationError(
                 f"a dead-man's time of {after_s} s makes no sense", "give a positive number"
             )
-        armed = process.Armed(
-            holder=str(request["holder"]),
-            note=str(request.get("note", "")),
-            after_s=after_s,
-            armed_at=time_of_day(),
-            snapshot=request["snapshot"],
+        record = new_record(
+            str(request["holder"]),
+            nonce_of(request),
+            str(request.get("note", "")),
+            time_of_day(),
+            request["snapshot"],
         )
         with self._listener() as listener:
-            earlier = self._record()
-            process.clear(self._folder)
-            process.start(armed, listener, self._folder, self._restore)
+            with locked(self._shared):
+                for kept in unresolved(self._shared, this_boot()):
+                    raise refusal(kept)
+                store(self._shared, record)
+            process.start(record, after_s, listener, self._shared, self._restore)
         self._forget()
         self._ask("status")
-        return earlier
 
     def feed(self, request: dict[str, Any]) -> float:
         """Restart the countdown; return the seconds left."""
-        return float(self._ask("feed", holder=request["holder"])["left_s"])
-
-    def register(self, request: dict[str, Any]) -> None:
-        """Register a process group to kill when the timer fires."""
-        self._ask("register", holder=request["holder"], pgid=int(request["pgid"]))
+        return float(self._ask("feed", nonce=nonce_of(request))["left_s"])
 
     def fire(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Restore the device now; return the record, also if the timer has just fired by itself."""
-        record = self._try("fire", why=str(request.get("why", "told to"))) or self._record()
+        """Restore the device now; return the record."""
+        # it may have fired by itself just now
+        record = self._try("fire", why=str(request.get("why", "told to"))) or self._fired()
         self._forget()
         if record is None:
             raise _not_there()
         return record
 
     def disarm(self, request: dict[str, Any]) -> bool:
-        """End the timer. No error if none is armed: it may have fired, and then has a record."""
-        answer = self._try("disarm", holder=request["holder"])
+        """End the timer, if it is still there, and remove the record: the device is restored."""
+        nonce = nonce_of(request)
+        answer = self._try("disarm", nonce=nonce)
         self._forget()
+        self._remove(nonce)
         return answer is not None
 
-    def status(self, _: dict[str, Any]) -> dict[str, Any]:
-        """Return the armed timer and the record of the last one that fired."""
+    def settle(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Restore what runs without a living timer left here; return their records.
+
+        The latest run comes first, since the state that the earliest one found is the wanted one.
+        """
         armed = self._try("status")
-        return {"armed": armed, "fired": self._record()}
+        left = [
+            kept
+            for kept in unresolved(self._shared, this_boot())
+            if armed is None or armed["nonce"] != kept.record["nonce"]
+        ]
+        for kept in sorted(left, key=lambda item: str(item.record["armed_at"]), reverse=True):
+            account = account_name(kept.uid)
+            if os.geteuid() not in (0, kept.uid):
+                raise OperationError(
+                    f"{refusal(kept).what}; only {account} and root can restore it",
+                    f"log in as {account} or root (ansible_user, ansible_become)",
+                )
+            process.attempt_restore(kept.record, str(request.get("why", "")), self._restore)
+            with locked(self._shared):
+                kept.store()
+        return [kept.public() for kept in left]
 
-    def clear(self, _: dict[str, Any]) -> None:
-        """Remove the record of the timer that fired."""
-        process.clear(self._folder)
+    def status(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Return the armed timer and all accounts' records of runs that it does not guard."""
+        armed = self._try("status")
+        nonce = None if armed is None else armed["nonce"]
+        left = {kept.path for kept in unresolved(self._shared, this_boot())}
+        records = [
+            {**kept.public(), "unresolved": kept.path in left}
+            for kept in all_records(self._shared)
+            if kept.record["nonce"] != nonce
+        ]
+        return {"boot": this_boot(), "armed": armed, "records": records}
 
-    def _record(self) -> dict[str, Any] | None:
-        return read_record(self._folder / process.RECORD)
+    def clear(self, request: dict[str, Any]) -> None:
+        """Remove a record, whose device was restored."""
+        nonce = nonce_of(request)
+        for kept in unresolved(self._shared, this_boot()):
+            if kept.record["nonce"] == nonce:
+                raise refusal(kept)
+        self._remove(nonce)
+
+    def _remove(self, nonce: str) -> None:
+        with locked(self._shared):
+            for kept in all_records(self._shared):
+                if kept.record["nonce"] == nonce and os.geteuid() in (0, kept.uid):
+                    kept.path.unlink()
+
+    def _fired(self, nonce: str = "") -> dict[str, Any] | None:
+        """Return the latest record of a restore, or that of one taking."""
+        records = [kept.public() for kept in all_records(self._shared)]
+        fired = [r for r in records if r["fired_at"] and nonce in ("", r["nonce"])]
+        return max(fired, key=lambda record: str(record["fired_at"]), default=None)
 
     def _listener(self) -> socket.socket:
         while True:
@@ -131,9 +184,9 @@ class DeadMan:
             armed = self._try("status")
             if armed is not None:
                 raise OperationError(
-                    f"its dead-man's timer is armed by {armed['holder']} since "
-                    f"{armed['armed_at']}; it restores the device in {armed['left_s']:.0f} s "
-                    "unless that run goes on",
+                    f"its dead-man's timer is armed by {armed['holder']} (account "
+                    f"{armed['account']}) since {armed['armed_at']}; it restores the device in "
+                    f"{armed['left_s']:.0f} s unless that run goes on",
                     "wait for that run to end; if it is dead, wait for the timer, or run "
                     "`closloop restore`",
                 )
@@ -148,13 +201,6 @@ class DeadMan:
         except ConnectionRefusedError:
             link.close()
             return None
-        owner = process.peer(link)
-        if owner.uid not in (0, os.geteuid()):
-            link.close()
-            raise OperationError(
-                f"a process of user {owner.uid} sits where the dead-man's timer would",
-                f"find out what process {owner.pid} is, and end it",
-            )
         self._socket, self._decoder = link, Decoder()
         return link
 
@@ -168,7 +214,7 @@ class DeadMan:
         answer = self._try(order, **arguments)
         if answer is not None:
             return answer
-        record = self._record()
+        record = self._fired(str(arguments.get("nonce", "")))
         if record is None:
             raise _not_there()
         raise OperationError(
@@ -200,11 +246,10 @@ class DeadMan:
                 return message
 
 
-def address(folder: Path) -> str:
-    """Return the abstract name of the timer's socket: one per user and folder."""
+def address(shared: Path) -> str:
+    """Return the abstract name of the timer's socket: one per folder, for all accounts."""
     # hashed, because a path may be longer than a socket's name
-    place = hashlib.sha256(str(folder).encode()).hexdigest()[:16]
-    return f"\0closloop-deadman:{os.geteuid()}:{place}"
+    return f"\0closloop-deadman:{hashlib.sha256(str(shared).encode()).hexdigest()[:16]}"
 
 
 def _not_there() -> OperationError:
@@ -214,12 +259,8 @@ def _not_there() -> OperationError:
     )
 
 
-def operations(
-    _: Agent, folder: Path | None = None, restore: Restore = restore
-) -> dict[str, Operation]:
+def operations(_: Agent, shared: Path = SHARED, restore: Restore = restore) -> dict[str, Operation]:
     """Return the operations by name."""
-    deadman = DeadMan(folder or runtime_folder(), restore)
-    return {
-        f"deadman.{name}": getattr(deadman, name)
-        for name in ("arm", "feed", "register", "fire", "disarm", "status", "clear")
-    }
+    deadman = DeadMan(shared, restore)
+    names = ("arm", "feed", "fire", "disarm", "settle", "status", "clear")
+    return {f"deadman.{name}": getattr(deadman, name) for name in names}

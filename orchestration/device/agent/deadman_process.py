@@ -15,17 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from orchestration.device.agent.lease import (
-    boottime_ns,
-    drop_lease,
-    locked,
-    time_of_day,
-    write_record,
-)
+from orchestration.device.agent.lease import drop_lease
 from orchestration.device.agent.main import Decoder, FrameError, encode
+from orchestration.device.agent.place import account_name, boottime_ns, locked, time_of_day
+from orchestration.device.agent.records import store
 from orchestration.device.agent.state import RESTORABLE
 
-RECORD = "deadman.json"
 _NAME = b"clos-deadman"
 _PR_SET_NAME = 15
 _LEAST_WANTED = b"-1000"  # to the kernel's out-of-memory killer
@@ -36,16 +31,6 @@ _NAP_S = 1.0
 _TRIES, _TRY_EVERY_S = 15, 1.0
 _AGENT_END_S = 2.0
 _READ_BYTES = 1 << 16
-
-
-class Armed(NamedTuple):
-    """The settings of an armed timer."""
-
-    holder: str
-    note: str
-    after_s: float
-    armed_at: str
-    snapshot: dict[str, Any]
 
 
 class Peer(NamedTuple):
@@ -85,16 +70,11 @@ def peer(link: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
-def clear(folder: Path) -> None:
-    """Remove the record of a timer that fired."""
-    with locked(folder):
-        (folder / RECORD).unlink(missing_ok=True)
-
-
 def start(
-    armed: Armed,
+    record: dict[str, Any],
+    after_s: float,
     listener: socket.socket,
-    folder: Path,
+    shared: Path,
     restore: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> None:
     """Start the timer's process, detached from this one. It takes orders at `listener`."""
@@ -107,7 +87,7 @@ def start(
         os.setsid()
         if os.fork() == 0:
             _detach(listener)
-            _Watch(armed, listener, folder, restore, agent).run()
+            _Watch(record, after_s, listener, shared, restore, agent).run()
     finally:
         os._exit(0)
 
@@ -117,7 +97,7 @@ def _detach(listener: socket.socket) -> None:
     # collecting the agent's file objects would close descriptors that are in use again by then
     gc.disable()
     os.chdir("/")
-    os.umask(0o077)
+    os.umask(0o022)
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nothing, number)
@@ -137,23 +117,25 @@ class _Link(NamedTuple):
     socket: socket.socket
     decoder: Decoder
     process: Process
+    trusted: bool
 
 
 class _Watch:
     def __init__(
         self,
-        armed: Armed,
+        record: dict[str, Any],
+        after_s: float,
         listener: socket.socket,
-        folder: Path,
+        shared: Path,
         restore: Callable[[dict[str, Any]], dict[str, Any]],
         agent: Process,
     ) -> None:
-        self._armed = armed
+        self._record = record
+        self._after_s = after_s
         self._listener = listener
-        self._folder = folder
+        self._shared = shared
         self._restore = restore
         self._agents = {agent}
-        self._groups: list[Process] = []
         self._links: dict[int, _Link] = {}
         self._told_to_end = False
         self._running = True
@@ -173,7 +155,7 @@ class _Watch:
             if self._told_to_end:
                 self._fire("its process was told to end")
             elif left_s <= 0:
-                silent = f"its controller was silent for {self._armed.after_s:g} s"
+                silent = f"its controller was silent for {self._after_s:g} s"
                 self._fire(silent)
             else:
                 waiting = [self._listener, *(link.socket for link in self._links.values())]
@@ -188,7 +170,7 @@ class _Watch:
         self._told_to_end = True
 
     def _fed(self) -> None:
-        self._due_ns = boottime_ns() + int(self._armed.after_s * 1e9)
+        self._due_ns = boottime_ns() + int(self._after_s * 1e9)
 
     def _left_s(self) -> float:
         return (self._due_ns - boottime_ns()) / 1e9
@@ -199,11 +181,9 @@ class _Watch:
         except OSError:  # the client has closed already
             return
         who = peer(link)
-        if who.uid not in (0, os.geteuid()):
-            link.close()
-            return
         link.settimeout(1.0)
-        self._links[link.fileno()] = _Link(link, Decoder(), Process.of(who.pid))
+        trusted = who.uid in (0, os.geteuid())
+        self._links[link.fileno()] = _Link(link, Decoder(), Process.of(who.pid), trusted)
 
     def _hear(self, link: _Link) -> None:
         try:
@@ -222,86 +202,93 @@ class _Watch:
 
     def _obey(self, order: dict[str, Any], link: _Link) -> dict[str, Any]:
         what = order.get("order")
+        if what == "status":
+            return self._status()
+        mine = what == "fire" or order.get("nonce") == self._record["nonce"]
+        if not (link.trusted and mine):
+            account = account_name(os.geteuid())
+            return {
+                "error": f"its dead-man's timer is armed by {self._record['holder']} "
+                f"(account {account})",
+                "remedy": "wait for that run to end; if it is dead, wait for the timer",
+            }
         if what == "fire":
             self._agents.discard(link.process)
             return self._fire(str(order.get("why")))
-        if what == "status":
-            return self._status()
-        if order.get("holder") != self._armed.holder:
-            return {
-                "error": f"its dead-man's timer is armed by {self._armed.holder}",
-                "remedy": "wait for that run to end",
-            }
         if what == "feed":
             self._agents.add(link.process)
             self._fed()
-        elif what == "register":
-            self._groups.append(Process.of(int(order["pgid"])))
         elif what == "disarm":
             # the address is freed before the answer, so that a timer can be armed again at once
             self._stop()
         return self._status()
 
     def _status(self) -> dict[str, Any]:
-        said = self._armed._asdict()
-        del said["snapshot"]
-        return {**said, "left_s": max(0.0, self._left_s()), "pid": os.getpid()}
+        said = {name: self._record[name] for name in ("holder", "nonce", "note", "armed_at")}
+        return {
+            **said,
+            "account": account_name(os.geteuid()),
+            "after_s": self._after_s,
+            "left_s": max(0.0, self._left_s()),
+            "pid": os.getpid(),
+        }
 
     def _stop(self) -> None:
         self._running = False
         self._listener.close()
 
     def _fire(self, why: str) -> dict[str, Any]:
-        """Restore the device and end."""
+        """Restore the device and end.
+
+        If that does not succeed, lease and record stay: nobody is to take the device for clean.
+        """
         with suppress(OSError):
-            end_processes(self._agents, self._groups)
-        record: dict[str, Any] = {
-            "holder": self._armed.holder,
-            "note": self._armed.note,
-            "why": why,
-            "fired_at": time_of_day(),
-            "changed": [],
-            "differences": [],
-            "error": "",
-        }
+            end_processes(self._agents)
+        record = self._record
         for attempt in range(_TRIES):
             if attempt:
                 time.sleep(_TRY_EVERY_S)
-            try:
-                outcome = self._restore(self._armed.snapshot)
-                record["changed"] += outcome["changed"]
-                record["differences"], record["error"] = outcome["differences"], ""
-            except Exception as error:
-                record["error"] = f"{type(error).__name__}: {error}"
-            with suppress(Exception), locked(self._folder):
-                write_record(self._folder / RECORD, record)
-            left = [item for item in record["differences"] if item["part"] in RESTORABLE]
-            if not left and not record["error"]:
+            attempt_restore(record, why, self._restore)
+            with suppress(Exception), locked(self._shared):
+                store(self._shared, record)
+            if record["resolved"]:
+                with suppress(Exception):
+                    drop_lease(self._shared, record["nonce"])
                 break
-        with suppress(Exception):
-            drop_lease(self._folder, self._armed.holder)
         self._stop()
-        return record
+        return {name: value for name, value in record.items() if name != "snapshot"}
 
 
-def end_processes(agents: set[Process], groups: list[Process]) -> None:
-    """End agents, with a moment to clean up, and kill process groups."""
+def attempt_restore(
+    record: dict[str, Any], why: str, restore: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Restore a record's snapshot once, and note in the record how it went."""
+    if not record["fired_at"]:
+        record.update(why=why, fired_at=time_of_day())
+    try:
+        outcome = restore(record["snapshot"])
+        record["changed"] += outcome["changed"]
+        record["differences"], record["error"] = outcome["differences"], ""
+        record["restarted"] = bool(outcome.get("restarted"))
+    except Exception as error:
+        record["error"] = f"{type(error).__name__}: {error}"
+    left = [item for item in record["differences"] if item["part"] in RESTORABLE]
+    record["resolved"] = not left and not record["error"]
+
+
+def end_processes(agents: set[Process]) -> None:
+    """End agents, with a moment to clean up."""
     for agent in agents:
         if agent.lives:
-            _signal(os.kill, agent.pid, signal.SIGTERM)
-    for leader in groups:
-        now = Process.of(leader.pid)
-        # a group may outlive its leader; the kernel does not reuse the id until the group is empty
-        if leader.pid > 1 and now.started in ("", leader.started):
-            _signal(os.killpg, leader.pid, signal.SIGKILL)
+            _signal(agent.pid, signal.SIGTERM)
     until = time.monotonic() + _AGENT_END_S
     while any(agent.lives for agent in agents) and time.monotonic() < until:
         time.sleep(0.02)
     for agent in agents:
         if agent.lives:
-            _signal(os.kill, agent.pid, signal.SIGKILL)
+            _signal(agent.pid, signal.SIGKILL)
 
 
-def _signal(send: Callable[[int, int], None], number: int, what: int) -> None:
+def _signal(pid: int, what: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
-        send(number, what)
+        os.kill(pid, what)

@@ -1,180 +1,180 @@
-"""The lease on a device: one campaign at a time may change it.
+"""The lease on a device: one user at a time may change it, whatever the account and the machine.
 
-    lease.take   {holder, ttl_s}   refused while another holder's lease is valid
-    lease.renew  {holder, ttl_s}   refused if another holder has taken it meanwhile
-    lease.drop   {holder}          whether it was held; refused if another holder has it
-    lease.show                     the valid lease, or null
+    lease.take   {holder, nonce, ttl_s, heir_of, restoring}
+                                   refused while another taking's lease is valid, and while a run
+                                   has left the device unrestored, unless `restoring`
+    lease.renew  {nonce, ttl_s}    refused if another taking has replaced it meanwhile
+    lease.drop   {nonce}           whether it was held; refused if another taking holds it
+    lease.show                     {"lease": the valid lease or null, "unresolved": records}
 
-A lease is {"holder", "since" (time of day, UTC), "left_s"}. It expires when it is not renewed for
+Every taking has a nonce of its own, so that holders of equal name do not share a lease. Leases and
+records of the takings `heir_of`, which have ended, do not stand in the way. A lease is
+{"holder", "account", "since" (time of day, UTC), "left_s"}. It expires when it is not renewed for
 `ttl_s` seconds of CLOCK_BOOTTIME, which includes time suspended, and at a reboot. It is stored in
-lease.json in `runtime_folder()` and removed when it is dropped.
+the account's folder (`place`) and removed when it is dropped.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.model.files import write_whole
+from .main import Agent, Operation, OperationError
+from .place import (
+    SHARED,
+    account_name,
+    accounts,
+    boottime_ns,
+    locked,
+    own_folder,
+    read_record,
+    this_boot,
+    time_of_day,
+    write_record,
+)
+from .records import nonce_of, refusal, unresolved
 
 _FILE = "lease.json"
 _HOLDER_CHARACTERS = 500
 
 
-def boottime_ns() -> int:
-    """Return CLOCK_BOOTTIME in ns, which includes time suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+class _Held(NamedTuple):
+    uid: int
+    path: Path
+    record: dict[str, Any]
 
+    def public(self) -> dict[str, Any]:
+        left_s = max(0.0, (self.record["ends_boot_ns"] - boottime_ns()) / 1e9)
+        return {
+            "holder": self.record["holder"],
+            "account": account_name(self.uid),
+            "since": self.record["since"],
+            "left_s": round(left_s, 3),
+        }
 
-def time_of_day() -> str:
-    """Return the time of day, for people: UTC, ISO 8601."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    def refused(self) -> OperationError:
+        lease = self.public()
+        return OperationError(
+            f"is held by {lease['holder']} (account {lease['account']}) since {lease['since']}; "
+            f"the lease ends in {lease['left_s']:.0f} s unless it is renewed",
+            "wait until that has ended; if it is dead, wait for the lease to end, or run "
+            "`closloop restore` where it was started",
+        )
 
-
-def runtime_folder() -> Path:
-    """Return the folder of the lease and the dead-man's record: in memory, lost at a reboot."""
-    uid = os.geteuid()
-    if uid == 0:
-        return Path("/run/closloop")
-    users = Path(f"/run/user/{uid}")
-    return users / "closloop" if users.is_dir() else Path(f"/tmp/closloop-{uid}")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. Creates the folder; removes it afterwards if it is empty.
-
-    Raises OperationError if the folder belongs to another user.
-    """
-    handle = _lock(folder)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            folder.rmdir()
-        os.close(handle)
-
-
-def _lock(folder: Path) -> int:
-    while True:
-        with suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
+    def give_up(self) -> None:
+        """Remove the lease, though it is another account's."""
         try:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            mine = os.fstat(handle)
-            if mine.st_uid != os.geteuid():
-                raise OperationError(
-                    f"{folder} belongs to user {mine.st_uid}", "find out who made it; remove it"
-                )
-            # the previous holder may have removed the folder
-            with suppress(FileNotFoundError):
-                if os.stat(folder).st_ino == mine.st_ino:
-                    return handle
-        except BaseException:
-            os.close(handle)
-            raise
-        os.close(handle)
+            self.path.unlink()
+        except PermissionError:
+            raise self.refused() from None
 
 
-def write_record(path: Path, record: dict[str, Any]) -> None:
-    """Replace a small JSON file atomically; only its owner can read it."""
-    write_whole(path, json.dumps(record), 0o600)
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Return what `write_record` wrote; None if the file is missing or unreadable."""
-    try:
-        record = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def drop_lease(folder: Path, holder: str) -> None:
-    """Remove a holder's lease, expired or not."""
-    with locked(folder):
-        record = read_record(folder / _FILE)
-        if record is not None and record.get("holder") == holder:
-            (folder / _FILE).unlink()
+def drop_lease(shared: Path, nonce: str) -> None:
+    """Remove this account's lease if it is of this taking, expired or not."""
+    with locked(shared):
+        path = own_folder(shared) / _FILE
+        record = read_record(path)
+        if record is not None and record.get("nonce") == nonce:
+            path.unlink()
 
 
 class Leases:
     """The lease of one device. `boot_id` identifies the current boot."""
 
-    def __init__(self, folder: Path, boot_id: str) -> None:
-        self._folder = folder
-        self._path = folder / _FILE
+    def __init__(self, shared: Path, boot_id: str) -> None:
+        self._shared = shared
+        self._path = own_folder(shared) / _FILE
         self._boot_id = boot_id
 
     def take(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Take the lease. The holder may take it again."""
-        holder = _holder(request)
-        with locked(self._folder):
-            record = self._living()
-            if record is not None and record["holder"] != holder:
-                raise _refused(record)
-            since = time_of_day() if record is None else record["since"]
-            return self._write(holder, since, request)
+        """Take the lease. Doing so again with the same nonce extends it."""
+        holder, nonce = _holder(request), nonce_of(request)
+        ended = {nonce, *map(str, request.get("heir_of", ()))}
+        with locked(self._shared):
+            held = self._valid()
+            if held is not None and held.record["nonce"] not in ended:
+                raise held.refused()
+            if not request.get("restoring"):
+                self._refuse_unresolved(ended)
+            if held is not None and held.path != self._path:
+                held.give_up()
+            again = held is not None and held.record["nonce"] == nonce
+            since = held.record["since"] if held is not None and again else time_of_day()
+            return self._write(holder, nonce, since, request).public()
 
     def renew(self, request: dict[str, Any]) -> dict[str, Any]:
         """Extend the lease. An expired one is renewed if nobody has taken it."""
-        holder = _holder(request)
-        with locked(self._folder):
+        nonce = nonce_of(request)
+        with locked(self._shared):
+            held = self._valid()
+            if held is not None and held.record["nonce"] != nonce:
+                raise held.refused()
             record = read_record(self._path)
-            if record is None:
+            mine = record is not None and record.get("nonce") == nonce
+            if record is None or not mine or record.get("boot_id") != self._boot_id:
                 raise OperationError(
                     "its lease is gone: the device was restored meanwhile, or has restarted",
                     "run the trial again",
                 )
-            if record.get("holder") != holder:
-                raise _refused(record)
-            return self._write(holder, str(record["since"]), request)
+            return self._write(record["holder"], nonce, record["since"], request).public()
 
     def drop(self, request: dict[str, Any]) -> bool:
         """Give the lease back. Return whether it was held."""
-        holder = _holder(request)
-        with locked(self._folder):
-            record = self._living()
-            if record is not None and record["holder"] != holder:
-                raise _refused(record)
-            held = self._path.exists()
-            self._path.unlink(missing_ok=True)
-            return held
+        nonce = nonce_of(request)
+        with locked(self._shared):
+            held = self._valid()
+            if held is not None and held.record["nonce"] != nonce:
+                raise held.refused()
+            record = read_record(self._path)
+            mine = record is not None and record.get("nonce") == nonce
+            if mine:
+                self._path.unlink()
+            return mine
 
-    def show(self, _: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the valid lease, or None."""
-        record = self._living()
-        return None if record is None else _public(record)
+    def show(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Return the valid lease, and what runs have left unrestored."""
+        held = self._valid()
+        left = [
+            {**kept.public(), "text": refusal(kept).what}
+            for kept in unresolved(self._shared, self._boot_id)
+            # the record of a run that goes on is no finding
+            if held is None or held.record["nonce"] != kept.record["nonce"]
+        ]
+        return {"lease": None if held is None else held.public(), "unresolved": left}
 
-    def _living(self) -> dict[str, Any] | None:
-        record = read_record(self._path)
-        if record is None or record.get("boot_id") != self._boot_id:
-            return None
-        return record if record["ends_boot_ns"] > boottime_ns() else None
+    def _refuse_unresolved(self, ended: Collection[str]) -> None:
+        for kept in unresolved(self._shared, self._boot_id):
+            if kept.record["nonce"] not in ended:
+                raise refusal(kept)
 
-    def _write(self, holder: str, since: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _valid(self) -> _Held | None:
+        """Return the lease that is valid, of whatever account; there is at most one."""
+        now_ns = boottime_ns()
+        for uid, folder in accounts(self._shared).items():
+            record = read_record(folder / _FILE)
+            if (
+                record is not None
+                and {"holder", "nonce", "since"} <= record.keys()
+                and record.get("boot_id") == self._boot_id
+                and int(record.get("ends_boot_ns", 0)) > now_ns
+            ):
+                return _Held(uid, folder / _FILE, record)
+        return None
+
+    def _write(self, holder: str, nonce: str, since: str, request: dict[str, Any]) -> _Held:
         ttl_s = float(request["ttl_s"])
         if not 0 < ttl_s < float("inf"):
             raise OperationError(f"a lease of {ttl_s} s makes no sense", "give a positive number")
         record = {
             "holder": holder,
+            "nonce": nonce,
             "since": since,
             "ends_boot_ns": boottime_ns() + int(ttl_s * 1e9),
             "boot_id": self._boot_id,
         }
         write_record(self._path, record)
-        return _public(record)
+        return _Held(int(self._path.parent.name), self._path, record)
 
 
 def _holder(request: dict[str, Any]) -> str:
@@ -184,28 +184,8 @@ def _holder(request: dict[str, Any]) -> str:
     return holder
 
 
-def _public(record: dict[str, Any]) -> dict[str, Any]:
-    left_s = max(0.0, (record["ends_boot_ns"] - boottime_ns()) / 1e9)
-    return {"holder": record["holder"], "since": record["since"], "left_s": round(left_s, 3)}
-
-
-def _refused(record: dict[str, Any]) -> OperationError:
-    lease = _public(record)
-    return OperationError(
-        f"is held by {lease['holder']} since {lease['since']}; the lease ends in "
-        f"{lease['left_s']:.0f} s unless it is renewed",
-        "wait for that run to end; if it is dead, wait for the lease to end, or run "
-        "`closloop restore`",
-    )
-
-
-def this_boot() -> str:
-    """Return the kernel's id of this boot."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
 def operations(_: Agent) -> dict[str, Operation]:
     """Return the operations by name."""
-    leases = Leases(runtime_folder(), this_boot())
+    leases = Leases(SHARED, this_boot())
     names = ("take", "renew", "drop", "show")
     return {f"lease.{name}": getattr(leases, name) for name in names}

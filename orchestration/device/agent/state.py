@@ -1,14 +1,18 @@
 """Snapshot the state that a run may change on a device, and restore it afterwards.
 
-    state.snapshot  {interfaces, sysctls, sonic} -> the snapshot
+    state.snapshot  {interfaces, sysctls, rows} -> the snapshot
     state.restore   {snapshot} -> {"changed": [what was restored], "differences": [what still
-                                   differs], "restarted": whether the device has rebooted since;
-                                   then there is nothing to restore}
+                                   differs], "restarted": whether the device has rebooted since}
 
 A snapshot holds all qdiscs of each interface (RED's parameters decoded), the named sysctls (paths
-below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC switch, the rows of
-the tables that runs change. RED's parameters, sysctls and rows are restored. Other differences are
-only reported, because a run did not make them.
+below /proc/sys), fingerprints of addresses, routes and rules, and, on a SONiC switch, the named
+rows of CONFIG_DB: the run's own WRED profiles, and its queues. RED's parameters, sysctls and
+profiles are restored. Other differences are only reported, because a run did not make them.
+
+A reboot resets the running kernel, so there is nothing of it to restore then. It does not reset
+CONFIG_DB: warm and fast reboots load it from Redis's dump (sonic-utilities, scripts/fast-reboot:
+backup_database; sonic-buildimage PRs 2287 and 12026), cold ones from config_db.json, which anybody
+may have saved meanwhile. So rows are always compared.
 """
 
 from __future__ import annotations
@@ -16,14 +20,20 @@ from __future__ import annotations
 import hashlib
 import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from orchestration.device.agent.configdb import dump, place
-from orchestration.device.agent.lease import this_boot
 from orchestration.device.agent.main import Agent, Operation, OperationError
-from orchestration.device.agent.resp import CONFIG_DB, Command, Redis, RedisError
+from orchestration.device.agent.place import this_boot
+from orchestration.device.agent.rows import (
+    Difference,
+    read_rows,
+    row_differences,
+    rows_to_write,
+    saved_rows,
+    write_rows,
+)
 from orchestration.device.netlink import (
     RTM_GETADDR,
     RTM_GETROUTE,
@@ -38,10 +48,7 @@ from orchestration.device.netlink import (
 )
 from orchestration.device.qdiscs import Red, qdiscs, red_parameters, red_request
 
-VERSION = 1
-# The CONFIG_DB tables that a run may change. A run adds and removes no rows, so rows that were
-# added are only reported.
-SONIC_TABLES = ("WRED_PROFILE", "QUEUE", "FLEX_COUNTER_TABLE")
+VERSION = 2
 
 # Retrying a restore may remove differences of these parts. A run does not cause the others.
 RESTORABLE = ("red", "sysctl", "row", "interface")
@@ -58,29 +65,18 @@ _VOLATILE_ADDRESS, _VOLATILE_ROUTE = {6, 8}, {12, 23}
 _ROUTE_CLONED, _MULTIPATH = 0x200, 9
 
 
-class Difference(NamedTuple):
-    """One value that differs from the snapshot. `part` is the kind of state."""
-
-    part: str
-    where: str
-    what: str
-    wanted: Any
-    found: Any
-
-
 class Plan(NamedTuple):
     """The writes that lead from one snapshot to another.
 
     `reds` are (interface, handle, parent, parameters) to set without touching the inner queue;
-    `limits` are those whose reported limit is restored afterwards. All fields of a row are written
-    at once.
+    `limits` are those whose reported limit is restored afterwards. `rows` are whole rows, which
+    exist: each is written in one step.
     """
 
     reds: list[tuple[str, int, int, Red]]
     limits: list[tuple[str, int, int, Red]]
     sysctls: dict[str, str]
     rows: dict[str, dict[str, str]]
-    fields_removed: dict[str, list[str]]
 
 
 def snapshot(request: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +88,8 @@ def snapshot(request: dict[str, Any]) -> dict[str, Any]:
             "interfaces": _interfaces(route, request.get("interfaces", [])),
             "sysctls": {name: _read_sysctl(name) for name in request.get("sysctls", [])},
             "fingerprints": fingerprints(route),
-            "rows": _read_rows() if request.get("sonic") else None,
+            "rows": None if request.get("rows") is None else read_rows(request["rows"]),
+            "saved": None if request.get("rows") is None else saved_rows(request["rows"]),
         }
 
 
@@ -107,9 +104,9 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
             f"the snapshot is of version {wanted.get('version')!r}, not {VERSION}",
             "restore with the version of closloop that made it",
         )
-    if wanted["boot"] != this_boot():
-        # a run changes only the running state, which a reboot has reset
-        return {"changed": [], "differences": [], "restarted": True}
+    restarted = wanted["boot"] != this_boot()
+    if restarted:
+        wanted = {**wanted, "interfaces": {}, "sysctls": {}, "fingerprints": {}}
     plan = restore_plan(_again(wanted), wanted)
     changed: list[str] = []
     errors: list[Difference] = []
@@ -121,18 +118,19 @@ def restore(wanted: dict[str, Any]) -> dict[str, Any]:
             changed.append(f"sysctl {name}")
         except OSError as error:
             errors.append(Difference("sysctl", name, "cannot be written", value, str(error)))
-    _restore_rows(plan, changed)
+    write_rows(plan.rows)
+    changed += [f"row {key}" for key in plan.rows]
     remaining = errors + differences(wanted, _again(wanted))
     return {
         "changed": changed,
         "differences": [item._asdict() for item in remaining],
-        "restarted": False,
+        "restarted": restarted,
     }
 
 
 def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
     """Return the writes that turn the state `now` into `wanted`. Pure."""
-    plan = Plan([], [], {}, {}, {})
+    plan = Plan([], [], {}, {})
     for interface, present in wanted["interfaces"].items():
         there = {item["handle"]: item for item in now["interfaces"].get(interface) or []}
         for item in present or []:
@@ -153,21 +151,8 @@ def restore_plan(now: dict[str, Any], wanted: dict[str, Any]) -> Plan:
     for name, value in wanted["sysctls"].items():
         if None not in (value, now["sysctls"].get(name)) and now["sysctls"][name] != value:
             plan.sysctls[name] = value
-    if wanted["rows"] is not None and now["rows"] is not None:
-        _plan_rows(plan, now["rows"], wanted["rows"])
+    plan.rows.update(rows_to_write(now, wanted))
     return plan
-
-
-def _plan_rows(
-    plan: Plan, now: dict[str, dict[str, str]], wanted: dict[str, dict[str, str]]
-) -> None:
-    for key in sorted(wanted, key=lambda key: (place(key), key)):
-        row, found = wanted[key], now.get(key, {})
-        if any(found.get(field) != value for field, value in row.items()):
-            plan.rows[key] = row
-        extra = [field for field in found if field not in row]
-        if extra:
-            plan.fields_removed[key] = extra
 
 
 def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]:
@@ -182,19 +167,7 @@ def differences(wanted: dict[str, Any], now: dict[str, Any]) -> list[Difference]
         if now["fingerprints"].get(name) != value:
             found = now["fingerprints"].get(name)
             result.append(Difference("fingerprint", name, "were changed", value, found))
-    want_rows, rows = wanted["rows"] or {}, now["rows"] or {}
-    for key in sorted({*want_rows, *rows}):
-        want_row, row = want_rows.get(key), rows.get(key)
-        if want_row is None or row is None:
-            # a run did not make a row that is missing in the snapshot
-            part = "other row" if want_row is None else "row"
-            result.append(Difference(part, key, "row", want_row, row))
-            continue
-        for field in sorted({*want_row, *row}):
-            if want_row.get(field) != row.get(field):
-                item = Difference("row", key, field, want_row.get(field), row.get(field))
-                result.append(item)
-    return result
+    return result + row_differences(wanted, now)
 
 
 def _qdisc_differences(
@@ -224,9 +197,9 @@ def _qdisc_differences(
 
 
 def _again(wanted: dict[str, Any]) -> dict[str, Any]:
-    sonic = wanted["rows"] is not None
+    rows = None if wanted["rows"] is None else list(wanted["rows"])
     names = {part: list(wanted[part]) for part in ("interfaces", "sysctls")}
-    return snapshot({**names, "sonic": sonic})
+    return snapshot({**names, "rows": rows})
 
 
 def _interfaces(route: RouteSocket, names: Sequence[str]) -> dict[str, Any]:
@@ -350,8 +323,9 @@ def _index(interface: str) -> int:
 
 def _sysctl_path(name: str) -> str:
     parts = name.split("/")
-    if not all(part and part not in (".", "..") for part in parts):
-        raise OperationError(f"{name!r} is no sysctl", "name it as a path: net/ipv4/tcp_ecn")
+    # only network settings: root restores snapshots that other accounts have stored
+    if parts[0] != "net" or not all(part and part not in (".", "..") for part in parts):
+        raise OperationError(f"{name!r} is no network setting", "name it so: net/ipv4/tcp_ecn")
     return "/proc/sys/" + name
 
 
@@ -361,37 +335,6 @@ def _read_sysctl(name: str) -> str | None:
             return file.read().strip()
     except OSError:
         return None
-
-
-@contextmanager
-def _redis() -> Iterator[Redis]:
-    redis = Redis()
-    try:
-        yield redis
-    except RedisError as error:
-        raise OperationError(error.what, error.remedy) from error
-    finally:
-        redis.close()
-
-
-def _read_rows() -> dict[str, dict[str, str]]:
-    """Return the rows of SONIC_TABLES by CONFIG_DB key."""
-    with _redis() as redis:
-        tables = dump(redis, SONIC_TABLES)
-    return {f"{table}|{name}": row for table, rows in tables.items() for name, row in rows.items()}
-
-
-def _restore_rows(plan: Plan, changed: list[str]) -> None:
-    # all fields of a row at once: orchagent never sees kmin above kmax
-    commands: list[Command] = [
-        (CONFIG_DB, ("HSET", key, *(word for pair in row.items() for word in pair)))
-        for key, row in plan.rows.items()
-    ]
-    commands += [(CONFIG_DB, ("HDEL", key, *fields)) for key, fields in plan.fields_removed.items()]
-    if commands:
-        with _redis() as redis:
-            redis.run(commands)
-    changed += [f"row {key}" for key in dict.fromkeys([*plan.rows, *plan.fields_removed])]
 
 
 def operations(_: Agent) -> dict[str, Operation]:

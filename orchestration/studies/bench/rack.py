@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -16,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from inventory.files import load_testbed
+from orchestration.device.agent.configdb import DEFAULTS, undone
 from orchestration.model.errors import TrialError
 from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.virtual_rack.control import RackHandle, up
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "examples" / "quickstart.yml"
-KILLS = 20
 # Two spines, two leaves, four hosts.
 EIGHT_DEVICES = """
 name: eight
@@ -37,26 +35,11 @@ buffer: 16MB
 """
 SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves: 2", "leaves: 4")
 _READINGS, _CHANGES = 1000, 300
-# Thresholds change at every sample, in a run long enough to be killed in the middle.
-RESTLESS = """
-campaign: restless
-testbed: {testbed}
-backend: hardware
-tuners: [{{name: random, templates: acc}}]
-traffic:
-  - {{kind: poisson, workload: WebSearch, load: 0.3}}
-repeats: 4
-duration: 60ms
-drain: 100ms
-sample_period: 100us
-"""
-# When to kill, in wall seconds after the controller's start: it connects, runs and restores.
-_KILLED_FROM_S, _KILLED_UPTO_S = 4.0, 28.0
 _PROVISION_TARGET_S = 240.0
 
 
 @contextmanager
-def _rack(
+def a_rack(
     folder: Path, testbed: str, sonic: Sequence[str] = (), *, real_time: bool = False
 ) -> Iterator[RackHandle]:
     """Yield a rack that is not provisioned yet; `testbed` is a name or the text of a file."""
@@ -85,7 +68,7 @@ def closloop(rack: RackHandle, folder: Path, *arguments: str) -> tuple[int, str]
         return code, out.read().decode(errors="replace")
 
 
-def _answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
+def answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
     """Run `closloop ARGUMENTS` in the rack; return its output. Raises TrialError."""
     code, text = closloop(rack, folder, *arguments)
     if code:
@@ -93,33 +76,45 @@ def _answer(rack: RackHandle, folder: Path, *arguments: str) -> str:
     return text
 
 
-def _provision(rack: RackHandle, folder: Path, *options: str) -> dict[str, Any]:
-    """Provision the rack; return the result by device."""
-    text = _answer(rack, folder, "provision", str(rack.inventory), "--json", *options)
+def provision_rack(rack: RackHandle, folder: Path, *options: str) -> dict[str, Any]:
+    """Provision a rack; return the result by device."""
+    text = answer(rack, folder, "provision", str(rack.inventory), "--json", *options)
     devices: dict[str, Any] = json.loads(text)["devices"]
     return devices
 
 
-def _dumps(rack: RackHandle) -> dict[str, Any]:
+def dumps(rack: RackHandle) -> dict[str, Any]:
     """Return the state of every device, read without SSH."""
     return {device.name: rack.dump(device.name) for device in rack.layout.testbed.devices}
 
 
-def _differing(rack: RackHandle, before: dict[str, Any]) -> list[str]:
-    return [device for device, found in _dumps(rack).items() if found != before[device]]
+def differing(rack: RackHandle, before: dict[str, Any]) -> list[str]:
+    """Return the devices whose state is another than `before`."""
+    return [device for device, found in dumps(rack).items() if found != before[device]]
+
+
+def after_undo(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the state after an undo: where removing a row does nothing or harm, defaults stay."""
+    result = {}
+    for device, text in found.items():
+        state = json.loads(text)
+        if rows := state.get("CONFIG_DB"):
+            rows |= {key: undone(key, rows.get(key)) for key in DEFAULTS}
+        result[device] = json.dumps(state, indent=0, sort_keys=True)
+    return result
 
 
 def provisioning() -> Outcome:
     """Wall time to provision a virtual rack of eight devices, twice, and to undo it."""
     seconds, changed = [], []
-    with bench_folder() as folder, _rack(folder, EIGHT_DEVICES, ("spine2",)) as rack:
-        found = _dumps(rack)
+    with bench_folder() as folder, a_rack(folder, EIGHT_DEVICES, ("spine2",)) as rack:
+        found = dumps(rack)
         for options in ((), (), ("--undo",)):
             begin = time.monotonic()
-            devices = _provision(rack, folder, *options)
+            devices = provision_rack(rack, folder, *options)
             seconds.append(time.monotonic() - begin)
             changed.append(sum(bool(device["changed"]) for device in devices.values()))
-        left = _differing(rack, found)
+        left = differing(rack, after_undo(found))
     what = f"first time, {changed[0]} of 8 devices changed: wall time"
     return Outcome(
         "Provisioning: a virtual rack of 8 devices over SSH, one SONiC-like",
@@ -134,8 +129,8 @@ def provisioning() -> Outcome:
 
 def ssh_loop() -> Outcome:
     """Reading six switches every 10 ms, and changing thresholds, over SSH in real time."""
-    with bench_folder() as folder, _rack(folder, SIX_SWITCHES, real_time=True) as rack:
-        _provision(rack, folder)
+    with bench_folder() as folder, a_rack(folder, SIX_SWITCHES, real_time=True) as rack:
+        provision_rack(rack, folder)
         probe = [sys.executable, "-m", "orchestration.studies.bench.rack_loop"]
         probe += [str(rack.inventory), str(_READINGS), str(_CHANGES)]
         with (folder / "found").open("w+b") as out:
@@ -145,7 +140,8 @@ def ssh_loop() -> Outcome:
         if code:
             raise TrialError("the probe failed", "its error stands above")
     share = found["missed"] / found["readings"]
-    reads, sets = (np.array(found[name]) / 1e3 for name in ("read_us", "set_us"))
+    names = ("read_us", "set_us", "lease_us")
+    reads, sets, leases = (np.array(found[name]) / 1e3 for name in names)
     missed = f"periods of 10 ms missed, of {found['readings']}"
     return Outcome(
         f"The loop over SSH: {found['switches']} switches, {found['queues']} queues, real time",
@@ -155,6 +151,14 @@ def ssh_loop() -> Outcome:
             Figure("all switches read: 99th percentile", f"{np.quantile(reads, 0.99):.1f} ms"),
             at_most("one change, asked to read back: median", float(np.median(sets)), 20, 1, " ms"),
             Figure("one change: 99th percentile", f"{np.quantile(sets, 0.99):.1f} ms"),
+            at_most(
+                "a device's lease taken, renewed and dropped: median",
+                float(np.median(leases)),
+                50,
+                1,
+                " ms",
+            ),
+            Figure("a lease: 99th percentile", f"{np.quantile(leases, 0.99):.1f} ms"),
         ),
         (
             "switches, their SSH servers and the controller share one CPU in a guest without "
@@ -164,62 +168,19 @@ def ssh_loop() -> Outcome:
     )
 
 
-def controller_killed(kills: int = KILLS, seed: int = 1) -> Outcome:
-    """SIGKILLs of the controller at random moments of a run: is every device put back?"""
-    with bench_folder() as folder, _rack(folder, EIGHT_DEVICES, ("spine2",)) as rack:
-        rows = kill_runs(rack, folder, kills, seed)
-    changed = sum(bool(row["changed"]) for row in rows)
-    wrong = sum(bool(row["differs"]) for row in rows)
-    return Outcome(
-        f"The controller killed: {kills} SIGKILLs at random moments of runs on a virtual rack",
-        (
-            Figure("kills that found devices changed", f"{changed} of {kills}"),
-            zero("after the dead-man's time: kills that left a device different", wrong),
-        ),
-        ("compared are all qdiscs with their options, addresses, routes, sysctls, CONFIG_DB",),
-        {"kills": rows},
-    )
-
-
-def kill_runs(rack: RackHandle, folder: Path, kills: int, seed: int) -> list[dict[str, Any]]:
-    """Provision the rack, then kill runs on it; return which devices each kill left changed."""
-    _provision(rack, folder)
-    testbed, campaign = folder / "eight.yml", folder / "restless.yml"
-    testbed.write_text(EIGHT_DEVICES)
-    campaign.write_text(RESTLESS.format(testbed=testbed))
-    before = _dumps(rack)
-    moments = random.Random(seed)
-    rows = []
-    for number in range(kills):
-        out = str(folder / f"killed-{number}")
-        run = program("run", str(campaign), "--inventory", str(rack.inventory), "--out", out)
-        after_s = moments.uniform(_KILLED_FROM_S, _KILLED_UPTO_S)
-        with (folder / "log").open("ab") as log:
-            process = rack.start(run, cwd=folder, stdout=log, stderr=log)
-            time.sleep(after_s)
-            process.kill(signal.SIGKILL)
-            process.wait()
-        changed = _differing(rack, before)
-        # the inventory's dead-man timer restores devices 30 s after the last sign of life
-        rack.let_pass(45.0)
-        differs = _differing(rack, before)
-        rows.append({"after_s": round(after_s, 2), "changed": changed, "differs": differs})
-    return rows
-
-
 def same_answer(campaign: Path = QUICKSTART, testbed: str = "graphcc") -> Outcome:
     """The quickstart emulated directly and over SSH on a virtual rack: the same answer?"""
     sonic = load_testbed(testbed).switches[-1:]
-    with bench_folder() as folder, _rack(folder, testbed, sonic) as rack:
+    with bench_folder() as folder, a_rack(folder, testbed, sonic) as rack:
         return compare_backends(rack, folder, campaign)
 
 
 def compare_backends(rack: RackHandle, folder: Path, campaign: Path) -> Outcome:
     """Run a campaign on a rack, provisioned here, and emulated; compare the results."""
-    _provision(rack, folder)
+    provision_rack(rack, folder)
     run = ("run", str(campaign), "--json")
     inventory = str(rack.inventory)
-    _answer(rack, folder, *run, "--on", "hardware", "-i", inventory, "--out", "rack")
+    answer(rack, folder, *run, "--on", "hardware", "-i", inventory, "--out", "rack")
     here = program(*run, "--on", "emulated", "--out", "emulated")
     done = subprocess.run(here, cwd=folder, capture_output=True, check=False)
     if done.returncode:

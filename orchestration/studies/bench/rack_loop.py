@@ -1,4 +1,4 @@
-"""Measures reading and setting over SSH; runs as the controller of a real-time rack.
+"""Measures reading, setting and leases over SSH; runs as the controller of a real-time rack.
 
 Prints one line of JSON. Started by `orchestration.studies.bench.rack.ssh_loop`.
 """
@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def main() -> None:
     readings, changes = int(sys.argv[2]), int(sys.argv[3])
     switches = [make_switch(rack, name) for name in rack.testbed.switches]
     accesses = [rack.access[switch.device] for switch in switches]
-    services = {switch.device: switch.services for switch in switches}
+    services = {switch.device: (*switch.services, "lease") for switch in switches}
     agents, problems = open_agents(accesses, rack.known_hosts_file, services)
     with Fleet(agents) as fleet:
         if problems:
@@ -41,6 +42,7 @@ def main() -> None:
             "queues": len(rack.testbed.queues),
             **_read(fleet, switches, readings),
             "set_us": _set(fleet, switches[0], changes),
+            "lease_us": _lease(fleet, changes),
         }
     print(json.dumps(found), flush=True)
 
@@ -77,6 +79,21 @@ def _set(fleet: Fleet, switch: Switch, changes: int) -> list[float]:
         took.append((time.monotonic_ns() - begin_ns) / 1e3)
         if (int(reading.kmin_bytes[0]), int(reading.kmax_bytes[0])) != (kmin[0], kmax[0]):
             raise ValueError(f"asked for {kmin[0]} and {kmax[0]}, read back {reading}")
+    return took
+
+
+def _lease(fleet: Fleet, times: int) -> list[float]:
+    """Take, renew and drop the lease of one device after the other; return the time of each."""
+    agents = list(fleet.agents.values())
+    took = []
+    for number in range(times):
+        agent = agents[number % len(agents)]
+        taking = {"nonce": uuid4().hex, "ttl_s": 60}
+        begin_ns = time.monotonic_ns()
+        agent.call("lease.take", holder="closloop bench", **taking)
+        agent.call("lease.renew", **taking)
+        agent.call("lease.drop", **taking)
+        took.append((time.monotonic_ns() - begin_ns) / 1e3)
     return took
 
 

@@ -11,14 +11,21 @@ import json
 import os
 from abc import ABC, abstractmethod
 from typing import NamedTuple
+from uuid import uuid4
 
+from ansible.module_utils.device.agent.lease import Leases
+from ansible.module_utils.device.agent.main import OperationError
+from ansible.module_utils.device.agent.place import SHARED, this_boot
 from ansible.module_utils.model.files import sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"
 _FORMAT = 1
+# A module takes seconds; one that is killed holds the device for this long.
+_LEASE_S = 300.0
 ARGUMENTS = {
     "state": {"choices": ["present", "verified", "absent"], "default": "present"},
     "desired": {"type": "dict", "default": {}},
+    "holder": {"type": "str", "default": "an Ansible playbook"},
 }
 
 
@@ -208,10 +215,11 @@ def run(module, device: Device) -> None:
     """Run the module: read its parameters, answer Ansible."""
     state = module.params["state"]
     try:
-        result = reconcile(
-            device, module.params["desired"], Saved(device.name), state, module.check_mode
-        )
-    except Refused as error:
+        with _leased(module):
+            result = reconcile(
+                device, module.params["desired"], Saved(device.name), state, module.check_mode
+            )
+    except (Refused, OperationError) as error:
         module.fail_json(msg=error.what, remedy=error.remedy, skipped_steps=device.skipped)
     except ValueError as error:
         module.fail_json(msg=str(error), remedy="undo with the version that provisioned the device")
@@ -224,6 +232,24 @@ def run(module, device: Device) -> None:
             **result,
         )
     module.exit_json(**result)
+
+
+@contextlib.contextmanager
+def _leased(module):
+    """Hold the device while it is changed, so that neither a run nor another module changes it.
+
+    The saved values are read, written and removed under the lease too.
+    """
+    if module.check_mode or module.params["state"] == "verified":
+        yield
+        return
+    leases = Leases(SHARED, this_boot())
+    taking = {"holder": module.params["holder"], "nonce": uuid4().hex, "ttl_s": _LEASE_S}
+    leases.take(taking)
+    try:
+        yield
+    finally:
+        leases.drop(taking)
 
 
 def _remedy(error: OSError) -> str:

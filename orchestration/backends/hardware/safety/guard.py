@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
 from inventory.rack import Rack
 from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.recovery import (
     RESTORE_TIMEOUT_S,
     Outcome,
+    dead_runs,
     is_foreign,
     outcome_of,
+    restored_itself,
     said,
     settle_dead_runs,
 )
-from orchestration.device.agent.lease import boottime_ns
+from orchestration.backends.hardware.sonic.config import queue_places
+from orchestration.device.agent.place import boottime_ns
 from orchestration.device.errors import DeviceError, DeviceGone
 from orchestration.device.fleet import Agent, answered, gather
 from orchestration.model.errors import ClosloopError, NotReadyError, TrialError
@@ -36,10 +40,10 @@ class NotRestored(TrialError):  # noqa: N818
 class Guard:
     """Holds a rack for one trial, as a context manager.
 
-    On entering, it takes a lease on every device or none, stores a snapshot of each in the ledger,
-    and arms a dead-man's timer on each. On leaving, for whatever reason, it restores every device
-    that can be reached and names the others, which their timers restore. `tick` must be called more
-    often than the dead-man's time.
+    On entering, it takes a lease on every device or none, settles what this ledger's dead runs
+    left, stores a snapshot of each device in the ledger, and arms a dead-man's timer on each. On
+    leaving, for whatever reason, it restores every device that can be reached and names the others,
+    which their timers restore. `tick` must be called more often than the dead-man's time.
 
     `sysctls` are the settings that the trial writes, by device; thresholds are always covered.
     `reopen` returns a new agent for a device whose agent is gone, or raises DeviceError. `outcomes`
@@ -66,11 +70,14 @@ class Guard:
         self._note = note
         self._reopen = reopen
         self._now_ns = now_ns
+        # tells this taking of the devices from every other; the run's name in the ledger
+        self._nonce = uuid4().hex
         self._run = ""
         self._snapshots: dict[str, dict[str, Any]] = {}
         self._called_ns = self._fed_ns = 0
         self._feeds: dict[str, tuple[int, list[int]]] = {}
         self._problems: list[str] = []
+        self._unguarded: list[str] = []
         self.outcomes: list[Outcome] = []
         self.settled_before: list[Outcome] = []
 
@@ -82,31 +89,43 @@ class Guard:
                 f"{safety.deadman_s:g} s",
                 "make closloop_safety.lease longer than closloop_safety.deadman in the inventory",
             )
-        self.settled_before = settle_dead_runs(self._agents, self._ledger)
         try:
+            self._take()
+            self.settled_before = settle_dead_runs(self._agents, self._ledger)
             self._prepare()
         except BaseException:
             self._withdraw()
             raise
         return self
 
+    def _take(self) -> None:
+        lease = {
+            **self._lease(),
+            # what this ledger's dead runs hold is settled next
+            "heir_of": [run.run for run in dead_runs(self._ledger)],
+        }
+        self._ask_all("lease.take", dict.fromkeys(self._agents, lease))
+
+    def _lease(self) -> dict[str, Any]:
+        ttl_s = self._rack.safety.lease_s
+        return {"holder": self._holder, "nonce": self._nonce, "ttl_s": ttl_s}
+
     def _prepare(self) -> None:
-        everyone = {device: {"holder": self._holder} for device in self._agents}
-        lease = {"ttl_s": self._rack.safety.lease_s}
-        self._ask_all("lease.take", {d: {**words, **lease} for d, words in everyone.items()})
-        self._run = self._ledger.open_run(self._holder)
+        self._run = self._ledger.open_run(self._holder, self._nonce)
         requests = {device: self._covered(device) for device in self._agents}
         self._snapshots = self._ask_all("state.snapshot", requests)
         for device, snapshot in self._snapshots.items():
             self._ledger.snapshot(self._run, device, snapshot)
         self._called_ns = self._fed_ns = self._now_ns()
-        timer = {"after_s": self._rack.safety.deadman_s, "note": self._note}
+        timer = {
+            "holder": self._holder,
+            "nonce": self._nonce,
+            "after_s": self._rack.safety.deadman_s,
+            "note": self._note,
+        }
         self._ask_all(
             "deadman.arm",
-            {
-                device: {**words, **timer, "snapshot": self._snapshots[device]}
-                for device, words in everyone.items()
-            },
+            {device: {**timer, "snapshot": found} for device, found in self._snapshots.items()},
         )
         for device, request in requests.items():
             for what in _may_change(request):
@@ -114,10 +133,9 @@ class Guard:
 
     def _withdraw(self) -> None:
         """Undo a preparation that failed before anything was changed."""
-        mine = {device: {"holder": self._holder} for device in self._agents}
         for op in ("deadman.disarm", "lease.drop"):
-            # a device refuses this for a timer or lease of another holder
-            self._gather(op, mine)
+            # a device refuses this for another's timer or lease
+            self._gather(op, self._mine(self._agents))
         if self._run:
             with suppress(ClosloopError):
                 self._ledger.close_run(self._run)
@@ -162,11 +180,10 @@ class Guard:
         for device, agent in self._agents.items():
             if not self._collect(device, agent, now_ns):
                 continue
-            words = {"holder": self._holder}
             ttl_s = self._rack.safety.lease_s
             numbers = [
-                agent.post("deadman.feed", **words),
-                agent.post("lease.renew", **words, ttl_s=ttl_s),
+                agent.post("deadman.feed", nonce=self._nonce),
+                agent.post("lease.renew", nonce=self._nonce, ttl_s=ttl_s),
             ]
             self._feeds[device] = (now_ns, numbers)
 
@@ -190,25 +207,58 @@ class Guard:
         if not self._run:
             return self.outcomes
         run, self._run = self._run, ""
-        requests = {d: {"snapshot": snapshot} for d, snapshot in self._snapshots.items()}
-        answers = self._gather("state.restore", requests)
+        answers = self._restore_all(list(self._snapshots))
         for device, error in list(answers.items()):
             if isinstance(error, DeviceGone) and self._reopen is not None:
                 with suppress(DeviceError):
                     self._agents[device] = self._reopen(device)
-                    answers |= self._gather("state.restore", {device: requests[device]})
+                    answers |= self._restore_all([device])
         self.outcomes = [self._outcome(device, answers[device]) for device in answers]
-        settled = [outcome.device for outcome in self.outcomes if outcome.settled]
-        mine = {device: {"holder": self._holder} for device in settled}
-        # a device that was not fully restored keeps its timer, which tries again
-        self._gather("deadman.disarm", mine)
-        self._gather("deadman.clear", {device: {} for device in settled})
-        self._gather("lease.drop", mine)
+        self._let_go(
+            [
+                outcome.device
+                for outcome in self.outcomes
+                if outcome.settled and outcome is not answers[outcome.device]
+            ]
+        )
         try:
             self._note_restored(run)
         except ClosloopError as error:
             self._problems.append(str(error))
         return self.outcomes
+
+    def _restore_all(self, devices: Sequence[str]) -> dict[str, Any]:
+        """Restore devices that are still ours; return each one's answer, or its DeviceError.
+
+        One that has restored itself may be another's by now: then its Outcome is returned.
+        """
+        lease = {**self._lease(), "restoring": True}
+        taken = self._gather("lease.take", dict.fromkeys(devices, lease))
+        ours = [device for device in devices if not isinstance(taken[device], DeviceError)]
+        found = {device: {"snapshot": self._snapshots[device]} for device in ours}
+        answers = {**taken, **self._gather("state.restore", found)}
+        for device in set(devices) - set(ours):
+            if not isinstance(answers[device], DeviceGone):
+                with suppress(DeviceError):
+                    agent = self._agents[device]
+                    answers[device] = restored_itself(agent, self._nonce) or answers[device]
+        return answers
+
+    def _let_go(self, devices: Sequence[str]) -> None:
+        """End timers and leases. A device that was not fully restored keeps both."""
+        disarmed = self._gather("deadman.disarm", self._mine(devices))
+        dropped = self._gather("lease.drop", self._mine(devices))
+        for device in devices:
+            for answer in (disarmed[device], dropped[device]):
+                if isinstance(answer, DeviceError):
+                    self._problems.append(
+                        f"{device}: was restored, but not let go of: {answer.what}"
+                    )
+            if disarmed[device] is False:
+                self._unguarded.append(device)
+
+    def _mine(self, devices: Iterable[str]) -> dict[str, dict[str, Any]]:
+        return {device: {"nonce": self._nonce} for device in devices}
 
     def _note_restored(self, run: str) -> None:
         for outcome in self.outcomes:
@@ -223,6 +273,8 @@ class Guard:
         promise = f"its dead-man's timer restores it within {self._rack.safety.deadman_s:g} s"
         if isinstance(answer, DeviceGone):
             return Outcome(device, False, f"cannot be reached ({answer.what}); {promise}")
+        if isinstance(answer, Outcome):
+            return answer
         if isinstance(answer, DeviceError):
             return Outcome(device, False, f"could not be restored ({answer.what}); {promise}")
         return outcome_of(device, answer, "was restored")
@@ -237,6 +289,14 @@ class Guard:
             }
             for outcome in self.outcomes
             for item in outcome.differences
+        ] + [
+            {
+                "code": "timer-gone",
+                "severity": "invalid",
+                "text": f"{device}: its dead-man's timer was gone at the end of the trial: it had "
+                "fired, was killed, or the device has restarted",
+            }
+            for device in self._unguarded
         ]
 
     def facts(self) -> dict[str, Any]:
@@ -257,7 +317,7 @@ class Guard:
         return {
             "interfaces": list(access.interfaces) if linux else [],
             "sysctls": list(self._sysctls.get(device, ())),
-            "sonic": not linux,
+            "rows": None if linux else _rows(self._rack, device),
         }
 
     def _ask_all(self, op: str, requests: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -270,12 +330,20 @@ class Guard:
         return gather(asked, RESTORE_TIMEOUT_S)
 
 
+def _rows(rack: Rack, device: str) -> list[str]:
+    """Return the rows of CONFIG_DB that are the run's own: its queues and their profiles."""
+    rows = []
+    for interface, queue, profile in queue_places(rack, device):
+        rows += [f"WRED_PROFILE|{profile}", f"QUEUE|{interface}|{queue}"]
+    return rows
+
+
 def _may_change(request: Mapping[str, Any]) -> list[str]:
     """Return what the trial may change, any number of times, on a device covered by `request`."""
     what = []
     if request["interfaces"]:
         what.append(f"thresholds of the RED queues of {', '.join(request['interfaces'])}")
-    if request["sonic"]:
+    if request["rows"]:
         what.append("thresholds of the WRED profiles")
     if request["sysctls"]:
         what.append(f"sysctls {', '.join(request['sysctls'])}")

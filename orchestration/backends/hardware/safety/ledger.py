@@ -35,8 +35,9 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,80}")
 class OpenRun:
     """A run that was not closed: its controller died, or devices were not restored.
 
-    `snapshots` are the names of the devices' snapshots, `changed` the devices that it may have
-    changed, `restored` the devices restored since. `alive` says that it is still running.
+    `run` is the nonce of its leases and timers too. `snapshots` are the names of the devices'
+    snapshots, `changed` the devices that it may have changed, `restored` the devices restored
+    since. `alive` says that it is still running.
     """
 
     run: str
@@ -72,9 +73,9 @@ class Ledger:
         folder = Path(base) / "closloop" / "ledgers" / name
         return cls(folder, rack, str(inventory.resolve()))
 
-    def open_run(self, holder: str) -> str:
-        """Record that a run begins; return its name in the ledger."""
-        run = uuid4().hex[:12]
+    def open_run(self, holder: str, nonce: str = "") -> str:
+        """Record that a run begins; return its name in the ledger: the nonce of its leases."""
+        run = nonce or uuid4().hex
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = os.open(self._lock_path(run), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,114 @@
+"""The reboot of one device: its programs end, its kernel state is gone, its disk stays.
+
+A SONiC-like switch has warm reboots too: the ASIC goes on forwarding, and Redis starts with its
+data (`backup_database` in sonic-utilities' scripts/fast-reboot). After a cold one CONFIG_DB is what
+`config save` has written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from orchestration.backends.emulated.system import bind, run, run_batch
+from orchestration.virtual_rack import cabling
+from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.sonic_saved import before_reboot
+
+# How long a device is away, of the rack's time.
+AWAY_S = 20.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Read by everybody in place of the guest's, which all devices share.
+_OWN_BOOT_ID = Path("/dev/shm/.boot_id")
+_SYSCTLS = Path("/proc/sys/net")
+_RUN_FOLDERS = ("sshd", "lldpd", "lock")
+
+
+def new_boot_id() -> None:
+    """Give this device a boot id of its own, and another one at each reboot."""
+    first = not _OWN_BOOT_ID.exists()
+    _OWN_BOOT_ID.write_text(f"{uuid4()}\n")
+    if first:
+        bind(str(_OWN_BOOT_ID), str(_BOOT_ID))
+
+
+class Fresh:
+    """The kernel state of a device that has just booted."""
+
+    def __init__(self) -> None:
+        self._sysctls = dict(sysctls(_SYSCTLS))
+        self._mtus = {link["ifname"]: link["mtu"] for link in _listed("link")}
+        self._rules = {rule["priority"] for rule in _listed("rule")}
+
+    def reset(self, ports: list[str]) -> None:
+        """Bring the kernel back to it. What the rack itself has made, its cables, stays."""
+        for port in ports:
+            with suppress(RuntimeError):  # it may have the default one
+                run(["tc", "qdisc", "del", "dev", port, "root"])
+            # its addresses and routes go with it
+            run(["ip", "link", "set", port, "down", "mtu", str(self._mtus[port])])
+            run(["ip", "address", "flush", "dev", port])
+        run(["ip", "address", "flush", "dev", "lo", "scope", "global"])
+        for rule in _listed("rule"):
+            if rule["priority"] not in self._rules:
+                run(["ip", "rule", "del", "priority", str(rule["priority"])])
+        with suppress(RuntimeError):  # there may be none
+            run(["ip", "route", "flush", "type", "blackhole"])
+        # twice, because some change others
+        for _ in range(2):
+            now = dict(sysctls(_SYSCTLS))
+            for name, value in self._sysctls.items():
+                if now.get(name) != value:
+                    with suppress(OSError):
+                        Path("/proc/sys", name).write_text(value)
+        for port in ports:
+            run(["ip", "link", "set", port, "up"])
+
+
+def sysctls(root: Path) -> Iterator[tuple[str, str]]:
+    """Yield the readable settings below `root`, by their paths below /proc/sys."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            with suppress(OSError):
+                if path.stat().st_mode & 0o400:
+                    yield str(path.relative_to("/proc/sys")), path.read_text(errors="replace")
+
+
+def _listed(what: str) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = json.loads(run(("ip", "-j", what, "show")) or "[]")
+    return found
+
+
+def go_down(layout: Layout, device: str, fresh: Fresh, *, warm: bool) -> None:
+    """End all programs and lose what a reboot loses. Raises ValueError where that is unknown."""
+    sonic = device in layout.sonic
+    if warm and not sonic:
+        raise ValueError("only SONiC switches have warm reboots")
+    if warm:
+        before_reboot(warm=True)
+    # nobody is told that connections end
+    run(["ip", "link", "set", layout.management_interface(device), "down"])
+    os.kill(-1, signal.SIGKILL)
+    if sonic and not warm:
+        before_reboot(warm=False)
+    for entry in Path("/run").iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+    for name in _RUN_FOLDERS:
+        Path("/run", name).mkdir()
+    if not warm:
+        fresh.reset([layout.interface(port) for port in layout.testbed.ports_of[device]])
+    new_boot_id()
+    time.sleep(AWAY_S)
+    run_batch("ip", cabling.management(layout, device))
