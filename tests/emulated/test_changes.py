@@ -39,7 +39,7 @@ def main():
     job = read_job(Path(os.environ["CLOSLOOP_JOB"]))
     fabric = Fabric(job)
     rig = EmulatedRig(job, fabric, NoTraffic())
-    sent = count_sends(rig._changes)
+    sent = count_sends(rig._queues._changes)
     rng = np.random.default_rng(1)
     total = len(job.queue_places)
     wanted = {name: np.zeros(total, dtype=np.int64) for name in ("kmin_bytes", "kmax_bytes")}

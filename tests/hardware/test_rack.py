@@ -349,6 +349,8 @@ def test_what_befalls_a_device(virtual_rack, on_device):
 
 def test_what_a_reboot_takes_and_what_it_leaves(virtual_rack, on_device):
     rack = virtual_rack
+    # without what earlier tests have set up on it
+    rack.inject("leaf1", "reboot cold")
     before = {name: rack.dump(name) for name in ("leaf1", "spine2")}
 
     def boot_id(device):

@@ -148,10 +148,13 @@ def kills(request):
     for number in range(KILLS):
         agent = Child()
         wanted = agent.call("state.snapshot", **request)
-        agent.call("deadman.arm", holder="test", after_s=2, snapshot=wanted, note=str(number))
+        mine = {"nonce": f"{number:08x}"}
+        agent.call(
+            "deadman.arm", **mine, holder="test", after_s=2, snapshot=wanted, note=str(number)
+        )
         for step in range(rng.randrange(1, 30)):
             agent.call("change", seed=step)
-            agent.call("deadman.feed", holder="test")
+            agent.call("deadman.feed", **mine)
             time.sleep(rng.random() / 10)
         if rng.random() < 0.5:
             # in the middle of a change
@@ -160,10 +163,11 @@ def kills(request):
         touched += state.snapshot(request) != wanted
         time.sleep(4)
         again = Child()
-        record = again.call("deadman.status")
-        fired += record["armed"] is None and record["fired"]["note"] == str(number)
-        good += state.snapshot(request) == wanted and record["fired"]["differences"] == []
-        again.call("deadman.clear")
+        said = again.call("deadman.status")
+        (record,) = said["records"]
+        fired += said["armed"] is None and record["note"] == str(number)
+        good += state.snapshot(request) == wanted and record["differences"] == []
+        again.call("deadman.clear", **mine)
         again.end()
     say(test="kills", good=good, fired=fired, touched=touched)
 

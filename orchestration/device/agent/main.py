@@ -25,7 +25,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any
 
-from orchestration.device.agent import vrf
+from . import vrf
 
 Operation = Callable[[dict[str, Any]], Any]
 _READ_BYTES = 1 << 20
