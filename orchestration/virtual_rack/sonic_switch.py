@@ -166,15 +166,19 @@ class Bridge:
 
         Raises Crash if orchagent would crash.
         """
-        while not stop():
-            try:
-                self._serve(stop)
-            except RedisGone as error:
-                self.log(f"waiting for Redis: {error.what}")
-                time.sleep(_RETRY_S)
-            except RedisError as error:
-                self.log(f"starting again: {error.what}")
-                time.sleep(_RETRY_S)
+        try:
+            while not stop():
+                try:
+                    self._serve(stop)
+                except RedisGone as error:
+                    self.log(f"waiting for Redis: {error.what}")
+                    time.sleep(_RETRY_S)
+                except RedisError as error:
+                    self.log(f"starting again: {error.what}")
+                    time.sleep(_RETRY_S)
+        finally:
+            self.sender.close()
+            self._redis.close()
 
     def _serve(self, stop: Callable[[], bool]) -> None:
         self._redis.close()

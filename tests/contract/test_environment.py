@@ -1,6 +1,7 @@
 """The environment passes the API tests of those who defined the API, on every backend."""
 
 import dataclasses
+import gc
 import warnings
 
 import numpy as np
@@ -43,6 +44,8 @@ def backend(request):
 def strict():
     """What the checkers only warn of is an error, but for what is meant to be as it is."""
     with warnings.catch_warnings():
+        # what other tests of this process have left to the garbage collector is not judged here
+        gc.collect()
         warnings.simplefilter("error")
         # Rows of features a queue: flattened by the algorithms that want it so.
         warnings.filterwarnings("ignore", message=".*unconventional shape")

@@ -25,7 +25,7 @@ from contextlib import suppress
 from heapq import heappop, heappush
 from typing import Any
 
-from . import vrf
+from .vrf import leave as leave_vrf
 
 Operation = Callable[[dict[str, Any]], Any]
 _READ_BYTES = 1 << 20
@@ -202,7 +202,7 @@ def main() -> None:
     source, sink = os.dup(0), os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    vrf.leave()
+    leave_vrf()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(1))
     with suppress(BrokenPipeError, SystemExit):
