@@ -273,7 +273,7 @@ def test_an_asic_with_too_few_free_profiles_is_refused_and_nothing_is_bound(make
 
 
 def test_provisioning_right_after_an_undo_counts_no_profile_that_is_going(make, monkeypatch):
-    monkeypatch.setattr(module, "_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(module, "_TIMEOUT_S", 20.0)
     switch = make()
     switch.bring()
     if not switch.server.real:
