@@ -79,6 +79,11 @@ def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_
     )
 
 
+def test_a_trial_goes_on_until_the_last_acknowledgement_is_there(tmp_path):
+    # received at 2 us, acknowledged at 4, sampled at 3
+    assert times(incast(tmp_path, 1, 1, roce(), period_ns=3_000))[0] == pytest.approx(4_000, abs=4)
+
+
 @pytest.mark.parametrize("marks", ["arrivals", "departures"])
 def test_packets_are_marked_by_the_straight_line(tmp_path, marks):
     kmin, kmax, pmax = 100_000, 16_000_000, 0.5

@@ -130,7 +130,6 @@ class RoceTraffic:
             RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
         ]
         self._flows = RoceFlows(job.schedule, addresses, job.trial.host.roce, tos)
-        self._count = len(job.schedule)
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""
@@ -140,8 +139,8 @@ class RoceTraffic:
         """Do nothing: there is no driver that could die."""
 
     def all_done(self) -> bool:
-        """Return whether every flow has been received."""
-        return self.flows_done() >= self._count
+        """Return whether the sender of every flow knows that it has been received."""
+        return self._flows.all_done()
 
     def flows_done(self) -> int:
         """Return how many flows have been received."""

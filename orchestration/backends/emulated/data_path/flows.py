@@ -143,6 +143,12 @@ class RoceFlows:
         """Return how many flows have been received."""
         return int.from_bytes(os.pread(self._count, 4, 0), "little")
 
+    def all_done(self) -> bool:
+        """Return whether the sender of every flow has its last acknowledgement."""
+        if self.received() < len(self._schedule):
+            return False
+        return bool((self.results()["done_ns"] > 0).all())
+
     def results(self) -> np.ndarray:
         """Return the kernel's results, dtype `RESULT`, in the order of the schedule."""
         fd = os.open(FLOWS, os.O_RDONLY)
