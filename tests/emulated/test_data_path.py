@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from orchestration.analysis.stamp import stamp
 from orchestration.model.records import DONE
 from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
@@ -77,6 +78,16 @@ def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_
     assert ideal_times_ns(run.testbed, run.schedule, run.trial.host.roce)[0] == pytest.approx(
         wanted_ns, abs=1
     )
+
+
+def test_a_flow_that_waits_for_its_turn_at_the_nic_is_not_late(tmp_path):
+    path = tmp_path / "sixteen.yml"
+    path.write_text(SIXTEEN.replace("BUFFER", "64MB"))
+    flows = tuple(SingleFlowSpec("h2", f"h{n + 3}", 100_000, 0) for n in range(12))
+    run = run_trial(str(path), flows, SECN1, duration_ns=MS, host=roce(), fabric=OURS)
+    # the last of twelve begins to be sent after 11 packets of 0.35 us
+    assert times(run).min() > 100_000
+    assert stamp(run.trial, run.testbed, run.schedule, run.record).valid
 
 
 def test_a_trial_goes_on_until_the_last_acknowledgement_is_there(tmp_path):

@@ -165,14 +165,12 @@ class RoceFlows:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""
         found = self.results()
 
-        def since_start(name: str) -> np.ndarray:
-            at_ns = found[name].astype(np.int64)
-            return np.where(at_ns > 0, at_ns - self._t0_ns, -1)
-
         done = found["done_ns"] > 0
         return FlowRecords(
-            sent_ns=since_start("sent_ns"),
-            end_ns=since_start("done_ns"),
+            # The NIC has a flow from its start on, as TCP has it when the bytes are handed over.
+            # What it waits there for its turn is part of its time.
+            sent_ns=np.where(found["sent_ns"] > 0, self._schedule.start_ns, -1),
+            end_ns=np.where(done, found["done_ns"].astype(np.int64) - self._t0_ns, -1),
             retransmits=found["resent"].astype(np.int64),
             status=np.where(done, DONE, UNFINISHED).astype(np.int64),
         )
