@@ -11,8 +11,10 @@ from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
+from orchestration.backends.simulated.program import policy_names
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
+from orchestration.model.roce import UDP_PORT, udp_source
 from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
@@ -48,8 +50,8 @@ def build_arrays(
 ) -> list[Ints]:
     """Return the arrays of a BUILD request, in the order in which `ns3/fabric.h` reads them.
 
-    Raises TrialError for a congestion control that ns-3 lacks, and for more flows than a host has
-    ports.
+    For RoCE, `ns3/roce_fabric.h` reads them. Raises TrialError for a congestion control that ns-3
+    lacks, and for more flows than a host has ports.
     """
     scalars = [
         trial.seed & 0x7FFFFFFFFFFFFFFF,
@@ -61,6 +63,8 @@ def build_arrays(
         SEND_BUFFER_BYTES,
         RECEIVE_BUFFER_BYTES,
         int(observes_flows),
+        int(trial.host.is_roce),
+        *_roce_scalars(trial),
     ]
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     addresses = {port: int(IPv4Address(text)) for port, text in emulated_addresses(testbed).items()}
@@ -117,11 +121,30 @@ def _quanta(testbed: Testbed) -> list[int]:
     return [scale * weight for weight in weights]
 
 
+def _roce_scalars(trial: TrialSpec) -> list[int]:
+    """Return the settings of RoCE NICs and of the ports beyond them, none for TCP."""
+    if trial.host.roce is None:
+        return []
+    spec, parameters = trial.host.roce, trial.host.roce.parameters
+    return [
+        int(trial.fabric.marks == "departures"),
+        policy_names().index(trial.host.congestion_control),
+        spec.payload_bytes,
+        spec.ack_every,
+        spec.window_bytes,
+        parameters.pop("min_time_between_cnps") * 1000,
+        spec.timeout_ns,
+        *parameters.values(),
+    ]
+
+
 def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list[Ints]:
     addresses = emulated_addresses(testbed)
     ends = Endpoints(
         [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
     )
+    if trial.host.is_roce:
+        return _roce_flow_arrays(trial, testbed, schedule, ends)
     try:
         flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
     except OSError as error:
@@ -146,4 +169,36 @@ def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list
         _ints([packed[address] for address, _ in flows.far]),
         _ints([port for _, port in flows.far]),
         _ints([CONGESTION_CONTROLS[control] for control in controls]),
+    ]
+
+
+def _roce_flow_arrays(
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Endpoints
+) -> list[Ints]:
+    """Return the flows as queue pairs: with the five-tuples that they have on the emulated NICs."""
+    numbers = np.array(
+        [testbed.class_index(spec.queue_class) if testbed.classes else 0 for spec in trial.traffic],
+        dtype=np.int64,
+    )
+    packed = [[int(IPv4Address(text)) for text in own] for own in ends.addresses]
+    flows = np.arange(len(schedule))
+    near, far = (
+        _ints(
+            [
+                packed[host][flow % len(packed[host])]
+                for flow, host in enumerate(column.tolist())
+            ]
+        )
+        for column in (schedule.src, schedule.dst)
+    )
+    return [
+        schedule.start_ns,
+        schedule.size_bytes,
+        schedule.src,
+        schedule.dst,
+        near,
+        udp_source(flows),
+        far,
+        np.full(len(schedule), UDP_PORT),
+        numbers[schedule.klass],
     ]

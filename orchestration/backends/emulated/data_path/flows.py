@@ -15,7 +15,7 @@ import numpy as np
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.records import FlowRecords, Schedule
-from orchestration.model.roce import RoceSpec
+from orchestration.model.roce import RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -133,7 +133,7 @@ class RoceFlows:
                 for flow, host in zip(order.tolist(), hosts.tolist(), strict=True)
             ]
             posted[name] = np.array(chosen, dtype="V4")
-        posted["udp_source"] = 0xC000 | (order * 0x9E37 & 0x3FFF)
+        posted["udp_source"] = udp_source(order)
         posted["tos"] = self._tos[order] if isinstance(self._tos, np.ndarray) else self._tos
         fd = os.open(FLOWS, os.O_WRONLY)
         os.write(fd, self._settings + posted.tobytes())
