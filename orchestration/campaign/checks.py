@@ -256,17 +256,19 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
         return
     control = host.congestion_control
     roce, backend = control in ROCE_CONTROLS, whole.get("backend")
-    if roce and (fabric.kind == "linux" or backend not in (None, "emulated")):
+    with_roce = backend in (None, "emulated", "simulated")
+    if roce and (fabric.kind == "linux" or not with_roce):
         yield Finding(
             ("host", "congestion_control"),
-            f"{control} is for RoCE NICs, which only the emulated backend has, with "
-            "`fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated, or use dctcp",
+            f"{control} is for RoCE NICs, which only the emulated and the simulated backend have, "
+            "with `fabric: closloop`",
+            "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
         )
-    elif fabric.kind == "closloop" and backend not in (None, "emulated"):
+    elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
         yield Finding(
             ("fabric",),
-            f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
+            "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
+            f"one; the backend is {backend}, the hosts' congestion control {control}",
             "leave it out, or run --on emulated",
         )
     mixed = [klass.name for klass in testbed.classes if klass.congestion_control] if testbed else []
