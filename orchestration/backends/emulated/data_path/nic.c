@@ -88,7 +88,7 @@ struct flow {
 	struct result result;
 	struct cl_flow_state state;
 	/* the sender's, in packets */
-	u32 packets, next, acked, timed_packet;
+	u32 packets, next, acked, timed_packet, asked; /* asked: after the last that asked */
 	u64 timed_ns, next_ps, progress_ns;
 	bool sending;
 	struct rb_node waiting;
@@ -121,6 +121,7 @@ static struct {
 	u32 count, received;
 	const struct cl_policy *policy;
 	u32 parameters[CL_MOST_PARAMETERS];
+	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
 	u64 cnp_interval_ns, timeout_ns;
@@ -145,7 +146,11 @@ static void tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 	state->now_ns = now_ns;
 	state->event = event;
 	state->bytes = bytes;
-	all.policy->happen(state, all.parameters);
+	state->sent_bytes = (u64)flow->next * all.payload_bytes;
+	state->acked_bytes = (u64)flow->acked * all.payload_bytes;
+	all.policy->happen(state, all.parameters, all.hop);
+	if (all.window_bytes && (!state->window_bytes || state->window_bytes > all.window_bytes))
+		state->window_bytes = all.window_bytes;
 	state->rate_bps = clamp(state->rate_bps, 1000000ULL, state->line_bps);
 }
 
@@ -211,6 +216,11 @@ static struct sk_buff *data_packet(struct nic *nic, struct flow *flow, u64 at_ns
 	bool last = psn == flow->packets - 1, ask = last || (psn + 1) % all.ack_every == 0;
 	struct sk_buff *skb;
 
+	/* a window that closes before anybody was asked would never open */
+	flow->asked = min(flow->asked, psn);
+	if (flow->state.window_bytes && flow->asked <= flow->acked &&
+	    (u64)(psn + 1 - flow->acked) * all.payload_bytes >= flow->state.window_bytes)
+		ask = true;
 	if (last)
 		bytes = flow->posted.bytes - (u64)psn * all.payload_bytes;
 	skb = packet(nic, flow, false, DATA_HEADER_BYTES, bytes, flow->posted.tos);
@@ -219,6 +229,8 @@ static struct sk_buff *data_packet(struct nic *nic, struct flow *flow, u64 at_ns
 	((struct header *)skb->data)->bth =
 		bth(flow, flow->packets == 1 ? SEND_ONLY : last ? SEND_LAST : psn ? SEND_MIDDLE :
 		    SEND_FIRST, psn, ask);
+	if (ask)
+		flow->asked = psn + 1;
 	if (ask && !flow->timed_ns) {
 		flow->timed_ns = at_ns;
 		flow->timed_packet = psn;
@@ -256,8 +268,8 @@ static bool later(struct rb_node *a, const struct rb_node *b)
 static bool may_send(const struct flow *flow)
 {
 	return flow->next < flow->packets &&
-	       (!all.window_bytes ||
-		(u64)(flow->next - flow->acked) * all.payload_bytes < all.window_bytes);
+	       (!flow->state.window_bytes ||
+		(u64)(flow->next - flow->acked) * all.payload_bytes < flow->state.window_bytes);
 }
 
 /* Let a flow that has something to send wait for its time. */
@@ -462,6 +474,7 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		newly = 0;
 	}
 	flow->state.rtt_ns = 0;
+	flow->state.switches = 64 - h->ip.ttl;
 	if (again) {
 		flow->result.naks++;
 		if (flow->next > psn) {
@@ -676,6 +689,7 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, all.payload_bytes));
 	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.payload_bytes = all.payload_bytes;
 	flow->nic->posts++;
 	return 0;
 }

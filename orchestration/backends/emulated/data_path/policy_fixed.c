@@ -2,7 +2,7 @@
 /* A policy that does not react: a fixed rate in Mbit/s, 0 for the line's. */
 #include "policy.h"
 
-static void happen(struct cl_flow_state *flow, const u32 *parameters)
+static void happen(struct cl_flow_state *flow, const u32 *parameters, const struct cl_hop *hop)
 {
 	u64 wanted_bps = parameters[0] * 1000000ULL;
 
@@ -10,4 +10,4 @@ static void happen(struct cl_flow_state *flow, const u32 *parameters)
 		flow->rate_bps = wanted_bps;
 }
 
-const struct cl_policy cl_policy_fixed = { "fixed", happen, 1 };
+const struct cl_policy cl_policy_fixed = { "fixed", happen, 1, 0 };
