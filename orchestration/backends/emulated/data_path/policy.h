@@ -17,7 +17,7 @@ typedef uint64_t u64;
 typedef int64_t s64;
 #endif
 
-enum cl_event_kind { CL_START, CL_TX, CL_ACK, CL_NACK, CL_CNP, CL_TIMEOUT };
+enum cl_event_kind { CL_START, CL_TX, CL_ACK, CL_NACK, CL_CNP, CL_TIMEOUT, CL_RTT };
 
 #define CL_OWN_WORDS 10
 #define CL_MOST_PARAMETERS 24

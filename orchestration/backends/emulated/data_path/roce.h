@@ -31,6 +31,9 @@ enum opcode {
 	SEND_ONLY = 0x04,
 	ACKNOWLEDGE = 0x11,
 	CNP = 0x81,
+	/* from 0xc0 on, the specification leaves opcodes to manufacturers */
+	PROBE = 0xc0,
+	PROBE_ANSWER = 0xc1,
 };
 
 struct bth {
@@ -46,13 +49,19 @@ struct header {
 	struct udphdr udp;
 	struct bth bth;
 	union {
-		__be32 aeth;
+		struct {
+			__be32 aeth;
+			__be32 arrived; /* with selective repeat, the packet that made a NAK */
+		};
+		__be64 probe_ns; /* when a probe was sent */
 		u8 reserved[16]; /* of a CNP */
 	};
 } __packed;
 
 #define DATA_HEADER_BYTES offsetof(struct header, aeth)
 #define ACK_HEADER_BYTES (DATA_HEADER_BYTES + 4)
+#define SELECTIVE_NAK_HEADER_BYTES (DATA_HEADER_BYTES + 8)
+#define PROBE_HEADER_BYTES (DATA_HEADER_BYTES + 8)
 #define CNP_HEADER_BYTES (DATA_HEADER_BYTES + 16)
 
 /* A flow as user space posts it. */
@@ -71,7 +80,8 @@ struct result {
 	u64 received_ns; /* when the receiver had all of it */
 	u64 done_ns;     /* when the sender knew */
 	u64 rate_bps;
-	u32 packets, resent, marked, cnps, naks, timeouts;
+	u64 rtt_ns; /* the last one that was measured */
+	u32 packets, resent, marked, cnps, naks, timeouts, probes, unused;
 };
 
 struct flow {
@@ -81,12 +91,19 @@ struct flow {
 	struct cl_flow_state state;
 	/* the sender's, in packets */
 	u32 packets, next, acked, timed_packet;
-	u64 timed_ns, next_ps, progress_ns;
-	bool sending;
+	u64 timed_ns, next_ps, progress_ns, probe_ns;
+	/* with selective repeat: what the receiver is known to have, and of what is missing up to
+	 * `lost_end` the first that has not been sent again
+	 */
+	unsigned long *known;
+	u32 resend, lost_end;
+	bool sending, probed;
 	struct rb_node waiting;
 	struct list_head turn, unfinished;
 	/* the receiver's */
-	u32 expected, since_ack;
+	u32 expected;
+	unsigned long *held; /* with selective repeat: what it has */
+	u32 held_end;
 	bool asked_again;
 	u64 cnp_ns;
 };
@@ -116,7 +133,9 @@ struct roce {
 	u32 parameters[CL_MOST_PARAMETERS];
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
-	u64 cnp_interval_ns, timeout_ns;
+	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;
+	bool selective;
+	unsigned long *bits; /* of all flows' `known` and `held` */
 	struct nic *nic[MOST_NICS];
 	u32 nics;
 	struct page *zeros;
@@ -125,7 +144,10 @@ struct roce {
 /* What user space writes before the flows. */
 struct settings {
 	u64 cnp_interval_ns, timeout_ns;
+	u64 probe_interval_ns; /* 0: no probes */
 	u32 payload_bytes, ack_every, window_bytes, policy;
+	u32 selective; /* 1: selective repeat, 0: go-back-N */
+	u32 unused;
 	u32 parameters[CL_MOST_PARAMETERS];
 };
 
@@ -146,6 +168,10 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns);
 
 /* roce_packets.c */
 struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask);
-struct sk_buff *cl_answer_packet(const struct flow *flow, enum opcode opcode, u32 psn, u8 syndrome);
+struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns);
+struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns);
+struct sk_buff *cl_cnp_packet(const struct flow *flow);
+struct sk_buff *cl_ack_packet(const struct flow *flow);
+struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived);
 
 #endif

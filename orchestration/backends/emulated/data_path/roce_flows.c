@@ -32,6 +32,27 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 	return 0;
 }
 
+/* With selective repeat, every flow has two bits a packet: the sender's and the receiver's. */
+static int give_bits(void)
+{
+	u64 longs = 0;
+
+	for (u32 i = 0; i < cl_roce.count; i++)
+		longs += 2 * BITS_TO_LONGS(cl_roce.flow[i].packets);
+	cl_roce.bits = vzalloc(max(1ULL, longs) * sizeof(long));
+	if (!cl_roce.bits)
+		return -ENOMEM;
+	longs = 0;
+	for (u32 i = 0; i < cl_roce.count; i++) {
+		struct flow *flow = &cl_roce.flow[i];
+
+		flow->known = cl_roce.bits + longs;
+		flow->held = flow->known + BITS_TO_LONGS(flow->packets);
+		longs += 2 * BITS_TO_LONGS(flow->packets);
+	}
+	return 0;
+}
+
 /* Give every NIC the numbers of its flows, which are ordered by their starts. */
 static int hand_out(void)
 {
@@ -68,6 +89,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	cl_roce.window_bytes = settings.window_bytes;
 	cl_roce.cnp_interval_ns = settings.cnp_interval_ns;
 	cl_roce.timeout_ns = settings.timeout_ns;
+	cl_roce.probe_interval_ns = settings.probe_interval_ns;
+	cl_roce.selective = settings.selective;
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
 	if (!cl_roce.flow)
 		return -ENOMEM;
@@ -81,6 +104,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	}
 	cl_roce.count = count;
 	error = hand_out();
+	if (!error && cl_roce.selective)
+		error = give_bits();
 	if (error)
 		return error;
 	local_bh_disable();

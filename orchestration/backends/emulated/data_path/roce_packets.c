@@ -81,22 +81,71 @@ struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
 	return skb;
 }
 
-/* A packet back to the sender of `flow`. */
-struct sk_buff *cl_answer_packet(const struct flow *flow, enum opcode opcode, u32 psn, u8 syndrome)
+/* A packet of which the header is all that it has. */
+static struct sk_buff *small_packet(const struct flow *flow, bool back, u32 header_bytes,
+				    enum opcode opcode, u32 psn)
 {
-	u32 bytes = opcode == CNP ? CNP_HEADER_BYTES : ACK_HEADER_BYTES;
-	/* the six bits of its class as the flow's, but a CNP and an acknowledgement are not marked */
-	struct sk_buff *skb = packet(flow->to, flow, true, bytes, 0,
+	struct nic *nic = back ? flow->to : flow->nic;
+	/* the six bits of its class as the flow's, but it is not marked */
+	struct sk_buff *skb = packet(nic, flow, back, header_bytes, 0,
 				     flow->posted.tos & ~INET_ECN_MASK);
+
+	if (skb)
+		((struct header *)skb->data)->bth = bth(flow, opcode, psn, false);
+	return skb;
+}
+
+struct sk_buff *cl_cnp_packet(const struct flow *flow)
+{
+	struct sk_buff *skb = small_packet(flow, true, CNP_HEADER_BYTES, CNP, 0);
+
+	if (skb)
+		memset(((struct header *)skb->data)->reserved, 0, 16);
+	return skb;
+}
+
+struct sk_buff *cl_ack_packet(const struct flow *flow)
+{
+	struct sk_buff *skb = small_packet(flow, true, ACK_HEADER_BYTES, ACKNOWLEDGE,
+					   flow->expected - 1);
+
+	if (skb)
+		((struct header *)skb->data)->aeth = htonl(AETH_ACK << 24);
+	return skb;
+}
+
+/* Ask for the packet that is expected. With selective repeat, say which one arrived instead: Mittal
+ * et al., "Revisiting Network Support for RDMA", SIGCOMM 2018, section 3.1.
+ */
+struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived)
+{
+	u32 bytes = cl_roce.selective ? SELECTIVE_NAK_HEADER_BYTES : ACK_HEADER_BYTES;
+	struct sk_buff *skb = small_packet(flow, true, bytes, ACKNOWLEDGE, flow->expected);
 	struct header *h;
 
 	if (!skb)
 		return NULL;
 	h = (struct header *)skb->data;
-	h->bth = bth(flow, opcode, psn, false);
-	if (opcode == CNP)
-		memset(h->reserved, 0, sizeof(h->reserved));
-	else
-		h->aeth = htonl((u32)syndrome << 24);
+	h->aeth = htonl((u32)AETH_NAK_SEQUENCE << 24);
+	if (cl_roce.selective)
+		h->arrived = htonl(arrived & PSN_MASK);
+	return skb;
+}
+
+struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns)
+{
+	struct sk_buff *skb = small_packet(flow, false, PROBE_HEADER_BYTES, PROBE, 0);
+
+	if (skb)
+		((struct header *)skb->data)->probe_ns = cpu_to_be64(at_ns);
+	return skb;
+}
+
+struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns)
+{
+	struct sk_buff *skb = small_packet(flow, true, PROBE_HEADER_BYTES, PROBE_ANSWER, 0);
+
+	if (skb)
+		((struct header *)skb->data)->probe_ns = probe_ns;
 	return skb;
 }
