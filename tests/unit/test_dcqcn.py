@@ -25,15 +25,27 @@ class State(ctypes.Structure):
         ("rtt_ns", ctypes.c_uint64),
         ("event", ctypes.c_uint32),
         ("bytes", ctypes.c_uint32),
-        ("own", ctypes.c_uint64 * 10),
+        ("sent_bytes", ctypes.c_uint64),
+        ("acked_bytes", ctypes.c_uint64),
+        ("window_bytes", ctypes.c_uint32),
+        ("payload_bytes", ctypes.c_uint32),
+        ("switches", ctypes.c_uint32),
+        ("hops", ctypes.c_uint32),
+        ("own", ctypes.c_uint64 * 24),
     ]
 
 
 class Policy(ctypes.Structure):
     _fields_ = [
         ("name", ctypes.c_char_p),
-        ("happen", ctypes.CFUNCTYPE(None, ctypes.POINTER(State), ctypes.POINTER(ctypes.c_uint32))),
+        (
+            "happen",
+            ctypes.CFUNCTYPE(
+                None, ctypes.POINTER(State), ctypes.POINTER(ctypes.c_uint32), ctypes.c_void_p
+            ),
+        ),
         ("parameters", ctypes.c_uint32),
+        ("telemetry", ctypes.c_uint32),
     ]
 
 
@@ -56,7 +68,7 @@ class Flow:
 
     def tell(self, event, now_ns, size_bytes=0):
         self.state.now_ns, self.state.event, self.state.bytes = now_ns, event, size_bytes
-        self._policy.happen(ctypes.byref(self.state), self._numbers)
+        self._policy.happen(ctypes.byref(self.state), self._numbers, None)
         return self.state.rate_bps
 
 

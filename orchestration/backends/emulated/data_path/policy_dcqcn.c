@@ -153,7 +153,7 @@ static void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 		d->reduce_ns = flow->now_ns + period_ns - (flow->now_ns - d->first_ns) % period_ns;
 }
 
-static void happen(struct cl_flow_state *flow, const u32 *p)
+static void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_hop *hop)
 {
 	struct dcqcn *d = (struct dcqcn *)flow->own;
 
@@ -180,4 +180,4 @@ static void happen(struct cl_flow_state *flow, const u32 *p)
 	}
 }
 
-const struct cl_policy cl_policy_dcqcn = { "dcqcn", happen, PARAMETERS };
+const struct cl_policy cl_policy_dcqcn = { "dcqcn", happen, PARAMETERS, 0 };

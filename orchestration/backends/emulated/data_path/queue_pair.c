@@ -16,7 +16,12 @@ static void tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 	state->now_ns = now_ns;
 	state->event = event;
 	state->bytes = bytes;
-	cl_roce.policy->happen(state, cl_roce.parameters);
+	state->sent_bytes = (u64)flow->next * cl_roce.payload_bytes;
+	state->acked_bytes = (u64)flow->acked * cl_roce.payload_bytes;
+	cl_roce.policy->happen(state, cl_roce.parameters, cl_roce.hop);
+	if (cl_roce.window_bytes &&
+	    (!state->window_bytes || state->window_bytes > cl_roce.window_bytes))
+		state->window_bytes = cl_roce.window_bytes;
 	state->rate_bps = clamp(state->rate_bps, 1000000ULL, state->line_bps);
 }
 
@@ -36,8 +41,8 @@ bool cl_flow_may_send(const struct flow *flow)
 {
 	return has_lost(flow) ||
 	       (flow->next < flow->packets &&
-		(!cl_roce.window_bytes ||
-		 (u64)(flow->next - flow->acked) * cl_roce.payload_bytes < cl_roce.window_bytes));
+		(!flow->state.window_bytes ||
+		 (u64)(flow->next - flow->acked) * cl_roce.payload_bytes < flow->state.window_bytes));
 }
 
 void cl_flow_begin(struct flow *flow)
@@ -72,9 +77,16 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 		find_lost(flow, psn + 1);
 		ask |= !has_lost(flow);
 	}
+	/* a window that closes before anybody was asked would never open */
+	flow->asked = min(flow->asked, psn);
+	if (flow->state.window_bytes && flow->asked <= flow->acked &&
+	    (u64)(psn + 1 - flow->acked) * cl_roce.payload_bytes >= flow->state.window_bytes)
+		ask = true;
 	skb = cl_data_packet(flow, psn, ask);
 	if (!skb)
 		return NULL;
+	if (ask)
+		flow->asked = psn + 1;
 	flow->probed = false;
 	if (again) {
 		flow->result.resent++;
@@ -157,6 +169,7 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		newly = 0;
 	}
 	flow->state.rtt_ns = 0;
+	flow->state.switches = 64 - h->ip.ttl;
 	if (nak) {
 		flow->result.naks++;
 		if (cl_roce.selective) {

@@ -90,7 +90,7 @@ struct flow {
 	struct result result;
 	struct cl_flow_state state;
 	/* the sender's, in packets */
-	u32 packets, next, acked, timed_packet;
+	u32 packets, next, acked, timed_packet, asked; /* asked: after the last that asked */
 	u64 timed_ns, next_ps, progress_ns, probe_ns;
 	/* with selective repeat: what the receiver is known to have, and of what is missing up to
 	 * `lost_end` the first that has not been sent again
@@ -131,6 +131,7 @@ struct roce {
 	u32 count, received;
 	const struct cl_policy *policy;
 	u32 parameters[CL_MOST_PARAMETERS];
+	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
 	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;

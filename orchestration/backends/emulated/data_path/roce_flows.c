@@ -28,6 +28,7 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
 	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.payload_bytes = cl_roce.payload_bytes;
 	flow->nic->posts++;
 	return 0;
 }
