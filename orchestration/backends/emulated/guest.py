@@ -152,9 +152,10 @@ class RoceTraffic:
 
     def facts(self) -> dict[str, int]:
         """Return sums over all flows."""
+        from orchestration.backends.emulated.data_path.flows import COUNTERS
+
         found = self._flows.results()
-        names = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
-        return {name: int(found[name].sum()) for name in names}
+        return {name: int(found[name].sum()) for name in COUNTERS}
 
 
 def run_job(folder: Path) -> None:

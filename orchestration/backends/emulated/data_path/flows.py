@@ -45,7 +45,7 @@ PARAMETER_ORDER = (
 _MOST_PARAMETERS = 24
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQIIII{_MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQIIIIII{_MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -57,13 +57,12 @@ _POSTED = np.dtype(
         ("unused", "V5"),
     ]
 )
+COUNTERS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes")
 RESULT = np.dtype(
     [
-        *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns", "rate_bps")),
-        *(
-            (name, np.uint32)
-            for name in ("packets", "resent", "marked", "cnps", "naks", "timeouts")
-        ),
+        *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns")),
+        *((name, np.uint64) for name in ("rate_bps", "rtt_ns")),
+        *((name, np.uint32) for name in (*COUNTERS, "unused")),
     ]
 )
 
@@ -101,10 +100,13 @@ class RoceFlows:
         self._settings = _SETTINGS.pack(
             parameters["min_time_between_cnps"] * 1000,
             spec.timeout_ns,
+            spec.rtt_probe_interval_ns,
             spec.payload_bytes,
             spec.ack_every,
             spec.window_bytes,
             POLICIES.index("dcqcn"),
+            int(spec.recovery == "selective-repeat"),
+            0,
             *numbers,
             *[0] * (_MOST_PARAMETERS - len(numbers)),
         )

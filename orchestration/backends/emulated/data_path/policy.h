@@ -98,7 +98,7 @@ struct cl_context {
  * instruction "may_goto", which older assemblers do not know).
  */
 #define CL_ROUND_OR(label) \
-	asm goto("1: .byte 0xe5, 0; .short (%l0 - 1b - 8) / 8; .long 0" : : : : label)
+	asm goto("1:\n.byte 0xe5, 0\n.short (%l0 - 1b - 8) / 8\n.long 0" : : : : label)
 #endif
 
 #ifndef __BPF__

@@ -10,7 +10,6 @@
  * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
  * to be sent by now. This is exact, because nothing can change between two looks.
  */
-#include <linux/rtnetlink.h>
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
@@ -200,35 +199,17 @@ void cl_port_state(struct Qdisc *sch, u32 klass, struct cl_queue_state *state)
 	*state = ((struct port *)qdisc_priv(sch))->queue[klass].state;
 }
 
-static const struct nla_policy policy[CL_PORT_MAX + 1] = {
-	[CL_PORT_OPTIONS] = NLA_POLICY_EXACT_LEN(sizeof(struct cl_port_options)),
-};
-
 static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
-	struct net_device *dev = qdisc_dev(sch);
 	struct port *port = qdisc_priv(sch);
-	struct nlattr *found[CL_PORT_MAX + 1];
 	struct cl_port_options options;
-	int error;
+	int error = cl_read_options(sch, opt, &options, sizeof(options), &port->peer, extack);
 
-	if (!opt)
-		return -EINVAL;
-	error = nla_parse_nested(found, CL_PORT_MAX, opt, policy, extack);
 	if (error)
 		return error;
-	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_PORT_OPTIONS))
-		return -EINVAL;
-	memcpy(&options, nla_data(found[CL_PORT_OPTIONS]), sizeof(options));
 	if (!options.rate_bps || !options.classes || options.classes > CL_MOST_CLASSES) {
 		NL_SET_ERR_MSG(extack, "a port needs a rate, and 1 to 8 classes");
 		return -EINVAL;
-	}
-	if (dev->netdev_ops->ndo_get_peer_dev)
-		port->peer = dev->netdev_ops->ndo_get_peer_dev(dev);
-	if (!port->peer) {
-		NL_SET_ERR_MSG(extack, "a port must be one end of a veth pair");
-		return -EOPNOTSUPP;
 	}
 	port->sch = sch;
 	port->arrival.happen = arrive;
@@ -251,7 +232,7 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 		return error;
 	port->listed = true;
 	if (options.forwards) {
-		error = cl_forward_begin(dev);
+		error = cl_forward_begin(qdisc_dev(sch));
 		port->forwards = !error;
 	}
 	return error;
@@ -299,7 +280,7 @@ static int port_dump(struct Qdisc *sch, struct sk_buff *skb)
 		options.queue[i].limit_bytes = port->queue[i].limit_bytes;
 		options.queue[i].quantum_bytes = port->queue[i].quantum_bytes;
 	}
-	if (!nest || nla_put(skb, CL_PORT_OPTIONS, sizeof(options), &options))
+	if (!nest || nla_put(skb, CL_OPTIONS, sizeof(options), &options))
 		return -EMSGSIZE;
 	return nla_nest_end(skb, nest);
 }
