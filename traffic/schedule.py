@@ -10,7 +10,7 @@ import dataclasses
 
 import numpy as np
 
-from inventory.routing import PathTable
+from inventory.routing import PathTable, attachment
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.roce import HEADER_BYTES, RoceSpec
@@ -71,9 +71,18 @@ def ideal_times_ns(testbed: Testbed, schedule: Schedule, roce: RoceSpec | None =
     return np.array(times, dtype=np.int64)
 
 
+def base_rtt_ns(testbed: Testbed) -> int:
+    """Return the round trip of a packet on the longest path while all is idle, in ns."""
+    paths = PathTable(testbed)
+    # of hosts with the same switch, one stands for all
+    places = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
+    pairs = [(a, b) for a in places for b in places if a != b] or [testbed.hosts[:2]]
+    return 2 * max(paths.path(a, b).one_way_ns for a, b in pairs)
+
+
 def _ideal_roce_ns(testbed: Testbed, paths: PathTable, schedule: Schedule, roce: RoceSpec) -> Ints:
     """The packets before the last at line rate, then the last one's way and its answer's."""
-    full_bytes = roce.payload_bytes + HEADER_BYTES + testbed.framing_bytes
+    full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + testbed.framing_bytes
     times = []
     for src, dst, size in zip(
         schedule.src.tolist(), schedule.dst.tolist(), schedule.size_bytes.tolist(), strict=True

@@ -18,6 +18,7 @@ from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import choose, read_factors
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
+from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
@@ -242,19 +243,29 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            file.host.roce.spec() if file.host.congestion_control in ROCE_CONTROLS else None,
+            file.host.roce.spec(file.host.congestion_control, folder)
+            if file.host.congestion_control in ROCE_CONTROLS
+            else None,
         ),
         cell=_labels(cell, tuner),
         files={
             **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
+            **_program_digest(file.host, folder),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
         fabric=FabricSpec(file.fabric.kind, file.fabric.marks),
     )
+
+
+def _program_digest(host: schema.Host, folder: str) -> dict[str, str]:
+    if host.congestion_control != PROGRAM or host.roce.program is None:
+        return {}
+    path = schema.file_beside(folder, host.roce.program.program)
+    return {path: sha256_of(path)}
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:

@@ -124,12 +124,18 @@ class RoceTraffic:
     def __init__(self, job: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
+        from traffic.schedule import base_rtt_ns
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         tos = [
             RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
         ]
-        self._flows = RoceFlows(job.schedule, addresses, job.trial.host.roce, tos)
+        roce = job.trial.host.roce
+        if roce.program:
+            from collectors.bpf.policy import attach
+
+            attach(Path(roce.program))
+        self._flows = RoceFlows(job.schedule, addresses, roce, tos, base_rtt_ns(job.testbed))
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""

@@ -70,6 +70,13 @@ struct cl_policy {
 	u32 telemetry;  /* 1: its packets ask for telemetry */
 };
 
+/* What a policy that is a BPF program sees. It calls nothing: its functions are CL_INLINE. */
+struct cl_context {
+	struct cl_flow_state flow;
+	u32 parameters[CL_MOST_PARAMETERS];
+	struct cl_hop hop[CL_MOST_HOPS];
+};
+
 #define CL_INLINE static inline __attribute__((always_inline))
 
 /* Ends a policy's source, with its function `happen`: its name, the number of its parameters, and
@@ -80,13 +87,6 @@ struct cl_policy {
 	const struct cl_policy cl_policy_##id = { #id, happen, count, asks }
 #define CL_ROUND_OR(label) do { if (0) goto label; } while (0)
 #else
-/* As a BPF program it sees one struct, and calls nothing: its functions are CL_INLINE. */
-struct cl_context {
-	struct cl_flow_state flow;
-	u32 parameters[CL_MOST_PARAMETERS];
-	struct cl_hop hop[CL_MOST_HOPS];
-};
-
 #define CL_POLICY(id, count, asks) \
 	__attribute__((section("policy"), used)) int cl_policy_##id(struct cl_context *context) \
 	{ \

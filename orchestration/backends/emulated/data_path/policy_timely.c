@@ -6,14 +6,14 @@
 #include "policy.h"
 
 enum parameter {
-	DELTA_MBPS,
+	DELTA_MBPS, /* 0: a thousandth of the line, as the paper has it at 10 Gbit/s */
 	BETA,  /* thousandths */
 	ALPHA, /* thousandths */
 	T_LOW_NS,
 	T_HIGH_NS,
 	MIN_RTT_NS,
 	HAI_AFTER, /* completions with a gradient that is not positive; the increase is then 5-fold */
-	MIN_RATE_MBPS,
+	MIN_RATE_MBPS, /* 0: a hundredth of the line */
 	PARAMETERS,
 };
 
@@ -42,6 +42,7 @@ CL_INLINE void completed(struct cl_flow_state *flow, struct timely *t, const u32
 {
 	u64 rtt_ns = flow->rtt_ns, before_ns = t->previous_ns ? t->previous_ns : rtt_ns;
 	u64 beta = (u64)p[BETA] * ONE / 1000, steps = 1;
+	u64 delta_bps = p[DELTA_MBPS] ? p[DELTA_MBPS] * MBPS : flow->line_bps / 1000;
 	s64 alpha = (u64)p[ALPHA] * 65536 / 1000;
 
 	t->previous_ns = rtt_ns;
@@ -52,13 +53,13 @@ CL_INLINE void completed(struct cl_flow_state *flow, struct timely *t, const u32
 	else if (t->falling < p[HAI_AFTER])
 		t->falling++;
 	if (rtt_ns < p[T_LOW_NS]) {
-		flow->rate_bps += p[DELTA_MBPS] * MBPS;
+		flow->rate_bps += delta_bps;
 	} else if (rtt_ns > p[T_HIGH_NS]) {
 		reduce(flow, beta * (rtt_ns - p[T_HIGH_NS]) / rtt_ns);
 	} else if (t->difference <= 0) {
 		if (t->falling >= p[HAI_AFTER])
 			steps = HAI_TIMES;
-		flow->rate_bps += steps * p[DELTA_MBPS] * MBPS;
+		flow->rate_bps += steps * delta_bps;
 	} else {
 		u64 rise_ns = (u64)t->difference >> 10, least_ns = p[MIN_RTT_NS];
 
@@ -73,6 +74,7 @@ CL_INLINE void completed(struct cl_flow_state *flow, struct timely *t, const u32
 CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_hop *hop)
 {
 	struct timely *t = (struct timely *)flow->own;
+	u64 least_bps = p[MIN_RATE_MBPS] ? p[MIN_RATE_MBPS] * MBPS : flow->line_bps / 100;
 
 	if (flow->event == CL_START)
 		flow->rate_bps = flow->line_bps;
@@ -80,8 +82,8 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 		completed(flow, t, p);
 	else
 		return;
-	if (flow->rate_bps < p[MIN_RATE_MBPS] * MBPS)
-		flow->rate_bps = p[MIN_RATE_MBPS] * MBPS;
+	if (flow->rate_bps < least_bps)
+		flow->rate_bps = least_bps;
 	if (flow->rate_bps > flow->line_bps)
 		flow->rate_bps = flow->line_bps;
 }

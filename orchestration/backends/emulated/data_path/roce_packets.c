@@ -11,7 +11,8 @@
 static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool back, u32 header_bytes,
 			      u32 payload_bytes, u8 tos)
 {
-	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) + ICRC_BYTES, GFP_ATOMIC);
+	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) +
+					sizeof(struct cl_telemetry) + ICRC_BYTES, GFP_ATOMIC);
 	struct header *h;
 
 	if (!skb)
@@ -72,12 +73,16 @@ struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
 
 	if (last)
 		bytes = flow->posted.bytes - (u64)psn * cl_roce.payload_bytes;
-	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES, bytes, flow->posted.tos);
+	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES + telemetry_bytes(), bytes,
+		     flow->posted.tos);
 	if (!skb)
 		return NULL;
+	memset(skb->data + DATA_HEADER_BYTES, 0, telemetry_bytes());
 	((struct header *)skb->data)->bth =
 		bth(flow, flow->packets == 1 ? SEND_ONLY : last ? SEND_LAST : psn ? SEND_MIDDLE :
 		    SEND_FIRST, psn, ask);
+	if (cl_telemetry)
+		((struct header *)skb->data)->bth.qpn |= htonl(CL_ASKS_TELEMETRY);
 	return skb;
 }
 
@@ -104,13 +109,16 @@ struct sk_buff *cl_cnp_packet(const struct flow *flow)
 	return skb;
 }
 
-struct sk_buff *cl_ack_packet(const struct flow *flow)
+struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen)
 {
-	struct sk_buff *skb = small_packet(flow, true, ACK_HEADER_BYTES, ACKNOWLEDGE,
-					   flow->expected - 1);
+	u32 bytes = ACK_HEADER_BYTES + (seen ? sizeof(*seen) : 0);
+	struct sk_buff *skb = small_packet(flow, true, bytes, ACKNOWLEDGE, flow->expected - 1);
 
-	if (skb)
-		((struct header *)skb->data)->aeth = htonl(AETH_ACK << 24);
+	if (!skb)
+		return NULL;
+	((struct header *)skb->data)->aeth = htonl(AETH_ACK << 24);
+	if (seen)
+		memcpy(skb->data + ACK_HEADER_BYTES, seen, sizeof(*seen));
 	return skb;
 }
 
