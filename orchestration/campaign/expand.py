@@ -110,9 +110,10 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
+    load = cache(load_testbed)
     for repeat in range(1, file.repeats + 1):
         block = [
-            _trial(cell, tuner, repeat, folder)
+            _trial(cell, tuner, repeat, folder, load)
             for cell in cells
             for tuner in cell.file.tuners
             if _has(cell.file.parent, tuner, repeat)
@@ -201,7 +202,17 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
-def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
+def _some_roce(testbed: Testbed, host: schema.Host) -> bool:
+    return not set(checks.controls_of(testbed, host)).isdisjoint(ROCE_CONTROLS)
+
+
+def _trial(
+    cell: Cell,
+    tuner: schema.Tuner,
+    repeat: int,
+    folder: str,
+    load: Callable[[str], Testbed],
+) -> TrialSpec:
     file = cell.file
     replayed = _parent_trial(file.parent, tuner, repeat)
     testbed = schema.beside(folder, file.testbed)
@@ -242,7 +253,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            file.host.roce.spec() if file.host.congestion_control in ROCE_CONTROLS else None,
+            file.host.roce.spec() if _some_roce(load(testbed), file.host) else None,
         ),
         cell=_labels(cell, tuner),
         files={

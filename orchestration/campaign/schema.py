@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Validat
 
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.model import plugins
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
@@ -311,19 +311,31 @@ def _set(value: object) -> object:
     return {"set": value} if isinstance(value, str) else value
 
 
+def _window(value: object) -> int:
+    return BDP_WINDOW if value == "bdp" else parse_size_bytes(value)
+
+
 class Roce(StrictModel):
     """The hosts' RoCE NICs."""
 
     payload: PositiveSize = RoceSpec.payload_bytes
     ack_every: Positive = RoceSpec.ack_every
-    window: Size = RoceSpec.window_bytes
+    window: Annotated[int, BeforeValidator(_window)] = RoceSpec.window_bytes
     timeout: PositiveDuration = RoceSpec.timeout_ns
+    recovery: Recovery = RoceSpec.recovery
+    rtt_probe_interval: Duration = RoceSpec.rtt_probe_interval_ns
     dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
 
     def spec(self) -> RoceSpec:
         """Return it as a trial has it."""
         return RoceSpec(
-            self.payload, self.ack_every, self.window, self.timeout, self.dcqcn.parameters
+            self.payload,
+            self.ack_every,
+            self.window,
+            self.timeout,
+            self.recovery,
+            self.rtt_probe_interval,
+            self.dcqcn.parameters,
         )
 
 

@@ -115,6 +115,10 @@ class RoceSpec:
     rtt_probe_interval_ns: int = 0
     dcqcn: tuple[tuple[str, int], ...] = ()
 
+    def packets(self, size_bytes: int) -> int:
+        """Return the packets of a message."""
+        return max(1, -(-size_bytes // self.payload_bytes))
+
     @property
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""
