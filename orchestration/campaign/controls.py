@@ -117,7 +117,7 @@ def check_control(
     `given` has the parameters under the names of controls; `program` starts in `folder`.
     """
     for name, parameters in given.items():
-        if parameters and name != control:
+        if parameters and control and name != control:
             yield Finding(
                 ("host", "roce", name),
                 f"the congestion control is {control}, not {name}",

@@ -21,6 +21,7 @@ from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     ACTIONS,
     CHECKPOINT,
@@ -111,9 +112,10 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
+    load = cache(load_testbed)
     for repeat in range(1, file.repeats + 1):
         block = [
-            _trial(cell, tuner, repeat, folder)
+            _trial(cell, tuner, repeat, folder, load)
             for cell in cells
             for tuner in cell.file.tuners
             if _has(cell.file.parent, tuner, repeat)
@@ -202,7 +204,21 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
-def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
+def _roce(testbed: Testbed, host: schema.Host, folder: str) -> RoceSpec | None:
+    """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
+    for control in checks.controls_of(testbed, host):
+        if control in ROCE_CONTROLS:
+            return host.roce.spec(control, folder)
+    return None
+
+
+def _trial(
+    cell: Cell,
+    tuner: schema.Tuner,
+    repeat: int,
+    folder: str,
+    load: Callable[[str], Testbed],
+) -> TrialSpec:
     file = cell.file
     replayed = _parent_trial(file.parent, tuner, repeat)
     testbed = schema.beside(folder, file.testbed)
@@ -243,9 +259,7 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            file.host.roce.spec(file.host.congestion_control, folder)
-            if file.host.congestion_control in ROCE_CONTROLS
-            else None,
+            _roce(load(testbed), file.host, folder),
         ),
         cell=_labels(cell, tuner),
         files={

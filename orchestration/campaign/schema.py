@@ -25,7 +25,7 @@ from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.model import plugins
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
@@ -321,18 +321,24 @@ def _set(value: object) -> object:
     return {"set": value} if isinstance(value, str) else value
 
 
+def _window(value: object) -> int:
+    return BDP_WINDOW if value == "bdp" else parse_size_bytes(value)
+
+
 class Roce(StrictModel):
     """The hosts' RoCE NICs."""
 
     payload: PositiveSize = RoceSpec.payload_bytes
     ack_every: Positive = RoceSpec.ack_every
-    window: Size = RoceSpec.window_bytes
+    window: Annotated[int, BeforeValidator(_window)] = RoceSpec.window_bytes
     timeout: PositiveDuration = RoceSpec.timeout_ns
+    recovery: Recovery = RoceSpec.recovery
+    rtt_probe_interval: Duration = RoceSpec.rtt_probe_interval_ns
     dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
-    fixed: dict[str, Any] = {}
-    swift: dict[str, Any] = {}
-    timely: dict[str, Any] = {}
-    hpcc: dict[str, Any] = {}
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    swift: dict[str, Any] = Field(default_factory=dict)
+    timely: dict[str, Any] = Field(default_factory=dict)
+    hpcc: dict[str, Any] = Field(default_factory=dict)
     program: Program | None = None
 
     @property
@@ -343,12 +349,14 @@ class Roce(StrictModel):
     def spec(self, control: str, folder: str) -> RoceSpec:
         """Return it as a trial under this control has it; paths start in `folder`."""
         spec = RoceSpec(
-            payload_bytes=self.payload,
-            ack_every=self.ack_every,
-            window_bytes=self.window,
-            timeout_ns=self.timeout,
-            dcqcn=self.dcqcn.parameters,
-            control=control,
+            self.payload,
+            self.ack_every,
+            self.window,
+            self.timeout,
+            self.recovery,
+            self.rtt_probe_interval,
+            self.dcqcn.parameters,
+            control,
         )
         if control == PROGRAM and self.program is not None:
             numbers = tuple((f"{n:02}", value) for n, value in enumerate(self.program.parameters))

@@ -71,8 +71,10 @@ HEARS_MARKS = ("dcqcn", PROGRAM)
 # They act on each acknowledgement; the others know of more at one.
 ACK_EVERY = {"swift": 1, "hpcc": 1}
 # Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
-TELEMETRY_MBPS = (100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000, 100_000)
-TELEMETRY_MBPS += (200_000, 400_000, 800_000, 1_600_000)
+TELEMETRY_MBPS = (
+    *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),
+    *(100_000, 200_000, 400_000, 800_000, 1_600_000),
+)
 # In each packet of data and each acknowledgement.
 TELEMETRY_BYTES = 42
 

@@ -124,6 +124,10 @@ class RoceSpec:
     values: tuple[tuple[str, int], ...] = ()
     program: str = ""
 
+    def packets(self, size_bytes: int) -> int:
+        """Return the packets of a message."""
+        return max(1, -(-size_bytes // self.payload_bytes))
+
     @property
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""

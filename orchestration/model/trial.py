@@ -155,6 +155,7 @@ class FaultSpec:
     share: float = 0.0
 
 
+TCP_CONTROLS = ("dctcp", "cubic", "reno", "bbr")
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
@@ -178,7 +179,7 @@ LINUX = FabricSpec()
 class HostSpec:
     """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
 
-    `roce` is None unless the congestion control is one of `ROCE_CONTROLS`.
+    `roce` is None unless some flows are RoCE: by their class, or by this control.
     """
 
     congestion_control: str = "dctcp"
@@ -187,8 +188,12 @@ class HostSpec:
 
     @property
     def is_roce(self) -> bool:
-        """Whether the hosts send by RoCE NICs, whose congestion control this is, not by TCP."""
+        """Whether flows of classes that name no congestion control are RoCE, not TCP."""
         return self.congestion_control in ROCE_CONTROLS
+
+    def control_of(self, class_control: str) -> str:
+        """Return the congestion control of flows, given that of their class or ""."""
+        return class_control or self.congestion_control
 
 
 TCP = HostSpec()

@@ -13,7 +13,7 @@ from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
@@ -126,8 +126,10 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
     return {
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,
-        "window": f"{roce.window_bytes}B",
+        "window": "bdp" if roce.window_bytes == BDP_WINDOW else f"{roce.window_bytes}B",
         "timeout": duration(roce.timeout_ns),
+        "recovery": roce.recovery,
+        "rtt_probe_interval": duration(roce.rtt_probe_interval_ns),
         **({roce.control: own} if own else {}),
         "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
     }
