@@ -170,6 +170,7 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 		catch_up(flow, d, p);
 		d->sent_bytes += flow->bytes;
 		while (p[BYTE_RESET] && d->limited && d->sent_bytes >= p[BYTE_RESET]) {
+			CL_ROUND_OR(late);
 			d->sent_bytes -= p[BYTE_RESET];
 			increase(flow, d, p);
 			d->by_bytes++;
@@ -181,6 +182,8 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 		arrived(flow, d, p);
 		break;
 	}
+late:
+	return;
 }
 
 CL_POLICY(dcqcn, PARAMETERS, 0);
