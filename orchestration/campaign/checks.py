@@ -6,8 +6,9 @@ faults of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pydantic_core
@@ -16,8 +17,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model import plugins
+from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
 from orchestration.model.roce import (
     DCQCN_RANGES,
@@ -50,7 +53,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
-    yield from _check_roce(whole, testbed)
+    yield from _check_roce(whole, testbed, Path(folder))
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -249,35 +252,60 @@ def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
         )
 
 
-def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
+    """Return the congestion controls that flows may have, by the testbed's classes or the host."""
+    own = [klass.congestion_control for klass in testbed.classes] if testbed else []
+    return list(dict.fromkeys(item or host.congestion_control for item in own or [""]))
+
+
+def _check_simulated_roce(
+    host: schema.Host, control: str, where: Loc, controls: Sequence[str]
+) -> Iterator[Finding]:
+    """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3."""
+    lacking: list[tuple[Loc, str, str]] = []
+    if control == PROGRAM:
+        lacking.append((where, "a policy that is a BPF program", "name another control"))
+    if any(item not in ROCE_CONTROLS for item in controls):
+        lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
+    if host.roce.recovery != "go-back-n":
+        lacking.append((("host", "roce", "recovery"), "selective repeat", "remove it"))
+    if host.roce.rtt_probe_interval:
+        lacking.append((("host", "roce", "rtt_probe_interval"), "probes", "remove it"))
+    for loc, what, remedy in lacking:
+        yield Finding(loc, f"the simulated backend has no {what}", f"{remedy}, or run --on emulated")
+
+
+def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
     host, fabric = whole.get("host"), whole.get("fabric")
     if host is None or fabric is None:
         return
-    control = host.congestion_control
-    roce, backend = control in ROCE_CONTROLS, whole.get("backend")
-    with_roce = backend in (None, "emulated", "simulated")
-    if roce and (fabric.kind == "linux" or not with_roce):
+    roce = [control for control in controls_of(testbed, host) if control in ROCE_CONTROLS]
+    by_host = host.congestion_control in roce
+    where: Loc = ("host", "congestion_control") if by_host else ("testbed",)
+    backend = whole.get("backend")
+    if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
+        of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
         yield Finding(
-            ("host", "congestion_control"),
-            f"{control} is for RoCE NICs, which only the emulated and the simulated backend have, "
-            "with `fabric: closloop`",
+            where,
+            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated backend "
+            "have, with `fabric: closloop`",
             "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
         )
     elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
         yield Finding(
             ("fabric",),
             "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
-            f"one; the backend is {backend}, the hosts' congestion control {control}",
+            f"one; the backend is {backend}, the congestion control {host.congestion_control}",
             "leave it out, or run --on emulated",
         )
-    mixed = [klass.name for klass in testbed.classes if klass.congestion_control] if testbed else []
-    if roce and mixed:
+    if roce and backend == "simulated":
+        yield from _check_simulated_roce(host, roce[0], where, controls_of(testbed, host))
+    if len(roce) > 1:
         yield Finding(
-            ("host", "congestion_control"),
-            f"with {control} every flow is RoCE, and class {mixed[0]} of testbed "
-            f"{testbed.name if testbed else ''} names a control of TCP",
-            "use a testbed whose classes name none",
+            where,
+            f"RoCE NICs have one congestion control a trial, and flows ask for {' and '.join(roce)}",
+            f"let the classes of testbed {_name(testbed)} and the host name the same one",
         )
     if fabric.marks == "departures" and fabric.kind == "linux":
         yield Finding(
@@ -288,7 +316,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
     if "roce" in host.model_fields_set and not roce:
         yield Finding(
             ("host", "roce"),
-            f"no host has a RoCE NIC: their congestion control is {control}",
+            f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
             "remove it, or use `congestion_control: dcqcn`",
         )
     most_bytes = MOST_PAYLOAD_BYTES
@@ -301,6 +329,14 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
         )
+    control = roce[0] if roce else ""
+    if control == PROGRAM and host.roce.program is None:
+        yield Finding(
+            where,
+            "a program of one's own needs its file",
+            "write it like {program: my_policy.c}",
+        )
+    yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
         if name not in DCQCN_SETS["mlx5"]:
@@ -401,6 +437,10 @@ def _finding(loc: Loc, fault: str) -> Finding:
     """Return a finding from a sentence `what: remedy`."""
     what, _, remedy = fault.partition(": ")
     return Finding(loc, what, remedy)
+
+
+def _name(testbed: Testbed | None) -> str:
+    return testbed.name if testbed else ""
 
 
 def _time(ns: int) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import flow_table_object
+from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.emulated.fabric import (
@@ -24,6 +25,7 @@ from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
@@ -105,12 +107,14 @@ class EmulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        A tuner that observes flows also needs the compiled flow table.
+        A tuner that observes flows also needs the compiled flow table. Policies of one's own are
+        loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         require_kernel()
         if any(wants_flow_table(create(trial.tuner).observes) for trial in trials):
             flow_table_object()
+        check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
 
     def run(
@@ -129,6 +133,7 @@ class EmulatedBackend:
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
+        trial = _with_object(trial)
         plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
         steps = fault_steps(trial, testbed, plan)
         write_job(
@@ -161,6 +166,15 @@ class EmulatedBackend:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
         record = replace(record, facts=_facts(record, plan, kernel, stages, trial.fabric))
         return record if answering is None else answering.complete(record)
+
+
+def _with_object(trial: TrialSpec) -> TrialSpec:
+    """Let a trial name its policy's compiled object in place of its source."""
+    roce = trial.host.roce
+    if roce is None or not roce.program:
+        return trial
+    made = replace(roce, program=str(policy_object(Path(roce.program)).absolute()))
+    return replace(trial, host=replace(trial.host, roce=made))
 
 
 def _flow_object() -> str:

@@ -140,14 +140,14 @@ def plan_fabric(
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests.append(_address(port, addresses[port.index]))
-                if host.is_roce:
+                if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 else:
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
             elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
-                first, ways = queue_of[port.index], 1 if host.is_roce else 2
+                first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
@@ -175,7 +175,7 @@ def plan_fabric(
         facts={
             "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": own_nics.KIND if host.is_roce else "tbf > fq",
+                "host": "tbf > fq" if host.roce is None else own_nics.KIND,
                 **_switch_words(testbed, fabric),
             },
         },

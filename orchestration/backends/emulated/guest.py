@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,12 @@ def repeat_draws(seed: int) -> None:
 class Driver:
     """The traffic driver, in a process of its own that ends with the trial."""
 
-    def __init__(self, job: Any, fabric: Any) -> None:
+    def __init__(self, job: Any, fabric: Any, schedule: Any) -> None:
         from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
         from traffic.drivers.sockets import Board, SocketDriver
 
-        self._flows = len(job.schedule)
+        self._flows = len(schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))
         self.board = Board(self._flows, memoryview(memory))
         self._child_ended = False
@@ -60,7 +61,7 @@ class Driver:
         self._pid = os.fork()
         if self._pid == 0:
             of_pattern = services(job.testbed, job.trial.traffic)
-            flows = Flows.of(job.schedule, endpoints, of_pattern)
+            flows = Flows.of(schedule, endpoints, of_pattern)
             places = [fabric.number[name] for name in hosts]
             driver = SocketDriver(flows, lambda host: fabric.enter(places[host]), self.board)
             self._child(driver, go, told)
@@ -121,15 +122,22 @@ class Driver:
 class RoceTraffic:
     """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
 
-    def __init__(self, job: Any) -> None:
+    def __init__(self, job: Any, schedule: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
+        from traffic.schedule import base_rtt_ns, window_bytes
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         tos = [
             RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
         ]
-        self._flows = RoceFlows(job.schedule, addresses, job.trial.host.roce, tos)
+        roce = job.trial.host.roce
+        if roce.program:
+            from collectors.bpf.policy import attach
+
+            attach(Path(roce.program))
+        roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
+        self._flows = RoceFlows(schedule, addresses, roce, tos, base_rtt_ns(job.testbed))
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""
@@ -152,20 +160,86 @@ class RoceTraffic:
 
     def facts(self) -> dict[str, int]:
         """Return sums over all flows."""
+        from orchestration.backends.emulated.data_path.flows import COUNTERS
+
         found = self._flows.results()
-        names = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
-        return {name: int(found[name].sum()) for name in names}
+        return {name: int(found[name].sum()) for name in COUNTERS}
+
+
+class MixedTraffic:
+    """Flows of both transports: each part has those of `flows` that are true, by `traffic`."""
+
+    def __init__(self, parts: list[tuple[Any, Any]]) -> None:
+        self._parts = parts
+
+    def launch(self, t0_ns: int) -> None:
+        """Start all parts."""
+        for _, traffic in self._parts:
+            traffic.launch(t0_ns)
+
+    def alive(self) -> None:
+        """Raise RuntimeError if a driver has died."""
+        for _, traffic in self._parts:
+            traffic.alive()
+
+    def all_done(self) -> bool:
+        """Return whether every flow has ended."""
+        return all(traffic.all_done() for _, traffic in self._parts)
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+        return sum(traffic.flows_done() for _, traffic in self._parts)
+
+    def outcome(self) -> Any:
+        """Return the outcome of the flows, in the schedule's order."""
+        import numpy as np
+
+        from orchestration.model.records import FlowRecords
+
+        count = len(self._parts[0][0])
+        columns = {field.name: np.zeros(count, dtype=np.int64) for field in fields(FlowRecords)}
+        for flows, traffic in self._parts:
+            found = traffic.outcome()
+            for name, values in columns.items():
+                values[flows] = getattr(found, name)
+        return FlowRecords(**columns)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of all parts."""
+        return {name: fact for _, traffic in self._parts for name, fact in traffic.facts().items()}
+
+
+def traffic_of(job: Any, fabric: Any) -> Any:
+    """Return what sends the trial's flows, ready to start."""
+    if job.trial.host.roce is None:
+        return Driver(job, fabric, job.schedule)
+    from traffic.schedule import part_of, roce_flows
+
+    roce = roce_flows(job.testbed, job.trial, job.schedule)
+    if roce.all():
+        return RoceTraffic(job, job.schedule)
+    return MixedTraffic(
+        [
+            (roce, RoceTraffic(job, part_of(job.schedule, roce))),
+            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce))),
+        ]
+    )
 
 
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result."""
+    from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.policies import POLICY
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.session import run_trial
     from tuners.registry import create
 
+    if (folder / POLICY).exists():
+        attach(Path((folder / POLICY).read_text()))
+        return
     job = read_job(folder)
     say(stage="build")
     fabric = Fabric(job)
@@ -178,7 +252,7 @@ def run_job(folder: Path) -> None:
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
-    driver = RoceTraffic(job) if job.trial.host.is_roce else Driver(job, fabric)
+    driver = traffic_of(job, fabric)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     rig = EmulatedRig(job, fabric, driver, flows)
     shown = 0

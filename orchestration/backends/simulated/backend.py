@@ -66,7 +66,7 @@ class SimulatedBackend:
             "model": f"ns-3 {program.ns3_version}",
             "program_hash": program.hash,
             "offloads_on": [],
-            **(_roce_facts(trial) if trial.host.is_roce else _tcp_facts(trial)),
+            **(_roce_facts(trial) if trial.host.roce else _tcp_facts(trial)),
             "stages_s": {"build": build_s, "run": record.facts["run_wall_s"]},
         }
         return replace(record, facts={**facts, **record.facts})

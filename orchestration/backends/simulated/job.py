@@ -12,12 +12,14 @@ from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
+from orchestration.model.congestion import HEARS_MARKS
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
 from orchestration.model.roce import UDP_PORT, udp_source
 from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
+from traffic.schedule import base_rtt_ns, window_bytes
 
 # Numbered as in `ns3/traffic.h`.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
@@ -37,7 +39,8 @@ def check_supported(testbed: Testbed) -> None:
             "use a smaller testbed: addresses hold one octet for the switch",
         )
     for klass in testbed.classes:
-        if klass.congestion_control and klass.congestion_control not in CONGESTION_CONTROLS:
+        known = (*CONGESTION_CONTROLS, *policy_names())
+        if klass.congestion_control and klass.congestion_control not in known:
             raise NotReadyError(
                 f"the simulated backend has no {klass.congestion_control!r}, which traffic class "
                 f"{klass.name!r} of testbed {testbed.name} names",
@@ -63,8 +66,8 @@ def build_arrays(
         SEND_BUFFER_BYTES,
         RECEIVE_BUFFER_BYTES,
         int(observes_flows),
-        int(trial.host.is_roce),
-        *_roce_scalars(trial),
+        int(trial.host.roce is not None),
+        *_roce_scalars(trial, testbed),
     ]
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     addresses = {port: int(IPv4Address(text)) for port, text in emulated_addresses(testbed).items()}
@@ -121,20 +124,27 @@ def _quanta(testbed: Testbed) -> list[int]:
     return [scale * weight for weight in weights]
 
 
-def _roce_scalars(trial: TrialSpec) -> list[int]:
+def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
     """Return the settings of RoCE NICs and of the ports beyond them, none for TCP."""
-    if trial.host.roce is None:
+    spec = trial.host.roce
+    if spec is None:
         return []
-    spec, parameters = trial.host.roce, trial.host.roce.parameters
+    # the interval of CNPs is the NIC's, all others are its congestion control's
+    dcqcn = spec.parameters
+    interval_us = dcqcn.pop("min_time_between_cnps")
+    values = dcqcn if spec.control == "dcqcn" else spec.control_values
+    if spec.control == "hpcc":
+        values["t"] = values["t"] or base_rtt_ns(testbed)
     return [
         int(trial.fabric.marks == "departures"),
-        policy_names().index(trial.host.congestion_control),
+        policy_names().index(spec.control),
         spec.payload_bytes,
         spec.ack_every,
-        spec.window_bytes,
-        parameters.pop("min_time_between_cnps") * 1000,
+        window_bytes(testbed, spec),
+        interval_us * 1000,
         spec.timeout_ns,
-        *parameters.values(),
+        int(spec.control in HEARS_MARKS),
+        *values.values(),
     ]
 
 
@@ -143,7 +153,7 @@ def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list
     ends = Endpoints(
         [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
     )
-    if trial.host.is_roce:
+    if trial.host.roce is not None:
         return _roce_flow_arrays(trial, testbed, schedule, ends)
     try:
         flows = Flows.of(schedule, ends, services(testbed, trial.traffic))

@@ -24,7 +24,7 @@ COMPILER = "g++"
 _SOURCE = Path(__file__).parent / "ns3"
 _POLICIES = Path(__file__).parents[1] / "emulated" / "data_path"
 _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
-_C_FLAGS = ("-x", "c", "-O2", "-Wall", "-Wextra", "-c")
+_C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
 _SHOWN_LINES = 12
 
@@ -92,7 +92,8 @@ def policy_names() -> tuple[str, ...]:
 
 
 def _policy_sources() -> list[Path]:
-    return sorted(_POLICIES.glob("policy_*.c"))
+    # the kernel's way to load a program of one's own as a policy is none itself
+    return [file for file in sorted(_POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
 
 
 def _program(wheel: Wheel) -> Program:
@@ -114,7 +115,8 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
     libraries = wheel.folder / "lib64"
     sources = _policy_sources()
     listed = " ".join(f"X({name})" for name in policy_names())
-    return [COMPILER, *_C_FLAGS, *(str(file) for file in sources)], [
+    policies = [word for file in sources for word in ("-x", "c", str(file))]
+    return [COMPILER, *_C_FLAGS, *policies], [
         COMPILER,
         *_FLAGS,
         *("-isystem", str(wheel.folder / "include")),

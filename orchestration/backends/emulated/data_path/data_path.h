@@ -4,7 +4,7 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
- *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
+ *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
  *
@@ -49,7 +49,10 @@ struct cl_queue_options {
 	u32 quantum_bytes; /* of deficit round robin */
 };
 
-/* The whole of a port's options: attribute CL_PORT_OPTIONS. */
+/* The attribute of a port's and a NIC's options. */
+#define CL_OPTIONS 1
+
+/* The whole of a port's options. */
 struct cl_port_options {
 	u64 rate_bps;
 	u64 delay_ns; /* of the cable, behind the queue */
@@ -62,19 +65,13 @@ struct cl_port_options {
 	struct cl_queue_options queue[CL_MOST_CLASSES];
 };
 
-enum { CL_PORT_UNSPEC, CL_PORT_OPTIONS, __CL_PORT_MAX };
-#define CL_PORT_MAX (__CL_PORT_MAX - 1)
-
-/* The whole of a NIC's options: attribute CL_NIC_OPTIONS. */
+/* The whole of a NIC's options. */
 struct cl_nic_options {
 	u64 rate_bps;
 	u64 delay_ns; /* of the cable */
 	u32 framing_bytes;
 	__be32 address;
 };
-
-enum { CL_NIC_UNSPEC, CL_NIC_OPTIONS, __CL_NIC_MAX };
-#define CL_NIC_MAX (__CL_NIC_MAX - 1)
 
 extern struct Qdisc_ops cl_port_ops;
 void cl_port_settle(struct Qdisc *port);

@@ -10,11 +10,11 @@
  * worked out when somebody looks: everything here first calls `settle`, which sends what has begun
  * to be sent by now. This is exact, because nothing can change between two looks.
  */
-#include <linux/rtnetlink.h>
 #include <net/dsfield.h>
 #include <net/inet_ecn.h>
 #include <net/pkt_sched.h>
 #include "data_path.h"
+#include "telemetry.h"
 #include "wire.h"
 
 struct queue {
@@ -92,6 +92,21 @@ static struct sk_buff *next_packet(struct port *port)
 	}
 }
 
+/* `skb` leaves at `at_ns`. Bytes are counted with their framing: so many the line can send. */
+static void add_telemetry(struct port *port, struct sk_buff *skb, u64 at_ns)
+{
+	struct gnet_stats_basic_sync *sent = &port->sch->bstats;
+	struct cl_hop seen = {
+		.at_ns = at_ns,
+		.tx_bytes = u64_stats_read(&sent->bytes) +
+			    u64_stats_read(&sent->packets) * port->line.framing_bytes,
+		.queue_bytes = port->sch->qstats.backlog,
+		.rate_mbps = div_u64(port->line.rate_bps, 1000000),
+	};
+
+	cl_telemetry_add(skb, port->first_queue, &seen);
+}
+
 /* Put on the wire what has begun to be sent by `now_ns`. */
 static void settle(struct port *port, u64 now_ns)
 {
@@ -103,6 +118,8 @@ static void settle(struct port *port, u64 now_ns)
 		port->waiting--;
 		cl_on_wire(skb)->at_ns =
 			DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns;
+		if (unlikely(cl_telemetry))
+			add_telemetry(port, skb, cl_on_wire(skb)->at_ns - port->line.delay_ns);
 		port->line.free_ps += cl_sending_ps(&port->line, qdisc_pkt_len(skb));
 		qdisc_bstats_update(port->sch, skb);
 		cl_append(&port->wire, skb);
@@ -200,35 +217,17 @@ void cl_port_state(struct Qdisc *sch, u32 klass, struct cl_queue_state *state)
 	*state = ((struct port *)qdisc_priv(sch))->queue[klass].state;
 }
 
-static const struct nla_policy policy[CL_PORT_MAX + 1] = {
-	[CL_PORT_OPTIONS] = NLA_POLICY_EXACT_LEN(sizeof(struct cl_port_options)),
-};
-
 static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ack *extack)
 {
-	struct net_device *dev = qdisc_dev(sch);
 	struct port *port = qdisc_priv(sch);
-	struct nlattr *found[CL_PORT_MAX + 1];
 	struct cl_port_options options;
-	int error;
+	int error = cl_read_options(sch, opt, &options, sizeof(options), &port->peer, extack);
 
-	if (!opt)
-		return -EINVAL;
-	error = nla_parse_nested(found, CL_PORT_MAX, opt, policy, extack);
 	if (error)
 		return error;
-	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_PORT_OPTIONS))
-		return -EINVAL;
-	memcpy(&options, nla_data(found[CL_PORT_OPTIONS]), sizeof(options));
 	if (!options.rate_bps || !options.classes || options.classes > CL_MOST_CLASSES) {
 		NL_SET_ERR_MSG(extack, "a port needs a rate, and 1 to 8 classes");
 		return -EINVAL;
-	}
-	if (dev->netdev_ops->ndo_get_peer_dev)
-		port->peer = dev->netdev_ops->ndo_get_peer_dev(dev);
-	if (!port->peer) {
-		NL_SET_ERR_MSG(extack, "a port must be one end of a veth pair");
-		return -EOPNOTSUPP;
 	}
 	port->sch = sch;
 	port->arrival.happen = arrive;
@@ -251,7 +250,7 @@ static int port_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_a
 		return error;
 	port->listed = true;
 	if (options.forwards) {
-		error = cl_forward_begin(dev);
+		error = cl_forward_begin(qdisc_dev(sch));
 		port->forwards = !error;
 	}
 	return error;
@@ -299,7 +298,7 @@ static int port_dump(struct Qdisc *sch, struct sk_buff *skb)
 		options.queue[i].limit_bytes = port->queue[i].limit_bytes;
 		options.queue[i].quantum_bytes = port->queue[i].quantum_bytes;
 	}
-	if (!nest || nla_put(skb, CL_PORT_OPTIONS, sizeof(options), &options))
+	if (!nest || nla_put(skb, CL_OPTIONS, sizeof(options), &options))
 		return -EMSGSIZE;
 	return nla_nest_end(skb, nest);
 }

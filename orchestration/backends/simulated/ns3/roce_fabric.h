@@ -112,7 +112,7 @@ class Fabric {
         for (const Flow& flow : flows_) {
             bool done = flow.end_ps >= 0;
             all.insert(all.end(), {flow.sent_ps < 0 ? -1 : flow.start_ps / PS_PER_NS,
-                                   done ? (flow.end_ps + PS_PER_NS - 1) / PS_PER_NS : -1,
+                                   done ? Ns(flow.end_ps) : -1,
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
                               flow.cnps, flow.naks,   flow.timeouts};
@@ -139,7 +139,7 @@ class Fabric {
     };
     enum Scalar : size_t {
         SEED = 0, FRAMING = 2, OBSERVES_FLOWS = 8, MARKS_DEPARTURES = 10, POLICY, PAYLOAD,
-        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, FIRST_PARAMETER,
+        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, FIRST_PARAMETER,
     };
     int64_t scalar(size_t which) const { return scalars_.at(which); }
 
@@ -163,6 +163,7 @@ class Fabric {
         settings_.window_bytes = scalar(WINDOW);
         settings_.cnp_interval_ps = scalar(CNP_INTERVAL_NS) * PS_PER_NS;
         settings_.timeout_ps = scalar(TIMEOUT_NS) * PS_PER_NS;
+        settings_.hears_marks = scalar(HEARS_MARKS) != 0;
         settings_.parameters.assign(scalars_.begin() + FIRST_PARAMETER, scalars_.end());
         if (settings_.parameters.size() < settings_.policy->parameters) {
             Fail("a policy has fewer parameters than it needs");

@@ -9,6 +9,9 @@ namespace closloop::roce {
 
 constexpr int64_t PS_PER_NS = 1'000;
 
+// The first whole nanosecond that is not before.
+inline int64_t Ns(int64_t ps) { return (ps + PS_PER_NS - 1) / PS_PER_NS; }
+
 class Line {
   public:
     Line(int64_t rate_bps, int64_t delay_ns, int64_t framing_bytes)
@@ -17,6 +20,7 @@ class Line {
     void SetPeer(End* peer) { peer_ = peer; }
 
     int64_t rate_bps() const { return rate_bps_; }
+    int64_t framing_bytes() const { return framing_bytes_; }
     int64_t free_ps() const { return free_ps_; }
 
     // How long a packet takes the line.

@@ -11,6 +11,7 @@
 #include <deque>
 #include <queue>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 namespace closloop::roce {
@@ -23,6 +24,7 @@ constexpr uint32_t ACK_BYTES = HEADER_BYTES + 4, CNP_BYTES = HEADER_BYTES + 16;
 struct Settings {
     const policies::cl_policy* policy;
     int64_t payload_bytes, ack_every, window_bytes, cnp_interval_ps, timeout_ps;
+    bool hears_marks; // else its packets cannot carry one
     std::vector<uint32_t> parameters;
 };
 
@@ -37,12 +39,11 @@ class Flow : public ns3::EventImpl {
     uint8_t klass;
     uint32_t packets; // of the whole message
 
-    // the sender's: what is next, what is acknowledged, when the next may go
-    uint32_t next = 0, acked = 0;
+    // the sender's: what is next, what is acknowledged, up to where that was asked for
+    uint32_t next = 0, acked = 0, asked = 0;
     bool listed = false; // among those that wait for their time or turn
     int64_t next_ps = 0, progress_ps = 0;
-    int64_t timed_ps = -1; // of the packet whose acknowledgement gives the RTT
-    uint32_t timed_psn = 0;
+    std::deque<std::pair<uint32_t, int64_t>> timed; // packets that asked, and when they were sent
     policies::cl_flow_state state{};
 
     // the receiver's
@@ -78,6 +79,7 @@ class Nic : public End {
     // Gets a flow to send; in the order of their starts.
     void Post(Flow* flow) {
         flow->state.line_bps = flow->state.rate_bps = static_cast<uint64_t>(line_.rate_bps());
+        flow->state.payload_bytes = static_cast<uint32_t>(settings_->payload_bytes);
         posted_.push_back(flow);
         if (posted_.size() == 1) {
             WakeAt(flow->start_ps);
@@ -132,30 +134,36 @@ class Nic : public End {
         }
     };
 
-    static uint64_t Ns(int64_t ps) {
-        return static_cast<uint64_t>((ps + PS_PER_NS - 1) / PS_PER_NS);
-    }
-
-    void Tell(Flow& flow, policies::cl_event_kind event, int64_t now_ps, int64_t bytes) {
-        flow.state.now_ns = Ns(now_ps);
+    void Tell(Flow& flow, policies::cl_event_kind event, int64_t now_ps, int64_t bytes,
+              const policies::cl_hop* hop = nullptr) {
+        auto of = [this](uint32_t packets) {
+            return static_cast<uint64_t>(packets * settings_->payload_bytes);
+        };
+        flow.state.now_ns = static_cast<uint64_t>(Ns(now_ps));
         flow.state.event = event;
         flow.state.bytes = static_cast<uint32_t>(bytes);
-        settings_->policy->happen(&flow.state, settings_->parameters.data());
+        flow.state.sent_bytes = of(flow.next);
+        flow.state.acked_bytes = of(flow.acked);
+        settings_->policy->happen(&flow.state, settings_->parameters.data(), hop);
+        auto most = static_cast<uint32_t>(settings_->window_bytes);
+        if (most > 0 && (flow.state.window_bytes == 0 || flow.state.window_bytes > most)) {
+            flow.state.window_bytes = most;
+        }
         flow.state.rate_bps =
             std::clamp<uint64_t>(flow.state.rate_bps, 1'000'000, flow.state.line_bps);
     }
 
     bool MaySend(const Flow& flow) const {
         return flow.next < flow.packets &&
-               (settings_->window_bytes == 0 ||
-                (flow.next - flow.acked) * settings_->payload_bytes < settings_->window_bytes);
+               (flow.state.window_bytes == 0 ||
+                (flow.next - flow.acked) * settings_->payload_bytes < flow.state.window_bytes);
     }
 
     void GoBack(Flow& flow, uint32_t to) {
         flow.resent += flow.next - to;
         host_->resent += flow.next - to;
         flow.next = to;
-        flow.timed_ps = -1;
+        flow.timed.clear();
     }
 
     // If a flow has something to send, lets it wait for its time, at least until `not_before_ps`.
@@ -236,17 +244,25 @@ class Nic : public End {
         int64_t before = flow.next * settings_->payload_bytes;
         packet->kind = Kind::DATA;
         packet->klass = flow.klass;
-        packet->capable = true;
+        packet->capable = settings_->hears_marks;
         packet->marked = false;
+        packet->switches = 0;
+        packet->telemetry = settings_->policy->telemetry != 0;
+        packet->seen.hops = packet->seen.path = 0;
         packet->flow = flow.number;
         packet->psn = flow.next;
         packet->asks = last || (flow.next + 1) % settings_->ack_every == 0;
         packet->payload_bytes =
             static_cast<uint32_t>(last ? flow.size_bytes - before : settings_->payload_bytes);
-        packet->bytes = HEADER_BYTES + packet->payload_bytes;
-        if (packet->asks && flow.timed_ps < 0) {
-            flow.timed_ps = now_ps;
-            flow.timed_psn = flow.next;
+        packet->bytes = HEADER_BYTES + packet->payload_bytes + TelemetryBytes();
+        // a window that closes before anybody was asked would never open
+        flow.asked = std::min(flow.asked, flow.next);
+        packet->asks |= flow.state.window_bytes > 0 && flow.asked <= flow.acked &&
+                        (flow.next + 1 - flow.acked) * settings_->payload_bytes >=
+                            flow.state.window_bytes;
+        if (packet->asks) {
+            flow.asked = flow.next + 1;
+            flow.timed.emplace_back(flow.next, now_ps);
         }
         if (flow.sent_ps < 0) {
             flow.sent_ps = now_ps;
@@ -271,8 +287,16 @@ class Nic : public End {
         line_.Send(packet, now_ps, *clock_);
     }
 
-    void Answer(const Flow& flow, Kind kind, uint32_t psn) {
+    uint32_t TelemetryBytes() const {
+        return settings_->policy->telemetry != 0 ? Telemetry::BYTES : 0;
+    }
+
+    // Answers the sender; an acknowledgement has the telemetry of what it acknowledges.
+    void Answer(const Flow& flow, Kind kind, uint32_t psn, const Telemetry* seen = nullptr) {
         Packet* packet = packets_->New();
+        packet->switches = 0;
+        packet->telemetry = false;
+        packet->seen.hops = 0;
         packet->kind = kind;
         packet->klass = flow.klass;
         packet->capable = packet->marked = packet->asks = false;
@@ -280,6 +304,10 @@ class Nic : public End {
         packet->psn = psn;
         packet->payload_bytes = 0;
         packet->bytes = kind == Kind::CNP ? CNP_BYTES : ACK_BYTES;
+        if (seen != nullptr && TelemetryBytes() > 0) {
+            packet->seen = *seen;
+            packet->bytes += TelemetryBytes();
+        }
         control_.Put(packet);
         WakeAt(std::max(clock_->Now(), line_.free_ps()));
     }
@@ -298,7 +326,7 @@ class Nic : public End {
             ++flow.expected;
             flow.told_missing = false;
             if (packet.asks) {
-                Answer(flow, Kind::ACK, packet.psn);
+                Answer(flow, Kind::ACK, packet.psn, &packet.seen);
             }
         } else if (packet.psn > flow.expected) {
             ++host_->out_of_order;
@@ -307,7 +335,7 @@ class Nic : public End {
                 Answer(flow, Kind::NACK, flow.expected);
             }
         } else if (packet.asks) {
-            Answer(flow, Kind::ACK, flow.expected - 1);
+            Answer(flow, Kind::ACK, flow.expected - 1, &packet.seen);
         }
     }
 
@@ -325,21 +353,24 @@ class Nic : public End {
             flow.progress_ps = now_ps;
         }
         flow.state.rtt_ns = 0;
+        flow.state.switches = packet.switches;
+        flow.state.hops = packet.seen.hops;
         if (missing) {
             ++flow.naks;
             if (flow.next > up_to) {
                 GoBack(flow, std::max(up_to, flow.acked));
             }
-            flow.timed_ps = -1;
-        } else if (flow.timed_ps >= 0 && packet.psn >= flow.timed_psn) {
-            if (packet.psn == flow.timed_psn) {
-                flow.state.rtt_ns = Ns(now_ps - flow.timed_ps);
+            flow.timed.clear();
+        }
+        for (; !flow.timed.empty() && flow.timed.front().first <= packet.psn;
+             flow.timed.pop_front()) {
+            if (flow.timed.front().first == packet.psn) {
+                flow.state.rtt_ns = static_cast<uint64_t>(Ns(now_ps - flow.timed.front().second));
             }
-            flow.timed_ps = -1;
         }
         flow.next = std::max(flow.next, flow.acked);
         Tell(flow, missing ? policies::CL_NACK : policies::CL_ACK, now_ps,
-             newly * settings_->payload_bytes);
+             newly * settings_->payload_bytes, packet.seen.hop.data());
         if (flow.acked == flow.packets) {
             flow.end_ps = now_ps;
             ++*ended_;

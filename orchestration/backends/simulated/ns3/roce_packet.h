@@ -1,10 +1,14 @@
 // A RoCEv2 packet. It is itself the event of its arrival, so a hop costs ns-3 no memory.
 #pragma once
 
+#include "policies.h"
+
 #include "ns3/event-impl.h"
 #include "ns3/simulator-impl.h"
 #include "ns3/simulator.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 
@@ -21,6 +25,32 @@ class End {
 
 enum class Kind : uint8_t { DATA, ACK, NACK, CNP };
 
+// In-band telemetry as HPCC's packets carry it: Li et al., SIGCOMM 2019, figure 7. Two bytes, and
+// eight for each of five hops, however many there are; times and bytes in steps.
+struct Telemetry {
+    static constexpr uint32_t BYTES = 2 + 5 * 8;
+    std::array<policies::cl_hop, 5> hop;
+    uint32_t hops = 0, path = 0;
+
+    // A port that is known by a number sends the packet, and leaves so many bytes in its queues.
+    void Add(uint32_t port, int64_t now_ns, int64_t sent_bytes, int64_t left_bytes,
+             int64_t rate_bps) {
+        if (hops == hop.size()) {
+            return;
+        }
+        path = (path * 31 + port + 1) & 0xfff;
+        hop[hops].at_ns = static_cast<uint32_t>(now_ns) & CL_HOP_NS_MASK;
+        hop[hops].tx_bytes = static_cast<uint32_t>(sent_bytes) & CL_HOP_BYTES_MASK & ~127U;
+        hop[hops].queue_bytes =
+            static_cast<uint32_t>(std::min<int64_t>(left_bytes / 80, 0xffff)) * 80;
+        hop[hops].rate_mbps = static_cast<uint32_t>(rate_bps / 1'000'000);
+        ++hops;
+        for (uint32_t i = 0; i < hops; ++i) {
+            hop[i].path = path; // one path is one number, at all of its hops
+        }
+    }
+};
+
 class Packet : public ns3::EventImpl {
   public:
     Kind kind;
@@ -28,12 +58,15 @@ class Packet : public ns3::EventImpl {
     bool asks;    // for an acknowledgement
     bool capable; // of a mark
     bool marked;
+    bool telemetry; // ports write into it
+    uint8_t switches;
     uint32_t flow; // its number in the schedule; acknowledgements and CNPs go back to its sender
     uint32_t psn;
     uint32_t bytes;         // on Ethernet, checksum and framing apart
     uint32_t payload_bytes; // of them
     End* to;
     Packet* behind = nullptr; // in a Fifo
+    Telemetry seen;           // of ports, by this packet or the one that it acknowledges
 
     bool goes_back() const { return kind != Kind::DATA; }
 

@@ -116,11 +116,25 @@ class Port : public End {
         if (marks_departures_) {
             Mark(queue, packet);
         }
+        if (packet->telemetry) {
+            AddTelemetry(packet, now_ps);
+        }
         line_.Send(packet, now_ps, clock);
         waits_for_line_ = !turns_.empty();
         if (waits_for_line_) {
             clock.At(line_.free_ps(), &line_free_);
         }
+    }
+
+    // Of all classes, and with their framing: what the line can send.
+    void AddTelemetry(Packet* packet, int64_t now_ps) const {
+        int64_t sent = -(packet->bytes + line_.framing_bytes()), left = 0;
+        for (const Queue& queue : queues_) {
+            sent += queue.tx_bytes + queue.tx_packets * line_.framing_bytes();
+            left += queue.backlog_bytes;
+        }
+        packet->seen.Add(static_cast<uint32_t>(first_queue_), Ns(now_ps), sent, left,
+                         line_.rate_bps());
     }
 
     void LineFree();
@@ -165,6 +179,7 @@ class Switch {
     }
 
     void Forward(Packet* packet) {
+        ++packet->switches;
         Port*& out = out_[2 * packet->flow + (packet->goes_back() ? 1 : 0)];
         if (out == nullptr) {
             out = Route(*packet);
