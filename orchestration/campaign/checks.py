@@ -6,7 +6,7 @@ faults of others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
-from orchestration.campaign.controls import check_control
+from orchestration.campaign.controls import check_control, check_simulated
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model import plugins
 from orchestration.model.congestion import PROGRAM
@@ -258,23 +258,6 @@ def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
     return list(dict.fromkeys(item or host.congestion_control for item in own or [""]))
 
 
-def _check_simulated_roce(
-    host: schema.Host, control: str, where: Loc, controls: Sequence[str]
-) -> Iterator[Finding]:
-    """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3."""
-    lacking: list[tuple[Loc, str, str]] = []
-    if control == PROGRAM:
-        lacking.append((where, "a policy that is a BPF program", "name another control"))
-    if any(item not in ROCE_CONTROLS for item in controls):
-        lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
-    if host.roce.recovery != "go-back-n":
-        lacking.append((("host", "roce", "recovery"), "selective repeat", "remove it"))
-    if host.roce.rtt_probe_interval:
-        lacking.append((("host", "roce", "rtt_probe_interval"), "probes", "remove it"))
-    for loc, what, remedy in lacking:
-        yield Finding(loc, f"the simulated backend has no {what}", f"{remedy}, or run --on emulated")
-
-
 def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
     host, fabric = whole.get("host"), whole.get("fabric")
@@ -288,8 +271,8 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
         of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
         yield Finding(
             where,
-            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated backend "
-            "have, with `fabric: closloop`",
+            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated "
+            "backend have, with `fabric: closloop`",
             "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
         )
     elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
@@ -300,7 +283,8 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
             "leave it out, or run --on emulated",
         )
     if roce and backend == "simulated":
-        yield from _check_simulated_roce(host, roce[0], where, controls_of(testbed, host))
+        probes = host.roce.rtt_probe_interval
+        yield from check_simulated(controls_of(testbed, host), where, host.roce.recovery, probes)
     if len(roce) > 1:
         yield Finding(
             where,

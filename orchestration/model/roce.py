@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestration.model.congestion import TELEMETRY_BYTES, defaults
-
 from orchestration.model.records import Ints
 
 # NVIDIA, "DCQCN CC Parameters" (DOCA 3.4), in the order of policy_dcqcn.c.
@@ -102,6 +101,7 @@ UDP_PORT = 4791
 def udp_source(flows: Ints) -> Ints:
     """Return the UDP source ports of flows, by which equal-cost paths tell them apart."""
     return 0xC000 | (flows * 0x9E37 & 0x3FFF)
+
 
 Recovery = Literal["go-back-n", "selective-repeat"]
 # A window as large as the bytes that the longest path holds: Mittal et al., "Revisiting Network

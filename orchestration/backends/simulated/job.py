@@ -193,12 +193,7 @@ def _roce_flow_arrays(
     packed = [[int(IPv4Address(text)) for text in own] for own in ends.addresses]
     flows = np.arange(len(schedule))
     near, far = (
-        _ints(
-            [
-                packed[host][flow % len(packed[host])]
-                for flow, host in enumerate(column.tolist())
-            ]
-        )
+        _ints([packed[host][flow % len(packed[host])] for flow, host in enumerate(column.tolist())])
         for column in (schedule.src, schedule.dst)
     )
     return [

@@ -2,8 +2,8 @@
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
-The hash covers the sources, ns-3's version and location, and the compilers' options. The policies of
-RoCE NICs are the C sources of the emulated fabric's kernel.
+The hash covers the sources, ns-3's version and location, and the compilers' options. The policies
+of RoCE NICs are the C sources of the emulated fabric's kernel.
 """
 
 from __future__ import annotations
