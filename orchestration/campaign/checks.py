@@ -281,7 +281,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
     if len(roce) > 1:
         yield Finding(
             where,
-            f"RoCE NICs have one congestion control a trial, and flows ask for {' and '.join(roce)}",
+            f"a trial's RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             f"let the classes of testbed {_name(testbed)} and the host name the same one",
         )
     if fabric.marks == "departures" and fabric.kind == "linux":

@@ -133,7 +133,7 @@ class RoceTraffic:
         ]
         roce = job.trial.host.roce
         roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
-        self._flows = RoceFlows(schedule, addresses, roce, tos)
+        self._flows = RoceFlows(schedule, addresses, roce, tos, icrc=job.probe is not None)
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""

@@ -89,11 +89,14 @@ class RoceFlows:
         addresses: Sequence[tuple[str, ...]],
         spec: RoceSpec,
         tos: Sequence[int] = (),
+        *,
+        icrc: bool = False,
     ) -> None:
         """Prepare them.
 
         `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
-        type of service of each pattern's flows, empty for RoCE's default.
+        type of service of each pattern's flows, empty for RoCE's default. With `icrc`, for a
+        capture, packets have their CRC; else its four bytes are 0.
         """
         parameters = spec.parameters
         numbers = [parameters[name] for name in PARAMETER_ORDER]
@@ -106,7 +109,7 @@ class RoceFlows:
             spec.window_bytes,
             POLICIES.index("dcqcn"),
             int(spec.recovery == "selective-repeat"),
-            0,
+            int(icrc),
             *numbers,
             *[0] * (_MOST_PARAMETERS - len(numbers)),
         )

@@ -92,6 +92,7 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	cl_roce.timeout_ns = settings.timeout_ns;
 	cl_roce.probe_interval_ns = settings.probe_interval_ns;
 	cl_roce.selective = settings.selective;
+	cl_roce.icrc = settings.icrc;
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
 	if (!cl_roce.flow)
 		return -ENOMEM;
