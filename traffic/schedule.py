@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,9 +102,23 @@ def ideal_times_ns(testbed: Testbed, schedule: Schedule, trial: TrialSpec | None
 
 def _ideal_roce_ns(path: Path, size_bytes: int, roce: RoceSpec, framing_bytes: int) -> int:
     """The packets before the last at line rate, then the last one's way and its answer's."""
-    full_bytes = roce.payload_bytes + HEADER_BYTES + framing_bytes
+    full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + framing_bytes
     before = (roce.packets(size_bytes) - 1) * full_bytes
     return 2 * path.one_way_ns - (-before * 8 * 10**9 // path.rate_bps)
+
+
+def _paths(testbed: Testbed) -> Iterator[Path]:
+    """Yield the paths between hosts; of hosts at the same switches, one stands for all."""
+    places = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
+    pairs = [(a, b) for a in places for b in places if a != b] or [
+        (testbed.hosts[0], testbed.hosts[1])
+    ]
+    return itertools.starmap(PathTable(testbed).path, pairs)
+
+
+def base_rtt_ns(testbed: Testbed) -> int:
+    """Return the round trip of a packet on the longest path while all is idle, in ns."""
+    return 2 * max(path.one_way_ns for path in _paths(testbed))
 
 
 def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
@@ -113,13 +128,8 @@ def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
     """
     if roce.window_bytes != BDP_WINDOW:
         return roce.window_bytes
-    paths, full_bytes = PathTable(testbed), roce.payload_bytes + HEADER_BYTES
-    # of hosts at the same switches, one stands for all
-    places = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
-    pairs = [(a, b) for a in places for b in places if a != b] or [testbed.hosts[:2]]
-    most_bits = max(
-        path.rate_bps * 2 * path.one_way_ns for path in itertools.starmap(paths.path, pairs)
-    )
+    full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes
+    most_bits = max(path.rate_bps * 2 * path.one_way_ns for path in _paths(testbed))
     packets = -(-most_bits // (8 * 10**9 * (full_bytes + testbed.framing_bytes)))
     return packets * roce.payload_bytes
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pydantic_core
@@ -16,8 +17,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model import plugins
+from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
 from orchestration.model.roce import (
     DCQCN_RANGES,
@@ -50,7 +53,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
-    yield from _check_roce(whole, testbed)
+    yield from _check_roce(whole, testbed, Path(folder))
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -255,7 +258,7 @@ def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
     return list(dict.fromkeys(item or host.congestion_control for item in own or [""]))
 
 
-def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
     host, fabric = whole.get("host"), whole.get("fabric")
     if host is None or fabric is None:
@@ -306,6 +309,14 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
         )
+    control = roce[0] if roce else ""
+    if control == PROGRAM and host.roce.program is None:
+        yield Finding(
+            where,
+            "a program of one's own needs its file",
+            "write it like {program: my_policy.c}",
+        )
+    yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
         if name not in DCQCN_SETS["mlx5"]:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestration.model.congestion import TELEMETRY_BYTES, defaults
+
 # NVIDIA, "DCQCN CC Parameters" (DOCA 3.4).
 _MLX5 = {
     "rpg_time_reset": 300,
@@ -105,6 +107,10 @@ class RoceSpec:
     `dcqcn` are parameters as (name, value), those of `DCQCN_SETS["mlx5"]` in place of any left out.
     A sender without progress for `timeout_ns` sends again what is not acknowledged. With
     `rtt_probe_interval_ns` above 0, a flow that sends probes its path that often.
+
+    Another `control` than DCQCN has its parameters in `values`, the defaults of
+    orchestration/model/congestion.py in place of any left out; those of a program, by their
+    numbers. `program` is its file.
     """
 
     payload_bytes: int = 1024
@@ -114,6 +120,9 @@ class RoceSpec:
     recovery: Recovery = "go-back-n"
     rtt_probe_interval_ns: int = 0
     dcqcn: tuple[tuple[str, int], ...] = ()
+    control: str = "dcqcn"
+    values: tuple[tuple[str, int], ...] = ()
+    program: str = ""
 
     def packets(self, size_bytes: int) -> int:
         """Return the packets of a message."""
@@ -123,3 +132,13 @@ class RoceSpec:
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""
         return {**_MLX5, **dict(self.dcqcn)}
+
+    @property
+    def control_values(self) -> dict[str, int]:
+        """Return every parameter of another control, by name, in the order of its C source."""
+        return {**defaults(self.control), **dict(self.values)}
+
+    @property
+    def telemetry_bytes(self) -> int:
+        """What telemetry adds to each packet of data and each acknowledgement."""
+        return TELEMETRY_BYTES if self.control == "hpcc" else 0

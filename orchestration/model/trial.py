@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestration.model.congestion import CONTROLS, PROGRAM
 from orchestration.model.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
@@ -156,7 +157,7 @@ class FaultSpec:
 
 TCP_CONTROLS = ("dctcp", "cubic", "reno", "bbr")
 # Congestion controls of RoCE NICs; all others are of TCP.
-ROCE_CONTROLS = ("dcqcn",)
+ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -308,8 +309,12 @@ def of_repeat(name: str, repeat: int) -> str:
 def _host(data: dict[str, Any]) -> HostSpec:
     values = dict(data)
     if values.get("roce") is not None:
-        dcqcn = tuple((name, value) for name, value in values["roce"]["dcqcn"])
-        values["roce"] = RoceSpec(**{**values["roce"], "dcqcn": dcqcn})
+        roce = values["roce"]
+        pairs = {
+            key: tuple((name, value) for name, value in roce.get(key, ()))
+            for key in ("dcqcn", "values")
+        }
+        values["roce"] = RoceSpec(**{**roce, **pairs})
     return HostSpec(**values)
 
 

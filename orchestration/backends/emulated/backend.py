@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import flow_table_object
+from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.emulated.fabric import (
@@ -129,6 +130,7 @@ class EmulatedBackend:
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
+        trial = _with_object(trial)
         plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
         steps = fault_steps(trial, testbed, plan)
         write_job(
@@ -161,6 +163,15 @@ class EmulatedBackend:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
         record = replace(record, facts=_facts(record, plan, kernel, stages, trial.fabric))
         return record if answering is None else answering.complete(record)
+
+
+def _with_object(trial: TrialSpec) -> TrialSpec:
+    """Let a trial name its policy's compiled object in place of its source."""
+    roce = trial.host.roce
+    if roce is None or not roce.program:
+        return trial
+    made = replace(roce, program=str(policy_object(Path(roce.program)).absolute()))
+    return replace(trial, host=replace(trial.host, roce=made))
 
 
 def _flow_object() -> str:

@@ -125,15 +125,21 @@ class RoceTraffic:
     def __init__(self, job: Any, schedule: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
-        from traffic.schedule import window_bytes
+        from traffic.schedule import base_rtt_ns, window_bytes
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         tos = [
             RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
         ]
         roce = job.trial.host.roce
+        if roce.program:
+            from collectors.bpf.policy import attach
+
+            attach(Path(roce.program))
         roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
-        self._flows = RoceFlows(schedule, addresses, roce, tos, icrc=job.probe is not None)
+        self._flows = RoceFlows(
+            schedule, addresses, roce, tos, base_rtt_ns(job.testbed), icrc=job.probe is not None
+        )
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""

@@ -92,9 +92,11 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 		flow->result.resent++;
 	} else {
 		flow->next++;
-		if (ask && !flow->timed_ns) {
-			flow->timed_ns = at_ns;
-			flow->timed_packet = psn;
+		if (ask && flow->timed_end - flow->timed_first < MOST_TIMED) {
+			u32 place = flow->timed_end++ % MOST_TIMED;
+
+			flow->timed[place].at_ns = at_ns;
+			flow->timed[place].psn = psn;
 		}
 	}
 	if (!flow->result.sent_ns)
@@ -121,7 +123,7 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns)
 		flow->result.resent += flow->next - flow->acked;
 		flow->next = flow->acked;
 	}
-	flow->timed_ns = 0;
+	flow->timed_first = flow->timed_end;
 	tell(flow, CL_TIMEOUT, now_ns, 0);
 	cl_nic_wait(flow->nic, flow, now_ns * CL_PS_PER_NS);
 }
@@ -154,6 +156,19 @@ static bool take_selective(struct flow *flow, u32 arrived)
 	return news;
 }
 
+/* Let the flow's round trip be that of packet `psn`, if that was timed. */
+static void time_round_trip(struct flow *flow, u32 psn, u64 now_ns)
+{
+	for (; flow->timed_first != flow->timed_end; flow->timed_first++) {
+		u32 place = flow->timed_first % MOST_TIMED;
+
+		if (flow->timed[place].psn > psn)
+			return;
+		if (flow->timed[place].psn == psn)
+			flow->result.rtt_ns = flow->state.rtt_ns = now_ns - flow->timed[place].at_ns;
+	}
+}
+
 static void acknowledged(struct nic *nic, struct flow *flow, const struct header *h, u64 now_ns)
 {
 	u32 psn = whole_psn(flow->acked, ntohl(h->bth.psn) & PSN_MASK);
@@ -170,6 +185,9 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 	}
 	flow->state.rtt_ns = 0;
 	flow->state.switches = 64 - h->ip.ttl;
+	flow->state.hops = 0;
+	if (cl_telemetry && !nak)
+		flow->state.hops = cl_telemetry_read((const void *)h + ACK_HEADER_BYTES, cl_roce.hop);
 	if (nak) {
 		flow->result.naks++;
 		if (cl_roce.selective) {
@@ -178,13 +196,9 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 			flow->result.resent += flow->next - psn;
 			flow->next = max(psn, flow->acked);
 		}
-		flow->timed_ns = 0;
+		flow->timed_first = flow->timed_end;
 	} else {
-		if (flow->timed_ns && psn >= flow->timed_packet) {
-			if (psn == flow->timed_packet)
-				flow->result.rtt_ns = flow->state.rtt_ns = now_ns - flow->timed_ns;
-			flow->timed_ns = 0;
-		}
+		time_round_trip(flow, psn, now_ns);
 		if (flow->next < flow->acked)
 			flow->next = flow->acked;
 		if (has_lost(flow))
@@ -242,7 +256,8 @@ static void received(struct nic *nic, struct flow *flow, const struct header *h,
 	if (psn == flow->expected)
 		take_expected(flow, now_ns);
 	if (ask)
-		answer(nic, cl_ack_packet(flow), now_ns);
+		answer(nic, cl_ack_packet(flow, cl_telemetry ? (const void *)h + DATA_HEADER_BYTES :
+						   NULL), now_ns);
 }
 
 void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h, u64 now_ns)

@@ -15,15 +15,17 @@
 #include <linux/udp.h>
 #include "data_path.h"
 #include "policy.h"
+#include "telemetry.h"
 #include "wire.h"
 
-#define ROCE_PORT 4791
+#define ROCE_PORT CL_ROCE_PORT
 #define PSN_MASK 0xffffffU
 #define FIRST_QPN 2 /* 0 and 1 are for management */
 #define ICRC_BYTES 4
 #define BTH_PAD_SHIFT 4 /* in flags: bytes that fill the payload up to a multiple of 4 */
 #define BTH_BECN BIT(30) /* in qpn */
 #define AETH_ACK 0x1f
+#define MOST_TIMED 16
 #define AETH_NAK_SEQUENCE 0x60
 
 enum opcode {
@@ -66,6 +68,12 @@ struct header {
 #define PROBE_HEADER_BYTES (DATA_HEADER_BYTES + 8)
 #define CNP_HEADER_BYTES (DATA_HEADER_BYTES + 16)
 
+/* Of data and acknowledgements, behind the header, if the policy asks for it. */
+static inline u32 telemetry_bytes(void)
+{
+	return cl_telemetry ? sizeof(struct cl_telemetry) : 0;
+}
+
 /* A flow as user space posts it. */
 struct posted {
 	u64 start_ns; /* of CLOCK_MONOTONIC */
@@ -92,8 +100,14 @@ struct flow {
 	struct result result;
 	struct cl_flow_state state;
 	/* the sender's, in packets */
-	u32 packets, next, acked, timed_packet, asked; /* asked: after the last that asked */
-	u64 timed_ns, next_ps, progress_ns, probe_ns;
+	u32 packets, next, acked, asked; /* asked: after the last that asked */
+	u64 next_ps, progress_ns, probe_ns;
+	/* packets on their way that asked, and when they were sent; when full, further ones are not timed */
+	struct {
+		u64 at_ns;
+		u32 psn;
+	} timed[MOST_TIMED];
+	u32 timed_first, timed_end; /* modulo MOST_TIMED */
 	/* with selective repeat: what the receiver is known to have, and of what is missing up to
 	 * `lost_end` the first that has not been sent again
 	 */
@@ -175,7 +189,8 @@ void cl_write_icrc(struct sk_buff *skb);
 struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns);
 struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns);
 struct sk_buff *cl_cnp_packet(const struct flow *flow);
-struct sk_buff *cl_ack_packet(const struct flow *flow);
+/* `seen` is the telemetry of the packet that is acknowledged, NULL without. */
+struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen);
 struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived);
 
 #endif

@@ -5,11 +5,17 @@
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
+#include "policy_program.h"
 #include "roce.h"
 
 struct roce cl_roce;
+bool cl_telemetry;
 
-static const struct cl_policy *const policies[] = { &cl_policy_fixed, &cl_policy_dcqcn };
+/* By their numbers in struct settings: POLICIES in flows.py. */
+static const struct cl_policy *const policies[] = {
+	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
+	&cl_policy_program,
+};
 
 static struct nic *nic_of(__be32 address)
 {
@@ -84,6 +90,9 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	    settings.payload_bytes > PAGE_SIZE * 2 - ICRC_BYTES || !settings.ack_every)
 		return -EINVAL;
 	cl_roce.policy = policies[settings.policy];
+	if (cl_roce.policy == &cl_policy_program && !cl_policy_program_is_there())
+		return -ENOENT;
+	cl_telemetry = cl_roce.policy->telemetry;
 	memcpy(cl_roce.parameters, settings.parameters, sizeof(cl_roce.parameters));
 	cl_roce.payload_bytes = settings.payload_bytes;
 	cl_roce.ack_every = settings.ack_every;

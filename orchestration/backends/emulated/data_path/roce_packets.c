@@ -14,7 +14,8 @@ static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool bac
 			      u32 payload_bytes, u8 tos)
 {
 	u32 tail_bytes = ICRC_BYTES + (cl_roce.icrc ? payload_bytes : 0);
-	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) + tail_bytes, GFP_ATOMIC);
+	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) +
+					sizeof(struct cl_telemetry) + tail_bytes, GFP_ATOMIC);
 	struct header *h;
 
 	if (!skb)
@@ -99,13 +100,17 @@ struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
 	if (last)
 		bytes = flow->posted.bytes - (u64)psn * cl_roce.payload_bytes;
 	pad = -bytes & 3;
-	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES, bytes + pad, flow->posted.tos);
+	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES + telemetry_bytes(), bytes + pad,
+		     flow->posted.tos);
 	if (!skb)
 		return NULL;
+	memset(skb->data + DATA_HEADER_BYTES, 0, telemetry_bytes());
 	h = (struct header *)skb->data;
 	h->bth = bth(flow, flow->packets == 1 ? SEND_ONLY : last ? SEND_LAST : psn ? SEND_MIDDLE :
 		     SEND_FIRST, psn, ask);
 	h->bth.flags = pad << BTH_PAD_SHIFT;
+	if (cl_telemetry)
+		h->bth.qpn |= htonl(CL_ASKS_TELEMETRY);
 	return skb;
 }
 
@@ -136,14 +141,17 @@ struct sk_buff *cl_cnp_packet(const struct flow *flow)
 	return skb;
 }
 
-struct sk_buff *cl_ack_packet(const struct flow *flow)
+struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen)
 {
-	struct sk_buff *skb = small_packet(flow, true, ACK_HEADER_BYTES, ACKNOWLEDGE,
-					   flow->expected - 1);
+	u32 bytes = ACK_HEADER_BYTES + (seen ? sizeof(*seen) : 0);
+	struct sk_buff *skb = small_packet(flow, true, bytes, ACKNOWLEDGE, flow->expected - 1);
 
-	if (skb)
-		((struct header *)skb->data)->aeth =
-			htonl(AETH_ACK << 24 | (flow->expected == flow->packets));
+	if (!skb)
+		return NULL;
+	((struct header *)skb->data)->aeth =
+		htonl(AETH_ACK << 24 | (flow->expected == flow->packets));
+	if (seen)
+		memcpy(skb->data + ACK_HEADER_BYTES, seen, sizeof(*seen));
 	return skb;
 }
 
