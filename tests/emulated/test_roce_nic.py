@@ -1,12 +1,15 @@
 """RoCE NICs: recovery of losses, probes, windows, and TCP beside RoCE on one fabric."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 from scapy.contrib.roce import AETH, BTH, CNPPadding
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE
+from orchestration.model.records import DONE, MISSING
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import (
     FabricSpec,
@@ -182,12 +185,33 @@ def test_what_is_sent_again_is_what_naks_tell_of(tmp_path, recovery):
     assert recovery == "selective-repeat" or max(packets for _, packets in counts) > 196
 
 
-def test_a_bdp_window_and_probes(tmp_path):
-    fixed = nics(window_bytes=BDP_WINDOW, ack_every=1, rtt_probe_interval_ns=50_000)
-    run = one_switch(tmp_path, (SingleFlowSpec("h2", "h1", 10_000_000, 0),), fixed)
+def test_probes_a_window_and_the_signals_of_nics(tmp_path):
+    roce = nics("paper", window_bytes=BDP_WINDOW, ack_every=1, rtt_probe_interval_ns=50_000)
+    (lone,) = alone = (SingleFlowSpec("h3", "h2", 10_000_000, 0),)
+    run = one_switch(tmp_path, alone, roce)
     # 25 Gbit/s over 4 us are 12.5 KB: twelve packets of 1106 bytes on the wire
-    assert window_bytes(run.testbed, fixed) == 12 * 1024
-    print(run.record.facts, run.record.flows.end_ns)
+    assert window_bytes(run.testbed, roce) == 12 * 1024
+    # that fills the line but for a probe of 90 bytes in 50 us, and each has its answer
+    ideal_ns = ideal_times_ns(run.testbed, run.schedule, run.trial)[0]
+    assert run.record.flows.end_ns[0] == pytest.approx(ideal_ns, rel=2e-3)
+    assert run.record.facts["probes"] == pytest.approx(ideal_ns / 50_000, abs=2)
+    h3 = run.testbed.hosts.index("h3")
+    # a probe's answer comes after 4 us, and at most one acknowledgement's time
+    assert set(np.unique(run.record.hosts.rtt_ns[:, h3])) <= {0, *range(4_000, 4_100)}
+    assert run.record.hosts.rtt_ns[-1, h3] >= 4_000
+    assert run.record.hosts.rate_bps[1, h3] == 25_000_000_000
+    assert run.record.hosts.rate_bps[-1].sum() == 0
+    half = dataclasses.replace(roce, window_bytes=6 * 1024)
+    slower = one_switch(tmp_path, alone, half)
+    # six packets in each round trip of 4 us
+    assert slower.record.flows.end_ns[0] == pytest.approx(1_628 * 4_000, rel=2e-3)
+    many = one_switch(tmp_path, incast(200_000), nics("paper"), buffer="300KB")
+    hosts, facts = many.record.hosts, many.record.facts
+    assert hosts.cnps[-1].sum() == facts["cnps"] > 0
+    assert hosts.roce_resent[-1].sum() == facts["resent"] > 0
+    assert (np.diff(hosts.cnps, axis=0) >= 0).all()
+    tcp = one_switch(tmp_path, (lone,), None, host=HostSpec())
+    assert (tcp.record.hosts.cnps == MISSING).all()
 
 
 def mixed(tmp_path, seed=1):
@@ -223,5 +247,4 @@ def test_tcp_and_roce_share_a_fabric_and_repeat_to_the_bit(tmp_path):
     assert {"bytes delivered", "ideal times"} <= set(verdict.checked)
     ideal_ns = ideal_times_ns(one.testbed, one.schedule, one.trial)
     slowdown = (flows.end_ns - one.schedule.start_ns) / ideal_ns
-    print(slowdown[roce].min(), slowdown[~roce].min(), slowdown.mean(), one.record.facts, verdict)
     assert slowdown.min() > 0.98

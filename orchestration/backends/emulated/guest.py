@@ -234,6 +234,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+    from orchestration.model.signals import NIC_KEYS
     from orchestration.session import run_trial
     from tuners.registry import create
 
@@ -251,7 +252,8 @@ def run_job(folder: Path) -> None:
     repeat_draws(job.trial.seed)
     driver = traffic_of(job, fabric)
     flows = attach_flow_tables(job, fabric, tuner.observes)
-    rig = EmulatedRig(job, fabric, driver, flows)
+    watches_nics = not set(NIC_KEYS).isdisjoint(tuner.observes)
+    rig = EmulatedRig(job, fabric, driver, flows, watches_nics=watches_nics)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:

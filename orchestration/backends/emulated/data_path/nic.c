@@ -148,6 +148,11 @@ static void settle(struct nic *nic, u64 now_ns)
 	}
 }
 
+void cl_nic_settle(struct nic *nic)
+{
+	settle(nic, ktime_get_ns());
+}
+
 void cl_nic_expect(struct nic *nic)
 {
 	u64 at_ps;

@@ -137,6 +137,15 @@ struct nic {
 	u32 *posted, posts, begun;     /* numbers of flows by start */
 	bool stack_was_last;
 	u16 ident;
+	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+};
+
+/* What user space reads of one NIC: /proc/closloop/nics. */
+struct nic_state {
+	u64 cnps, resent, rtt_ns;
+	u64 rate_bps; /* the sum of those of its unfinished flows */
+	__be32 address;
+	u32 flows; /* unfinished ones */
 };
 
 #define MOST_NICS 4096
@@ -175,6 +184,7 @@ void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
 void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns);
 void cl_nic_expect(struct nic *nic);
+void cl_nic_settle(struct nic *nic);
 
 /* queue_pair.c */
 bool cl_flow_may_send(const struct flow *flow);
