@@ -260,6 +260,16 @@ def _own_port(
         for queue, weight in zip(testbed.queues_at(port), weights, strict=True)
     ]
     to_host = testbed.peer_device(port).kind == "host"
+    buffer = None
+    if testbed.switch:
+        ports = [(one.rate_bps, one.delay_ns) for one in testbed.ports_of[port.device]]
+        reserved = testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
+        buffer = own_ports.BufferOptions(
+            testbed.switch,
+            testbed.switches.index(port.device),
+            testbed.switch.buffer_bytes - reserved,
+            testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes),
+        )
     return own_ports.port(
         ifindex(port),
         queues,
@@ -269,6 +279,7 @@ def _own_port(
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
         marks_departures=marks == "departures",
+        buffer=buffer,
     )
 
 

@@ -7,6 +7,7 @@
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
+ *   buffer.c    a switch's shared buffer, with pfc.c and watchdog.c: see pfc.h
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
  */
@@ -19,6 +20,7 @@
 
 #define CL_MOST_CLASSES 8
 #define CL_MOST_QUEUES 65536
+#define CL_MOST_PORTS 1024 /* of a switch */
 
 /* Something that happens at a time. `place` is 1 + its index in the heap, 0 while not scheduled. */
 struct cl_event {
@@ -49,6 +51,21 @@ struct cl_queue_options {
 	u32 quantum_bytes; /* of deficit round robin */
 };
 
+/* What it says of the switch's buffer; all but headroom is the same for all ports of the switch. */
+struct cl_buffer_options {
+	u64 detect_ns, restore_ns; /* the watchdog's; 0: there is none */
+	u32 pool_bytes;     /* what is shared, without the headroom; 0: no shared buffer */
+	u32 headroom_bytes; /* of this port, for each lossless class */
+	u32 xoff_bytes;     /* of lossless classes, in place of alpha; 0: none */
+	u32 xon_offset_bytes;
+	u32 alpha[CL_MOST_CLASSES]; /* as shares of 2^16 */
+	u32 number; /* of the switch in /proc/closloop/buffers */
+	u16 quanta;
+	u8 lossless; /* classes, as bits */
+	u8 action;   /* the watchdog's: 0 says so, 1 drops, 2 forwards */
+	u8 priority[CL_MOST_CLASSES];
+};
+
 /* The attribute of a port's and a NIC's options. */
 #define CL_OPTIONS 1
 
@@ -63,6 +80,7 @@ struct cl_port_options {
 	u16 forwards; /* 1: packets that arrive here are forwarded */
 	u16 marks_departures; /* 1: marks what leaves, by what it leaves behind; 0: what arrives */
 	struct cl_queue_options queue[CL_MOST_CLASSES];
+	struct cl_buffer_options buffer;
 };
 
 /* The whole of a NIC's options. */

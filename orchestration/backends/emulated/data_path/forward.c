@@ -15,6 +15,7 @@
 #include <net/netns/generic.h>
 #include <net/route.h>
 #include "data_path.h"
+#include "pfc.h"
 
 #define TABLE_BITS 14
 
@@ -116,6 +117,16 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct flow *flow;
 	struct iphdr *ip;
 
+	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
+		struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(skb->dev, 0)->qdisc);
+		struct cl_share *share = cl_port_share(sch);
+
+		/* without flow control, a control frame of the MAC says nothing to a port */
+		if (share)
+			cl_pause_receive(&share->pause, skb);
+		consume_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
 	if (skb->protocol != htons(ETH_P_IP) || !pskb_may_pull(skb, sizeof(struct iphdr) + 4))
 		return RX_HANDLER_PASS;
 	ip = ip_hdr(skb);

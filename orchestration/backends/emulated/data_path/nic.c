@@ -10,6 +10,8 @@
 #include <net/pkt_sched.h>
 #include "roce.h"
 
+static void settle(struct nic *nic, u64 now_ns);
+
 /* Queue an acknowledgement or a CNP. */
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
@@ -45,6 +47,39 @@ static u64 next_start_ps(const struct nic *nic)
 	       cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
 }
 
+static bool is_stopped(const struct nic *nic, u8 tos)
+{
+	return unlikely(cl_stopped(&nic->pause)) &&
+	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
+}
+
+/* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
+static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
+{
+	return list->first && (list->first->protocol != htons(ETH_P_IP) ||
+			       !is_stopped(nic, ip_hdr(list->first)->tos));
+}
+
+/* What the switch has told: move flows between those in turn and those stopped, and go on. */
+static void obey(struct cl_pause *pause, u64 now_ns)
+{
+	struct nic *nic = container_of(pause, struct nic, pause);
+	struct flow *flow, *next;
+
+	list_splice_tail_init(&nic->stopped, &nic->turns);
+	list_for_each_entry_safe(flow, next, &nic->turns, turn)
+		if (is_stopped(nic, flow->posted.tos))
+			list_move_tail(&flow->turn, &nic->stopped);
+	nic->line.free_ps = max(nic->line.free_ps, now_ns * CL_PS_PER_NS);
+	settle(nic, now_ns);
+	cl_nic_expect(nic);
+}
+
+static void settle_before(struct cl_pause *pause, u64 now_ns)
+{
+	settle(container_of(pause, struct nic, pause), now_ns);
+}
+
 /* When the next packet can be sent if nothing else happens, U64_MAX for never. */
 static u64 next_sending_ps(const struct nic *nic)
 {
@@ -53,9 +88,9 @@ static u64 next_sending_ps(const struct nic *nic)
 
 	if (first)
 		at_ps = min(at_ps, rb_entry(first, struct flow, waiting)->next_ps);
-	if (nic->control.first)
+	if (is_ready(nic, &nic->control))
 		at_ps = min(at_ps, cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS);
-	if (nic->stack.first)
+	if (is_ready(nic, &nic->stack))
 		at_ps = min(at_ps, cl_on_wire(nic->stack.first)->at_ns * CL_PS_PER_NS);
 	if (!list_empty(&nic->turns))
 		at_ps = 0;
@@ -83,7 +118,8 @@ static void begin_turns(struct nic *nic, u64 at_ps)
 		if (flow->next_ps > at_ps)
 			break;
 		rb_erase_cached(first, &nic->waiting);
-		list_add_tail(&flow->turn, &nic->turns);
+		list_add_tail(&flow->turn, is_stopped(nic, flow->posted.tos) ? &nic->stopped :
+									       &nic->turns);
 	}
 }
 
@@ -119,10 +155,10 @@ static void settle(struct nic *nic, u64 now_ns)
 		struct sk_buff *skb;
 
 		begin_turns(nic, at_ps);
-		if (nic->control.first &&
+		if (is_ready(nic, &nic->control) &&
 		    cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS <= at_ps) {
 			skb = cl_take(&nic->control);
-		} else if (nic->stack.first && (list_empty(&nic->turns) || !nic->stack_was_last)) {
+		} else if (is_ready(nic, &nic->stack) && (list_empty(&nic->turns) || !nic->stack_was_last)) {
 			skb = cl_take(&nic->stack);
 			nic->sch->qstats.backlog -= qdisc_pkt_len(skb);
 			nic->stack_was_last = true;
@@ -197,6 +233,11 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	u64 now_ns;
 	u32 number;
 
+	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
+		cl_pause_receive(&nic->pause, skb);
+		consume_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
 	if (skb->protocol != htons(ETH_P_IP) ||
 	    skb_headlen(skb) < DATA_HEADER_BYTES - ETH_HLEN || h->ip.ihl != 5 ||
 	    h->ip.protocol != IPPROTO_UDP || h->udp.dest != htons(ROCE_PORT))
@@ -254,6 +295,8 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&nic->turns);
+	INIT_LIST_HEAD(&nic->stopped);
+	cl_pause_init(&nic->pause, options.rate_bps, settle_before, obey);
 	INIT_LIST_HEAD(&nic->unfinished);
 	cl_line_init(&nic->line, options.rate_bps, options.delay_ns, options.framing_bytes);
 	error = netdev_rx_handler_register(nic->dev, receive, nic);
@@ -269,6 +312,7 @@ static void nic_reset(struct Qdisc *sch)
 	if (!nic->sch)
 		return;
 	cl_cancel(&nic->event);
+	cl_cancel(&nic->pause.run_out);
 	cl_empty(&nic->wire);
 	cl_empty(&nic->control);
 	cl_empty(&nic->stack);

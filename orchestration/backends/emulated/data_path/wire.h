@@ -42,9 +42,12 @@ static inline void cl_empty(struct cl_fifo *list)
 		kfree_skb(cl_take(list));
 }
 
-/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. */
+/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. In a
+ * queue of a switch: by which port it came, see buffer.c.
+ */
 struct cl_on_wire {
 	u64 at_ns;
+	u32 from;
 };
 
 static inline struct cl_on_wire *cl_on_wire(struct sk_buff *skb)
