@@ -13,6 +13,7 @@ import numpy as np
 from collectors.readers.flows import FlowTables
 from collectors.readers.hosts import HostCounters
 from collectors.readers.tc import QueueReading
+from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -197,6 +198,7 @@ class EmulatedRig:
             if job.trial.fabric.kind == "linux"
             else QueueFile(len(job.testbed.queues))
         )
+        self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         self._known: QueueReading | None = None
         self._hosts = HostCounters(
             job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
@@ -246,7 +248,7 @@ class EmulatedRig:
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._job.queue_places), self.now_ns() - t_ns, dtype=np.int64),
-            values={**reading.counters(), **flows},
+            values={**reading.counters(), **flows, **(self._shared.read() if self._shared else {})},
             settings={ECN.name: self._thresholds(reading)},
         )
 
@@ -298,10 +300,11 @@ class EmulatedRig:
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
+        events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         return Outcome(
             flows,
             self._hosts.samples(),
-            self.events,
+            sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,
                 "offloads_on": self._fabric.offloads_on,
@@ -309,6 +312,7 @@ class EmulatedRig:
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
+                **found,
                 **self._traffic.facts(),
             },
         )
