@@ -104,10 +104,24 @@ SIGNALS: tuple[Signal, ...] = (
         recorded=False,
         on_demand=True,
     ),
-    Signal("pauses_received", "priority", "frames", "pause frames that the peer sent", cumulative=True),
-    Signal("paused_ns", "priority", "ns", "time for which the peer had stopped the queue", cumulative=True),
+    Signal(
+        "pauses_received", "priority", "frames", "pause frames that the peer sent", cumulative=True
+    ),
+    Signal(
+        "paused_ns",
+        "priority",
+        "ns",
+        "time for which the peer had stopped the queue",
+        cumulative=True,
+    ),
     Signal("pauses_sent", "priority", "frames", "pause frames sent to the peer", cumulative=True),
-    Signal("pausing_ns", "priority", "ns", "time for which the port had stopped its peer", cumulative=True),
+    Signal(
+        "pausing_ns",
+        "priority",
+        "ns",
+        "time for which the port had stopped its peer",
+        cumulative=True,
+    ),
     Signal("held_bytes", "priority", "B", "bytes in the buffer that came in by the port"),
     Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom"),
     Signal("buffer_bytes", "switch", "B", "bytes in the shared buffer, headroom included"),

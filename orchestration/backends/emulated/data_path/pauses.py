@@ -94,10 +94,15 @@ class SharedBuffers:
 
     def read(self) -> dict[str, Ints]:
         """Return the signals of lossless classes and of switches, by key."""
-        pauses = _read(self._pauses, _PAUSE, len(self._testbed.queues))[self._places]
         buffers = _read(self._buffers, _BUFFER, len(self._testbed.switches))
+        of_classes: dict[str, Ints] = {}
+        if len(self._places):
+            pauses = _read(self._pauses, _PAUSE, len(self._testbed.queues))[self._places]
+            of_classes = {
+                f"priority.{name}": pauses[name].astype(np.int64) for name in _PAUSE.names or ()
+            }
         return {
-            **{f"priority.{name}": pauses[name].astype(np.int64) for name in _PAUSE.names or ()},
+            **of_classes,
             "switch.buffer_bytes": buffers["buffer_bytes"].astype(np.int64),
             "switch.headroom_bytes": buffers["headroom_bytes"].astype(np.int64),
         }

@@ -8,7 +8,7 @@
  *
  * The reason is found from who waits for whom: the queue waits for the peer's ingress port, that
  * for the stopped queues in which its packets are, and so on. This ends in a circle, which is a
- * deadlock; at a peer that has no reason of its own, which is a storm of pauses; or at a queue that
+ * deadlock; at a host, whose NIC never has a reason, which is a storm of pauses; or at a queue that
  * sends.
  */
 #include <linux/proc_fs.h>
@@ -57,8 +57,10 @@ static enum kind follow(struct cl_share *share, u32 klass, struct incident *inci
 		return CONGESTION;
 	share->trace[klass] = traces;
 	incident->queue[incident->count++] = number;
-	if (!in || klass >= in->classes || !(in->stopping & BIT(klass)))
+	if (!in)
 		return STORM;
+	if (!(in->stopping & BIT(klass)))
+		return CONGESTION; /* what lets it go is on its way */
 	count = incident->count;
 	for (u32 i = 0; i < in->buffer->ports && kind == CONGESTION; i++) {
 		struct cl_share *out = in->buffer->share[i];
