@@ -25,19 +25,23 @@ from orchestration.model.errors import Problem
 from orchestration.model.units import UnitError, format_duration, format_size, parse_size_bytes
 
 
-def _alpha(value: object) -> object:
+def _alpha(value: object) -> float:
     """Read a number, or text like 1/8."""
-    if isinstance(value, str):
-        try:
-            value = float(Fraction(value))
-        except (ValueError, ZeroDivisionError):
-            raise ValueError(f"{value!r} is no number: write one like 1/8 or 2") from None
-    if isinstance(value, (int, float)) and not LEAST_ALPHA <= value <= MOST_ALPHA:
-        raise ValueError(f"an alpha of {value:g} is out of range: use 1/128 to 8")
-    return value
+    try:
+        number = float(Fraction(value)) if isinstance(value, (str, int, float)) else None
+    except (ValueError, OverflowError, ZeroDivisionError):
+        number = None
+    if number is None:
+        raise ValueError(f"{value!r} is no alpha: write a number like 1/8 or 2")
+    if not LEAST_ALPHA <= number <= MOST_ALPHA:
+        raise ValueError(f"an alpha of {number:g} is out of range: use 1/128 to 8")
+    return number
 
 
-Alpha = Annotated[float, BeforeValidator(_alpha)]
+def _alphas(value: object) -> float | dict[str, float]:
+    if isinstance(value, dict):
+        return {str(name): _alpha(alpha) for name, alpha in value.items()}
+    return _alpha(value)
 
 
 class Watchdog(StrictModel):
@@ -56,7 +60,7 @@ class Switch(StrictModel):
     """The shared buffer of each switch, and its flow control by priority."""
 
     buffer: Size = Field(description="what all ports of a switch share, like 12MB")
-    alpha: Alpha | dict[str, Alpha] = Field(
+    alpha: Annotated[float | dict[str, float], BeforeValidator(_alphas)] = Field(
         default=1.0, description="the share of the free buffer that one may take, like 1/8"
     )
     pfc: tuple[str | int, ...] = Field(
@@ -103,11 +107,11 @@ def filled(document: Document) -> Document:
     A port may then hold as much as the switch does.
     """
     switch = document.data.get("switch")
-    if "buffer" in document.data or not isinstance(switch, dict) or "buffer" not in switch:
+    if "buffer" in document.data or not isinstance(switch, dict):
         return document
     try:
-        whole = parse_size_bytes(switch["buffer"])
-    except UnitError:  # that is told where it stands
+        whole = parse_size_bytes(switch.get("buffer"))
+    except UnitError:  # that is told of `switch`
         whole = 1
     return replace(document, data={**document.data, "buffer": f"{whole}B"})
 
@@ -172,7 +176,7 @@ def room_problems(testbed: Testbed, document: Document) -> Iterator[Problem]:
             if reserved:
                 what = (
                     f"{name} has a buffer of {format_size(switch.buffer_bytes)}, and PFC needs "
-                    f"{format_size(reserved, 4)} of headroom there, for {len(ports)} ports and "
+                    f"{format_size(reserved)} of headroom there, for {len(ports)} ports and "
                     f"{len(switch.lossless)} lossless class"
                     f"{'' if len(switch.lossless) == 1 else 'es'}"
                 )

@@ -1,6 +1,7 @@
 """Shared buffers and PFC: nothing lost, who waits for whom, frames as they are on the wire."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -259,7 +260,7 @@ def test_pause_frames_on_the_wire_are_valid_and_renewed_until_they_let_go(folder
     assert set(times) == {500, 0}
     assert times[-1] == 0
     # some pauses last longer than 500 quanta
-    assert any(a == b == 500 for a, b in zip(times, times[1:], strict=False))
+    assert any(a == b == 500 for a, b in pairwise(times))
     place = [q.label for q in testbed.lossless_queues].index(queue_label(testbed, "h2"))
     assert found["samples"][-1]["priority.pauses_sent"][place] == times.count(500)
     assert max(one["dropped_packets"][place] for one in found["samples"]) == 0
