@@ -17,6 +17,7 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.roce import (
@@ -52,7 +53,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
         yield from _check_host(data.get("host"), testbed)
     yield from _check_roce(whole, testbed)
     if testbed is not None:
-        yield from _check_switch(whole, testbed)
+        yield from check_switch(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -315,28 +316,6 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
                 f"{value!r} is not a whole number from {least} to {most} ({unit})",
                 "see docs/campaign.md",
             )
-
-
-def _check_switch(whole: Fields, testbed: Testbed) -> Iterator[Finding]:
-    """Report a testbed with a shared buffer on a fabric without it, and hosts that never pause."""
-    host, fabric, backend = whole.get("host"), whole.get("fabric"), whole.get("backend")
-    if testbed.switch is None or fabric is None:
-        return
-    what = "PFC" if testbed.switch.lossless else "a shared buffer"
-    if fabric.kind == "linux" or backend not in (None, "emulated"):
-        yield Finding(
-            ("testbed",),
-            f"testbed {testbed.name} has {what}, which only the emulated backend has, with "
-            "`fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated, or remove 'switch' from the testbed",
-        )
-    elif testbed.switch.lossless and host and host.congestion_control not in ROCE_CONTROLS:
-        yield Finding(
-            ("testbed",),
-            f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
-            f"{host.congestion_control} have no NIC that obeys pauses",
-            f"use `congestion_control: {ROCE_CONTROLS[0]}`, or remove 'pfc' from the testbed",
-        )
 
 
 def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
