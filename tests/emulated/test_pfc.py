@@ -45,11 +45,20 @@ INCAST = (
 )
 
 
-def trial(folder, more, flows=INCAST, *, base=ONE_SWITCH, host=DEAF, drain_ns=30 * MS):
+def trial(
+    folder, more, flows=INCAST, *, base=ONE_SWITCH, host=DEAF, drain_ns=30 * MS, period_ns=100_000
+):
     path = folder / "testbed.yml"
     path.write_text(base + more)
     return run_trial(
-        str(path), flows, SECN1, duration_ns=2 * MS, drain_ns=drain_ns, host=host, fabric=OURS
+        str(path),
+        flows,
+        SECN1,
+        duration_ns=2 * MS,
+        drain_ns=drain_ns,
+        sample_period_ns=period_ns,
+        host=host,
+        fabric=OURS,
     )
 
 
@@ -115,6 +124,16 @@ def test_a_flow_beside_the_incast_is_held_up_by_pauses_and_not_by_drops(folder):
     assert paused[queue_to(lossy, "h2")] > 2 * MS
     # h22 sends nothing, and is not stopped
     assert paused[queue_to(lossy, "h22")] == 0
+
+
+def test_how_often_a_buffer_is_read_changes_nothing(folder):
+    # ports work out their past when somebody looks: who is let go must not depend on that
+    more = LOSSLESS.replace("ALPHA", "1/8")
+    often, seldom = trial(folder, more, period_ns=4_700).record, incast(folder, more).record
+    assert len(often.ports.t_ns) > 10 * len(seldom.ports.t_ns)
+    assert (often.flows.end_ns == seldom.flows.end_ns).all()
+    sent = [one.samples["priority"].pauses_sent[-1] for one in (often, seldom)]
+    assert (sent[0] == sent[1]).all()
 
 
 def test_dynamic_thresholds_let_one_queue_take_its_share_of_what_is_free(folder):
