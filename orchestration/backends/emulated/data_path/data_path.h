@@ -7,6 +7,7 @@
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
+ *   sample.c    /proc/closloop/samples: all queues read at given times, by the engine itself
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
  */
@@ -29,7 +30,17 @@ struct cl_event {
 };
 
 void cl_schedule(struct cl_event *event, u64 at_ns);
+/* The same, but after all else that happens at that time. */
+void cl_schedule_last(struct cl_event *event, u64 at_ns);
 void cl_cancel(struct cl_event *event);
+
+/* The time while events happen, else 0. */
+extern u64 cl_engine_ns;
+
+static inline u64 cl_now_ns(void)
+{
+	return cl_engine_ns ?: ktime_get_ns();
+}
 
 /* What user space reads of one queue: see queues.c. */
 struct cl_queue_state {
@@ -83,6 +94,8 @@ void cl_port_state(struct Qdisc *port, u32 klass, struct cl_queue_state *state);
 
 int cl_queues_add(struct Qdisc *port, u32 first, u32 count);
 void cl_queues_remove(u32 first, u32 count);
+u32 cl_queues_count(void);
+void cl_queues_states(struct cl_queue_state *states, u32 count);
 
 int cl_forward_begin(struct net_device *dev);
 void cl_forward_end(struct net_device *dev);

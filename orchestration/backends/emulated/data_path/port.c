@@ -122,7 +122,7 @@ static void expect(struct port *port)
 static void arrive(struct cl_event *event)
 {
 	struct port *port = container_of(event, struct port, arrival);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(port, now_ns);
 	while (port->wire.first && cl_on_wire(port->wire.first)->at_ns <= now_ns) {
@@ -148,7 +148,7 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	struct port *port = qdisc_priv(sch);
 	struct queue *queue = &port->queue[class_of(port, skb)];
 	u32 bytes = qdisc_pkt_len(skb);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(port, now_ns);
 	if (unlikely(bytes > queue->limit_bytes - min(queue->limit_bytes,
@@ -182,7 +182,7 @@ static struct sk_buff *port_dequeue(struct Qdisc *sch)
 
 void cl_port_settle(struct Qdisc *sch)
 {
-	settle(qdisc_priv(sch), ktime_get_ns());
+	settle(qdisc_priv(sch), cl_now_ns());
 }
 
 void cl_port_set(struct Qdisc *sch, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p)
