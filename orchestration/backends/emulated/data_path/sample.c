@@ -61,7 +61,7 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 		return -EFAULT;
 	if (taken < plan.readings)
 		return -EBUSY;
-	if (!wanted.readings || wanted.queues > cl_queues_count() || wanted.first_ns < ktime_get_ns())
+	if (!wanted.readings || wanted.queues > cl_queues_count())
 		return -EINVAL;
 	plan = wanted;
 	taken = 0;
