@@ -4,6 +4,7 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
@@ -86,6 +87,15 @@ struct cl_nic_options {
 
 enum { CL_NIC_UNSPEC, CL_NIC_OPTIONS, __CL_NIC_MAX };
 #define CL_NIC_MAX (__CL_NIC_MAX - 1)
+
+/* The whole of the options of a TCP host's NIC, and their attribute. */
+#define CL_HOST_OPTIONS 1
+
+struct cl_host_options {
+	u64 rate_bps;
+	u32 framing_bytes;
+	u32 unused;
+};
 
 extern struct Qdisc_ops cl_port_ops;
 void cl_port_settle(struct Qdisc *port);

@@ -402,7 +402,7 @@ static void expect(struct nic *nic)
 static void arrive(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, event);
-	u64 now_ns = cl_now_ns();
+	u64 now_ns = ktime_get_ns();
 
 	settle(nic, now_ns);
 	while (nic->wire.first && cl_on_wire(nic->wire.first)->at_ns <= now_ns) {
@@ -416,7 +416,7 @@ static void arrive(struct cl_event *event)
 static void be_patient(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, patience);
-	u64 now_ns = cl_now_ns();
+	u64 now_ns = ktime_get_ns();
 
 	settle(nic, now_ns);
 	while (!list_empty(&nic->unfinished)) {
@@ -535,7 +535,7 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	number = (ntohl(h->bth.qpn) & PSN_MASK) - FIRST_QPN;
 	if (likely(number < all.count)) {
 		flow = &all.flow[number];
-		now_ns = cl_now_ns();
+		now_ns = ktime_get_ns();
 		settle(nic, now_ns);
 		if (h->bth.opcode == CNP) {
 			flow->result.cnps++;
@@ -555,7 +555,7 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 static int nic_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
 {
 	struct nic *nic = qdisc_priv(sch);
-	u64 now_ns = cl_now_ns();
+	u64 now_ns = ktime_get_ns();
 
 	settle(nic, now_ns);
 	cl_on_wire(skb)->at_ns = now_ns;

@@ -18,10 +18,11 @@ from orchestration.device.netlink import attribute
 from orchestration.model.records import Floats, Ints
 
 QUEUES, SAMPLES = "/proc/closloop/queues", "/proc/closloop/samples"
-KIND = "closloop"
+KIND, HOST_KIND = "closloop", "closloop_host"
 MOST_CLASSES = 8
 _OPTIONS = 1
 _PORT = struct.Struct("=QQQIIIHH")
+_HOST = struct.Struct("=QII")
 _QUEUE = struct.Struct("=II")
 # struct cl_queue_state
 _PLAN = struct.Struct("=QQII")
@@ -40,6 +41,13 @@ _STATE = np.dtype(
     ]
 )
 _COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
+
+
+def host(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
+    """Return the request that makes an interface the NIC of a host that speaks TCP."""
+    options = attribute(1, _HOST.pack(rate_bps, framing_bytes, 0))
+    root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
+    return qdiscs.qdisc(ifindex, handle, root, HOST_KIND, options, nested=True)
 
 
 class QueueOptions(NamedTuple):
