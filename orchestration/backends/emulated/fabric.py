@@ -142,8 +142,11 @@ def plan_fabric(
                 requests.append(_address(port, addresses[port.index]))
                 if host.is_roce:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
-                else:
+                elif fabric.kind == "linux":
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+                else:
+                    words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
+                    requests.append(own_ports.host(ifindex(port), **words))
             elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
@@ -175,11 +178,17 @@ def plan_fabric(
         facts={
             "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": own_nics.KIND if host.is_roce else "tbf > fq",
+                "host": _host_words(host, fabric),
                 **_switch_words(testbed, fabric),
             },
         },
     )
+
+
+def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
+    if host.is_roce:
+        return own_nics.KIND
+    return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
 
 
 def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:

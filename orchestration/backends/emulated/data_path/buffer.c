@@ -121,7 +121,7 @@ static void let_go(struct cl_share *share, u32 klass, u64 now_ns)
 static void refresh(struct cl_event *event)
 {
 	struct cl_share *share = container_of(event, struct cl_share, refresh);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	if (!share->stopping)
 		return;
@@ -288,7 +288,7 @@ static ssize_t pauses_read(struct file *file, char __user *to, size_t size, loff
 {
 	size_t bytes = highest_queue * sizeof(struct pause_state);
 	struct pause_state *states = kvzalloc(max_t(size_t, bytes, 1), GFP_KERNEL);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 	ssize_t result;
 
 	if (!states)

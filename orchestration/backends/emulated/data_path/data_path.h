@@ -4,9 +4,11 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
+ *   sample.c    /proc/closloop/samples: all queues read at given times, by the engine itself
  *   buffer.c    a switch's shared buffer, with pfc.c and watchdog.c: see pfc.h
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
@@ -31,7 +33,17 @@ struct cl_event {
 };
 
 void cl_schedule(struct cl_event *event, u64 at_ns);
+/* The same, but after all else that happens at that time. */
+void cl_schedule_last(struct cl_event *event, u64 at_ns);
 void cl_cancel(struct cl_event *event);
+
+/* The time while events happen, else 0. */
+extern u64 cl_engine_ns;
+
+static inline u64 cl_now_ns(void)
+{
+	return cl_engine_ns ?: ktime_get_ns();
+}
 
 /* What user space reads of one queue: see queues.c. */
 struct cl_queue_state {
@@ -91,6 +103,15 @@ struct cl_nic_options {
 	__be32 address;
 };
 
+/* The whole of the options of a TCP host's NIC, and their attribute. */
+#define CL_HOST_OPTIONS 1
+
+struct cl_host_options {
+	u64 rate_bps;
+	u32 framing_bytes;
+	u32 unused;
+};
+
 extern struct Qdisc_ops cl_port_ops;
 void cl_port_settle(struct Qdisc *port);
 void cl_port_set(struct Qdisc *port, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p);
@@ -98,6 +119,8 @@ void cl_port_state(struct Qdisc *port, u32 klass, struct cl_queue_state *state);
 
 int cl_queues_add(struct Qdisc *port, u32 first, u32 count);
 void cl_queues_remove(u32 first, u32 count);
+u32 cl_queues_count(void);
+void cl_queues_states(struct cl_queue_state *states, u32 count);
 
 int cl_forward_begin(struct net_device *dev);
 void cl_forward_end(struct net_device *dev);

@@ -26,6 +26,7 @@ struct flow {
 	u8 protocol;
 	int generation; /* of the routes that the answer is from */
 	struct net_device *out; /* NULL: there is no route */
+	struct netdev_queue *queue; /* of `out` */
 	u8 addresses[2 * ETH_ALEN];
 };
 
@@ -56,6 +57,7 @@ static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
 			memcpy(flow->addresses, neighbour->ha, ETH_ALEN);
 			memcpy(flow->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
 			flow->out = rt->dst.dev;
+			flow->queue = netdev_get_tx_queue(flow->out, 0);
 			found = true;
 		}
 	} else if (rt->dst.error) {
@@ -95,9 +97,9 @@ static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct
 	return NULL;
 }
 
-static void send(struct sk_buff *skb, struct net_device *out)
+static void send(struct sk_buff *skb, struct netdev_queue *queue)
 {
-	struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(out, 0)->qdisc);
+	struct Qdisc *sch = rcu_dereference_bh(queue->qdisc);
 	struct sk_buff *dropped = NULL;
 
 	if (unlikely(sch->ops != &cl_port_ops)) {
@@ -149,7 +151,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	skb->dev = flow->out;
 	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
 	skb_reset_mac_header(skb);
-	send(skb, flow->out);
+	send(skb, flow->queue);
 	return RX_HANDLER_CONSUMED;
 }
 

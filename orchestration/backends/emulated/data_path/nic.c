@@ -195,7 +195,7 @@ void cl_nic_expect(struct nic *nic)
 static void arrive(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, event);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(nic, now_ns);
 	while (nic->wire.first && cl_on_wire(nic->wire.first)->at_ns <= now_ns) {
@@ -208,7 +208,7 @@ static void arrive(struct cl_event *event)
 static void be_patient(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, patience);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(nic, now_ns);
 	while (!list_empty(&nic->unfinished)) {
@@ -245,7 +245,7 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	number = (ntohl(h->bth.qpn) & PSN_MASK) - FIRST_QPN;
 	if (likely(number < cl_roce.count)) {
 		flow = &cl_roce.flow[number];
-		now_ns = ktime_get_ns();
+		now_ns = cl_now_ns();
 		settle(nic, now_ns);
 		cl_flow_receive(nic, flow, h, now_ns);
 		settle(nic, now_ns);
@@ -258,7 +258,7 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 static int nic_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
 {
 	struct nic *nic = qdisc_priv(sch);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(nic, now_ns);
 	cl_on_wire(skb)->at_ns = now_ns;

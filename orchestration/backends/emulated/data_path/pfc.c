@@ -78,7 +78,7 @@ static void expect(struct cl_pause *pause)
 static void run_out(struct cl_event *event)
 {
 	struct cl_pause *pause = container_of(event, struct cl_pause, run_out);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	pause->settle(pause, now_ns);
 	for (u32 i = 0; i < CL_PRIORITIES; i++)
@@ -101,7 +101,7 @@ void cl_pause_init(struct cl_pause *pause, u64 rate_bps,
 void cl_pause_receive(struct cl_pause *pause, struct sk_buff *skb)
 {
 	const struct frame *frame = (const struct frame *)skb_mac_header(skb);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	if (skb_headlen(skb) < sizeof(*frame) - ETH_HLEN || frame->opcode != htons(OPCODE_PFC))
 		return;

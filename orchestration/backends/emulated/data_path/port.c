@@ -157,7 +157,7 @@ static void expect(struct port *port)
 static void arrive(struct cl_event *event)
 {
 	struct port *port = container_of(event, struct port, arrival);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(port, now_ns);
 	while (port->wire.first && cl_on_wire(port->wire.first)->at_ns <= now_ns) {
@@ -193,7 +193,7 @@ static int port_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff *
 	struct port *port = qdisc_priv(sch);
 	struct queue *queue = &port->queue[class_of(port, skb)];
 	u32 bytes = qdisc_pkt_len(skb);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(port, now_ns);
 	if (unlikely(!enters(port, queue, skb, now_ns))) {
@@ -309,7 +309,7 @@ bool cl_port_holds(struct Qdisc *sch, u32 klass, const struct cl_share *from)
 
 void cl_port_settle(struct Qdisc *sch)
 {
-	settle(qdisc_priv(sch), ktime_get_ns());
+	settle(qdisc_priv(sch), cl_now_ns());
 }
 
 void cl_port_set(struct Qdisc *sch, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p)
@@ -386,7 +386,7 @@ static void port_reset(struct Qdisc *sch)
 	cl_empty(&port->wire);
 	cl_empty(&port->control);
 	for (u32 i = 0; i < port->classes; i++)
-		discard(port, &port->queue[i], ktime_get_ns());
+		discard(port, &port->queue[i], cl_now_ns());
 }
 
 static void port_destroy(struct Qdisc *sch)

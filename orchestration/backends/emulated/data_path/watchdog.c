@@ -152,7 +152,7 @@ static void look(struct cl_event *event)
 {
 	struct cl_share *share = container_of(event, struct cl_share, watch);
 	const struct cl_buffer_options *options = &share->buffer->options;
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	share->pause.settle(&share->pause, now_ns);
 	for (u32 i = 0; i < share->classes; i++) {
