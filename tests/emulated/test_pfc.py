@@ -78,8 +78,12 @@ def queue_to(run, host):
 
 
 def reasons(run):
+    """Return the stamp's texts, by code."""
     found = stamp(run.trial, run.testbed, run.schedule, run.record).reasons
-    return {reason.code: reason.text for reason in found}
+    return {
+        code: " | ".join(reason.text for reason in found if reason.code == code)
+        for code in {reason.code for reason in found}
+    }
 
 
 @pytest.mark.parametrize("alpha", ["1/8", "1", "8"])

@@ -148,6 +148,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		return RX_HANDLER_CONSUMED;
 	}
 	ip_decrease_ttl(ip_hdr(skb));
+	skb->skb_iif = skb->dev->ifindex; /* what came in here is counted for its port */
 	skb->dev = flow->out;
 	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
 	skb_reset_mac_header(skb);
