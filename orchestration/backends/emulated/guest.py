@@ -208,7 +208,7 @@ class MixedTraffic:
 
     def ended_ns(self) -> int | None:
         """Return when the last flow ended, of CLOCK_MONOTONIC."""
-        return max(traffic.ended_ns() for flows, traffic in self._parts if flows.any())
+        return max(int(traffic.ended_ns()) for flows, traffic in self._parts if flows.any())
 
     def flows_done(self) -> int:
         """Return how many flows have ended."""
