@@ -1,11 +1,7 @@
 """RoCE NICs: recovery of losses, probes, windows, and TCP beside RoCE on one fabric."""
 
-import dataclasses
 
-import numpy as np
-import pytest
 
-from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.model.records import DONE
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
