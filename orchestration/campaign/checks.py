@@ -284,7 +284,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
     if len(roce) > 1:
         yield Finding(
             where,
-            f"RoCE NICs have one congestion control a trial, and flows ask for {' and '.join(roce)}",
+            f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             f"let the classes of testbed {_name(testbed)} and the host name the same one",
         )
     if fabric.marks == "departures" and fabric.kind == "linux":
@@ -308,6 +308,12 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
             f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
+        )
+    if roce and host.roce.payload % 4:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
+            f"use {max(4, host.roce.payload // 4 * 4)}B",
         )
     control = roce[0] if roce else ""
     if control == PROGRAM and host.roce.program is None:

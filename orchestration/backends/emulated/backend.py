@@ -34,7 +34,7 @@ from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
-from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.signals import DERIVED, FLOW_TABLE, NIC_KEYS, wants_flow_table
 from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
@@ -102,7 +102,7 @@ class EmulatedBackend:
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
-        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
+        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *NIC_KEYS), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.

@@ -137,7 +137,9 @@ class RoceTraffic:
 
             attach(Path(roce.program))
         roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
-        self._flows = RoceFlows(schedule, addresses, roce, tos, base_rtt_ns(job.testbed))
+        self._flows = RoceFlows(
+            schedule, addresses, roce, tos, base_rtt_ns(job.testbed), icrc=job.probe is not None
+        )
 
     def launch(self, t0_ns: int) -> None:
         """Post all flows."""
@@ -234,6 +236,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.policies import POLICY
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+    from orchestration.model.signals import NIC_KEYS
     from orchestration.session import run_trial
     from tuners.registry import create
 
@@ -254,7 +257,8 @@ def run_job(folder: Path) -> None:
     repeat_draws(job.trial.seed)
     driver = traffic_of(job, fabric)
     flows = attach_flow_tables(job, fabric, tuner.observes)
-    rig = EmulatedRig(job, fabric, driver, flows)
+    watches_nics = not set(NIC_KEYS).isdisjoint(tuner.observes)
+    rig = EmulatedRig(job, fabric, driver, flows, watches_nics=watches_nics)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
+from orchestration.backends.emulated.frame_probe import frames
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
 from orchestration.backends.ticker import Ticker
@@ -179,4 +180,4 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
     os._exit(1)
 
 
-_PROBES = {"ping": ping, "marking": marking, "decision": decision}
+_PROBES = {"ping": ping, "marking": marking, "decision": decision, "frames": frames}

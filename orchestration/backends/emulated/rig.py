@@ -13,6 +13,8 @@ import numpy as np
 from collectors.readers.flows import FlowTables
 from collectors.readers.hosts import HostCounters
 from collectors.readers.tc import QueueReading
+from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
+from orchestration.backends.emulated.data_path.nics import NicFile
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -30,6 +32,7 @@ from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    MISSING,
     Action,
     Applied,
     Change,
@@ -39,6 +42,7 @@ from orchestration.model.records import (
     Ints,
     Observation,
     Program,
+    Samples,
 )
 
 # Settings of the whole guest, written before the namespaces copy them.
@@ -178,7 +182,10 @@ class Queues(Protocol):
 
 
 class EmulatedRig:
-    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts."""
+    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
+
+    With `watches_nics`, they have the signals of hosts' RoCE NICs.
+    """
 
     def __init__(
         self,
@@ -186,6 +193,8 @@ class EmulatedRig:
         fabric: Fabric,
         traffic: Traffic,
         flows: FlowTables | None = None,
+        *,
+        watches_nics: bool = False,
     ) -> None:
         self._fabric = fabric
         self._traffic = traffic
@@ -201,6 +210,10 @@ class EmulatedRig:
         self._hosts = HostCounters(
             job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
         )
+        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
+        self._nic_rows: list[dict[str, Ints]] = []
+        self._watches_nics = watches_nics
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._ticker = Ticker()
@@ -214,7 +227,7 @@ class EmulatedRig:
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
-        self._hosts.sample(0)
+        self._sample_hosts(0)
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -241,14 +254,33 @@ class EmulatedRig:
         reading = self._read()
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
-            self._hosts.sample(t_ns)
+            self._sample_hosts(t_ns)
         flows = vars(self._flows.read()) if self._flows else {}
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._job.queue_places), self.now_ns() - t_ns, dtype=np.int64),
-            values={**reading.counters(), **flows},
+            values={**reading.counters(), **flows, **self._nic_values()},
             settings={ECN.name: self._thresholds(reading)},
         )
+
+    def _sample_hosts(self, t_ns: int) -> None:
+        self._hosts.sample(t_ns)
+        if self._nics is not None:
+            self._nic_rows.append(self._nics.read())
+
+    def _host_samples(self) -> Samples:
+        samples = self._hosts.samples()
+        rows = self._nic_rows
+        own = {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        return Samples(samples.t_ns, {**samples.values, **own})
+
+    def _nic_values(self) -> dict[str, Ints]:
+        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
+        if not self._watches_nics:
+            return {}
+        missing = np.full(len(self._job.testbed.hosts), MISSING, dtype=np.int64)
+        found = self._nics.read() if self._nics else dict.fromkeys(NIC_SIGNALS, missing)
+        return {f"host.{name}": values for name, values in found.items()}
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -300,7 +332,7 @@ class EmulatedRig:
         flows = self._traffic.outcome()
         return Outcome(
             flows,
-            self._hosts.samples(),
+            self._host_samples(),
             self.events,
             {
                 "kernel": os.uname().release,

@@ -118,6 +118,7 @@ static void settle(struct nic *nic, u64 now_ns)
 
 	while ((at_ps = next_sending_ps(nic)) <= now_ps) {
 		struct sk_buff *skb;
+		bool own = true;
 
 		begin_turns(nic, at_ps);
 		if (nic->control.first &&
@@ -128,6 +129,7 @@ static void settle(struct nic *nic, u64 now_ns)
 			nic->sch->qstats.backlog -= qdisc_pkt_len(skb);
 			nic->stack_was_last = true;
 			skb_orphan(skb);
+			own = false;
 		} else if (!list_empty(&nic->turns)) {
 			nic->stack_was_last = false;
 			skb = next_of_flow(nic, at_ps);
@@ -136,12 +138,19 @@ static void settle(struct nic *nic, u64 now_ns)
 		}
 		if (!skb)
 			continue;
+		if (unlikely(cl_roce.icrc) && own)
+			cl_write_icrc(skb);
 		cl_on_wire(skb)->at_ns =
 			DIV_ROUND_UP_ULL(at_ps, CL_PS_PER_NS) + nic->line.delay_ns;
 		nic->line.free_ps = at_ps + cl_sending_ps(&nic->line, qdisc_pkt_len(skb));
 		qdisc_bstats_update(nic->sch, skb);
 		cl_append(&nic->wire, skb);
 	}
+}
+
+void cl_nic_settle(struct nic *nic)
+{
+	settle(nic, ktime_get_ns());
 }
 
 void cl_nic_expect(struct nic *nic)
