@@ -55,8 +55,8 @@ def incast(tmp_path, senders, size_bytes, host, *, apart_ns=20_000):
 
 # Whether its flows start one after another, the most that waits on average once they have
 # converged, and the share of the line. Swift lets its target of 20 us wait, HPCC leaves 5 % of the
-# line free. TIMELY has no single point of rest (Zhu et al., "ECN or Delay", CoNEXT 2016): flows that
-# come later keep more; and without a window they send megabytes before they hear of a queue.
+# line free. TIMELY has no single point of rest (Zhu et al., "ECN or Delay", CoNEXT 2016): flows
+# that come later keep more; and without a window they send megabytes before they hear of a queue.
 @pytest.mark.parametrize(
     ("control", "senders", "size_bytes", "apart_ns", "more", "queue_bytes", "share"),
     [

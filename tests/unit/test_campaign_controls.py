@@ -1,4 +1,4 @@
-"""Congestion controls of RoCE NICs in a campaign file: parameters, programs, and what is refused."""
+"""Congestion controls of RoCE NICs in a campaign file: parameters, programs, refusals."""
 
 import pytest
 
