@@ -1,6 +1,6 @@
 """Compiles the BPF programs on the host, once, into the user's cache.
 
-~/.cache/closloop/bpf/<hash>.o      or under $XDG_CACHE_HOME; hash of source and flags
+~/.cache/closloop/bpf/<source>-<hash>.o      or under $XDG_CACHE_HOME; of source and flags
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
     """
     flags = (*_FLAGS, *more)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
-    target = _folder() / f"{hashlib.sha256(text).hexdigest()[:12]}.o"
+    target = _folder() / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
     if not target.is_file():
         _compile(source, flags, target)
     return target

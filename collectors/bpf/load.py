@@ -24,7 +24,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LoadError(OSError):
-    """The kernel refused a map or a program; the text ends with the verifier's message."""
+    """The kernel refused a map or a program; the text ends with the verifier's message.
+
+    `said` has all that the verifier said, a line each.
+    """
+
+    said: tuple[str, ...] = ()
 
 
 class LoadedProgram:
@@ -73,8 +78,11 @@ def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
         try:
             _bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
         except LoadError:
-            said = log.value.decode(errors="replace").splitlines()[-_LOG_LINES:]
-            raise LoadError(error.errno, f"{error.strerror}: {'; '.join(said)}") from error
+            said = tuple(log.value.decode(errors="replace").splitlines())
+            text = f"{error.strerror}: {'; '.join(said[-_LOG_LINES:])}"
+            refused = LoadError(error.errno, text)
+            refused.said = said
+            raise refused from error
         raise
 
 

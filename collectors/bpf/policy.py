@@ -6,6 +6,7 @@ numbers into "about": how many parameters it takes, and whether its packets ask 
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -19,6 +20,7 @@ from orchestration.model.errors import ClosloopError, NotReadyError
 
 ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
+MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
 
 
@@ -48,7 +50,11 @@ def policy_object(path: Path) -> Path:
             made = compiled(path, (f"-I{HEADERS}", "-Wno-unused-parameter"), HEADERS / "policy.h")
         except NotReadyError as error:
             if "does not compile" in error.message:
-                raise PolicyError(error.message, "correct it: see docs/policies.md") from error
+                faults = [line for line in error.message.splitlines() if "error:" in line]
+                said = faults[0].partition("error: ")[2] if faults else error.message
+                raise PolicyError(
+                    f"the compiler refuses it: {said}", "correct it: see docs/policies.md"
+                ) from error
             raise
     read_policy(made)
     return made
@@ -79,6 +85,11 @@ def read_policy(path: Path) -> Policy:
                 "a policy calls nothing: make its functions CL_INLINE, and use no helpers",
             )
         at += INSTRUCTION_BYTES * (2 if program.code[at] == _LOAD_64 else 1)
+    if parameters > MOST_PARAMETERS:
+        raise PolicyError(
+            f"it takes {parameters} parameters, and there are at most {MOST_PARAMETERS}",
+            "correct its CL_POLICY",
+        )
     return Policy(program.code, parameters, bool(telemetry))
 
 
@@ -92,7 +103,7 @@ def attach(path: Path) -> None:
     try:
         program = load(policy.code, b"policy", SYSCALL)
     except LoadError as error:
-        what, remedy = _plain(str(error))
+        what, remedy = _plain(error.said or (str(error),))
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
     try:
         fd = os.open(ATTACH, os.O_WRONLY)
@@ -101,7 +112,7 @@ def attach(path: Path) -> None:
         finally:
             os.close(fd)
     except OSError as error:
-        what, remedy = _FAR if error.strerror and error.errno == 34 else (str(error), _LOOK)
+        what, remedy = _FAR if error.errno == errno.ERANGE else (str(error), _LOOK)
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
 
 
@@ -110,43 +121,34 @@ _FAR = (
     "it reads or writes past its state",
     "flow->own has CL_OWN_WORDS words, parameters CL_MOST_PARAMETERS, hop CL_MOST_HOPS records",
 )
+# By what the verifier says, the first that is found.
 _PLAIN = (
     (
-        r"infinite loop|too many states|back-edge|too large|The sequence of",
-        (
-            "it may loop without an end",
-            "bound its loops by a constant, or put CL_ROUND_OR(label) into them",
-        ),
+        r"infinite loop|too complex|back-edge|too large",
+        "it may loop without an end",
+        "bound its loops by a constant, or put CL_ROUND_OR(label) into them",
     ),
     (
-        r"invalid bpf_context access|ctx.*(outside|invalid|min value|max value)|unbounded|math between|"
-        r"makes .* pointer be out of bounds|is outside of the allowed memory range",
-        _FAR,
+        r"fp pointer|stack",
+        "it reads or writes past its local variables, or has more than 512 bytes of them",
+        "index arrays within their length; keep large ones in flow->own",
     ),
+    (r"unbounded memory|(min|max) value is|context access|outside of the", *_FAR),
     (
-        r"invalid mem access|R\d+ (type=)?(scalar|inv)",
-        (
-            "it uses a number as an address",
-            "read and write only flow, parameters and hop",
-        ),
+        r"invalid mem access|invalid dereference",
+        "it uses a number as an address",
+        "read and write only flow, parameters and hop",
     ),
-    (
-        r"invalid .*stack|stack",
-        (
-            "it reads or writes past its local variables, of which it may have 512 bytes",
-            "index arrays within their length; keep large ones in flow->own",
-        ),
-    ),
-    (r"div by zero|division", ("it divides by the constant 0", "divide by something else")),
-    (r"!read_ok|uninitialized", ("it reads a variable before it has a value", "give it one")),
+    (r"zero", "it divides by the constant 0", "divide by something else"),
+    (r"!read_ok", "it reads a variable before it has a value", "give it one"),
 )
 
 
-def _plain(said: str) -> tuple[str, str]:
+def _plain(said: tuple[str, ...]) -> tuple[str, str]:
     """Return what the verifier says in plain words with its own behind them, and the remedy."""
-    lines = [line.strip() for line in said.split(";") if line.strip()]
-    for pattern, (what, remedy) in _PLAIN:
+    lines = [line.strip(" |^-") for line in said if "update:" not in line]
+    for pattern, what, remedy in _PLAIN:
         for line in lines:
             if re.search(pattern, line):
                 return f"{what} (the verifier says: {line})", remedy
-    return f"the verifier says: {lines[-2] if len(lines) > 1 else said}", _LOOK
+    return f"the verifier says: {'; '.join(lines[-6:])}", _LOOK

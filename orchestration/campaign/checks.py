@@ -56,7 +56,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
         yield from _check_host(data.get("host"), testbed)
     yield from _check_roce(whole, testbed, Path(folder))
     if testbed is not None:
-        yield from check_switch(whole, testbed)
+        host = whole.get("host")
+        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

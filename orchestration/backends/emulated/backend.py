@@ -26,6 +26,7 @@ from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
@@ -108,12 +109,14 @@ class EmulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        A tuner that observes flows also needs the compiled flow table.
+        A tuner that observes flows also needs the compiled flow table. Policies of one's own are
+        loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         require_kernel()
         if any(wants_flow_table(create(trial.tuner).observes) for trial in trials):
             flow_table_object()
+        check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
 
     def run(

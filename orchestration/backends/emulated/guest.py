@@ -255,14 +255,19 @@ def traffic_of(job: Any, fabric: Any) -> Any:
 
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result."""
+    from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.policies import POLICY
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.model.signals import NIC_KEYS
     from orchestration.session import run_trial
     from tuners.registry import create
 
+    if (folder / POLICY).exists():
+        attach(Path((folder / POLICY).read_text()))
+        return
     job = read_job(folder)
     say(stage="build")
     fabric = Fabric(job)
