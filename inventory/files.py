@@ -95,7 +95,7 @@ def _load(path: Path) -> Testbed:
         description=file.description,
         source=file.source,
         classes=file.traffic_classes(),
-        switch=file.switch and file.switch.spec(names, framed_bytes),
+        switch=None if file.switch is None else file.switch.spec(names, framed_bytes),
     )
     if problems := list(switch_file.room_problems(testbed, document)):
         raise InputError(problems)

@@ -13,7 +13,7 @@ from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import FabricSpec, HostSpec, SingleFlowSpec
+from orchestration.model.trial import TCP, FabricSpec, FaultSpec, HostSpec, SingleFlowSpec
 from orchestration.studies.bench.outcome import SECN1, run_trial
 from orchestration.studies.bench.physics import run_probe
 from orchestration.studies.bench.repeatable import differing_values
@@ -24,7 +24,7 @@ OURS = FabricSpec("closloop")
 DEAF = HostSpec(
     "dcqcn", roce=RoceSpec(dcqcn=(("min_time_between_cnps", MS),), timeout_ns=1_000 * MS)
 )
-RATE = 25e9
+ROCE = HostSpec("dcqcn", roce=RoceSpec())
 ONE_SWITCH = """
 kind: single-switch
 name: one
@@ -46,7 +46,15 @@ INCAST = (
 
 
 def trial(
-    folder, more, flows=INCAST, *, base=ONE_SWITCH, host=DEAF, drain_ns=30 * MS, period_ns=100_000
+    folder,
+    more,
+    flows=INCAST,
+    *,
+    base=ONE_SWITCH,
+    host=DEAF,
+    drain_ns=30 * MS,
+    period_ns=100_000,
+    faults=(),
 ):
     path = folder / "testbed.yml"
     path.write_text(base + more)
@@ -57,6 +65,7 @@ def trial(
         duration_ns=2 * MS,
         drain_ns=drain_ns,
         sample_period_ns=period_ns,
+        faults=faults,
         host=host,
         fabric=OURS,
     )
@@ -159,20 +168,46 @@ def test_too_little_headroom_drops_and_says_so(folder):
     )
 
 
+LEAF_SPINE = """
+kind: leaf-spine
+name: small
+mtu: 1500B
+leaves: 3
+spines: 2
+hosts_per_leaf: 4
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 25Gbps, delay: 1us}
+"""
+
+
 def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
-    more = CLASSES + "switch: {buffer: 1MB, alpha: 1/8, pfc: [rdma]}"
+    more = CLASSES + "switch: {buffer: 400KB, alpha: 1/8, pfc: [rdma]}"
     flows = tuple(
-        SingleFlowSpec(f"h{n + 2}", "h1", 300_000, n * 100, ("rdma", "other")[n % 2])
-        for n in range(20)
+        SingleFlowSpec(f"h{n + 1}", f"h{m}", 200_000, n * 100, ("rdma", "other")[n % 2])
+        for n in range(3, 12)
+        for m in (1, 2)
     )
+    # what pauses and what lets go is lost on the cut cable
+    cut = (FaultSpec(200_000, 600_000, 100_000, ("leaf1-spine1",)),)
     one, other = (
-        trial(folder, more, flows, host=HostSpec("dcqcn", roce=RoceSpec()), drain_ns=20 * MS)
+        trial(folder, more, flows, base=LEAF_SPINE, host=ROCE, drain_ns=100 * MS, faults=cut)
         for _ in range(2)
     )
     differ, values = differing_values(one, other)
     assert values > 5_000
     assert differ == 0
     assert one.record.samples["priority"].pauses_sent[-1].sum() > 0
+    assert (one.record.flows.status == DONE).all()
+    assert one.record.samples["switch"].buffer_bytes[-1].sum() == 0
+
+
+def test_tcp_shares_a_buffer_too(folder):
+    run = trial(folder, "switch: {buffer: 1MB, alpha: 1/2}", host=TCP, drain_ns=1_000 * MS)
+    assert (run.record.flows.status == DONE).all()
+    whole, ports = run.record.samples["switch"], run.record.ports
+    assert 0 < ports.qlen_bytes.max() < 0.34 * 1_000_000
+    assert (whole.buffer_bytes[:, 0] == ports.qlen_bytes.sum(axis=1)).all()
+    assert ports.dropped_packets[-1].sum() > 0
 
 
 def test_only_the_priority_that_is_paused_stops(folder):

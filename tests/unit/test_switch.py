@@ -10,6 +10,7 @@ from inventory.switch import headroom_bytes, response_bytes
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError
 from orchestration.model.signals import targets
+from orchestration.replay.testbed_file import write_testbed
 
 BASE = """
 kind: leaf-spine
@@ -89,6 +90,21 @@ def test_a_switch_says_all_of_it(tmp_path):
     assert (switch.headroom_bytes, switch.xoff_bytes) == (40_000, 30_000)
     assert (switch.xon_offset_bytes, switch.quanta) == (1_000, 1_000)
     assert (switch.detect_ns, switch.restore_ns, switch.action) == (2 * 10**6, 3 * 10**6, "drop")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "switch: {buffer: 12MB, alpha: 1/8, pfc: [3]}",
+        CLASSES + "switch: {buffer: 12MB, alpha: {rdma: 1/4}, pfc: [rdma], headroom: 40KB, "
+        "xoff: 30KB, xon_offset: 0B, quanta: 1000, watchdog: {detect: 2ms, action: forward}}",
+        "switch: {buffer: 12345B}",
+    ],
+)
+def test_a_replay_writes_a_file_that_is_read_the_same(tmp_path, more):
+    testbed = load(tmp_path, more)
+    write_testbed(tmp_path / "again.yml", testbed)
+    assert load_testbed(str(tmp_path / "again.yml")).switch == testbed.switch
 
 
 def test_without_classes_a_number_is_the_priority_of_all_packets(tmp_path):

@@ -85,7 +85,7 @@ def _open(fabric: Fabric, device: str, port: str) -> socket.socket:
 
 
 def _received(made: socket.socket) -> list[str]:
-    frames = []
+    frames: list[str] = []
     while True:
         try:
             data, (_, _, kind, *_) = made.recvfrom(2048)
