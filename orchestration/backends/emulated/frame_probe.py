@@ -9,6 +9,7 @@ import numpy as np
 
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.traffic import traffic_of
 from orchestration.model.knobs import ECN
 
 _ETH_P_ALL = 3
@@ -23,8 +24,6 @@ def frames(job: Job, fabric: Fabric) -> dict[str, Any]:
     Frames are hexadecimal, in the order of their arrival. RoCE packets have their CRC. All queues
     mark by the probe's `kmin_bytes`, `kmax_bytes` and `pmax`.
     """
-    from orchestration.backends.emulated.guest import traffic_of
-
     probe = job.probe
     assert probe is not None
     listening = {host: _open(fabric, host) for host in probe["capture"]}

@@ -12,6 +12,7 @@ import numpy as np
 from orchestration.backends.emulated.data_path.pauses import SIGNALS
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.traffic import RoceTraffic
 from orchestration.model.records import Applied, Observation
 
 _ETH_P_ALL, _ETH_P_PAUSE = 3, 0x8808
@@ -29,8 +30,6 @@ def pauses(job: Job, fabric: Fabric) -> dict[str, Any]:
     The probe has `capture`, labels of ports that receive; `send`, (ns, host, frame in hexadecimal);
     `sample_ns`, how often to sample; `until_ns`, the end.
     """
-    from orchestration.backends.emulated.guest import RoceTraffic
-
     probe = job.probe
     assert probe is not None
     listening = {label: _open(fabric, *label.split(":")) for label in probe["capture"]}
