@@ -9,8 +9,9 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
-from orchestration.model.trial import ROCE_CONTROLS, TCP_CONTROLS
+from orchestration.model.trial import CongestionControl
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).
@@ -33,13 +34,6 @@ def _framing(value: int) -> int:
         raise ValueError(
             f"{value}B of framing is out of range: use {ETHERNET_FRAMING_BYTES}B for Ethernet"
         )
-    return value
-
-
-def _control(value: str) -> str:
-    known = (*TCP_CONTROLS, *ROCE_CONTROLS)
-    if value not in known:
-        raise ValueError(f"unknown congestion control {value!r}: use one of {', '.join(known)}")
     return value
 
 
@@ -100,7 +94,7 @@ class _Class(StrictModel):
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
         description="its share of a port, relative to the other classes' weights, like 70"
     )
-    congestion_control: Annotated[str, AfterValidator(_control)] | None = None
+    congestion_control: CongestionControl | None = None
 
 
 class AnyFile(StrictModel):
@@ -131,7 +125,13 @@ class AnyFile(StrictModel):
         )
 
 
-class LeafSpineFile(AnyFile):
+class BuiltFile(AnyFile):
+    """What every file of a testbed that is built says; racks are as they are."""
+
+    switch: Switch | None = None
+
+
+class LeafSpineFile(BuiltFile):
     """Schema of `kind: leaf-spine`; see `generators.leaf_spine`."""
 
     kind: Literal["leaf-spine"]
@@ -156,7 +156,7 @@ class LeafSpineFile(AnyFile):
         )
 
 
-class FatTreeFile(AnyFile):
+class FatTreeFile(BuiltFile):
     """Schema of `kind: fat-tree`; see `generators.fat_tree`."""
 
     kind: Literal["fat-tree"]
@@ -175,7 +175,7 @@ class FatTreeFile(AnyFile):
         )
 
 
-class SingleSwitchFile(AnyFile):
+class SingleSwitchFile(BuiltFile):
     """Schema of `kind: single-switch`; see `generators.single_switch`."""
 
     kind: Literal["single-switch"]
@@ -197,7 +197,7 @@ class _Link(_Cable):
     b: DeviceName
 
 
-class CustomFile(AnyFile):
+class CustomFile(BuiltFile):
     """Schema of `kind: custom`: every device and every link listed."""
 
     kind: Literal["custom"]

@@ -20,6 +20,7 @@ from orchestration.model.errors import ClosloopError, NotReadyError
 
 ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
+MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
 
 
@@ -84,6 +85,11 @@ def read_policy(path: Path) -> Policy:
                 "a policy calls nothing: make its functions CL_INLINE, and use no helpers",
             )
         at += INSTRUCTION_BYTES * (2 if program.code[at] == _LOAD_64 else 1)
+    if parameters > MOST_PARAMETERS:
+        raise PolicyError(
+            f"it takes {parameters} parameters, and there are at most {MOST_PARAMETERS}",
+            "correct its CL_POLICY",
+        )
     return Policy(program.code, parameters, bool(telemetry))
 
 

@@ -19,6 +19,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.controls import check_control, check_simulated
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
@@ -54,6 +55,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
     yield from _check_roce(whole, testbed, Path(folder))
+    if testbed is not None:
+        host = whole.get("host")
+        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -288,7 +292,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
     if len(roce) > 1:
         yield Finding(
             where,
-            f"RoCE NICs have one congestion control a trial, and flows ask for {' and '.join(roce)}",
+            f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
             f"let the classes of testbed {_name(testbed)} and the host name the same one",
         )
     if fabric.marks == "departures" and fabric.kind == "linux":
@@ -312,6 +316,12 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
             f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
+        )
+    if roce and host.roce.payload % 4:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
+            f"use {max(4, host.roce.payload // 4 * 4)}B",
         )
     control = roce[0] if roce else ""
     if control == PROGRAM and host.roce.program is None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from collectors.bpf.policy import PolicyError, policy_object
+from collectors.bpf.policy import PolicyError, policy_object, read_policy
 from inventory.strictyaml import StrictModel, suggest
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Finding
 from orchestration.model.congestion import (
     CONTROLS,
-    MOST_NUMBERS,
     PROGRAM,
     TELEMETRY_MBPS,
     Parameter,
@@ -22,7 +21,7 @@ from orchestration.model.congestion import (
     relation_fault,
 )
 from orchestration.model.errors import NotReadyError
-from orchestration.model.trial import TCP_CONTROLS
+from orchestration.model.trial import ROCE_CONTROLS
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 _EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}
@@ -33,9 +32,7 @@ class Program(StrictModel):
     """A policy of one's own: a BPF object or its C source, and numbers that it is given."""
 
     program: str = Field(description="its file, like my_policy.c or my_policy.bpf.o")
-    parameters: Annotated[
-        tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], Field(max_length=MOST_NUMBERS)
-    ] = ()
+    parameters: tuple[Any, ...] = ()
 
 
 def move_program(host: object) -> object:
@@ -45,8 +42,10 @@ def move_program(host: object) -> object:
     roce = host.get("roce", {})
     if not isinstance(roce, dict):
         return host
-    own = {**roce, "program": host["congestion_control"]}
-    return {**host, "congestion_control": PROGRAM, "roce": own}
+    program = dict(host["congestion_control"])
+    if isinstance(program.get("parameters"), list):
+        program["parameters"] = tuple(program["parameters"])
+    return {**host, "congestion_control": PROGRAM, "roce": {**roce, "program": program}}
 
 
 def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
@@ -148,7 +147,7 @@ def check_simulated(
     lacking: list[tuple[tuple[str | int, ...], str, str]] = []
     if PROGRAM in controls:
         lacking.append((where, "policy that is a BPF program", "name another control"))
-    if any(control in TCP_CONTROLS for control in controls):
+    if any(control not in ROCE_CONTROLS for control in controls):
         lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
     if recovery != "go-back-n":
         lacking.append((("host", "roce", "recovery"), "selective repeat", "remove it"))
@@ -176,7 +175,8 @@ def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Findin
             values[name] = _read(known[name], value)
         except ValueError as error:
             faulty = True
-            yield Finding(loc, str(error), f"write it like {_EXAMPLES[known[name].kind]}")
+            what = str(error).partition(": write it like")[0]
+            yield Finding(loc, what, f"write it like {_EXAMPLES[known[name].kind]}")
     fault = None if faulty else relation_fault(control, values)
     if fault is not None:
         yield Finding(("host", "roce", control, fault[0]), fault[1], fault[2])
@@ -184,9 +184,20 @@ def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Findin
 
 def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
     loc = ("host", "congestion_control")
+    for number in program.parameters:
+        if type(number) is not int or not 0 <= number < 2**32:
+            what = f"a program's parameters are whole numbers below 2^32, and one is {number!r}"
+            yield Finding(loc, what, "write them like [40, 200]")
     try:
-        policy_object(folder / program.program)
+        wanted = read_policy(policy_object(folder / program.program)).parameters
     except PolicyError as error:
         yield Finding(loc, f"{program.program}: {error.message}", error.remedy)
     except NotReadyError as error:
         yield Finding(loc, error.message, error.remedy)
+    else:
+        if wanted != len(program.parameters):
+            yield Finding(
+                loc,
+                f"{program.program} takes {wanted} parameters, and {len(program.parameters)} are given",
+                "give as many as its CL_POLICY says",
+            )

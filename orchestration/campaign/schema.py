@@ -26,7 +26,7 @@ from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.model import plugins
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
-from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
+from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
 
@@ -372,9 +372,7 @@ class Roce(StrictModel):
 class Host(StrictModel):
     """The hosts' congestion control, and their TCP or RoCE."""
 
-    congestion_control: Literal[
-        "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
-    ] = "dctcp"
+    congestion_control: CongestionControl = "dctcp"
     min_rto: PositiveDuration = 1_000_000
     roce: Roce = Roce()
 

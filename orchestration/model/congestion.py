@@ -11,8 +11,6 @@ from typing import Literal
 
 # A policy of the user's own, as a BPF program.
 PROGRAM = "program"
-MOST_NUMBERS = 24
-_U32 = 2**32 - 1
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,9 @@ class FaultSpec:
     share: float = 0.0
 
 
-TCP_CONTROLS = ("dctcp", "cubic", "reno", "bbr")
+CongestionControl = Literal[
+    "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
+]
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 

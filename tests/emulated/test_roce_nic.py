@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from scapy.contrib.roce import AETH, BTH, CNPPadding
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
-from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
-from orchestration.model.records import DONE
+from orchestration.model.records import DONE, MISSING
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import (
     FabricSpec,
@@ -18,10 +20,12 @@ from orchestration.model.trial import (
     SingleFlowSpec,
 )
 from orchestration.studies.bench.outcome import SECN1, run_trial
+from orchestration.studies.bench.physics import run_probe
 from orchestration.studies.bench.repeatable import differing_values
 from traffic.schedule import ideal_times_ns, roce_flows, window_bytes
 
 MS = 1_000_000
+ECT0, CE = 2, 3
 OURS = FabricSpec("closloop")
 SWITCH = """
 kind: single-switch
@@ -81,12 +85,133 @@ def test_selective_repeat_sends_again_what_was_dropped_and_no_more(tmp_path):
     assert runs[0].record.flows.end_ns.max() < runs[1].record.flows.end_ns.max()
 
 
-def test_a_bdp_window_and_probes(tmp_path):
-    fixed = nics(window_bytes=BDP_WINDOW, ack_every=1, rtt_probe_interval_ns=50_000)
-    run = one_switch(tmp_path, (SingleFlowSpec("h2", "h1", 10_000_000, 0),), fixed)
+def captured(tmp_path, buffer, roce, kmin_bytes, size_bytes=200_001):
+    """Return the frames that arrive at the receiver and at two senders, by scapy."""
+    path = tmp_path / "one-switch.yml"
+    path.write_text(SWITCH.replace("BUFFER", buffer))
+    asked = {
+        "kind": "frames",
+        "capture": ["h1", "h2", "h3"],
+        "kmin_bytes": kmin_bytes,
+        "kmax_bytes": max(kmin_bytes, 400_000),
+        "pmax": 0.2,
+    }
+    more = {"duration_ns": 200 * MS, "host": HostSpec("dcqcn", roce=roce), "fabric": OURS}
+    found = run_probe(str(path), asked, traffic=incast(size_bytes, 2), **more)
+    assert found["done"] == 2
+    return {
+        host: [Ether(bytes.fromhex(frame)) for frame in frames]
+        for host, frames in found["frames"].items()
+    }
+
+
+def of_flow(frames, number, *opcodes):
+    """Return the packets of the flow from `h<number + 2>`, but for ARP and the like."""
+    found = [f for f in frames if BTH in f and (not opcodes or f[BTH].opcode in opcodes)]
+    return [f for f in found if f[BTH].dqpn == number + 2]
+
+
+DATA = (0x00, 0x01, 0x02)  # send first, middle, last
+ACK, CNP, PROBE, PROBE_ANSWER = 0x11, 0x81, 0xC0, 0xC1
+
+
+def test_frames_are_valid_to_an_independent_parser(tmp_path):
+    frames = captured(tmp_path, "8MB", nics("paper", rtt_probe_interval_ns=20_000), 20_000)
+    packets = -(-200_001 // 1024)
+    for number, sender in enumerate(("h2", "h3")):
+        data = of_flow(frames["h1"], number, *DATA)
+        assert [f[BTH].psn for f in data] == list(range(packets))
+        assert [f[BTH].opcode for f in data] == [0, *[1] * (packets - 2), 2]
+        # 321 bytes are left for the last packet, and 3 fill them up
+        assert [f[BTH].padcount for f in data] == [*[0] * (packets - 1), 3]
+        assert len(data[-1][BTH].payload) == 324
+        assert {f[UDP].sport for f in data} == {data[0][UDP].sport}
+        assert all(f[IP].tos & 3 in (ECT0, CE) for f in data)
+        assert [f[BTH].psn for f in data if f[BTH].ackreq] == [*range(15, packets, 16), packets - 1]
+        acks = of_flow(frames[sender], number, ACK)
+        assert [f[BTH].psn for f in acks] == [*range(15, packets, 16), packets - 1]
+        assert {f[AETH].syndrome for f in acks} == {0x1F}
+        assert [f[AETH].msn for f in acks] == [*[0] * (len(acks) - 1), 1]
+        # one in 50 us for as long as marks come
+        marked = [f for f in data if f[IP].tos & 3 == CE]
+        cnps = of_flow(frames[sender], number, CNP)
+        assert marked
+        assert 1 <= len(cnps) <= len(marked)
+        for f in cnps:
+            assert f[BTH].becn == 1
+            assert bytes(f[CNPPadding])[:16] == bytes(16)
+            assert len(f[IP]) == 20 + 8 + 12 + 16 + 4
+            assert f[IP].tos & 3 == 0
+        probes, answers = (
+            of_flow(frames["h1"], number, PROBE),
+            of_flow(frames[sender], number, PROBE_ANSWER),
+        )
+        assert 1 < len(probes) == len(answers)
+        assert [bytes(f[BTH].payload) for f in probes] == [bytes(f[BTH].payload) for f in answers]
+    roce = [f for host in frames.values() for f in host if BTH in f]
+    assert len(roce) > 2 * packets
+    for f in roce:
+        again = f[IP].copy()
+        del again.chksum
+        assert f[IP].chksum == IP(bytes(again)).chksum
+        assert f[BTH].pack_icrc(f[BTH].icrc)[::-1] == f[BTH].compute_icrc(b"")
+        assert f[IP].len == len(f) - 14 == f[UDP].len + 20
+
+
+@pytest.mark.parametrize("recovery", ["selective-repeat", "go-back-n"])
+def test_what_is_sent_again_is_what_naks_tell_of(tmp_path, recovery):
+    frames = captured(tmp_path, "40KB", nics("paper", recovery=recovery), 40_000)
+    counts = []
+    for number, sender in enumerate(("h2", "h3")):
+        arrived = [f[BTH].psn for f in of_flow(frames["h1"], number, *DATA)]
+        assert set(arrived) == set(range(196))
+        naks = [f for f in of_flow(frames[sender], number, ACK) if f[AETH].syndrome == 0x60]
+        counts.append((len(naks), len(arrived)))
+        if recovery == "go-back-n":
+            continue
+        # by hand: each packet that comes too early makes a NAK with its number
+        held, expected, wanted = set(), 0, []
+        for psn in arrived:
+            held.add(psn)
+            if psn != expected:
+                wanted.append((expected, psn))
+            while expected in held:
+                expected += 1
+        told = [(f[BTH].psn, int.from_bytes(bytes(f[AETH].payload)[:4], "big")) for f in naks]
+        assert told == wanted
+        # nothing comes twice: what was lost was sent again, and nothing else
+        assert len(arrived) == 196
+    assert max(naks for naks, _ in counts) > 0
+    assert recovery == "selective-repeat" or max(packets for _, packets in counts) > 196
+
+
+def test_probes_a_window_and_the_signals_of_nics(tmp_path):
+    roce = nics("paper", window_bytes=BDP_WINDOW, ack_every=1, rtt_probe_interval_ns=50_000)
+    (lone,) = alone = (SingleFlowSpec("h3", "h2", 10_000_000, 0),)
+    run = one_switch(tmp_path, alone, roce)
     # 25 Gbit/s over 4 us are 12.5 KB: twelve packets of 1106 bytes on the wire
-    assert window_bytes(run.testbed, fixed) == 12 * 1024
-    print(run.record.facts, run.record.flows.end_ns)
+    assert window_bytes(run.testbed, roce) == 12 * 1024
+    # that fills the line but for a probe of 90 bytes in 50 us, and each has its answer
+    ideal_ns = ideal_times_ns(run.testbed, run.schedule, run.trial)[0]
+    assert run.record.flows.end_ns[0] == pytest.approx(ideal_ns, rel=2e-3)
+    assert run.record.facts["probes"] == pytest.approx(ideal_ns / 50_000, abs=2)
+    h3 = run.testbed.hosts.index("h3")
+    # a probe's answer comes after 4 us, and at most one acknowledgement's time
+    assert set(np.unique(run.record.hosts.rtt_ns[:, h3])) <= {0, *range(4_000, 4_100)}
+    assert run.record.hosts.rtt_ns[-1, h3] >= 4_000
+    assert run.record.hosts.rate_bps[1, h3] == 25_000_000_000
+    assert run.record.hosts.rate_bps[-1].sum() == 0
+    half = dataclasses.replace(roce, window_bytes=6 * 1024)
+    slower = one_switch(tmp_path, alone, half)
+    # six packets in each round trip of 4 us
+    assert slower.record.flows.end_ns[0] == pytest.approx(1_628 * 4_000, rel=2e-3)
+    many = one_switch(tmp_path, incast(200_000), nics("paper"), buffer="300KB")
+    hosts, facts = many.record.hosts, many.record.facts
+    assert hosts.cnps[-1].sum() == facts["cnps"] > 0
+    assert hosts.roce_resent[-1].sum() == facts["resent"] > 0
+    assert (np.diff(hosts.cnps, axis=0) >= 0).all()
+    tcp = one_switch(tmp_path, (lone,), None, host=HostSpec())
+    assert (tcp.record.hosts.cnps == MISSING).all()
 
 
 def mixed(tmp_path, seed=1):
@@ -122,5 +247,4 @@ def test_tcp_and_roce_share_a_fabric_and_repeat_to_the_bit(tmp_path):
     assert {"bytes delivered", "ideal times"} <= set(verdict.checked)
     ideal_ns = ideal_times_ns(one.testbed, one.schedule, one.trial)
     slowdown = (flows.end_ns - one.schedule.start_ns) / ideal_ns
-    print(slowdown[roce].min(), slowdown[~roce].min(), slowdown.mean(), one.record.facts, verdict)
     assert slowdown.min() > 0.98

@@ -284,7 +284,7 @@ class HpccModel:
                     u, tau = found, passed
             tau = min(tau, self.T)
             self.U = ((self.T - tau) * self.U + tau * u) / self.T
-            if self.U >= self.eta or self.stage >= self.stages:
+            if self.eta <= self.U or self.stage >= self.stages:
                 scaled = self.Wc * self.eta / self.U if self.U else self.most
                 wide, stage = scaled + self.ai, 0
             else:
@@ -313,7 +313,9 @@ def test_hpcc_follows_a_model_of_its_own(policies, seed):
             port[0] += passed
             port[1] += int(passed * 12.5 * draw.random())
             port[2] = draw.choice((0, draw.randrange(200_000)))
-        flow.tell(ACK, 0, PACKET, [hop(*port) for port in ports], acked_bytes=acked, sent_bytes=sent)
+        flow.tell(
+            ACK, 0, PACKET, [hop(*port) for port in ports], acked_bytes=acked, sent_bytes=sent
+        )
         model.ack(acked, sent, [tuple(port) for port in ports])
         assert flow.state.window_bytes == pytest.approx(float(model.window), rel=2e-3, abs=2)
         assert flow.state.rate_bps == pytest.approx(

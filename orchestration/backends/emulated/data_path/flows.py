@@ -104,12 +104,15 @@ class RoceFlows:
         spec: RoceSpec,
         tos: Sequence[int] = (),
         base_rtt_ns: int = 0,
+        *,
+        icrc: bool = False,
     ) -> None:
         """Prepare them.
 
         `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
         type of service of each pattern's flows, empty for RoCE's default; `base_rtt_ns` that of
-        the longest path.
+        the longest path. With `icrc`, for a capture, packets have their CRC; else its four bytes
+        are 0.
         """
         parameters = spec.parameters
         numbers = _numbers(spec, base_rtt_ns)
@@ -122,7 +125,7 @@ class RoceFlows:
             spec.window_bytes,
             POLICIES.index(spec.control),
             int(spec.recovery == "selective-repeat"),
-            0,
+            int(icrc),
             *numbers,
             *[0] * (_MOST_PARAMETERS - len(numbers)),
         )

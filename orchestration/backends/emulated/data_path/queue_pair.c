@@ -25,6 +25,17 @@ static void tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 	state->rate_bps = clamp(state->rate_bps, 1000000ULL, state->line_bps);
 }
 
+static void count_resent(struct flow *flow, u32 packets)
+{
+	flow->result.resent += packets;
+	flow->nic->resent += packets;
+}
+
+static void measured(struct flow *flow, u64 rtt_ns)
+{
+	flow->result.rtt_ns = flow->state.rtt_ns = flow->nic->rtt_ns = rtt_ns;
+}
+
 static void answer(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
 	if (skb)
@@ -89,7 +100,7 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 		flow->asked = psn + 1;
 	flow->probed = false;
 	if (again) {
-		flow->result.resent++;
+		count_resent(flow, 1);
 	} else {
 		flow->next++;
 		if (ask && flow->timed_end - flow->timed_first < MOST_TIMED) {
@@ -120,7 +131,7 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns)
 		flow->lost_end = flow->next;
 		find_lost(flow, flow->acked);
 	} else {
-		flow->result.resent += flow->next - flow->acked;
+		count_resent(flow, flow->next - flow->acked);
 		flow->next = flow->acked;
 	}
 	flow->timed_first = flow->timed_end;
@@ -165,7 +176,7 @@ static void time_round_trip(struct flow *flow, u32 psn, u64 now_ns)
 		if (flow->timed[place].psn > psn)
 			return;
 		if (flow->timed[place].psn == psn)
-			flow->result.rtt_ns = flow->state.rtt_ns = now_ns - flow->timed[place].at_ns;
+			measured(flow, now_ns - flow->timed[place].at_ns);
 	}
 }
 
@@ -193,7 +204,7 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		if (cl_roce.selective) {
 			loss = take_selective(flow, whole_psn(psn, ntohl(h->arrived)));
 		} else if (flow->next > psn) {
-			flow->result.resent += flow->next - psn;
+			count_resent(flow, flow->next - psn);
 			flow->next = max(psn, flow->acked);
 		}
 		flow->timed_first = flow->timed_end;
@@ -265,6 +276,7 @@ void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h,
 	switch (h->bth.opcode) {
 	case CNP:
 		flow->result.cnps++;
+		flow->nic->cnps++;
 		tell(flow, CL_CNP, now_ns, 0);
 		break;
 	case ACKNOWLEDGE:
@@ -274,7 +286,7 @@ void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h,
 		answer(nic, cl_probe_answer_packet(flow, h->probe_ns), now_ns);
 		break;
 	case PROBE_ANSWER:
-		flow->result.rtt_ns = flow->state.rtt_ns = now_ns - be64_to_cpu(h->probe_ns);
+		measured(flow, now_ns - be64_to_cpu(h->probe_ns));
 		tell(flow, CL_RTT, now_ns, 0);
 		break;
 	default:

@@ -14,6 +14,7 @@
 #include <linux/rbtree.h>
 #include <linux/udp.h>
 #include "data_path.h"
+#include "pfc.h"
 #include "policy.h"
 #include "telemetry.h"
 #include "wire.h"
@@ -22,6 +23,8 @@
 #define PSN_MASK 0xffffffU
 #define FIRST_QPN 2 /* 0 and 1 are for management */
 #define ICRC_BYTES 4
+#define BTH_PAD_SHIFT 4 /* in flags: bytes that fill the payload up to a multiple of 4 */
+#define BTH_BECN BIT(30) /* in qpn */
 #define AETH_ACK 0x1f
 #define MOST_TIMED 16
 #define AETH_NAK_SEQUENCE 0x60
@@ -131,10 +134,21 @@ struct nic {
 	struct cl_fifo wire, control, stack;
 	struct rb_root_cached waiting; /* flows by the time of their next packet */
 	struct list_head turns;        /* flows whose time has come */
+	struct list_head stopped;      /* those of them whose priority is stopped */
+	struct cl_pause pause;
 	struct list_head unfinished;   /* flows by the time of their last progress */
 	u32 *posted, posts, begun;     /* numbers of flows by start */
 	bool stack_was_last;
 	u16 ident;
+	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+};
+
+/* What user space reads of one NIC: /proc/closloop/nics. */
+struct nic_state {
+	u64 cnps, resent, rtt_ns;
+	u64 rate_bps; /* the sum of those of its unfinished flows */
+	__be32 address;
+	u32 flows; /* unfinished ones */
 };
 
 #define MOST_NICS 4096
@@ -149,7 +163,7 @@ struct roce {
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
 	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;
-	bool selective;
+	bool selective, icrc;
 	unsigned long *bits; /* of all flows' `known` and `held` */
 	struct nic *nic[MOST_NICS];
 	u32 nics;
@@ -162,7 +176,7 @@ struct settings {
 	u64 probe_interval_ns; /* 0: no probes */
 	u32 payload_bytes, ack_every, window_bytes, policy;
 	u32 selective; /* 1: selective repeat, 0: go-back-N */
-	u32 unused;
+	u32 icrc;      /* 1: packets have their CRC, for a capture */
 	u32 parameters[CL_MOST_PARAMETERS];
 };
 
@@ -173,6 +187,7 @@ void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
 void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns);
 void cl_nic_expect(struct nic *nic);
+void cl_nic_settle(struct nic *nic);
 
 /* queue_pair.c */
 bool cl_flow_may_send(const struct flow *flow);
@@ -183,6 +198,7 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns);
 
 /* roce_packets.c */
 struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask);
+void cl_write_icrc(struct sk_buff *skb);
 struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns);
 struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns);
 struct sk_buff *cl_cnp_packet(const struct flow *flow);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* /proc/closloop/flows: all flows of a trial are posted in one call, and their results are read.
- * /proc/closloop/received: how many have been received.
+ * /proc/closloop/received: how many have been received. /proc/closloop/nics: counters of hosts.
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
@@ -101,6 +101,7 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	cl_roce.timeout_ns = settings.timeout_ns;
 	cl_roce.probe_interval_ns = settings.probe_interval_ns;
 	cl_roce.selective = settings.selective;
+	cl_roce.icrc = settings.icrc;
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
 	if (!cl_roce.flow)
 		return -ENOMEM;
@@ -160,11 +161,44 @@ static const struct proc_ops received_ops = {
 	.proc_lseek = noop_llseek,
 };
 
+/* /proc/closloop/nics: struct nic_state of every NIC, as they were made. */
+static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	u32 first = *at / sizeof(struct nic_state), count = 0;
+
+	for (; first + count < cl_roce.nics && (count + 1) * sizeof(struct nic_state) <= size; count++) {
+		struct nic *nic = cl_roce.nic[first + count];
+		struct nic_state state = { .address = nic->address };
+		struct flow *flow;
+
+		local_bh_disable();
+		cl_nic_settle(nic);
+		state.cnps = nic->cnps;
+		state.resent = nic->resent;
+		state.rtt_ns = nic->rtt_ns;
+		list_for_each_entry(flow, &nic->unfinished, unfinished) {
+			state.rate_bps += flow->state.rate_bps;
+			state.flows++;
+		}
+		local_bh_enable();
+		if (copy_to_user(to + count * sizeof(state), &state, sizeof(state)))
+			return -EFAULT;
+	}
+	*at += count * sizeof(struct nic_state);
+	return count * sizeof(struct nic_state);
+}
+
+static const struct proc_ops nics_ops = {
+	.proc_read = nics_read,
+	.proc_lseek = default_llseek,
+};
+
 static int __init begin(void)
 {
 	cl_roce.zeros = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_COMP, 1);
 	if (!cl_roce.zeros || !proc_create("closloop/flows", 0600, NULL, &flows_ops) ||
-	    !proc_create("closloop/received", 0600, NULL, &received_ops))
+	    !proc_create("closloop/received", 0600, NULL, &received_ops) ||
+	    !proc_create("closloop/nics", 0600, NULL, &nics_ops))
 		return -ENOMEM;
 	return 0;
 }

@@ -2,7 +2,9 @@
 /* RoCEv2 packets (InfiniBand Architecture Specification, annex 17): Ethernet, IPv4, UDP port 4791,
  * base transport header, CRC.
  */
+#include <linux/crc32.h>
 #include <linux/skbuff.h>
+#include <linux/unaligned.h>
 #include <net/inet_ecn.h>
 #include <net/ip.h>
 #include <net/pkt_sched.h>
@@ -11,15 +13,18 @@
 static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool back, u32 header_bytes,
 			      u32 payload_bytes, u8 tos)
 {
+	u32 tail_bytes = ICRC_BYTES + (cl_roce.icrc ? payload_bytes : 0);
 	struct sk_buff *skb = alloc_skb(NET_SKB_PAD + sizeof(struct header) +
-					sizeof(struct cl_telemetry) + ICRC_BYTES, GFP_ATOMIC);
+					sizeof(struct cl_telemetry) + tail_bytes, GFP_ATOMIC);
 	struct header *h;
 
 	if (!skb)
 		return NULL;
 	skb_reserve(skb, NET_SKB_PAD);
 	h = skb_put(skb, header_bytes);
-	if (payload_bytes) {
+	if (cl_roce.icrc) {
+		skb_put_zero(skb, payload_bytes + ICRC_BYTES);
+	} else if (payload_bytes) {
 		get_page(cl_roce.zeros);
 		skb_add_rx_frag(skb, 0, cl_roce.zeros, 0, payload_bytes + ICRC_BYTES,
 				payload_bytes + ICRC_BYTES);
@@ -50,6 +55,26 @@ static struct sk_buff *packet(struct nic *nic, const struct flow *flow, bool bac
 	return skb;
 }
 
+/* Write the CRC of all that no switch changes (annex 17, section 17.9.3). Without a capture nobody
+ * reads it: it is 0, and its four bytes are sent.
+ */
+void cl_write_icrc(struct sk_buff *skb)
+{
+	static const u8 route[8] = { [0 ... 7] = 0xff }; /* in place of InfiniBand's own header */
+	struct header h;
+	u32 crc;
+
+	memcpy(&h, skb->data, DATA_HEADER_BYTES);
+	h.ip.tos = h.ip.ttl = 0xff;
+	h.ip.check = h.udp.check = htons(0xffff);
+	h.bth.qpn |= htonl(~PSN_MASK);
+	crc = crc32_le(~0U, route, sizeof(route));
+	crc = crc32_le(crc, (u8 *)&h.ip, DATA_HEADER_BYTES - ETH_HLEN);
+	crc = crc32_le(crc, skb->data + DATA_HEADER_BYTES,
+		       skb->len - DATA_HEADER_BYTES - ICRC_BYTES);
+	put_unaligned_le32(~crc, skb_tail_pointer(skb) - ICRC_BYTES);
+}
+
 static u32 number_of(const struct flow *flow)
 {
 	return flow - cl_roce.flow;
@@ -68,21 +93,24 @@ static struct bth bth(const struct flow *flow, enum opcode opcode, u32 psn, bool
 struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask)
 {
 	bool last = psn == flow->packets - 1;
-	u32 bytes = cl_roce.payload_bytes;
+	u32 bytes = cl_roce.payload_bytes, pad;
 	struct sk_buff *skb;
+	struct header *h;
 
 	if (last)
 		bytes = flow->posted.bytes - (u64)psn * cl_roce.payload_bytes;
-	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES + telemetry_bytes(), bytes,
+	pad = -bytes & 3;
+	skb = packet(flow->nic, flow, false, DATA_HEADER_BYTES + telemetry_bytes(), bytes + pad,
 		     flow->posted.tos);
 	if (!skb)
 		return NULL;
 	memset(skb->data + DATA_HEADER_BYTES, 0, telemetry_bytes());
-	((struct header *)skb->data)->bth =
-		bth(flow, flow->packets == 1 ? SEND_ONLY : last ? SEND_LAST : psn ? SEND_MIDDLE :
-		    SEND_FIRST, psn, ask);
+	h = (struct header *)skb->data;
+	h->bth = bth(flow, flow->packets == 1 ? SEND_ONLY : last ? SEND_LAST : psn ? SEND_MIDDLE :
+		     SEND_FIRST, psn, ask);
+	h->bth.flags = pad << BTH_PAD_SHIFT;
 	if (cl_telemetry)
-		((struct header *)skb->data)->bth.qpn |= htonl(CL_ASKS_TELEMETRY);
+		h->bth.qpn |= htonl(CL_ASKS_TELEMETRY);
 	return skb;
 }
 
@@ -103,9 +131,13 @@ static struct sk_buff *small_packet(const struct flow *flow, bool back, u32 head
 struct sk_buff *cl_cnp_packet(const struct flow *flow)
 {
 	struct sk_buff *skb = small_packet(flow, true, CNP_HEADER_BYTES, CNP, 0);
+	struct header *h;
 
-	if (skb)
-		memset(((struct header *)skb->data)->reserved, 0, 16);
+	if (!skb)
+		return NULL;
+	h = (struct header *)skb->data;
+	h->bth.qpn |= htonl(BTH_BECN);
+	memset(h->reserved, 0, sizeof(h->reserved));
 	return skb;
 }
 
@@ -116,7 +148,8 @@ struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry
 
 	if (!skb)
 		return NULL;
-	((struct header *)skb->data)->aeth = htonl(AETH_ACK << 24);
+	((struct header *)skb->data)->aeth =
+		htonl(AETH_ACK << 24 | (flow->expected == flow->packets));
 	if (seen)
 		memcpy(skb->data + ACK_HEADER_BYTES, seen, sizeof(*seen));
 	return skb;

@@ -205,7 +205,8 @@ class Nic : public End {
         packet->asks = last || (flow.next + 1) % settings_->ack_every == 0;
         packet->payload_bytes =
             static_cast<uint32_t>(last ? flow.size_bytes - before : settings_->payload_bytes);
-        packet->bytes = HEADER_BYTES + packet->payload_bytes + TelemetryBytes();
+        // payloads are padded to words of four bytes
+        packet->bytes = HEADER_BYTES + (packet->payload_bytes + 3) / 4 * 4 + TelemetryBytes();
         // a window that closes before anybody was asked would never open
         flow.asked = std::min(flow.asked, flow.next);
         packet->asks |= flow.state.window_bytes > 0 && flow.asked <= flow.acked &&
