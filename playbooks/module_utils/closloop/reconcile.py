@@ -73,8 +73,12 @@ class Device(ABC):
         """Return True if nothing has to change. `target` is a wanted value, or one read earlier."""
         return present == target
 
-    def restored(self, key: str, saved: object) -> object:
-        """Return the value that an undo aims at, given the saved one."""
+    def noted(self, change: Change, saved: dict) -> object:
+        """Return what to save of a setting before a change, given all that is saved already."""
+        return saved.get(change.key, change.before)
+
+    def restored(self, key: str, saved: object, present: object) -> object:
+        """Return the value that an undo aims at, given what was saved and what is there."""
         return saved
 
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
@@ -95,7 +99,7 @@ class Device(ABC):
 class Saved:
     """The values before the first change, by key, in a file that only root can read.
 
-    It is written before anything is changed and removed by the undo. A saved value is never
+    It is written before anything is changed and removed by the undo. A former value is never
     overwritten, because an undo restores the first state.
     """
 
@@ -142,12 +146,12 @@ class Saved:
 
 def plan(device: Device, wanted: dict, saved: dict) -> list:
     """Return the changes that bring the device to `wanted`, and all other settings to `saved`."""
-    targets = {key: (device.restored(key, saved[key]), True) for key in saved if key not in wanted}
-    targets.update({key: (value, False) for key, value in wanted.items()})
-    present = device.read(list(targets))
+    former = [key for key in saved if key not in wanted]
+    present = device.read([*former, *wanted])
+    targets = {key: device.restored(key, saved[key], present.get(key)) for key in former}
     return [
-        Change(key, present.get(key), target, restores)
-        for key, (target, restores) in targets.items()
+        Change(key, present.get(key), target, key in targets)
+        for key, target in {**targets, **wanted}.items()
         if not device.same(key, present.get(key), target)
     ]
 
@@ -175,9 +179,10 @@ def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mod
 
 
 def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
-    former = {c.key: c.before for c in changes if not c.restores and c.key not in saved.values}
-    if former:
-        saved.values = {**saved.values, **former}
+    notes = {c.key: device.noted(c, saved.values) for c in changes if not c.restores}
+    both = {**saved.values, **notes}
+    if both != saved.values:
+        saved.values = both
         saved.store()
     if not changes:
         return
