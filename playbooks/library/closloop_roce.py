@@ -43,6 +43,14 @@ options:
     description: Who changes the device; told to others who want to meanwhile.
     type: str
     default: an Ansible playbook
+  lease:
+    description: The lease to take, or to go on with; one of this module's own without.
+    type: str
+    default: ""
+  last:
+    description: Give the device back afterwards, as after a failure. If not, the next module does.
+    type: bool
+    default: true
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
     type: dict
@@ -64,6 +72,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+lease:
+  description: The lease that is left to the next module; empty if it was given back.
+  type: str
+  returned: success
 skipped_steps:
   description: Steps left out because the host does not offer them, each with its reason.
   type: list

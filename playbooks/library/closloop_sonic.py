@@ -52,6 +52,14 @@ options:
     description: Who changes the device; told to others who want to meanwhile.
     type: str
     default: an Ansible playbook
+  lease:
+    description: The lease to take, or to go on with; one of this module's own without.
+    type: str
+    default: ""
+  last:
+    description: Give the device back afterwards, as after a failure. If not, the next module does.
+    type: bool
+    default: true
   desired:
     description: >-
       C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
@@ -70,6 +78,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+lease:
+  description: The lease that is left to the next module; empty if it was given back.
+  type: str
+  returned: success
 skipped_steps:
   description: >-
     Polling intervals or streams that this switch cannot have, and what an undo leaves because

@@ -219,10 +219,67 @@ def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
     assert all(device["failure"].startswith("not as provisioned") for device in now.values())
 
 
+# Provisions h1, and undoes that until Ctrl-C, which comes while or before the first module is at
+# work. Prints the leases seen on h1 during the first, and the one left by the second.
+_TWICE = """
+import json, os, pathlib, signal, subprocess, sys
+from inventory.ansible import load_rack
+from orchestration.model.errors import Interrupted
+from orchestration.provision.run import provision
+
+SHOW = "cat /var/tmp/closloop/*/lease.json 2>/dev/null; echo"
+
+def on_h1(command):
+    words = ["ssh", "-o", "BatchMode=yes", "h1", command]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+rack = load_rack(pathlib.Path(sys.argv[1]))
+watcher = on_h1(f"while [ ! -e /tmp/over ]; do {SHOW}; sleep 0.001; done; rm /tmp/over")
+result = provision(rack, limit=["h1"])
+on_h1("touch /tmp/over").wait()
+seen = watcher.communicate()[0].splitlines()
+
+def stop(step):
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    provision(rack, "undo", limit=["h1"], listener=stop)
+    left = "not interrupted"
+except Interrupted:
+    left = on_h1(SHOW).communicate()[0].strip()
+print(json.dumps({"failed": result.failed, "seen": seen, "left": left}))
+"""
+
+
 @pytest.mark.kernel
 @pytest.mark.redis
 @pytest.mark.ssh
 @pytest.mark.slow
+@pytest.mark.parametrize("virtual", ["linux"], indirect=True)
+def test_a_device_is_held_from_its_first_module_to_its_last_and_not_after_ctrl_c(virtual, tmp_path):
+    before = virtual.dump("h1")
+    with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+        words = [sys.executable, "-c", _TWICE, str(virtual.inventory)]
+        assert virtual.run(words, stdout=out, stderr=err) == 0, (tmp_path / "err").read_text()
+    found = json.loads((tmp_path / "out").read_text())
+    assert found["failed"] == []
+    there = [bool(text) for text in found["seen"]]
+    first, last = there.index(True), len(there) - there[::-1].index(True)
+    held = found["seen"][first:last]
+    # one taking, and at no moment none
+    assert len({json.loads(text)["nonce"] for text in held}) == 1
+    assert "closloop provision (provision)" in json.loads(held[0])["holder"]
+    assert found["left"] == ""
+    code, _ = closloop_provision(virtual, tmp_path, "--limit", "h1", "--undo")
+    assert code == 0
+    assert virtual.dump("h1") == before
+
+
+@pytest.mark.kernel
+@pytest.mark.redis
+@pytest.mark.ssh
+@pytest.mark.slow
+@pytest.mark.parametrize("virtual", ["linux"], indirect=True)
 def test_a_full_disk_is_an_error_before_anything_is_changed(virtual, tmp_path):
     before = virtual.dump("h3")
     virtual.inject("h3", "disk full")
