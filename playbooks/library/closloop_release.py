@@ -11,7 +11,8 @@ DOCUMENTATION = r"""
 module: closloop_release
 short_description: Gives a device back whose provisioning was stopped between two modules
 description:
-  - Waits for a module that is at work still, then drops the lease if it is held. That is no change of the device.
+  - Waits for a module that is at work still, then drops the lease if it is held. The device's
+    settings stay as they are.
 options:
   lease:
     description: The lease, as the modules were given it.

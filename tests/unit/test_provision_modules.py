@@ -259,8 +259,7 @@ def test_a_device_with_two_modules_is_held_from_the_first_to_the_last(shared):
     def is_free():
         try:
             leases.take(request)
-        except OperationError as error:
-            assert "is held by ann@laptop provision" in error.what
+        except OperationError:
             return False
         return leases.drop(request)
 
