@@ -17,7 +17,7 @@ from orchestration.virtual_rack.sonic_model import Traits
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_sonic_switch import SPECTRUM, Rig, needs_root, server, until  # noqa: F401 (a fixture)
+from sonic_rig import SPECTRUM, Rig, needs_root, until
 
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
@@ -92,7 +92,7 @@ class Switch(Rig):
 
 
 @pytest.fixture
-def make(server):  # noqa: F811
+def make(server):
     """Return a function that starts a switch with traits, and queues to provision."""
     made = []
 
