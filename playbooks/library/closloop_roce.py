@@ -35,25 +35,10 @@ description:
   - A step that the host does not offer is left out and reported with the reason.
   - Former values are saved in C(/var/lib/closloop/provision); O(state) C(absent) puts them back.
 options:
-  state:
-    description: What to do. C(verified) changes nothing and fails if anything differs.
-    choices: [present, verified, absent]
-    default: present
-  holder:
-    description: Who changes the device; told to others who want to meanwhile.
-    type: str
-    default: an Ansible playbook
-  lease:
-    description: The lease to take, or to go on with; one of this module's own without.
-    type: str
-    default: ""
-  last:
-    description: Give the device back afterwards, as after a failure. If not, the next module does.
-    type: bool
-    default: true
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
     type: dict
+extends_documentation_fragment: closloop
 author: closloop
 """
 

@@ -44,27 +44,12 @@ description:
     would crash, the default is written instead.
   - The running configuration only; C(config save) is left to the user.
 options:
-  state:
-    description: What to do. C(verified) changes nothing and fails if anything differs.
-    choices: [present, verified, absent]
-    default: present
-  holder:
-    description: Who changes the device; told to others who want to meanwhile.
-    type: str
-    default: an Ansible playbook
-  lease:
-    description: The lease to take, or to go on with; one of this module's own without.
-    type: str
-    default: ""
-  last:
-    description: Give the device back afterwards, as after a failure. If not, the next module does.
-    type: bool
-    default: true
   desired:
     description: >-
       C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
       with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
+extends_documentation_fragment: closloop
 author: closloop
 """
 
