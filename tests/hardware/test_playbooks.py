@@ -143,8 +143,37 @@ def test_a_device_that_the_rack_has_not_is_refused(tmp_path):
     assert len(groups["plain_hosts"]["hosts"]) == 24
 
 
+CLASSES = """
+name: classes
+kind: leaf-spine
+leaves: 2
+spines: 1
+hosts_per_leaf: 2
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 100Gbps, delay: 1us}
+mtu: 1500B
+buffer: 9MB
+classes:
+  - {name: rdma, weight: 70, congestion_control: dctcp}
+  - {name: tcp, weight: 30, congestion_control: cubic}
+"""
+
+
+@pytest.fixture(scope="module")
+def virtual(tmp_path_factory):
+    """A virtual rack with traffic classes: the spine is SONiC-like, h1 has a RoCE NIC."""
+    from orchestration.virtual_rack.control import up
+
+    folder = tmp_path_factory.mktemp("rack")
+    (folder / "classes.yml").write_text(CLASSES)
+    testbed = load_testbed(str(folder / "classes.yml"))
+    handle, _ = up(testbed, sonic=["spine1"], roce=["h1"], folder=folder / "rack")
+    yield handle
+    handle.down()
+
+
 # One of each kind; every device more costs seconds.
-DEVICES = ("leaf1", "spine2", "h1", "h3")
+DEVICES = ("leaf1", "spine1", "h1", "h3")
 LIMIT = ("--limit", ",".join(DEVICES))
 
 
@@ -230,10 +259,10 @@ print(json.dumps({"devices": devices, "seen": seen, "left": left}))
 @pytest.mark.ssh
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_provision_again_verify_and_undo_leave_no_difference(virtual_rack, tmp_path):
-    before = states(virtual_rack)
+def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
+    before = states(virtual)
 
-    code, found = in_rack_json(virtual_rack, tmp_path, [_STOPPED, LIMIT[1], _WATCH])
+    code, found = in_rack_json(virtual, tmp_path, [_STOPPED, LIMIT[1], _WATCH])
     first = found["devices"]
     assert code == 0
     assert not any(device["failure"] for device in first.values())
@@ -247,29 +276,29 @@ def test_provision_again_verify_and_undo_leave_no_difference(virtual_rack, tmp_p
     assert found["left"] == [""] * len(DEVICES)
 
     # which left devices as they were, or undone
-    code, _ = closloop_provision(virtual_rack, tmp_path, *LIMIT)
+    code, _ = closloop_provision(virtual, tmp_path, *LIMIT)
     assert code == 0
-    provisioned = states(virtual_rack)
+    provisioned = states(virtual)
     assert all(provisioned[name] != before[name] for name in DEVICES)
 
     # somebody's thresholds in our own queues: only they are set again
-    red = "red limit 16000000 min 50000 max 200000 avpkt 1000 burst 80 ecn"
-    command = f"tc qdisc change dev eth0 parent 2:1 handle 3: {red}"
-    assert virtual_rack.run(["ssh", "leaf1", command]) == 0
-    code, third = closloop_provision(virtual_rack, tmp_path, *LIMIT)
+    red = "red limit 9000000 min 50000 max 200000 avpkt 1000 burst 80 ecn"
+    command = f"tc qdisc change dev eth0 parent 8:1 handle 3: {red}"
+    assert virtual.run(["ssh", "leaf1", command]) == 0
+    code, third = closloop_provision(virtual, tmp_path, *LIMIT)
     assert code == 0
     changed = [(n, len(d["changes"])) for n, d in third.items() if d["changed"]]
     assert changed == [("leaf1", 1)]
-    now = states(virtual_rack)
+    now = states(virtual)
     # a change that keeps what is queued makes the kernel report RED's limit as 0
     now["leaf1"] = now["leaf1"].replace(r"\"limit\": 0,", r"\"limit\": 16000000,")
     assert now == provisioned
 
-    code, _ = closloop_provision(virtual_rack, tmp_path, *LIMIT, "--undo")
+    code, _ = closloop_provision(virtual, tmp_path, *LIMIT, "--undo")
     assert code == 0
-    assert states(virtual_rack) == after_undo(before)
+    assert states(virtual) == after_undo(before)
 
-    code, now = closloop_provision(virtual_rack, tmp_path, *LIMIT, "--verify")
+    code, now = closloop_provision(virtual, tmp_path, *LIMIT, "--verify")
     assert code == 3
     assert all(device["failure"].startswith("not as provisioned") for device in now.values())
 
@@ -278,14 +307,14 @@ def test_provision_again_verify_and_undo_leave_no_difference(virtual_rack, tmp_p
 @pytest.mark.redis
 @pytest.mark.ssh
 @pytest.mark.slow
-def test_a_full_disk_is_an_error_before_anything_is_changed(virtual_rack, tmp_path):
-    before = virtual_rack.dump("h3")
-    virtual_rack.inject("h3", "disk full")
+def test_a_full_disk_is_an_error_before_anything_is_changed(virtual, tmp_path):
+    before = virtual.dump("h3")
+    virtual.inject("h3", "disk full")
     try:
-        code, found = closloop_provision(virtual_rack, tmp_path, "--limit", "h3,h4")
+        code, found = closloop_provision(virtual, tmp_path, "--limit", "h3,h4")
     finally:
-        virtual_rack.inject("h3", "disk free")
+        virtual.inject("h3", "disk free")
     assert code == 3
     assert found["h3"]["failure"].startswith("its disk is full")
     assert found["h4"]["failure"] == ""
-    assert virtual_rack.dump("h3") == before
+    assert virtual.dump("h3") == before
