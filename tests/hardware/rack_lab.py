@@ -14,7 +14,8 @@ MARKS = [
     pytest.mark.redis,
     pytest.mark.ssh,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    # files run beside each other: three times what one takes alone
+    pytest.mark.timeout(1200),
 ]
 
 CAMPAIGN = """

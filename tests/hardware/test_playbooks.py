@@ -258,7 +258,7 @@ print(json.dumps({"devices": devices, "seen": seen, "left": left}))
 @pytest.mark.redis
 @pytest.mark.ssh
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
     before = states(virtual)
 
