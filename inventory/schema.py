@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
@@ -123,7 +124,13 @@ class AnyFile(StrictModel):
         )
 
 
-class LeafSpineFile(AnyFile):
+class BuiltFile(AnyFile):
+    """What every file of a testbed that is built says; racks are as they are."""
+
+    switch: Switch | None = None
+
+
+class LeafSpineFile(BuiltFile):
     """Schema of `kind: leaf-spine`; see `generators.leaf_spine`."""
 
     kind: Literal["leaf-spine"]
@@ -148,7 +155,7 @@ class LeafSpineFile(AnyFile):
         )
 
 
-class FatTreeFile(AnyFile):
+class FatTreeFile(BuiltFile):
     """Schema of `kind: fat-tree`; see `generators.fat_tree`."""
 
     kind: Literal["fat-tree"]
@@ -167,7 +174,7 @@ class FatTreeFile(AnyFile):
         )
 
 
-class SingleSwitchFile(AnyFile):
+class SingleSwitchFile(BuiltFile):
     """Schema of `kind: single-switch`; see `generators.single_switch`."""
 
     kind: Literal["single-switch"]
@@ -189,7 +196,7 @@ class _Link(_Cable):
     b: DeviceName
 
 
-class CustomFile(AnyFile):
+class CustomFile(BuiltFile):
     """Schema of `kind: custom`: every device and every link listed."""
 
     kind: Literal["custom"]

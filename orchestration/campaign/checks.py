@@ -17,6 +17,7 @@ from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
 from orchestration.model.roce import (
@@ -51,6 +52,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
     yield from _check_roce(whole, testbed)
+    if testbed is not None:
+        yield from check_switch(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def repeat_draws(seed: int) -> None:
 class Driver:
     """The traffic driver, in a process of its own that ends with the trial."""
 
-    def __init__(self, job: Any, fabric: Any) -> None:
+    def __init__(self, job: Any, fabric: Any, ended: Callable[[], None]) -> None:
+        """Prepare it; `ended` is called in that process when all flows have ended."""
         from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
         from traffic.drivers.sockets import Board, SocketDriver
@@ -50,6 +52,7 @@ class Driver:
         self._flows = len(job.schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))
         self.board = Board(self._flows, memoryview(memory))
+        self._ended = ended
         self._child_ended = False
         self._status: int | None = None
         hosts = job.testbed.hosts
@@ -75,6 +78,7 @@ class Driver:
             os.write(told, b"r")
             os.read(go, 1)
             driver.run(self.board.t0_ns, self._end_ns)
+            self._ended()
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -89,6 +93,10 @@ class Driver:
     def all_done(self) -> bool:
         """Return whether every flow has ended."""
         return self.board.done >= self._flows
+
+    def ended_ns(self) -> int | None:
+        """Return None: `ended` was told, and nothing was read after that."""
+        return None
 
     def flows_done(self) -> int:
         """Return how many flows have ended."""
@@ -142,6 +150,10 @@ class RoceTraffic:
         """Return whether the sender of every flow knows that it has been received."""
         return self._flows.all_done()
 
+    def ended_ns(self) -> int | None:
+        """Return when the last sender knew, of CLOCK_MONOTONIC."""
+        return int(self._flows.results()["done_ns"].max())
+
     def flows_done(self) -> int:
         """Return how many flows have been received."""
         return self._flows.received()
@@ -159,6 +171,7 @@ class RoceTraffic:
 
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result."""
+    from orchestration.backends.emulated.data_path.ports import last_reading_now
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.remote import AskingTuner
@@ -173,12 +186,14 @@ def run_job(folder: Path) -> None:
     if job.probe is not None:
         from orchestration.backends.emulated.probes import run_probe
 
-        run_probe(job, fabric, folder)
+        run_probe(job, fabric, folder, lambda: RoceTraffic(job))
         return
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
-    driver = RoceTraffic(job) if job.trial.host.is_roce else Driver(job, fabric)
+    own = job.trial.fabric.kind != "linux"
+    ended = last_reading_now if own else lambda: None
+    driver = RoceTraffic(job) if job.trial.host.is_roce else Driver(job, fabric, ended)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     rig = EmulatedRig(job, fabric, driver, flows)
     shown = 0

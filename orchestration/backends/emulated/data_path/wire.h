@@ -3,9 +3,12 @@
 #ifndef CLOSLOOP_WIRE_H
 #define CLOSLOOP_WIRE_H
 
+#include <linux/etherdevice.h>
 #include <linux/math64.h>
 #include <linux/netdevice.h>
+#include <net/netlink.h>
 #include <net/sch_generic.h>
+#include "data_path.h"
 
 #define CL_PS_PER_NS 1000ULL
 #define CL_PS_PER_S 1000000000000ULL
@@ -40,9 +43,12 @@ static inline void cl_empty(struct cl_fifo *list)
 		kfree_skb(cl_take(list));
 }
 
-/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. */
+/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. In a
+ * queue of a switch: by which port it came, see buffer.c.
+ */
 struct cl_on_wire {
 	u64 at_ns;
+	u32 from;
 };
 
 static inline struct cl_on_wire *cl_on_wire(struct sk_buff *skb)
@@ -79,15 +85,65 @@ static inline u64 cl_sending_ps(const struct cl_line *line, u32 bytes)
 	return div64_u64(total * 8 * CL_PS_PER_S, line->rate_bps);
 }
 
+/* Whether nobody but the handler of packets at `dev` would see this one: no capture, no classifier
+ * (a cut cable is one), nothing of the sender's left in it.
+ */
+static inline bool cl_direct(const struct sk_buff *skb, const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->rx_handler) && dev->flags & IFF_UP &&
+	       !rcu_access_pointer(dev->tcx_ingress) && list_empty(&dev->ptype_all) &&
+	       list_empty(&dev_net(dev)->ptype_all) && !skb->_skb_refdst && !skb->sk &&
+	       !skb->tstamp;
+}
+
 /* Hand a packet to the other end of a pair of veth, here and now. */
 static inline void cl_deliver(struct sk_buff *skb, struct net_device *dev, struct net_device *peer)
 {
 	u32 bytes = skb->len;
 
-	if (likely(__dev_forward_skb(peer, skb) == 0)) {
+	if (likely(cl_direct(skb, peer))) {
+		/* what __dev_forward_skb and netif_receive_skb would do is done: the headers' places
+		 * are known, and a fabric has one MTU
+		 */
+		dev_sw_netstats_tx_add(dev, 1, bytes);
+		skb->dev = peer;
+		__skb_pull(skb, ETH_HLEN);
+		if (likely(rcu_dereference_bh(peer->rx_handler)(&skb) == RX_HANDLER_CONSUMED))
+			return;
+		__skb_push(skb, ETH_HLEN);
+		if (likely(__dev_forward_skb(peer, skb) == 0))
+			netif_receive_skb(skb);
+	} else if (likely(__dev_forward_skb(peer, skb) == 0)) {
 		dev_sw_netstats_tx_add(dev, 1, bytes);
 		netif_receive_skb(skb);
 	}
+}
+
+/* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
+ * find the other end of its cable.
+ */
+static inline int cl_read_options(struct Qdisc *sch, struct nlattr *opt, void *options, u32 bytes,
+				  struct net_device **peer, struct netlink_ext_ack *extack)
+{
+	struct net_device *dev = qdisc_dev(sch);
+	struct nla_policy policy[] = { [CL_OPTIONS] = NLA_POLICY_EXACT_LEN(bytes) };
+	struct nlattr *found[CL_OPTIONS + 1];
+	int error;
+
+	if (!opt)
+		return -EINVAL;
+	error = nla_parse_nested(found, CL_OPTIONS, opt, policy, extack);
+	if (error)
+		return error;
+	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_OPTIONS))
+		return -EINVAL;
+	memcpy(options, nla_data(found[CL_OPTIONS]), bytes);
+	if (dev->netdev_ops->ndo_get_peer_dev)
+		*peer = dev->netdev_ops->ndo_get_peer_dev(dev);
+	if (*peer)
+		return 0;
+	NL_SET_ERR_MSG(extack, "a port or a NIC must be one end of a veth pair");
+	return -EOPNOTSUPP;
 }
 
 #endif
