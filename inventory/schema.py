@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
 from orchestration.model.trial import CongestionControl
 
@@ -124,7 +125,13 @@ class AnyFile(StrictModel):
         )
 
 
-class LeafSpineFile(AnyFile):
+class BuiltFile(AnyFile):
+    """What every file of a testbed that is built says; racks are as they are."""
+
+    switch: Switch | None = None
+
+
+class LeafSpineFile(BuiltFile):
     """Schema of `kind: leaf-spine`; see `generators.leaf_spine`."""
 
     kind: Literal["leaf-spine"]
@@ -149,7 +156,7 @@ class LeafSpineFile(AnyFile):
         )
 
 
-class FatTreeFile(AnyFile):
+class FatTreeFile(BuiltFile):
     """Schema of `kind: fat-tree`; see `generators.fat_tree`."""
 
     kind: Literal["fat-tree"]
@@ -168,7 +175,7 @@ class FatTreeFile(AnyFile):
         )
 
 
-class SingleSwitchFile(AnyFile):
+class SingleSwitchFile(BuiltFile):
     """Schema of `kind: single-switch`; see `generators.single_switch`."""
 
     kind: Literal["single-switch"]
@@ -190,7 +197,7 @@ class _Link(_Cable):
     b: DeviceName
 
 
-class CustomFile(AnyFile):
+class CustomFile(BuiltFile):
     """Schema of `kind: custom`: every device and every link listed."""
 
     kind: Literal["custom"]

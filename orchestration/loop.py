@@ -5,14 +5,15 @@ It uses protocols only. Time is the rig's: waiting advances a simulation, or vir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
-from orchestration.model.ports import Observer, Progress, Rig, Tuner
-from orchestration.model.records import Action
+from orchestration.model.ports import Observer, Progress, ReadsAhead, Rig, Tuner
+from orchestration.model.records import Action, Observation
 from orchestration.model.signals import targets
 
 if TYPE_CHECKING:
@@ -49,17 +50,22 @@ def run_loop(
     rig.start()
     end_ns = trial.duration_ns + trial.drain_ns
     every = max(1, trial.action_period_ns // trial.sample_period_ns)
-    tick = 0
+    period_ns, tick, more = trial.sample_period_ns, 0, True
+    times_ns = range(period_ns, end_ns + 1, period_ns)
     since_decision = []
-    while (tick + 1) * trial.sample_period_ns <= end_ns:
-        tick += 1
-        more = rig.wait_until(tick * trial.sample_period_ns)
-        observation = rig.observe()
-        observer.observed(observation)
-        since_decision.append(observation["qlen_bytes"])
-        if not more:
-            break
-        if tick % every == 0:
+    while more and tick < len(times_ns):
+        until = tick + every - tick % every if tuner.decides else None
+        observations, more = _readings(rig, times_ns[tick:until])
+        for observation in observations:
+            observer.observed(observation)
+            progress(observation.t_ns, trial.duration_ns)
+        tick += len(observations)
+        if not tuner.decides:
+            decisions = (tick if more else tick - 1) // every
+            continue
+        since_decision += [observation["qlen_bytes"] for observation in observations]
+        if more and tick % every == 0:
+            observation = observations[-1]
             mean = np.mean(since_decision, axis=0)
             since_decision.clear()
             seen = observation.with_values(qlen_mean_bytes=mean)
@@ -70,12 +76,19 @@ def run_loop(
                 if trial.decision_latency_ns:
                     rig.wait_until(observation.t_ns + trial.decision_latency_ns)
                 observer.applied(observation.t_ns, decided_ns, rig.apply(action))
-        progress(observation.t_ns, trial.duration_ns)
     return {
         "decisions": decisions,
         "clamped_changes": bounded.clamped,
         "tuner": dict(tuner.facts()),
     }
+
+
+def _readings(rig: Rig, times_ns: range) -> tuple[Sequence[Observation], bool]:
+    """Read at the first of `times_ns`, or at several if the rig can; False once all have ended."""
+    if isinstance(rig, ReadsAhead):
+        return rig.readings(times_ns)
+    more = rig.wait_until(times_ns[0])
+    return (rig.observe(),), more
 
 
 class _Bounded:

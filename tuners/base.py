@@ -26,6 +26,7 @@ class BaseTuner:
     observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")
     knobs: Collection[str] = (ECN.name,)
     programs: Collection[str] = ()
+    decides: bool = True
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters, each as `what: remedy`."""

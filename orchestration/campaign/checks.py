@@ -19,6 +19,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
 from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
@@ -54,6 +55,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
     yield from _check_roce(whole, testbed, Path(folder))
+    if testbed is not None:
+        host = whole.get("host")
+        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

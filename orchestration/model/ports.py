@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -85,6 +85,17 @@ class Rig(Protocol):
         """Give `observer` the remaining readings, and return the trial's outcome."""
 
 
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """A rig that takes several readings by itself, while nobody decides."""
+
+    def readings(self, times_ns: range) -> tuple[Sequence[Observation], bool]:
+        """Read at the first of `times_ns`, or at several of them in order.
+
+        Returns the readings, and False once every flow has ended: then nothing was read later.
+        """
+
+
 class Tuner(Protocol):
     """Decides. One instance serves one trial. `tuners.base.BaseTuner` has the defaults.
 
@@ -104,6 +115,10 @@ class Tuner(Protocol):
     @property
     def programs(self) -> Collection[str]:
         """Kinds of programs."""
+
+    @property
+    def decides(self) -> bool:
+        """False if `act` never changes anything: then it is not asked."""
 
     def check_testbed(self, testbed: Testbed) -> None:
         """Raise ValueError, as `what: remedy`, if the tuner cannot run on `testbed`."""

@@ -26,6 +26,7 @@ class StaticEcn(BaseTuner):
     """
 
     observes = ()
+    decides = False
 
     kmin_bytes: int
     kmax_bytes: int

@@ -14,6 +14,7 @@ from collectors.bpf.compile import flow_table_object
 from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
+from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_BUFFER_SIGNALS
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -102,7 +103,8 @@ class EmulatedBackend:
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
-        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *NIC_KEYS), [ECN.name])
+        shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
+        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *NIC_KEYS, *shared), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.

@@ -142,8 +142,11 @@ def plan_fabric(
                 requests.append(_address(port, addresses[port.index]))
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
-                else:
+                elif fabric.kind == "linux":
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+                else:
+                    words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
+                    requests.append(own_ports.host(ifindex(port), **words))
             elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
@@ -175,11 +178,17 @@ def plan_fabric(
         facts={
             "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": "tbf > fq" if host.roce is None else own_nics.KIND,
+                "host": _host_words(host, fabric),
                 **_switch_words(testbed, fabric),
             },
         },
     )
+
+
+def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
+    if host.roce is not None:
+        return own_nics.KIND
+    return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
 
 
 def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
@@ -260,6 +269,16 @@ def _own_port(
         for queue, weight in zip(testbed.queues_at(port), weights, strict=True)
     ]
     to_host = testbed.peer_device(port).kind == "host"
+    buffer = None
+    if testbed.switch:
+        ports = [(one.rate_bps, one.delay_ns) for one in testbed.ports_of[port.device]]
+        reserved = testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
+        buffer = own_ports.BufferOptions(
+            testbed.switch,
+            testbed.switches.index(port.device),
+            testbed.switch.buffer_bytes - reserved,
+            testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes),
+        )
     return own_ports.port(
         ifindex(port),
         queues,
@@ -269,6 +288,7 @@ def _own_port(
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
         marks_departures=marks == "departures",
+        buffer=buffer,
     )
 
 

@@ -53,7 +53,7 @@ def _open(fabric: Fabric, host: str) -> socket.socket:
 
 
 def _received(made: socket.socket) -> list[str]:
-    found = []
+    found: list[str] = []
     while True:
         try:
             data, (_, _, kind, *_) = made.recvfrom(_MOST_FRAME_BYTES)

@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def repeat_draws(seed: int) -> None:
 class Driver:
     """The traffic driver, in a process of its own that ends with the trial."""
 
-    def __init__(self, job: Any, fabric: Any, schedule: Any) -> None:
+    def __init__(
+        self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None] | None
+    ) -> None:
+        """Prepare it; `ended` is called in that process when all flows have ended."""
         from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
         from traffic.drivers.sockets import Board, SocketDriver
@@ -51,6 +55,7 @@ class Driver:
         self._flows = len(schedule)
         memory = mmap.mmap(-1, Board.size_bytes(self._flows))
         self.board = Board(self._flows, memoryview(memory))
+        self._ended = ended
         self._child_ended = False
         self._status: int | None = None
         hosts = job.testbed.hosts
@@ -76,6 +81,8 @@ class Driver:
             os.write(told, b"r")
             os.read(go, 1)
             driver.run(self.board.t0_ns, self._end_ns)
+            if self._ended is not None:
+                self._ended()
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -90,6 +97,13 @@ class Driver:
     def all_done(self) -> bool:
         """Return whether every flow has ended."""
         return self.board.done >= self._flows
+
+    def ended_ns(self) -> int | None:
+        """Return when the last flow ended, of CLOCK_MONOTONIC.
+
+        None if `ended` was told, because nothing was read after that.
+        """
+        return None if self._ended else self.board.t0_ns + int(max(self.board.end_ns))
 
     def flows_done(self) -> int:
         """Return how many flows have ended."""
@@ -152,6 +166,10 @@ class RoceTraffic:
         """Return whether the sender of every flow knows that it has been received."""
         return self._flows.all_done()
 
+    def ended_ns(self) -> int | None:
+        """Return when the last sender knew, of CLOCK_MONOTONIC."""
+        return int(self._flows.results()["done_ns"].max())
+
     def flows_done(self) -> int:
         """Return how many flows have been received."""
         return self._flows.received()
@@ -188,6 +206,10 @@ class MixedTraffic:
         """Return whether every flow has ended."""
         return all(traffic.all_done() for _, traffic in self._parts)
 
+    def ended_ns(self) -> int | None:
+        """Return when the last flow ended, of CLOCK_MONOTONIC."""
+        return max(int(traffic.ended_ns()) for flows, traffic in self._parts if flows.any())
+
     def flows_done(self) -> int:
         """Return how many flows have ended."""
         return sum(traffic.flows_done() for _, traffic in self._parts)
@@ -213,8 +235,11 @@ class MixedTraffic:
 
 def traffic_of(job: Any, fabric: Any) -> Any:
     """Return what sends the trial's flows, ready to start."""
+    from orchestration.backends.emulated.data_path.ports import last_reading_now
+
     if job.trial.host.roce is None:
-        return Driver(job, fabric, job.schedule)
+        own = job.trial.fabric.kind != "linux"
+        return Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
     from traffic.schedule import part_of, roce_flows
 
     roce = roce_flows(job.testbed, job.trial, job.schedule)
@@ -223,7 +248,7 @@ def traffic_of(job: Any, fabric: Any) -> Any:
     return MixedTraffic(
         [
             (roce, RoceTraffic(job, part_of(job.schedule, roce))),
-            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce))),
+            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce), None)),
         ]
     )
 

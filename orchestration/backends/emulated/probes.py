@@ -19,6 +19,7 @@ from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.frame_probe import frames
 from orchestration.backends.emulated.job import Job
+from orchestration.backends.emulated.pause_probe import pauses
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
 from orchestration.backends.ticker import Ticker
 from orchestration.model.knobs import ECN
@@ -180,4 +181,10 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
     os._exit(1)
 
 
-_PROBES = {"ping": ping, "marking": marking, "decision": decision, "frames": frames}
+_PROBES = {
+    "ping": ping,
+    "marking": marking,
+    "decision": decision,
+    "pauses": pauses,
+    "frames": frames,
+}

@@ -15,9 +15,10 @@ from collectors.readers.hosts import HostCounters
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
 from orchestration.backends.emulated.data_path.nics import NicFile
+from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
-from orchestration.backends.emulated.job import Job, Step
+from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import (
     enter_namespace,
@@ -124,6 +125,9 @@ class Traffic(Protocol):
     def all_done(self) -> bool:
         """Return whether every flow has ended."""
 
+    def ended_ns(self) -> int | None:
+        """Return when the last of them ended, of CLOCK_MONOTONIC; None if nothing is read later."""
+
     def flows_done(self) -> int:
         """Return how many flows have ended."""
 
@@ -146,6 +150,9 @@ class NoTraffic:
     def all_done(self) -> bool:
         """Return False: no flow was started."""
         return False
+
+    def ended_ns(self) -> None:
+        """Return None: no flow ends."""
 
     def flows_done(self) -> int:
         """Return 0."""
@@ -206,6 +213,7 @@ class EmulatedRig:
             if job.trial.fabric.kind == "linux"
             else QueueFile(len(job.testbed.queues))
         )
+        self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         self._known: QueueReading | None = None
         self._hosts = HostCounters(
             job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
@@ -235,18 +243,45 @@ class EmulatedRig:
 
     def wait_until(self, t_ns: int) -> bool:
         """Sleep until `t_ns`, with the faults on the way; False once every flow has ended."""
-        while self._steps and self._steps[0].t_ns <= t_ns:
-            step = self._steps.pop(0)
-            self._ticker.sleep_until(self._t0_ns + step.t_ns)
-            self._take(step)
+        self._take_steps(t_ns)
         self._ticker.sleep_until(self._t0_ns + t_ns)
         self._traffic.alive()
         return not self._traffic.all_done()
 
-    def _take(self, step: Step) -> None:
-        for place, requests in step.requests:
-            send_requests(self._fabric.sockets[place], requests)
-        self.events.append(Event(self.now_ns(), step.kind, step.detail))
+    def _take_steps(self, until_ns: int) -> None:
+        while self._steps and self._steps[0].t_ns <= until_ns:
+            step = self._steps.pop(0)
+            self._ticker.sleep_until(self._t0_ns + step.t_ns)
+            for place, requests in step.requests:
+                send_requests(self._fabric.sockets[place], requests)
+            self.events.append(Event(self.now_ns(), step.kind, step.detail))
+
+    def readings(self, times_ns: range) -> tuple[list[Observation], bool]:
+        """Read at the first of `times_ns`, or at several; say whether flows are left.
+
+        The data path reads by itself, and this process sleeps until the last reading. It sleeps
+        only as long as nothing else is to be read at one of the times.
+        """
+        if not isinstance(self._queues, QueueFile):
+            more = self.wait_until(times_ns[0])
+            return [self.observe()], more
+        at_once = self._flows or self._shared or self._watches_nics
+        ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
+        times = times_ns[: min(ahead, self._queues.most_ahead)]
+        self._queues.ask(self._t0_ns + times[0], times.step, len(times))
+        self._take_steps(times[-1])
+        found = self._queues.asked()
+        self._traffic.alive()
+        more = not self._traffic.all_done()
+        if not more and (ended_ns := self._traffic.ended_ns()) is not None:
+            after = sum(t_ns < ended_ns for t_ns, _ in found)
+            found = found[: after + 1]
+        self._ticks += len(found)
+        self._known = found[-1][1]
+        seen = [self._observation(t_ns - self._t0_ns, reading) for t_ns, reading in found]
+        if self._ticks % HOST_EVERY == 0 or not more:
+            self._sample_hosts(seen[-1].t_ns)
+        return seen, more
 
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
@@ -255,11 +290,15 @@ class EmulatedRig:
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
             self._sample_hosts(t_ns)
+        return self._observation(t_ns, reading, self.now_ns() - t_ns)
+
+    def _observation(self, t_ns: int, reading: QueueReading, age_ns: int = 0) -> Observation:
         flows = vars(self._flows.read()) if self._flows else {}
+        shared = self._shared.read() if self._shared else {}
         return Observation(
             t_ns=t_ns,
-            age_ns=np.full(len(self._job.queue_places), self.now_ns() - t_ns, dtype=np.int64),
-            values={**reading.counters(), **flows, **self._nic_values()},
+            age_ns=np.full(len(self._job.queue_places), age_ns, dtype=np.int64),
+            values={**reading.counters(), **flows, **shared, **self._nic_values()},
             settings={ECN.name: self._thresholds(reading)},
         )
 
@@ -330,10 +369,11 @@ class EmulatedRig:
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
+        events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         return Outcome(
             flows,
             self._host_samples(),
-            self.events,
+            sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,
                 "offloads_on": self._fabric.offloads_on,
@@ -341,6 +381,7 @@ class EmulatedRig:
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
+                **found,
                 **self._traffic.facts(),
             },
         )

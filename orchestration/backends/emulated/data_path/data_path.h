@@ -4,9 +4,12 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
+ *   sample.c    /proc/closloop/samples: all queues read at given times, by the engine itself
+ *   buffer.c    a switch's shared buffer, with pfc.c and watchdog.c: see pfc.h
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
  */
@@ -19,6 +22,7 @@
 
 #define CL_MOST_CLASSES 8
 #define CL_MOST_QUEUES 65536
+#define CL_MOST_PORTS 1024 /* of a switch */
 
 /* Something that happens at a time. `place` is 1 + its index in the heap, 0 while not scheduled. */
 struct cl_event {
@@ -29,7 +33,17 @@ struct cl_event {
 };
 
 void cl_schedule(struct cl_event *event, u64 at_ns);
+/* The same, but after all else that happens at that time. */
+void cl_schedule_last(struct cl_event *event, u64 at_ns);
 void cl_cancel(struct cl_event *event);
+
+/* The time while events happen, else 0. */
+extern u64 cl_engine_ns;
+
+static inline u64 cl_now_ns(void)
+{
+	return cl_engine_ns ?: ktime_get_ns();
+}
 
 /* What user space reads of one queue: see queues.c. */
 struct cl_queue_state {
@@ -49,6 +63,21 @@ struct cl_queue_options {
 	u32 quantum_bytes; /* of deficit round robin */
 };
 
+/* What it says of the switch's buffer; all but headroom is the same for all ports of the switch. */
+struct cl_buffer_options {
+	u64 detect_ns, restore_ns; /* the watchdog's; 0: there is none */
+	u32 pool_bytes;     /* what is shared, without the headroom; 0: no shared buffer */
+	u32 headroom_bytes; /* of this port, for each lossless class */
+	u32 xoff_bytes;     /* of lossless classes, in place of alpha; 0: none */
+	u32 xon_offset_bytes;
+	u32 alpha[CL_MOST_CLASSES]; /* as shares of 2^16 */
+	u32 number; /* of the switch in /proc/closloop/buffers */
+	u16 quanta;
+	u8 lossless; /* classes, as bits */
+	u8 action;   /* the watchdog's: 0 says so, 1 drops, 2 forwards */
+	u8 priority[CL_MOST_CLASSES];
+};
+
 /* The attribute of a port's and a NIC's options. */
 #define CL_OPTIONS 1
 
@@ -63,6 +92,7 @@ struct cl_port_options {
 	u16 forwards; /* 1: packets that arrive here are forwarded */
 	u16 marks_departures; /* 1: marks what leaves, by what it leaves behind; 0: what arrives */
 	struct cl_queue_options queue[CL_MOST_CLASSES];
+	struct cl_buffer_options buffer;
 };
 
 /* The whole of a NIC's options. */
@@ -73,6 +103,15 @@ struct cl_nic_options {
 	__be32 address;
 };
 
+/* The whole of the options of a TCP host's NIC, and their attribute. */
+#define CL_HOST_OPTIONS 1
+
+struct cl_host_options {
+	u64 rate_bps;
+	u32 framing_bytes;
+	u32 unused;
+};
+
 extern struct Qdisc_ops cl_port_ops;
 void cl_port_settle(struct Qdisc *port);
 void cl_port_set(struct Qdisc *port, u32 klass, u32 kmin_bytes, u32 kmax_bytes, u32 max_p);
@@ -80,6 +119,8 @@ void cl_port_state(struct Qdisc *port, u32 klass, struct cl_queue_state *state);
 
 int cl_queues_add(struct Qdisc *port, u32 first, u32 count);
 void cl_queues_remove(u32 first, u32 count);
+u32 cl_queues_count(void);
+void cl_queues_states(struct cl_queue_state *states, u32 count);
 
 int cl_forward_begin(struct net_device *dev);
 void cl_forward_end(struct net_device *dev);

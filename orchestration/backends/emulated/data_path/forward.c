@@ -15,6 +15,7 @@
 #include <net/netns/generic.h>
 #include <net/route.h>
 #include "data_path.h"
+#include "pfc.h"
 
 #define TABLE_BITS 14
 
@@ -25,6 +26,7 @@ struct flow {
 	u8 protocol;
 	int generation; /* of the routes that the answer is from */
 	struct net_device *out; /* NULL: there is no route */
+	struct netdev_queue *queue; /* of `out` */
 	u8 addresses[2 * ETH_ALEN];
 };
 
@@ -55,6 +57,7 @@ static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
 			memcpy(flow->addresses, neighbour->ha, ETH_ALEN);
 			memcpy(flow->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
 			flow->out = rt->dst.dev;
+			flow->queue = netdev_get_tx_queue(flow->out, 0);
 			found = true;
 		}
 	} else if (rt->dst.error) {
@@ -94,9 +97,9 @@ static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct
 	return NULL;
 }
 
-static void send(struct sk_buff *skb, struct net_device *out)
+static void send(struct sk_buff *skb, struct netdev_queue *queue)
 {
-	struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(out, 0)->qdisc);
+	struct Qdisc *sch = rcu_dereference_bh(queue->qdisc);
 	struct sk_buff *dropped = NULL;
 
 	if (unlikely(sch->ops != &cl_port_ops)) {
@@ -116,6 +119,16 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct flow *flow;
 	struct iphdr *ip;
 
+	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
+		struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(skb->dev, 0)->qdisc);
+		struct cl_share *share = cl_port_share(sch);
+
+		/* without flow control, a control frame of the MAC says nothing to a port */
+		if (share)
+			cl_pause_receive(&share->pause, skb);
+		consume_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
 	if (skb->protocol != htons(ETH_P_IP) || !pskb_may_pull(skb, sizeof(struct iphdr) + 4))
 		return RX_HANDLER_PASS;
 	ip = ip_hdr(skb);
@@ -135,10 +148,11 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		return RX_HANDLER_CONSUMED;
 	}
 	ip_decrease_ttl(ip_hdr(skb));
+	skb->skb_iif = skb->dev->ifindex; /* what came in here is counted for its port */
 	skb->dev = flow->out;
 	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
 	skb_reset_mac_header(skb);
-	send(skb, flow->out);
+	send(skb, flow->queue);
 	return RX_HANDLER_CONSUMED;
 }
 

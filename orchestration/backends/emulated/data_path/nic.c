@@ -11,6 +11,8 @@
 #include <net/pkt_sched.h>
 #include "roce.h"
 
+static void settle(struct nic *nic, u64 now_ns);
+
 /* Queue an acknowledgement or a CNP. */
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
@@ -46,6 +48,39 @@ static u64 next_start_ps(const struct nic *nic)
 	       cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
 }
 
+static bool is_stopped(const struct nic *nic, u8 tos)
+{
+	return unlikely(cl_stopped(&nic->pause)) &&
+	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
+}
+
+/* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
+static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
+{
+	return list->first && (list->first->protocol != htons(ETH_P_IP) ||
+			       !is_stopped(nic, ip_hdr(list->first)->tos));
+}
+
+/* What the switch has told: move flows between those in turn and those stopped, and go on. */
+static void obey(struct cl_pause *pause, u64 now_ns)
+{
+	struct nic *nic = container_of(pause, struct nic, pause);
+	struct flow *flow, *next;
+
+	list_splice_tail_init(&nic->stopped, &nic->turns);
+	list_for_each_entry_safe(flow, next, &nic->turns, turn)
+		if (is_stopped(nic, flow->posted.tos))
+			list_move_tail(&flow->turn, &nic->stopped);
+	nic->line.free_ps = max(nic->line.free_ps, now_ns * CL_PS_PER_NS);
+	settle(nic, now_ns);
+	cl_nic_expect(nic);
+}
+
+static void settle_before(struct cl_pause *pause, u64 now_ns)
+{
+	settle(container_of(pause, struct nic, pause), now_ns);
+}
+
 /* When the next packet can be sent if nothing else happens, U64_MAX for never. */
 static u64 next_sending_ps(const struct nic *nic)
 {
@@ -54,9 +89,9 @@ static u64 next_sending_ps(const struct nic *nic)
 
 	if (first)
 		at_ps = min(at_ps, rb_entry(first, struct flow, waiting)->next_ps);
-	if (nic->control.first)
+	if (is_ready(nic, &nic->control))
 		at_ps = min(at_ps, cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS);
-	if (nic->stack.first)
+	if (is_ready(nic, &nic->stack))
 		at_ps = min(at_ps, cl_on_wire(nic->stack.first)->at_ns * CL_PS_PER_NS);
 	if (!list_empty(&nic->turns))
 		at_ps = 0;
@@ -84,7 +119,8 @@ static void begin_turns(struct nic *nic, u64 at_ps)
 		if (flow->next_ps > at_ps)
 			break;
 		rb_erase_cached(first, &nic->waiting);
-		list_add_tail(&flow->turn, &nic->turns);
+		list_add_tail(&flow->turn, is_stopped(nic, flow->posted.tos) ? &nic->stopped :
+									       &nic->turns);
 	}
 }
 
@@ -121,10 +157,10 @@ static void settle(struct nic *nic, u64 now_ns)
 		bool own = true;
 
 		begin_turns(nic, at_ps);
-		if (nic->control.first &&
+		if (is_ready(nic, &nic->control) &&
 		    cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS <= at_ps) {
 			skb = cl_take(&nic->control);
-		} else if (nic->stack.first && (list_empty(&nic->turns) || !nic->stack_was_last)) {
+		} else if (is_ready(nic, &nic->stack) && (list_empty(&nic->turns) || !nic->stack_was_last)) {
 			skb = cl_take(&nic->stack);
 			nic->sch->qstats.backlog -= qdisc_pkt_len(skb);
 			nic->stack_was_last = true;
@@ -150,7 +186,7 @@ static void settle(struct nic *nic, u64 now_ns)
 
 void cl_nic_settle(struct nic *nic)
 {
-	settle(nic, ktime_get_ns());
+	settle(nic, cl_now_ns());
 }
 
 void cl_nic_expect(struct nic *nic)
@@ -169,7 +205,7 @@ void cl_nic_expect(struct nic *nic)
 static void arrive(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, event);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(nic, now_ns);
 	while (nic->wire.first && cl_on_wire(nic->wire.first)->at_ns <= now_ns) {
@@ -182,7 +218,7 @@ static void arrive(struct cl_event *event)
 static void be_patient(struct cl_event *event)
 {
 	struct nic *nic = container_of(event, struct nic, patience);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 
 	settle(nic, now_ns);
 	while (!list_empty(&nic->unfinished)) {
@@ -207,6 +243,11 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	u64 now_ns;
 	u32 number;
 
+	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
+		cl_pause_receive(&nic->pause, skb);
+		consume_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
 	if (skb->protocol != htons(ETH_P_IP) ||
 	    skb_headlen(skb) < DATA_HEADER_BYTES - ETH_HLEN || h->ip.ihl != 5 ||
 	    h->ip.protocol != IPPROTO_UDP || h->udp.dest != htons(ROCE_PORT))
@@ -214,7 +255,7 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	number = (ntohl(h->bth.qpn) & PSN_MASK) - FIRST_QPN;
 	if (likely(number < cl_roce.count)) {
 		flow = &cl_roce.flow[number];
-		now_ns = ktime_get_ns();
+		now_ns = cl_now_ns();
 		settle(nic, now_ns);
 		cl_flow_receive(nic, flow, h, now_ns);
 		settle(nic, now_ns);
@@ -254,7 +295,7 @@ static int add_segments(struct nic *nic, struct sk_buff *skb, u64 now_ns, struct
 static int nic_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
 {
 	struct nic *nic = qdisc_priv(sch);
-	u64 now_ns = ktime_get_ns();
+	u64 now_ns = cl_now_ns();
 	int answer = NET_XMIT_SUCCESS;
 
 	settle(nic, now_ns);
@@ -292,6 +333,8 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&nic->turns);
+	INIT_LIST_HEAD(&nic->stopped);
+	cl_pause_init(&nic->pause, options.rate_bps, settle_before, obey);
 	INIT_LIST_HEAD(&nic->unfinished);
 	cl_line_init(&nic->line, options.rate_bps, options.delay_ns, options.framing_bytes);
 	error = netdev_rx_handler_register(nic->dev, receive, nic);
@@ -307,6 +350,7 @@ static void nic_reset(struct Qdisc *sch)
 	if (!nic->sch)
 		return;
 	cl_cancel(&nic->event);
+	cl_cancel(&nic->pause.run_out);
 	cl_empty(&nic->wire);
 	cl_empty(&nic->control);
 	cl_empty(&nic->stack);

@@ -13,17 +13,24 @@ from typing import NamedTuple
 import numpy as np
 
 from collectors.readers.tc import QueueReading
+from inventory.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.records import Floats, Ints
 
-QUEUES = "/proc/closloop/queues"
-KIND = "closloop"
+QUEUES, SAMPLES = "/proc/closloop/queues", "/proc/closloop/samples"
+KIND, HOST_KIND = "closloop", "closloop_host"
 MOST_CLASSES = 8
 _OPTIONS = 1
 _PORT = struct.Struct("=QQQIIIHH")
+_HOST = struct.Struct("=QII")
 _QUEUE = struct.Struct("=II")
+# struct cl_buffer_options
+_BUFFER = struct.Struct("=QQIIII8IIHBB8B")
 # struct cl_queue_state
+_PLAN = struct.Struct("=QQII")
+# The kernel keeps no more of readings until they are fetched.
+_MOST_SAMPLES_BYTES = 16 << 20
 _STATE = np.dtype(
     [
         ("tx_bytes", np.uint64),
@@ -37,6 +44,48 @@ _STATE = np.dtype(
     ]
 )
 _COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
+
+
+class BufferOptions(NamedTuple):
+    """A port's part in the shared buffer of its switch.
+
+    `number` is that of its switch, `pool_bytes` the buffer without the headroom of its ports.
+    """
+
+    switch: SwitchSpec
+    number: int
+    pool_bytes: int
+    headroom_bytes: int
+
+    def packed(self) -> bytes:
+        """Return it as the kernel reads it."""
+        spec, room = self.switch, MOST_CLASSES - len(self.switch.alpha)
+        return _BUFFER.pack(
+            spec.detect_ns if spec.lossless else 0,
+            spec.restore_ns,
+            self.pool_bytes,
+            self.headroom_bytes,
+            spec.xoff_bytes,
+            spec.xon_offset_bytes,
+            *(round(alpha * _ALPHA_UNIT) for alpha in spec.alpha),
+            *[0] * room,
+            self.number,
+            spec.quanta,
+            sum(1 << klass for klass in spec.lossless),
+            WATCHDOG_ACTIONS.index(spec.action),
+            *spec.priorities,
+            *[0] * room,
+        )
+
+
+_ALPHA_UNIT = 1 << 16
+
+
+def host(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
+    """Return the request that makes an interface the NIC of a host that speaks TCP."""
+    options = attribute(1, _HOST.pack(rate_bps, framing_bytes, 0))
+    root, handle = qdiscs.TC_H_ROOT, qdiscs.LEAF_HANDLE
+    return qdiscs.qdisc(ifindex, handle, root, HOST_KIND, options, nested=True)
 
 
 class QueueOptions(NamedTuple):
@@ -56,16 +105,18 @@ def port(
     first_queue: int,
     seed: int,
     marks_departures: bool,
+    buffer: BufferOptions | None = None,
 ) -> bytes:
     """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
 
     `first_queue` is the number of its first queue in `QueueFile`, `seed` of 64 bits begins the
-    stream that marking draws from.
+    stream that marking draws from. With `buffer`, the queues' own limits do not count.
     """
     room = [*queues, *[QueueOptions(0, 0)] * (MOST_CLASSES - len(queues))]
     options = _PORT.pack(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
+    options += buffer.packed() if buffer else bytes(_BUFFER.size)
     return qdiscs.qdisc(
         ifindex,
         qdiscs.LEAF_HANDLE,
@@ -73,6 +124,20 @@ def port(
         KIND,
         attribute(_OPTIONS, options),
         nested=True,
+    )
+
+
+def last_reading_now() -> None:
+    """Let the next of the readings that were asked for be the last, because traffic has ended."""
+    fd = os.open(SAMPLES, os.O_WRONLY)
+    os.write(fd, b"\1")
+    os.close(fd)
+
+
+def _reading(states: np.ndarray) -> QueueReading:
+    return QueueReading(
+        **{name: states[name].astype(np.int64) for name in _COUNTERS},
+        max_p=states["max_p"].astype(np.float64),
     )
 
 
@@ -86,7 +151,10 @@ class QueueFile:
 
     def __init__(self, count: int) -> None:
         self._fd = os.open(QUEUES, os.O_RDWR)
+        self._samples = os.open(SAMPLES, os.O_RDWR)
         self._count = count
+        self._sample = np.dtype([("t_ns", np.uint64), ("queues", _STATE, (count,))])
+        self._asked = 0
 
     def read(self) -> QueueReading:
         """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
@@ -94,11 +162,23 @@ class QueueFile:
         data = os.pread(self._fd, size, 0)
         if len(data) != size:
             raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
-        states = np.frombuffer(data, dtype=_STATE)
-        return QueueReading(
-            **{name: states[name].astype(np.int64) for name in _COUNTERS},
-            max_p=states["max_p"].astype(np.float64),
-        )
+        return _reading(np.frombuffer(data, dtype=_STATE))
+
+    @property
+    def most_ahead(self) -> int:
+        """Return how many readings can be asked for at once."""
+        return _MOST_SAMPLES_BYTES // self._sample.itemsize
+
+    def ask(self, first_ns: int, period_ns: int, readings: int) -> None:
+        """Let the kernel read all queues by itself, at times of CLOCK_MONOTONIC."""
+        os.write(self._samples, _PLAN.pack(first_ns, period_ns, readings, self._count))
+        self._asked = readings
+
+    def asked(self) -> list[tuple[int, QueueReading]]:
+        """Wait for the readings that were asked for; return them with their times."""
+        data = os.pread(self._samples, self._asked * self._sample.itemsize, 0)
+        samples = np.frombuffer(data, dtype=self._sample)
+        return [(int(one["t_ns"]), _reading(one["queues"])) for one in samples]
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""

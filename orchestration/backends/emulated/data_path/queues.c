@@ -39,21 +39,32 @@ void cl_queues_remove(u32 first, u32 count)
 		queues[first + i].port = NULL;
 }
 
+u32 cl_queues_count(void)
+{
+	return highest;
+}
+
+/* The first `count` queues now, with bottom halves off. */
+void cl_queues_states(struct cl_queue_state *states, u32 count)
+{
+	for (u32 i = 0; i < count; i++) {
+		if (!queues[i].port)
+			continue;
+		cl_port_settle(queues[i].port);
+		cl_port_state(queues[i].port, queues[i].klass, &states[i]);
+	}
+}
+
 static ssize_t queues_read(struct file *file, char __user *to, size_t size, loff_t *unused)
 {
-	size_t count = min_t(size_t, size / sizeof(struct cl_queue_state), highest);
+	u32 count = min_t(size_t, size / sizeof(struct cl_queue_state), highest);
 	struct cl_queue_state *states = kvcalloc(count, sizeof(*states), GFP_KERNEL);
 	ssize_t result = count * sizeof(*states);
 
 	if (!states)
 		return -ENOMEM;
 	local_bh_disable();
-	for (size_t i = 0; i < count; i++) {
-		if (!queues[i].port)
-			continue;
-		cl_port_settle(queues[i].port);
-		cl_port_state(queues[i].port, queues[i].klass, &states[i]);
-	}
+	cl_queues_states(states, count);
 	local_bh_enable();
 	if (copy_to_user(to, states, result))
 		result = -EFAULT;

@@ -14,6 +14,7 @@
 #include <linux/rbtree.h>
 #include <linux/udp.h>
 #include "data_path.h"
+#include "pfc.h"
 #include "policy.h"
 #include "telemetry.h"
 #include "wire.h"
@@ -133,6 +134,8 @@ struct nic {
 	struct cl_fifo wire, control, stack;
 	struct rb_root_cached waiting; /* flows by the time of their next packet */
 	struct list_head turns;        /* flows whose time has come */
+	struct list_head stopped;      /* those of them whose priority is stopped */
+	struct cl_pause pause;
 	struct list_head unfinished;   /* flows by the time of their last progress */
 	u32 *posted, posts, begun;     /* numbers of flows by start */
 	bool stack_was_last;
