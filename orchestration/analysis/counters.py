@@ -107,7 +107,7 @@ def check_delivered(
     The minimum is the payload of the finished flows. The maximum is the payload of all its flows
     plus every retransmitted segment, and SACK options on acknowledgements if any flow lost a
     segment. Pure acknowledgements carry no payload. The tolerance is 1 % and a few bytes per flow.
-    RoCE's headers are shorter than TCP's, but those of CNPs.
+    RoCE's headers are shorter than TCP's, but those of CNPs; telemetry may make them longer.
     Hosts whose port was not read at the end are not checked.
     """
     hosts = {name: number for number, name in enumerate(testbed.hosts)}
@@ -148,6 +148,7 @@ def check_delivered(
         other = np.maximum(0, packets - full)
         low -= (HEADER_BYTES - ROCE_HEADER_BYTES) * full + (HEADER_BYTES - _ROCE_ACK_BYTES) * other
         high += (_CNP_BYTES - HEADER_BYTES) * other
+        high += trial.host.roce.telemetry_bytes * packets
     wrong = np.flatnonzero((attached > 0) & judged & ((payload < low) | (payload > high)))
     if len(wrong):
         worst = int(wrong[np.argmax(np.abs(payload - due)[wrong])])

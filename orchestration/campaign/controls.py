@@ -198,6 +198,7 @@ def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
         if wanted != len(program.parameters):
             yield Finding(
                 loc,
-                f"{program.program} takes {wanted} parameters, and {len(program.parameters)} are given",
+                f"{program.program} takes {wanted} parameters, "
+                f"and {len(program.parameters)} are given",
                 "give as many as its CL_POLICY says",
             )

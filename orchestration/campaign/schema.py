@@ -10,6 +10,7 @@ import os
 import re
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -21,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from collectors.bpf.policy import policy_object, read_policy
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
 from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.model import plugins
@@ -361,7 +363,8 @@ class Roce(StrictModel):
         if control == PROGRAM and self.program is not None:
             numbers = tuple((f"{n:02}", value) for n, value in enumerate(self.program.parameters))
             program = file_beside(folder, self.program.program)
-            spec = replace(spec, values=numbers, program=program)
+            asks = read_policy(policy_object(Path(program))).telemetry
+            spec = replace(spec, values=numbers, program=program, telemetry=asks)
         elif control in CONTROLS:
             spec = replace(spec, values=read_values(control, self.given[control]))
         if control in ACK_EVERY and "ack_every" not in self.model_fields_set:

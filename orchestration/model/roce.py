@@ -119,7 +119,7 @@ class RoceSpec:
 
     Another `control` than DCQCN has its parameters in `values`, the defaults of
     orchestration/model/congestion.py in place of any left out; those of a program, by their
-    numbers. `program` is its file.
+    numbers. `program` is its file, and `telemetry` whether it asks for that.
     """
 
     payload_bytes: int = 1024
@@ -132,6 +132,7 @@ class RoceSpec:
     control: str = "dcqcn"
     values: tuple[tuple[str, int], ...] = ()
     program: str = ""
+    telemetry: bool = False
 
     def packets(self, size_bytes: int) -> int:
         """Return the packets of a message."""
@@ -150,4 +151,4 @@ class RoceSpec:
     @property
     def telemetry_bytes(self) -> int:
         """What telemetry adds to each packet of data and each acknowledgement."""
-        return TELEMETRY_BYTES if self.control == "hpcc" else 0
+        return TELEMETRY_BYTES if self.control == "hpcc" or self.telemetry else 0

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.data_path import __file__ as data_path
 from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.backends.emulated.policies import check_policies
@@ -92,6 +93,8 @@ def test_telemetry_is_in_data_and_acknowledgements_and_counted(tmp_path):
     ports = run.record.ports
     size = ports.tx_bytes[-1] / np.maximum(1, ports.tx_packets[-1])
     assert sorted(size[size > 0]) == [62 + 42, 1024 + 58 + 42]
+    # and the check of counters against flows knows of it
+    assert stamp(run.trial, run.testbed, run.schedule, run.record).valid
 
 
 def program(path, numbers=(), **more):

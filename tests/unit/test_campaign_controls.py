@@ -109,6 +109,7 @@ def test_a_program_is_compiled_and_read_and_named_in_the_trial(tmp_path, monkeyp
     (tmp_path / "mine.c").write_text(POLICY % "flow->rate_bps = p[1];")
     roce = roce_of(tmp_path, "{congestion_control: {program: mine.c, parameters: [3, 4]}}")
     assert roce.program == str(tmp_path / "mine.c")
+    assert roce.telemetry_bytes == 42
     assert list(roce.control_values.values()) == [3, 4]
     made = policy_object(tmp_path / "mine.c")
     assert made.name.startswith("mine-")

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inventory.files import load_testbed
+from inventory.switch import SwitchSpec
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.knobs import ECN, KNOBS, Bounds, Column, ImpossibleSetting, Knob
 from orchestration.model.ports import Offer
@@ -118,9 +119,12 @@ def test_targets_are_in_the_order_of_the_testbed():
     assert targets(TESTBED, "host") == TESTBED.hosts
     assert targets(TESTBED, "queue") == tuple(queue.label for queue in TESTBED.queues)
     assert targets(TESTBED, "flow") == ()
+    assert targets(TESTBED, "priority") == ()
+    lossless = dataclasses.replace(TESTBED, switch=SwitchSpec(10**7, (1.0,), (0,)))
+    assert targets(lossless, "priority") == targets(TESTBED, "queue")
     for scope in sampled_scopes():
-        names = target_names(TESTBED, scope)
-        assert len(names) == len(targets(TESTBED, scope)) == len(set(names))
+        names = target_names(lossless, scope)
+        assert len(names) == len(targets(lossless, scope)) == len(set(names))
         assert {len(name) for name in names} == {len(TARGET_COLUMNS[scope])}
 
 

@@ -59,7 +59,7 @@ def run_job(folder: Path) -> None:
     if job.probe is not None:
         from orchestration.backends.emulated.probes import run_probe
 
-        run_probe(job, fabric, folder)
+        run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
         return
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
