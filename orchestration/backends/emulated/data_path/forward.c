@@ -107,6 +107,7 @@ static void send(struct sk_buff *skb, struct netdev_queue *queue)
 		return;
 	}
 	qdisc_skb_cb(skb)->pkt_len = skb->len;
+	qdisc_skb_cb(skb)->pkt_segs = 1; /* else the port counts no packets */
 	sch->ops->enqueue(skb, sch, &dropped);
 	if (unlikely(dropped))
 		kfree_skb_list(dropped);
