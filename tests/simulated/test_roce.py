@@ -259,7 +259,10 @@ def test_the_emulated_fabric_does_the_same(run, host):
         for backend in ("simulated", "emulated")
     ]
     ours, theirs = (times(*one) for one in found)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-2)
+    # HPCC acts on each nanosecond between two packets
+    within = 0.04 if host.congestion_control == "hpcc" else 0.01
+    np.testing.assert_allclose(ours, theirs, rtol=within)
+    assert np.median(ours / theirs) == pytest.approx(1, abs=2e-3)
     here, there = (record for _, record in found)
     # the same paths, but for a CNP or two
     np.testing.assert_allclose(here.ports.tx_packets[-1], there.ports.tx_packets[-1], atol=3)
