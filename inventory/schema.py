@@ -11,6 +11,7 @@ from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_swi
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
 from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
+from orchestration.model.trial import CongestionControl
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).
@@ -93,7 +94,7 @@ class _Class(StrictModel):
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
         description="its share of a port, relative to the other classes' weights, like 70"
     )
-    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] | None = None
+    congestion_control: CongestionControl | None = None
 
 
 class AnyFile(StrictModel):

@@ -50,8 +50,8 @@ class HostCounters:
         """Return the readings."""
         shape = (len(self._rows), len(self._files), len(_HOST_COUNTERS))
         values = np.array(self._rows, dtype=np.int64).reshape(shape)
-        columns = {name: values[:, :, place] for place, name in enumerate(_HOST_COUNTERS)}
-        return Samples(np.array(self._t_ns, dtype=np.int64), columns)
+        columns = [values[:, :, place] for place in range(len(_HOST_COUNTERS))]
+        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)
 
 
 def proc_counters(text: bytes) -> list[int]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from inventory.topology import Testbed
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.trial import ROCE_CONTROLS
 
 
-def check_switch(whole: Fields, testbed: Testbed) -> Iterator[Finding]:
-    """Report a testbed with a shared buffer on a fabric without it, and hosts that never pause."""
-    host, fabric, backend = whole.get("host"), whole.get("fabric"), whole.get("backend")
+def check_switch(whole: Fields, testbed: Testbed, controls: Collection[str]) -> Iterator[Finding]:
+    """Report a testbed with a shared buffer on a fabric without it, and hosts that never pause.
+
+    `controls` are the congestion controls that flows may have.
+    """
+    fabric, backend = whole.get("fabric"), whole.get("backend")
     if testbed.switch is None or fabric is None:
         return
     what = "PFC" if testbed.switch.lossless else "a shared buffer"
@@ -22,10 +25,10 @@ def check_switch(whole: Fields, testbed: Testbed) -> Iterator[Finding]:
             "`fabric: closloop`",
             "add `fabric: closloop` and run --on emulated, or remove 'switch' from the testbed",
         )
-    elif testbed.switch.lossless and host and host.congestion_control not in ROCE_CONTROLS:
+    elif testbed.switch.lossless and controls and set(controls).isdisjoint(ROCE_CONTROLS):
         yield Finding(
             ("testbed",),
             f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
-            f"{host.congestion_control} have no NIC that obeys pauses",
+            f"{' or '.join(controls)} have no NIC that obeys pauses",
             f"use `congestion_control: {ROCE_CONTROLS[0]}`, or remove 'pfc' from the testbed",
         )

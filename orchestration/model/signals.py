@@ -136,11 +136,32 @@ SIGNALS: tuple[Signal, ...] = (
         cumulative=True,
     ),
     Signal("tx_bytes", "host", "B", "bytes sent, IP headers included", cumulative=True),
+    Signal(
+        "cnps",
+        "host",
+        "packets",
+        "congestion notifications that its RoCE flows got",
+        cumulative=True,
+        since=2,
+    ),
+    Signal("roce_resent", "host", "packets", "RoCE packets sent again", cumulative=True, since=2),
+    Signal(
+        "rtt_ns", "host", "ns", "the last round trip that a RoCE flow measured, 0 if none", since=2
+    ),
+    Signal(
+        "rate_bps",
+        "host",
+        "bit/s",
+        "sum of the rates that congestion control allows its unfinished RoCE flows",
+        since=2,
+    ),
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
 # Signals that the loop computes from others, so that every backend has them.
 DERIVED = ("qlen_mean_bytes",)
+# Signals of hosts' RoCE NICs, by their keys in observations.
+NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
 # The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
 

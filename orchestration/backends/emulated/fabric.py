@@ -140,7 +140,7 @@ def plan_fabric(
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests.append(_address(port, addresses[port.index]))
-                if host.is_roce:
+                if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
@@ -150,7 +150,7 @@ def plan_fabric(
             elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
-                first, ways = queue_of[port.index], 1 if host.is_roce else 2
+                first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
@@ -186,7 +186,7 @@ def plan_fabric(
 
 
 def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
-    if host.is_roce:
+    if host.roce is not None:
         return own_nics.KIND
     return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
+from orchestration.backends.emulated.frame_probe import frames
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.pause_probe import pauses
 from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic, Traffic
@@ -37,7 +38,10 @@ def run_probe(job: Job, fabric: Fabric, folder: Path, traffic: Callable[[], Traf
     """Run the job's probe and write its measurements; `traffic` makes that of the job's flows."""
     assert job.probe is not None
     kind = job.probe["kind"]
-    result = pauses(job, fabric, traffic()) if kind == "pauses" else _PROBES[kind](job, fabric)
+    if kind in _PROBES_OF_TRAFFIC:
+        result = _PROBES_OF_TRAFFIC[kind](job, fabric, traffic())
+    else:
+        result = _PROBES[kind](job, fabric)
     (folder / "probe.json").write_text(json.dumps(result))
 
 
@@ -183,3 +187,4 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
 
 
 _PROBES = {"ping": ping, "marking": marking, "decision": decision}
+_PROBES_OF_TRAFFIC = {"pauses": pauses, "frames": frames}

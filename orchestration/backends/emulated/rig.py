@@ -13,6 +13,8 @@ import numpy as np
 from collectors.readers.flows import FlowTables
 from collectors.readers.hosts import HostCounters
 from collectors.readers.tc import QueueReading
+from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
+from orchestration.backends.emulated.data_path.nics import NicFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
@@ -31,6 +33,7 @@ from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    MISSING,
     Action,
     Applied,
     Change,
@@ -40,6 +43,7 @@ from orchestration.model.records import (
     Ints,
     Observation,
     Program,
+    Samples,
 )
 
 # Settings of the whole guest, written before the namespaces copy them.
@@ -185,7 +189,10 @@ class Queues(Protocol):
 
 
 class EmulatedRig:
-    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts."""
+    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
+
+    With `watches_nics`, they have the signals of hosts' RoCE NICs.
+    """
 
     def __init__(
         self,
@@ -193,6 +200,8 @@ class EmulatedRig:
         fabric: Fabric,
         traffic: Traffic,
         flows: FlowTables | None = None,
+        *,
+        watches_nics: bool = False,
     ) -> None:
         self._fabric = fabric
         self._traffic = traffic
@@ -209,6 +218,10 @@ class EmulatedRig:
         self._hosts = HostCounters(
             job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
         )
+        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
+        self._nic_rows: list[dict[str, Ints]] = []
+        self._watches_nics = watches_nics
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._ticker = Ticker()
@@ -222,7 +235,7 @@ class EmulatedRig:
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
-        self._hosts.sample(0)
+        self._sample_hosts(0)
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -252,7 +265,8 @@ class EmulatedRig:
         if not isinstance(self._queues, QueueFile):
             more = self.wait_until(times_ns[0])
             return [self.observe()], more
-        ahead = 1 if self._flows or self._shared else HOST_EVERY - self._ticks % HOST_EVERY
+        at_once = self._flows or self._shared or self._watches_nics
+        ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
         times = times_ns[: min(ahead, self._queues.most_ahead)]
         self._queues.ask(self._t0_ns + times[0], times.step, len(times))
         self._take_steps(times[-1])
@@ -266,7 +280,7 @@ class EmulatedRig:
         self._known = found[-1][1]
         seen = [self._observation(t_ns - self._t0_ns, reading) for t_ns, reading in found]
         if self._ticks % HOST_EVERY == 0 or not more:
-            self._hosts.sample(seen[-1].t_ns)
+            self._sample_hosts(seen[-1].t_ns)
         return seen, more
 
     def observe(self) -> Observation:
@@ -275,17 +289,37 @@ class EmulatedRig:
         reading = self._read()
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
-            self._hosts.sample(t_ns)
+            self._sample_hosts(t_ns)
         return self._observation(t_ns, reading, self.now_ns() - t_ns)
 
     def _observation(self, t_ns: int, reading: QueueReading, age_ns: int = 0) -> Observation:
         flows = vars(self._flows.read()) if self._flows else {}
+        shared = self._shared.read() if self._shared else {}
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._job.queue_places), age_ns, dtype=np.int64),
-            values={**reading.counters(), **flows, **(self._shared.read() if self._shared else {})},
+            values={**reading.counters(), **flows, **shared, **self._nic_values()},
             settings={ECN.name: self._thresholds(reading)},
         )
+
+    def _sample_hosts(self, t_ns: int) -> None:
+        self._hosts.sample(t_ns)
+        if self._nics is not None:
+            self._nic_rows.append(self._nics.read())
+
+    def _host_samples(self) -> Samples:
+        samples = self._hosts.samples()
+        rows = self._nic_rows
+        own = {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        return Samples(samples.t_ns, {**samples.values, **own})
+
+    def _nic_values(self) -> dict[str, Ints]:
+        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
+        if not self._watches_nics:
+            return {}
+        missing = np.full(len(self._job.testbed.hosts), MISSING, dtype=np.int64)
+        found = self._nics.read() if self._nics else dict.fromkeys(NIC_SIGNALS, missing)
+        return {f"host.{name}": values for name, values in found.items()}
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -338,7 +372,7 @@ class EmulatedRig:
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         return Outcome(
             flows,
-            self._hosts.samples(),
+            self._host_samples(),
             sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,

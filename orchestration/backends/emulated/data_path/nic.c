@@ -7,6 +7,7 @@
  * out when somebody looks.
  */
 #include <linux/rtnetlink.h>
+#include <net/gso.h>
 #include <net/pkt_sched.h>
 #include "roce.h"
 
@@ -153,6 +154,7 @@ static void settle(struct nic *nic, u64 now_ns)
 
 	while ((at_ps = next_sending_ps(nic)) <= now_ps) {
 		struct sk_buff *skb;
+		bool own = true;
 
 		begin_turns(nic, at_ps);
 		if (is_ready(nic, &nic->control) &&
@@ -163,6 +165,7 @@ static void settle(struct nic *nic, u64 now_ns)
 			nic->sch->qstats.backlog -= qdisc_pkt_len(skb);
 			nic->stack_was_last = true;
 			skb_orphan(skb);
+			own = false;
 		} else if (!list_empty(&nic->turns)) {
 			nic->stack_was_last = false;
 			skb = next_of_flow(nic, at_ps);
@@ -171,12 +174,19 @@ static void settle(struct nic *nic, u64 now_ns)
 		}
 		if (!skb)
 			continue;
+		if (unlikely(cl_roce.icrc) && own)
+			cl_write_icrc(skb);
 		cl_on_wire(skb)->at_ns =
 			DIV_ROUND_UP_ULL(at_ps, CL_PS_PER_NS) + nic->line.delay_ns;
 		nic->line.free_ps = at_ps + cl_sending_ps(&nic->line, qdisc_pkt_len(skb));
 		qdisc_bstats_update(nic->sch, skb);
 		cl_append(&nic->wire, skb);
 	}
+}
+
+void cl_nic_settle(struct nic *nic)
+{
+	settle(nic, cl_now_ns());
 }
 
 void cl_nic_expect(struct nic *nic)
@@ -255,19 +265,47 @@ static rx_handler_result_t receive(struct sk_buff **pskb)
 	return RX_HANDLER_CONSUMED;
 }
 
+static void add_to_stack(struct nic *nic, struct sk_buff *skb, u64 now_ns)
+{
+	cl_on_wire(skb)->at_ns = now_ns;
+	cl_append(&nic->stack, skb);
+	nic->sch->qstats.backlog += qdisc_pkt_len(skb);
+	qdisc_qlen_inc(nic->sch);
+}
+
+/* TCP hands over packets for the device to cut. They are cut here, as net/sched/sch_tbf.c does:
+ * what leaves by `arrive` does not pass where Linux would do it.
+ */
+static int add_segments(struct nic *nic, struct sk_buff *skb, u64 now_ns, struct sk_buff **to_free)
+{
+	netdev_features_t features = netif_skb_features(skb) & ~NETIF_F_GSO_MASK;
+	struct sk_buff *segments = skb_gso_segment(skb, features), *next;
+
+	if (IS_ERR_OR_NULL(segments))
+		return qdisc_drop(skb, nic->sch, to_free);
+	skb_list_walk_safe(segments, segments, next) {
+		skb_mark_not_on_list(segments);
+		qdisc_skb_cb(segments)->pkt_len = segments->len;
+		add_to_stack(nic, segments, now_ns);
+	}
+	consume_skb(skb);
+	return NET_XMIT_SUCCESS;
+}
+
 static int nic_enqueue(struct sk_buff *skb, struct Qdisc *sch, struct sk_buff **to_free)
 {
 	struct nic *nic = qdisc_priv(sch);
 	u64 now_ns = cl_now_ns();
+	int answer = NET_XMIT_SUCCESS;
 
 	settle(nic, now_ns);
-	cl_on_wire(skb)->at_ns = now_ns;
-	cl_append(&nic->stack, skb);
-	sch->qstats.backlog += qdisc_pkt_len(skb);
-	qdisc_qlen_inc(sch);
+	if (skb_is_gso(skb))
+		answer = add_segments(nic, skb, now_ns, to_free);
+	else
+		add_to_stack(nic, skb, now_ns);
 	settle(nic, now_ns);
 	cl_nic_expect(nic);
-	return NET_XMIT_SUCCESS;
+	return answer;
 }
 
 /* Packets leave by `arrive`, not by the device's transmission. */

@@ -15,6 +15,7 @@
 #include <net/pkt_sched.h>
 #include "data_path.h"
 #include "pfc.h"
+#include "telemetry.h"
 #include "wire.h"
 
 struct queue {
@@ -104,6 +105,21 @@ static struct sk_buff *next_packet(struct port *port, u64 now_ns)
 	}
 }
 
+/* `skb` leaves at `at_ns`. Bytes are counted with their framing: so many the line can send. */
+static void add_telemetry(struct port *port, struct sk_buff *skb, u64 at_ns)
+{
+	struct gnet_stats_basic_sync *sent = &port->sch->bstats;
+	struct cl_hop seen = {
+		.at_ns = at_ns,
+		.tx_bytes = u64_stats_read(&sent->bytes) +
+			    u64_stats_read(&sent->packets) * port->line.framing_bytes,
+		.queue_bytes = port->sch->qstats.backlog,
+		.rate_mbps = div_u64(port->line.rate_bps, 1000000),
+	};
+
+	cl_telemetry_add(skb, port->first_queue, &seen);
+}
+
 /* Whether a pause frame is next. The wire is then free for it. */
 static bool control_is_next(struct port *port)
 {
@@ -133,6 +149,8 @@ static void settle(struct port *port, u64 now_ns)
 
 		cl_on_wire(skb)->at_ns =
 			DIV_ROUND_UP_ULL(port->line.free_ps, CL_PS_PER_NS) + port->line.delay_ns;
+		if (unlikely(cl_telemetry) && !control)
+			add_telemetry(port, skb, cl_on_wire(skb)->at_ns - port->line.delay_ns);
 		port->line.free_ps += cl_sending_ps(&port->line, qdisc_pkt_len(skb));
 		qdisc_bstats_update(port->sch, skb);
 		cl_append(&port->wire, skb);

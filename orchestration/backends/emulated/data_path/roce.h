@@ -16,13 +16,17 @@
 #include "data_path.h"
 #include "pfc.h"
 #include "policy.h"
+#include "telemetry.h"
 #include "wire.h"
 
-#define ROCE_PORT 4791
+#define ROCE_PORT CL_ROCE_PORT
 #define PSN_MASK 0xffffffU
 #define FIRST_QPN 2 /* 0 and 1 are for management */
 #define ICRC_BYTES 4
+#define BTH_PAD_SHIFT 4 /* in flags: bytes that fill the payload up to a multiple of 4 */
+#define BTH_BECN BIT(30) /* in qpn */
 #define AETH_ACK 0x1f
+#define MOST_TIMED 16
 #define AETH_NAK_SEQUENCE 0x60
 
 enum opcode {
@@ -32,6 +36,9 @@ enum opcode {
 	SEND_ONLY = 0x04,
 	ACKNOWLEDGE = 0x11,
 	CNP = 0x81,
+	/* from 0xc0 on, the specification leaves opcodes to manufacturers */
+	PROBE = 0xc0,
+	PROBE_ANSWER = 0xc1,
 };
 
 struct bth {
@@ -47,14 +54,26 @@ struct header {
 	struct udphdr udp;
 	struct bth bth;
 	union {
-		__be32 aeth;
+		struct {
+			__be32 aeth;
+			__be32 arrived; /* with selective repeat, the packet that made a NAK */
+		};
+		__be64 probe_ns; /* when a probe was sent */
 		u8 reserved[16]; /* of a CNP */
 	};
 } __packed;
 
 #define DATA_HEADER_BYTES offsetof(struct header, aeth)
 #define ACK_HEADER_BYTES (DATA_HEADER_BYTES + 4)
+#define SELECTIVE_NAK_HEADER_BYTES (DATA_HEADER_BYTES + 8)
+#define PROBE_HEADER_BYTES (DATA_HEADER_BYTES + 8)
 #define CNP_HEADER_BYTES (DATA_HEADER_BYTES + 16)
+
+/* Of data and acknowledgements, behind the header, if the policy asks for it. */
+static inline u32 telemetry_bytes(void)
+{
+	return cl_telemetry ? sizeof(struct cl_telemetry) : 0;
+}
 
 /* A flow as user space posts it. */
 struct posted {
@@ -72,7 +91,8 @@ struct result {
 	u64 received_ns; /* when the receiver had all of it */
 	u64 done_ns;     /* when the sender knew */
 	u64 rate_bps;
-	u32 packets, resent, marked, cnps, naks, timeouts;
+	u64 rtt_ns; /* the last one that was measured */
+	u32 packets, resent, marked, cnps, naks, timeouts, probes, unused;
 };
 
 struct flow {
@@ -81,13 +101,26 @@ struct flow {
 	struct result result;
 	struct cl_flow_state state;
 	/* the sender's, in packets */
-	u32 packets, next, acked, timed_packet;
-	u64 timed_ns, next_ps, progress_ns;
-	bool sending;
+	u32 packets, next, acked, asked; /* asked: after the last that asked */
+	u64 next_ps, progress_ns, probe_ns;
+	/* packets on their way that asked, and when they were sent; when full, further ones are not timed */
+	struct {
+		u64 at_ns;
+		u32 psn;
+	} timed[MOST_TIMED];
+	u32 timed_first, timed_end; /* modulo MOST_TIMED */
+	/* with selective repeat: what the receiver is known to have, and of what is missing up to
+	 * `lost_end` the first that has not been sent again
+	 */
+	unsigned long *known;
+	u32 resend, lost_end;
+	bool sending, probed;
 	struct rb_node waiting;
 	struct list_head turn, unfinished;
 	/* the receiver's */
-	u32 expected, since_ack;
+	u32 expected;
+	unsigned long *held; /* with selective repeat: what it has */
+	u32 held_end;
 	bool asked_again;
 	u64 cnp_ns;
 };
@@ -107,6 +140,15 @@ struct nic {
 	u32 *posted, posts, begun;     /* numbers of flows by start */
 	bool stack_was_last;
 	u16 ident;
+	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+};
+
+/* What user space reads of one NIC: /proc/closloop/nics. */
+struct nic_state {
+	u64 cnps, resent, rtt_ns;
+	u64 rate_bps; /* the sum of those of its unfinished flows */
+	__be32 address;
+	u32 flows; /* unfinished ones */
 };
 
 #define MOST_NICS 4096
@@ -117,9 +159,12 @@ struct roce {
 	u32 count, received;
 	const struct cl_policy *policy;
 	u32 parameters[CL_MOST_PARAMETERS];
+	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
-	u64 cnp_interval_ns, timeout_ns;
+	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;
+	bool selective, icrc;
+	unsigned long *bits; /* of all flows' `known` and `held` */
 	struct nic *nic[MOST_NICS];
 	u32 nics;
 	struct page *zeros;
@@ -128,7 +173,10 @@ struct roce {
 /* What user space writes before the flows. */
 struct settings {
 	u64 cnp_interval_ns, timeout_ns;
+	u64 probe_interval_ns; /* 0: no probes */
 	u32 payload_bytes, ack_every, window_bytes, policy;
+	u32 selective; /* 1: selective repeat, 0: go-back-N */
+	u32 icrc;      /* 1: packets have their CRC, for a capture */
 	u32 parameters[CL_MOST_PARAMETERS];
 };
 
@@ -139,6 +187,7 @@ void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
 void cl_nic_progress(struct nic *nic, struct flow *flow, u64 now_ns);
 void cl_nic_expect(struct nic *nic);
+void cl_nic_settle(struct nic *nic);
 
 /* queue_pair.c */
 bool cl_flow_may_send(const struct flow *flow);
@@ -149,6 +198,12 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns);
 
 /* roce_packets.c */
 struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask);
-struct sk_buff *cl_answer_packet(const struct flow *flow, enum opcode opcode, u32 psn, u8 syndrome);
+void cl_write_icrc(struct sk_buff *skb);
+struct sk_buff *cl_probe_packet(const struct flow *flow, u64 at_ns);
+struct sk_buff *cl_probe_answer_packet(const struct flow *flow, __be64 probe_ns);
+struct sk_buff *cl_cnp_packet(const struct flow *flow);
+/* `seen` is the telemetry of the packet that is acknowledged, NULL without. */
+struct sk_buff *cl_ack_packet(const struct flow *flow, const struct cl_telemetry *seen);
+struct sk_buff *cl_nak_packet(const struct flow *flow, u32 arrived);
 
 #endif

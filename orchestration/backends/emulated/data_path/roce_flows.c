@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /* /proc/closloop/flows: all flows of a trial are posted in one call, and their results are read.
- * /proc/closloop/received: how many have been received.
+ * /proc/closloop/received: how many have been received. /proc/closloop/nics: counters of hosts.
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
 #include <linux/vmalloc.h>
+#include "policy_program.h"
 #include "roce.h"
 
 struct roce cl_roce;
+bool cl_telemetry;
 
-static const struct cl_policy *const policies[] = { &cl_policy_fixed, &cl_policy_dcqcn };
+/* By their numbers in struct settings: POLICIES in flows.py. */
+static const struct cl_policy *const policies[] = {
+	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
+	&cl_policy_program,
+};
 
 static struct nic *nic_of(__be32 address)
 {
@@ -28,7 +34,29 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
 	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.payload_bytes = cl_roce.payload_bytes;
 	flow->nic->posts++;
+	return 0;
+}
+
+/* With selective repeat, every flow has two bits a packet: the sender's and the receiver's. */
+static int give_bits(void)
+{
+	u64 longs = 0;
+
+	for (u32 i = 0; i < cl_roce.count; i++)
+		longs += 2 * BITS_TO_LONGS(cl_roce.flow[i].packets);
+	cl_roce.bits = vzalloc(max(1ULL, longs) * sizeof(long));
+	if (!cl_roce.bits)
+		return -ENOMEM;
+	longs = 0;
+	for (u32 i = 0; i < cl_roce.count; i++) {
+		struct flow *flow = &cl_roce.flow[i];
+
+		flow->known = cl_roce.bits + longs;
+		flow->held = flow->known + BITS_TO_LONGS(flow->packets);
+		longs += 2 * BITS_TO_LONGS(flow->packets);
+	}
 	return 0;
 }
 
@@ -62,12 +90,18 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	    settings.payload_bytes > PAGE_SIZE * 2 - ICRC_BYTES || !settings.ack_every)
 		return -EINVAL;
 	cl_roce.policy = policies[settings.policy];
+	if (cl_roce.policy == &cl_policy_program && !cl_policy_program_is_there())
+		return -ENOENT;
+	cl_telemetry = cl_roce.policy->telemetry;
 	memcpy(cl_roce.parameters, settings.parameters, sizeof(cl_roce.parameters));
 	cl_roce.payload_bytes = settings.payload_bytes;
 	cl_roce.ack_every = settings.ack_every;
 	cl_roce.window_bytes = settings.window_bytes;
 	cl_roce.cnp_interval_ns = settings.cnp_interval_ns;
 	cl_roce.timeout_ns = settings.timeout_ns;
+	cl_roce.probe_interval_ns = settings.probe_interval_ns;
+	cl_roce.selective = settings.selective;
+	cl_roce.icrc = settings.icrc;
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
 	if (!cl_roce.flow)
 		return -ENOMEM;
@@ -81,6 +115,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	}
 	cl_roce.count = count;
 	error = hand_out();
+	if (!error && cl_roce.selective)
+		error = give_bits();
 	if (error)
 		return error;
 	local_bh_disable();
@@ -125,11 +161,44 @@ static const struct proc_ops received_ops = {
 	.proc_lseek = noop_llseek,
 };
 
+/* /proc/closloop/nics: struct nic_state of every NIC, as they were made. */
+static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	u32 first = *at / sizeof(struct nic_state), count = 0;
+
+	for (; first + count < cl_roce.nics && (count + 1) * sizeof(struct nic_state) <= size; count++) {
+		struct nic *nic = cl_roce.nic[first + count];
+		struct nic_state state = { .address = nic->address };
+		struct flow *flow;
+
+		local_bh_disable();
+		cl_nic_settle(nic);
+		state.cnps = nic->cnps;
+		state.resent = nic->resent;
+		state.rtt_ns = nic->rtt_ns;
+		list_for_each_entry(flow, &nic->unfinished, unfinished) {
+			state.rate_bps += flow->state.rate_bps;
+			state.flows++;
+		}
+		local_bh_enable();
+		if (copy_to_user(to + count * sizeof(state), &state, sizeof(state)))
+			return -EFAULT;
+	}
+	*at += count * sizeof(struct nic_state);
+	return count * sizeof(struct nic_state);
+}
+
+static const struct proc_ops nics_ops = {
+	.proc_read = nics_read,
+	.proc_lseek = default_llseek,
+};
+
 static int __init begin(void)
 {
 	cl_roce.zeros = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_COMP, 1);
 	if (!cl_roce.zeros || !proc_create("closloop/flows", 0600, NULL, &flows_ops) ||
-	    !proc_create("closloop/received", 0600, NULL, &received_ops))
+	    !proc_create("closloop/received", 0600, NULL, &received_ops) ||
+	    !proc_create("closloop/nics", 0600, NULL, &nics_ops))
 		return -ENOMEM;
 	return 0;
 }
