@@ -11,8 +11,8 @@ from typing import Any
 
 from inventory.files import load_testbed
 from inventory.strictyaml import suggest
-from inventory.testbed_json import testbed_to_json
 from inventory.switch import SwitchSpec
+from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
 from orchestration.model.errors import InputError
 from orchestration.model.units import UnitError, parse_rate_bps
