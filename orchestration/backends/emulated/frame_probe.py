@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Traffic
 from orchestration.model.knobs import ECN
 
 _ETH_P_ALL = 3
@@ -17,18 +17,16 @@ _BUFFER_BYTES = 1 << 28
 _MOST_FRAME_BYTES = 65_536
 
 
-def frames(job: Job, fabric: Fabric) -> dict[str, Any]:
-    """Run the job's flows and its faults; return the frames of each of the hosts `capture`.
+def frames(job: Job, fabric: Fabric, traffic: Traffic) -> dict[str, Any]:
+    """Run the job's flows; return the frames of each of the hosts `capture`.
 
     Frames are hexadecimal, in the order of their arrival. RoCE packets have their CRC. All queues
     mark by the probe's `kmin_bytes`, `kmax_bytes` and `pmax`.
     """
-    from orchestration.backends.emulated.guest import traffic_of
-
     probe = job.probe
     assert probe is not None
     listening = {host: _open(fabric, host) for host in probe["capture"]}
-    rig = EmulatedRig(job, fabric, traffic_of(job, fabric))
+    rig = EmulatedRig(job, fabric, traffic)
     queues = np.arange(len(job.testbed.queues))
     rig.apply((ECN.change(queues, *(probe[name] for name in ECN.column_names)),))
     rig.start()

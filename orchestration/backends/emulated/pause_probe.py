@@ -11,7 +11,7 @@ import numpy as np
 
 from orchestration.backends.emulated.data_path.pauses import SIGNALS
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Traffic
 from orchestration.model.records import Applied, Observation
 
 _ETH_P_ALL, _ETH_P_PAUSE = 3, 0x8808
@@ -23,19 +23,17 @@ _ONLY_PAUSES = struct.pack(
 _BUFFER_BYTES = 1 << 24
 
 
-def pauses(job: Job, fabric: Fabric) -> dict[str, Any]:
+def pauses(job: Job, fabric: Fabric, traffic: Traffic) -> dict[str, Any]:
     """Run the job's flows, capture pause frames and send some; return frames, samples and facts.
 
     The probe has `capture`, labels of ports that receive; `send`, (ns, host, frame in hexadecimal);
     `sample_ns`, how often to sample; `until_ns`, the end.
     """
-    from orchestration.backends.emulated.guest import RoceTraffic
-
     probe = job.probe
     assert probe is not None
     listening = {label: _open(fabric, *label.split(":")) for label in probe["capture"]}
     sending = {host: _open(fabric, host, "eth0") for _, host, _ in probe["send"]}
-    rig = EmulatedRig(job, fabric, RoceTraffic(job, job.schedule))
+    rig = EmulatedRig(job, fabric, traffic)
     due = [(t_ns, 0, host, frame) for t_ns, host, frame in probe["send"]]
     ticks = range(probe["sample_ns"], probe["until_ns"] + 1, probe["sample_ns"])
     due += [(t_ns, 1, "", "") for t_ns in ticks]
