@@ -191,10 +191,10 @@ def run_job(folder: Path) -> None:
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
+    flows = attach_flow_tables(job, fabric, tuner.observes)
     own = job.trial.fabric.kind != "linux"
     ended = last_reading_now if own else lambda: None
     driver = RoceTraffic(job) if job.trial.host.is_roce else Driver(job, fabric, ended)
-    flows = attach_flow_tables(job, fabric, tuner.observes)
     rig = EmulatedRig(job, fabric, driver, flows)
     shown = 0
 

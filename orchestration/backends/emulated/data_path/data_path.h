@@ -4,6 +4,7 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   flow_table.c  /proc/closloop/flow_tables: the recent flows at each switch's queues
  *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
  *   policy_*.c  congestion controls of flows
