@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from collectors.readers.flows import FlowReading, FlowTables
-from collectors.readers.hosts import HostCounters
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
+from orchestration.backends.emulated.data_path.hosts import HostCounters
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job, Step
@@ -207,7 +207,7 @@ class EmulatedRig:
         )
         self._known: QueueReading | None = None
         self._hosts = HostCounters(
-            job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
+            [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts]
         )
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
