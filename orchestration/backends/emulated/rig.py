@@ -16,7 +16,7 @@ from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.data_path.hosts import HostCounters
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
-from orchestration.backends.emulated.job import Job, Step
+from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import (
     enter_namespace,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -123,7 +123,7 @@ class QueueFile:
         self._fd = os.open(QUEUES, os.O_RDWR)
         self._samples = os.open(SAMPLES, os.O_RDWR)
         self._count = count
-        fields = [("t_ns", np.uint64), ("queues", _STATE, (count,))]
+        fields: list[Any] = [("t_ns", np.uint64), ("queues", _STATE, (count,))]
         if flows:
             words = 3 * count
             fields += [("flows", np.uint32, (count, 3)), ("unused", np.uint32, (words % 2,))]
