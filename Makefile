@@ -40,8 +40,9 @@ $(DEV): $(BASE)
 	$(PIP) -e '.[dev]'
 	@touch $(DEV)
 
+# Files begin in the order of tests/conftest.py, the longest first; xdist would sort them by their number of tests.
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 fast: check
 	$(BIN)/python -m pytest -m "not kernel and not slow"

@@ -16,7 +16,7 @@ from orchestration.model.records import (
     Observation,
     Samples,
 )
-from orchestration.model.signals import Scope, recorded, sampled_scopes, targets
+from orchestration.model.signals import OPTIONAL_SCOPES, Scope, recorded, sampled_scopes, targets
 
 # Number of readings kept in one block. Arrays of single readings would be scattered in memory, and
 # in a guest each scattered page is a mapping on the host, which allows a process 65,530 of them
@@ -41,6 +41,12 @@ class Recorder:
 
     def observed(self, observation: Observation) -> None:
         """Keep one reading."""
+        if not self._t_ns:
+            self._blocks = {
+                scope: blocks
+                for scope, blocks in self._blocks.items()
+                if scope not in OPTIONAL_SCOPES or blocks.are_in(observation)
+            }
         for scope, blocks in self._blocks.items():
             repeats = self._newness.repeats(observation) if scope == "queue" else None
             blocks.add(len(self._t_ns), observation, repeats)
@@ -52,7 +58,7 @@ class Recorder:
             self._changes[change.knob].append((observed_ns, decided_ns, applied.t_ns, change))
 
     def samples(self) -> dict[Scope, Samples]:
-        """Return the samples by scope."""
+        """Return the samples by scope, without optional ones of which nothing was observed."""
         t_ns = np.array(self._t_ns, dtype=np.int64)
         return {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
 
@@ -68,6 +74,10 @@ class _Blocks:
         self._signals = recorded(scope)
         self._count = count
         self._blocks: list[Ints] = []
+
+    def are_in(self, observation: Observation) -> bool:
+        """Return whether the observation has any of these signals."""
+        return any(signal.key in observation.values for signal in self._signals)
 
     def add(self, number: int, observation: Observation, repeats: np.ndarray | None) -> None:
         """Keep reading `number`, counted from 0; numbers that repeat earlier ones are missing."""

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
+from inventory import switch_file
 from inventory.generators import Fabric, GeneratorError
-from inventory.schema import MAX_CLASSES, AnyFile, CustomFile, TestbedFile
+from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.model import plugins
@@ -65,11 +66,15 @@ def _file(name_or_path: str) -> Iterator[Path]:
 
 def _load(path: Path) -> Testbed:
     document = read(path)
-    checked, problems = document.check(TestbedFile)
+    checked, problems = switch_file.filled(document).check(TestbedFile)
     if checked is None:
         raise InputError(in_order(problems))
     file = checked.root
-    problems += _buffer_problems(file, document)
+    names = [item.name for item in file.classes]
+    if file.switch is None:
+        problems += _buffer_problems(file, document)
+    else:
+        problems += switch_file.problems(file.switch, names, document)
     problems += _class_problems(file, document)
     if isinstance(file, CustomFile):
         problems += list(_device_problems(file, document)) or _reach_problems(file, document)
@@ -80,7 +85,8 @@ def _load(path: Path) -> Testbed:
         problems.append(document.problem((error.parameter,), error.what, error.remedy))
     if problems:
         raise InputError(in_order(problems))
-    return Testbed.build(
+    framed_bytes = file.mtu + ETHERNET_HEADER_BYTES + file.framing
+    testbed = Testbed.build(
         file.name,
         *fabric,
         mtu_bytes=file.mtu,
@@ -89,7 +95,11 @@ def _load(path: Path) -> Testbed:
         description=file.description,
         source=file.source,
         classes=file.traffic_classes(),
+        switch=None if file.switch is None else file.switch.spec(names, framed_bytes),
     )
+    if problems := list(switch_file.room_problems(testbed, document)):
+        raise InputError(problems)
+    return testbed
 
 
 def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
@@ -99,7 +109,7 @@ def _buffer_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
         yield document.problem(("buffer",), what, f"use {least}B or more")
 
 
-def _class_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
+def _class_problems(file: BuiltFile, document: Document) -> Iterator[Problem]:
     """Yield problems of the traffic classes as a whole: their number, names and buffers."""
     if "classes" not in file.model_fields_set:
         return
@@ -117,7 +127,7 @@ def _class_problems(file: AnyFile, document: Document) -> Iterator[Problem]:
             what = f"a second class {item.name!r}"
             yield document.problem((*loc, "name"), what, "rename one of the two")
         seen.add(item.name)
-        share = file.buffer * item.weight // total
+        share = file.buffer if file.switch else file.buffer * item.weight // total
         if share < least <= file.buffer:
             what = (
                 f"class {item.name!r} has {format_size(share)} of each port's buffer, by its "

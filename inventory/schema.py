@@ -9,7 +9,9 @@ from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
+from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
+from orchestration.model.trial import CongestionControl
 
 MIN_MTU_BYTES, MAX_MTU_BYTES = 576, 9216
 # Linux distinguishes this many by IPv4's old type-of-service bits (rt_tos2priority).
@@ -92,7 +94,7 @@ class _Class(StrictModel):
     weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = Field(
         description="its share of a port, relative to the other classes' weights, like 70"
     )
-    congestion_control: Literal["dctcp", "cubic", "reno", "bbr"] | None = None
+    congestion_control: CongestionControl | None = None
 
 
 class AnyFile(StrictModel):
@@ -123,7 +125,13 @@ class AnyFile(StrictModel):
         )
 
 
-class LeafSpineFile(AnyFile):
+class BuiltFile(AnyFile):
+    """What every file of a testbed that is built says; racks are as they are."""
+
+    switch: Switch | None = None
+
+
+class LeafSpineFile(BuiltFile):
     """Schema of `kind: leaf-spine`; see `generators.leaf_spine`."""
 
     kind: Literal["leaf-spine"]
@@ -148,7 +156,7 @@ class LeafSpineFile(AnyFile):
         )
 
 
-class FatTreeFile(AnyFile):
+class FatTreeFile(BuiltFile):
     """Schema of `kind: fat-tree`; see `generators.fat_tree`."""
 
     kind: Literal["fat-tree"]
@@ -167,7 +175,7 @@ class FatTreeFile(AnyFile):
         )
 
 
-class SingleSwitchFile(AnyFile):
+class SingleSwitchFile(BuiltFile):
     """Schema of `kind: single-switch`; see `generators.single_switch`."""
 
     kind: Literal["single-switch"]
@@ -189,7 +197,7 @@ class _Link(_Cable):
     b: DeviceName
 
 
-class CustomFile(AnyFile):
+class CustomFile(BuiltFile):
     """Schema of `kind: custom`: every device and every link listed."""
 
     kind: Literal["custom"]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from inventory.switch import SwitchSpec
 from inventory.topology import Device, Link, Port, Testbed, TrafficClass
 
 
 def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
     """Return the testbed as JSON-ready data: one list of values per device, link or port.
 
-    Traffic classes are included if the testbed has any.
+    Traffic classes are included if the testbed has any, likewise a shared buffer.
     """
     classes = {"classes": _rows(TrafficClass, testbed.classes)} if testbed.classes else {}
+    switch = {"switch": dataclasses.asdict(testbed.switch)} if testbed.switch else {}
     return {
         "name": testbed.name,
         "source": testbed.source,
@@ -23,6 +25,7 @@ def testbed_to_json(testbed: Testbed) -> dict[str, Any]:
         "links": _rows(Link, testbed.links),
         "ports": _rows(Port, testbed.ports),
         **classes,
+        **switch,
     }
 
 
@@ -42,7 +45,13 @@ def testbed_from_json(data: dict[str, Any]) -> Testbed:
         classes=tuple(TrafficClass(**row) for row in _dicts(data["classes"]))
         if "classes" in data
         else (),
+        switch=_switch(data["switch"]) if "switch" in data else None,
     )
+
+
+def _switch(data: dict[str, Any]) -> SwitchSpec:
+    lists = ("alpha", "lossless", "priorities")
+    return SwitchSpec(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
 def _rows(cls: type[Any], items: tuple[Any, ...]) -> dict[str, Any]:

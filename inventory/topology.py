@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from inventory.parts import Device, Link, LinkSpec, Port, Queue, TrafficClass
+from inventory.switch import SwitchSpec
 
 __all__ = ["Device", "Link", "LinkSpec", "Port", "Queue", "Testbed", "TrafficClass"]
 
@@ -27,7 +28,8 @@ class Testbed:
     """Devices, links and ports of one fabric. Build one with `Testbed.build`.
 
     `source` says where its figures come from. With `classes`, every switch port has one queue per
-    class, and divides its rate among the non-empty queues by weight.
+    class, and divides its rate among the non-empty queues by weight. With `switch`, the ports of a
+    switch share its buffer.
     """
 
     __test__ = False  # pytest collects classes named Test*
@@ -41,6 +43,7 @@ class Testbed:
     description: str = ""
     source: str = ""
     classes: tuple[TrafficClass, ...] = ()
+    switch: SwitchSpec | None = None
 
     @classmethod
     def build(
@@ -55,6 +58,7 @@ class Testbed:
         description: str = "",
         source: str = "",
         classes: Iterable[TrafficClass] = (),
+        switch: SwitchSpec | None = None,
     ) -> Testbed:
         """Number the ports of `links` in order and return the testbed.
 
@@ -96,6 +100,7 @@ class Testbed:
             description=description,
             source=source,
             classes=tuple(classes),
+            switch=switch,
         )
 
     @cached_property
@@ -143,15 +148,26 @@ class Testbed:
         """Return the queues of a switch port: one per class, or one without classes.
 
         A class may use its weight's share of the port's buffer, so that all classes together use
-        no more than the port's buffer (decision 13).
+        no more than the port's buffer (decision 13). Of a shared buffer each may use all.
         """
         if not self.classes:
             return (Queue(port, buffer_bytes=port.buffer_bytes),)
         total = sum(klass.weight for klass in self.classes)
         return tuple(
-            Queue(port, number, klass.name, port.buffer_bytes * klass.weight // total)
+            Queue(
+                port,
+                number,
+                klass.name,
+                port.buffer_bytes if self.switch else port.buffer_bytes * klass.weight // total,
+            )
             for number, klass in enumerate(self.classes)
         )
+
+    @cached_property
+    def lossless_queues(self) -> tuple[Queue, ...]:
+        """The queues of lossless classes, in the order of `queues`."""
+        lossless = self.switch.lossless if self.switch else ()
+        return tuple(queue for queue in self.queues if queue.klass in lossless)
 
     def class_index(self, name: str) -> int:
         """Return the index of a class in `classes`; 0, the first, for "".
@@ -185,6 +201,11 @@ class Testbed:
     def host_rate_bps(self, host: str) -> int:
         """Return the line rate of a host in bit/s, summed over its NICs."""
         return sum(port.rate_bps for port in self.ports_of[host])
+
+    @property
+    def frame_bytes(self) -> int:
+        """What a full packet takes on the wire."""
+        return self.mtu_bytes + ETHERNET_HEADER_BYTES + self.framing_bytes
 
     @cached_property
     def mss_bytes(self) -> int:

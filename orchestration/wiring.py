@@ -93,10 +93,17 @@ def backend(name: str, rack: RackAccess | None = None) -> Backend:
 
 
 def check_fits(campaign: Campaign) -> None:
-    """Raise InputError if a tuner needs something that its campaign's backend lacks."""
+    """Raise InputError if a tuner needs something that its campaign's backend lacks.
+
+    Likewise if the guest's kernel refuses a policy of one's own.
+    """
     from inventory.files import load_testbed
     from orchestration.runner.fit import check_fit
 
     names = dict.fromkeys(trial.testbed for trial in campaign.trials)
     testbeds = {name: load_testbed(name) for name in names}
     check_fit(campaign.trials, testbeds, backend_class(campaign.trials[0].backend).offer)
+    if any(trial.host.roce is not None and trial.host.roce.program for trial in campaign.trials):
+        from orchestration.backends.emulated.policies import check_policies
+
+        check_policies(campaign.trials)

@@ -52,7 +52,8 @@ test)
     shift
     cd "$(dirname "$0")/.."
     CLOSLOOP_SONIC_VS=$socket exec "${PYTHON:-.venv/bin/python}" -m pytest \
-        tests/hardware/test_sonic_provision.py tests/hardware/test_sonic_switch.py "$@"
+        tests/hardware/test_sonic_provision.py tests/hardware/test_sonic_readings.py \
+        tests/hardware/test_sonic_switch.py "$@"
     ;;
 stop)
     docker rm -f "$name" "$name-net"

@@ -147,6 +147,26 @@ def jump_hosts(tmp_path_factory):
         yield first, second, closed
 
 
+# The files that take minutes, longest first.
+LONG = (
+    "test_kills_on_rack",
+    "test_campaign_on_rack",
+    "test_playbooks",
+    "test_roce_on_rack",
+    "test_small_problem",
+    "test_sink_on_rack",
+    "test_environment",
+    "test_comparison_rates",
+    "test_repeatable",
+    "test_rack",
+    "test_safety_guest",
+    "test_sonic_rack",
+    "test_many_readings",
+    "test_server",
+    "test_one_place",
+)
+
+
 def pytest_collection_modifyitems(items):
-    """The longest file goes first, so that other processes have all the rest to do meanwhile."""
-    items.sort(key=lambda item: "test_campaign_on_rack" not in item.nodeid)
+    """The longest files go first: one that begins last is waited for (`--no-loadscope-reorder`)."""
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))

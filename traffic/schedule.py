@@ -7,14 +7,18 @@ and every backend gets the same flows, and comparisons between them are paired.
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
-from inventory.routing import PathTable
+from inventory.routing import Path, PathTable, attachment
 from inventory.topology import Testbed
 from orchestration.model.records import Ints, Schedule
-from orchestration.model.roce import HEADER_BYTES, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
+    ROCE_CONTROLS,
     PatternSpec,
     PoissonSpec,
     ReplaySpec,
@@ -57,31 +61,77 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     )
 
 
-def ideal_times_ns(testbed: Testbed, schedule: Schedule, roce: RoceSpec | None = None) -> Ints:
+def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
+    """Return which flows are sent by RoCE NICs and not by TCP, shape (flows,)."""
+    controls = [klass.congestion_control for klass in testbed.classes] or [""]
+    patterns = [
+        trial.host.control_of(controls[testbed.class_index(spec.queue_class)]) in ROCE_CONTROLS
+        for spec in trial.traffic
+    ]
+    return np.array(patterns, dtype=bool)[schedule.klass]
+
+
+def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
+    """Return the schedule of only some of its flows."""
+    columns = ("start_ns", "src", "dst", "size_bytes", "klass")
+    return dataclasses.replace(
+        schedule, **{name: getattr(schedule, name)[flows] for name in columns}
+    )
+
+
+def ideal_times_ns(testbed: Testbed, schedule: Schedule, trial: TrialSpec | None = None) -> Ints:
     """Return each flow's completion time alone at line rate, in ns, shape (flows,).
 
-    By TCP, or by RoCE NICs as `roce` describes them.
+    By TCP, or by RoCE NICs if `trial` says so.
     """
     paths, hosts = PathTable(testbed), testbed.hosts
-    if roce is not None:
-        return _ideal_roce_ns(testbed, paths, schedule, roce)
     columns = (schedule.src, schedule.dst, schedule.size_bytes)
     flows = zip(*(column.tolist() for column in columns), strict=True)
-    times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
+    if trial is None or trial.host.roce is None:
+        times = [paths.ideal_fct_ns(hosts[src], hosts[dst], size) for src, dst, size in flows]
+        return np.array(times, dtype=np.int64)
+    framing_bytes, by_roce = testbed.framing_bytes, roce_flows(testbed, trial, schedule).tolist()
+    times = [
+        _ideal_roce_ns(paths.path(hosts[src], hosts[dst]), size, trial.host.roce, framing_bytes)
+        if roce
+        else paths.ideal_fct_ns(hosts[src], hosts[dst], size)
+        for roce, (src, dst, size) in zip(by_roce, flows, strict=True)
+    ]
     return np.array(times, dtype=np.int64)
 
 
-def _ideal_roce_ns(testbed: Testbed, paths: PathTable, schedule: Schedule, roce: RoceSpec) -> Ints:
+def _ideal_roce_ns(path: Path, size_bytes: int, roce: RoceSpec, framing_bytes: int) -> int:
     """The packets before the last at line rate, then the last one's way and its answer's."""
-    full_bytes = roce.payload_bytes + HEADER_BYTES + testbed.framing_bytes
-    times = []
-    for src, dst, size in zip(
-        schedule.src.tolist(), schedule.dst.tolist(), schedule.size_bytes.tolist(), strict=True
-    ):
-        path = paths.path(testbed.hosts[src], testbed.hosts[dst])
-        before = max(0, -(-size // roce.payload_bytes) - 1) * full_bytes
-        times.append(2 * path.one_way_ns - (-before * 8 * 10**9 // path.rate_bps))
-    return np.array(times, dtype=np.int64)
+    full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes + framing_bytes
+    before = (roce.packets(size_bytes) - 1) * full_bytes
+    return 2 * path.one_way_ns - (-before * 8 * 10**9 // path.rate_bps)
+
+
+def _paths(testbed: Testbed) -> Iterator[Path]:
+    """Yield the paths between hosts; of hosts at the same switches, one stands for all."""
+    places = {attachment(testbed, host): host for host in reversed(testbed.hosts)}.values()
+    pairs = [(a, b) for a in places for b in places if a != b] or [
+        (testbed.hosts[0], testbed.hosts[1])
+    ]
+    return itertools.starmap(PathTable(testbed).path, pairs)
+
+
+def base_rtt_ns(testbed: Testbed) -> int:
+    """Return the round trip of a packet on the longest path while all is idle, in ns."""
+    return 2 * max(path.one_way_ns for path in _paths(testbed))
+
+
+def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
+    """Return how much payload a flow may have on its way, in bytes; 0 is any.
+
+    `BDP_WINDOW` is what the longest path takes in a round trip, in whole packets.
+    """
+    if roce.window_bytes != BDP_WINDOW:
+        return roce.window_bytes
+    full_bytes = roce.payload_bytes + HEADER_BYTES + roce.telemetry_bytes
+    most_bits = max(path.rate_bps * 2 * path.one_way_ns for path in _paths(testbed))
+    packets = -(-most_bits // (8 * 10**9 * (full_bytes + testbed.framing_bytes)))
+    return packets * roce.payload_bytes
 
 
 def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:

@@ -1,6 +1,6 @@
 """Compiles the BPF programs on the host, once, into the user's cache.
 
-~/.cache/closloop/bpf/<hash>.o      or under $XDG_CACHE_HOME; hash of source and flags
+~/.cache/closloop/bpf/<source>-<hash>.o      or under $XDG_CACHE_HOME; of source and flags
 """
 
 from __future__ import annotations
@@ -27,11 +27,19 @@ def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
     Raises:
         NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.
     """
-    flags = (*_FLAGS, f"-DENTRY_BITS={entry_bits}")
-    text = FLOW_TABLE.read_bytes() + " ".join(flags).encode()
-    target = _folder() / f"{hashlib.sha256(text).hexdigest()[:12]}.o"
+    return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}",))
+
+
+def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
+    """Return the object file of a C source, after compiling it if it is not in the cache.
+
+    `more` are flags; the source includes the files `included`. Raises NotReadyError as above.
+    """
+    flags = (*_FLAGS, *more)
+    text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
+    target = _folder() / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
     if not target.is_file():
-        _compile(FLOW_TABLE, flags, target)
+        _compile(source, flags, target)
     return target
 
 
@@ -39,7 +47,7 @@ def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
     compiler = shutil.which(COMPILER)
     if compiler is None:
         raise NotReadyError(
-            f"the flow table is a BPF program and needs a compiler: no {COMPILER}",
+            f"{source.name} is a BPF program and needs a compiler: no {COMPILER}",
             f"apt-get install --no-install-recommends {PACKAGE}",
         )
     try:

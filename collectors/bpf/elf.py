@@ -62,6 +62,15 @@ def read_program(data: bytes, section: str = "tc") -> Program:
         raise ObjectError(f"the object file is cut short or damaged: {error}") from error
 
 
+def read_section(data: bytes, name: str) -> bytes:
+    """Return a section's bytes. Raises ObjectError if there is none."""
+    try:
+        sections = _sections(data)
+        return _payload(data, sections[_only(sections, name)])
+    except (struct.error, IndexError) as error:
+        raise ObjectError(f"the object file is cut short or damaged: {error}") from error
+
+
 def _read(data: bytes, section: str) -> Program:
     if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (_MACHINE_BPF,):
         raise ObjectError("not a little-endian BPF object file")

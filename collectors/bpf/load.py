@@ -14,6 +14,8 @@ _BPF = 321 if sys.maxsize > 1 << 32 else 357  # x86-64, i386
 _MAP_CREATE, _PROG_LOAD, _PROG_ATTACH = 0, 5, 8
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
+SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
+_F_SLEEPABLE = 1 << 4
 _F_MMAPABLE = 1 << 10
 _ATTRIBUTE_BYTES = 128
 _LOG_BYTES = 1 << 20
@@ -22,7 +24,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LoadError(OSError):
-    """The kernel refused a map or a program; the text ends with the verifier's message."""
+    """The kernel refused a map or a program; the text ends with the verifier's message.
+
+    `said` has all that the verifier said, a line each.
+    """
+
+    said: tuple[str, ...] = ()
 
 
 class LoadedProgram:
@@ -40,7 +47,7 @@ class LoadedProgram:
             f"map of {program.data_bytes} bytes",
         )
         self.memory = mmap.mmap(self._map, size, mmap.MAP_SHARED)
-        self._program = _load(program.linked(self._map), label)
+        self._program = load(program.linked(self._map), label)
 
     def watch_departures(self, ifindex: int) -> None:
         """Pass every packet that this interface sends to the program, before it is queued.
@@ -51,16 +58,18 @@ class LoadedProgram:
         _bpf(_PROG_ATTACH, attributes, f"attach to interface {ifindex}")
 
 
-def _load(code: bytes, label: bytes) -> int:
+def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
+    """Load a program; return its file descriptor. Raises LoadError."""
     instructions = ctypes.create_string_buffer(code, len(code))
     license_name = ctypes.create_string_buffer(b"Apache-2.0")
     log = ctypes.create_string_buffer(_LOG_BYTES)
+    flags = _F_SLEEPABLE if kind == SYSCALL else 0
 
     def attributes(level: int, log_bytes: int, log_at: int) -> bytes:
         addresses = ctypes.addressof(instructions), ctypes.addressof(license_name)
         count = len(code) // INSTRUCTION_BYTES
-        head = struct.pack("=IIQQ", _PROG_TYPE_SCHED_CLS, count, *addresses)
-        return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, 0, label)
+        head = struct.pack("=IIQQ", kind, count, *addresses)
+        return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)
 
     try:
         return _bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
@@ -69,8 +78,11 @@ def _load(code: bytes, label: bytes) -> int:
         try:
             _bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
         except LoadError:
-            said = log.value.decode(errors="replace").splitlines()[-_LOG_LINES:]
-            raise LoadError(error.errno, f"{error.strerror}: {'; '.join(said)}") from error
+            said = tuple(log.value.decode(errors="replace").splitlines())
+            text = f"{error.strerror}: {'; '.join(said[-_LOG_LINES:])}"
+            refused = LoadError(error.errno, text)
+            refused.said = said
+            raise refused from error
         raise
 
 

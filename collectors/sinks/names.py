@@ -40,7 +40,12 @@ class Measurement:
 
 
 # The names, after "closloop_", of the measurements of samples.
-_OF_SCOPE: dict[Scope, str] = {"queue": "port", "switch": "switch", "host": "host"}
+_OF_SCOPE: dict[Scope, str] = {
+    "queue": "port",
+    "priority": "pause",
+    "switch": "switch",
+    "host": "host",
+}
 SAMPLES: dict[Scope, Measurement] = {
     scope: Measurement(
         f"closloop_{_OF_SCOPE[scope]}",

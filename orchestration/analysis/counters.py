@@ -21,7 +21,10 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
+from orchestration.model.roce import HEADER_BYTES as ROCE_HEADER_BYTES
+from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_duration, format_rate, format_size
+from traffic.schedule import roce_flows
 
 HEADER_BYTES = ETHERNET_HEADER_BYTES + TCP_IP_HEADER_BYTES
 DELIVERED_TOLERANCE = 0.01
@@ -33,6 +36,8 @@ _FLOW_SLACK_BYTES = 256
 _PORT_SLACK_BYTES = 4096
 # Up to three SACK blocks fit beside timestamps: 2 + 3 x 8 bytes, padded.
 _SACK_BYTES = 28
+# Of whole RoCE packets: an acknowledgement has a header of 4 bytes more than data, a CNP of 16.
+_ROCE_ACK_BYTES, _CNP_BYTES = ROCE_HEADER_BYTES + 4, ROCE_HEADER_BYTES + 16
 
 
 def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
@@ -94,12 +99,15 @@ def _rate_reason(
     )
 
 
-def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -> Iterator[Reason]:
+def check_delivered(
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, record: TrialRecord
+) -> Iterator[Reason]:
     """Compare the payload that ports sent to each host with the payload of its flows.
 
     The minimum is the payload of the finished flows. The maximum is the payload of all its flows
     plus every retransmitted segment, and SACK options on acknowledgements if any flow lost a
     segment. Pure acknowledgements carry no payload. The tolerance is 1 % and a few bytes per flow.
+    RoCE's headers are shorter than TCP's, but those of CNPs; telemetry may make them longer.
     Hosts whose port was not read at the end are not checked.
     """
     hosts = {name: number for number, name in enumerate(testbed.hosts)}
@@ -134,6 +142,13 @@ def check_delivered(testbed: Testbed, schedule: Schedule, record: TrialRecord) -
     sack = np.where(lossy, _SACK_BYTES * acknowledgements, 0)
     low = due * (1 - DELIVERED_TOLERANCE) - slack
     high = most * (1 + DELIVERED_TOLERANCE) + slack + sack
+    if trial.host.roce is not None:
+        carried = -(-schedule.size_bytes // trial.host.roce.payload_bytes)
+        full = per_host(schedule.dst, roce_flows(testbed, trial, schedule) * carried)
+        other = np.maximum(0, packets - full)
+        low -= (HEADER_BYTES - ROCE_HEADER_BYTES) * full + (HEADER_BYTES - _ROCE_ACK_BYTES) * other
+        high += (_CNP_BYTES - HEADER_BYTES) * other
+        high += trial.host.roce.telemetry_bytes * packets
     wrong = np.flatnonzero((attached > 0) & judged & ((payload < low) | (payload > high)))
     if len(wrong):
         worst = int(wrong[np.argmax(np.abs(payload - due)[wrong])])

@@ -54,7 +54,7 @@ def stamp(
     `ideal_ns` (flows,) are the ideal completion times, if already known.
     """
     if ideal_ns is None:
-        ideal_ns = ideal_times_ns(testbed, schedule, trial.host.roce)
+        ideal_ns = ideal_times_ns(testbed, schedule, trial)
     case = _Case(trial, testbed, schedule, record, ideal_ns)
     found = {name: check(case) for name, check in _CHECKS.items()}
     reasons = [reason for reasons in found.values() for reason in reasons or ()]
@@ -139,7 +139,7 @@ def _delivered(case: _Case) -> Iterable[Reason] | None:
     """Compare ports with flows; impossible if programs send, whose overhead is unknown."""
     if not len(case.record.ports.t_ns) or _by_programs(case).any():
         return None
-    return check_delivered(case.testbed, case.schedule, case.record)
+    return check_delivered(case.trial, case.testbed, case.schedule, case.record)
 
 
 def _drops(case: _Case) -> Iterable[Reason]:

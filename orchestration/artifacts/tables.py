@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.signals import (
+    OPTIONAL_SCOPES,
     TABLE_OF,
     TARGET_COLUMNS,
     Scope,
@@ -113,8 +114,14 @@ TABLES: dict[str, TableSpec] = {
     )
 }
 
-# Tables that a run folder may lack: the knob was introduced later, or nothing turned it.
-OPTIONAL = frozenset(knob.table for knob in KNOBS.values() if knob is not ECN)
+# Tables that a run folder may lack: the knob was introduced later, or nothing turned it; or the
+# switches have no shared buffer.
+OPTIONAL = frozenset(
+    [
+        *(knob.table for knob in KNOBS.values() if knob is not ECN),
+        *(TABLE_OF[scope] for scope in OPTIONAL_SCOPES),
+    ]
+)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def write_trial(
     try:
         with whole_folder(folder, sync=True) as partial:
             if ideal_ns is None:
-                ideal_ns = ideal_times_ns(testbed, schedule, trial.host.roce)
+                ideal_ns = ideal_times_ns(testbed, schedule, trial)
             _write_tables(partial, testbed, schedule, record, ideal_ns)
             _write_json(partial / TESTBED_FILE, testbed_to_json(testbed))
             _write_json(partial / TRIAL_FILE, _about(trial, stamp, {**record.facts, **facts}))

@@ -77,7 +77,7 @@ def _run(
         record = backend.run(trial, testbed, schedule, Path(work), progress)
     place = folder / trial.id
     shutil.rmtree(place, ignore_errors=True)
-    ideal_ns = ideal_times_ns(testbed, schedule)
+    ideal_ns = ideal_times_ns(testbed, schedule, trial)
     verdict = stamp(trial, testbed, schedule, record, ideal_ns)
     write_trial(place, trial, testbed, schedule, record, verdict, {}, ideal_ns)
     return schedule, record

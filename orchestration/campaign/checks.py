@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 import pydantic_core
@@ -16,8 +17,11 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.controls import check_control
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
+from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
 from orchestration.model.roce import (
     DCQCN_RANGES,
@@ -50,7 +54,10 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from _check_host(data.get("host"), testbed)
-    yield from _check_roce(whole, testbed)
+    yield from _check_roce(whole, testbed, Path(folder))
+    if testbed is not None:
+        host = whole.get("host")
+        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -249,17 +256,26 @@ def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
         )
 
 
-def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
+    """Return the congestion controls that flows may have, by the testbed's classes or the host."""
+    own = [klass.congestion_control for klass in testbed.classes] if testbed else []
+    return list(dict.fromkeys(item or host.congestion_control for item in own or [""]))
+
+
+def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
     host, fabric = whole.get("host"), whole.get("fabric")
     if host is None or fabric is None:
         return
-    control = host.congestion_control
-    roce, backend = control in ROCE_CONTROLS, whole.get("backend")
+    roce = [control for control in controls_of(testbed, host) if control in ROCE_CONTROLS]
+    by_host = host.congestion_control in roce
+    where: Loc = ("host", "congestion_control") if by_host else ("testbed",)
+    backend = whole.get("backend")
     if roce and (fabric.kind == "linux" or backend not in (None, "emulated")):
+        of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
         yield Finding(
-            ("host", "congestion_control"),
-            f"{control} is for RoCE NICs, which only the emulated backend has, with "
+            where,
+            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated backend has, with "
             "`fabric: closloop`",
             "add `fabric: closloop` and run --on emulated, or use dctcp",
         )
@@ -269,13 +285,11 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
             "leave it out, or run --on emulated",
         )
-    mixed = [klass.name for klass in testbed.classes if klass.congestion_control] if testbed else []
-    if roce and mixed:
+    if len(roce) > 1:
         yield Finding(
-            ("host", "congestion_control"),
-            f"with {control} every flow is RoCE, and class {mixed[0]} of testbed "
-            f"{testbed.name if testbed else ''} names a control of TCP",
-            "use a testbed whose classes name none",
+            where,
+            f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
+            f"let the classes of testbed {_name(testbed)} and the host name the same one",
         )
     if fabric.marks == "departures" and fabric.kind == "linux":
         yield Finding(
@@ -286,7 +300,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
     if "roce" in host.model_fields_set and not roce:
         yield Finding(
             ("host", "roce"),
-            f"no host has a RoCE NIC: their congestion control is {control}",
+            f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
             "remove it, or use `congestion_control: dcqcn`",
         )
     most_bytes = MOST_PAYLOAD_BYTES
@@ -299,6 +313,20 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
             f"use at most {most_bytes}",
         )
+    if roce and host.roce.payload % 4:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
+            f"use {max(4, host.roce.payload // 4 * 4)}B",
+        )
+    control = roce[0] if roce else ""
+    if control == PROGRAM and host.roce.program is None:
+        yield Finding(
+            where,
+            "a program of one's own needs its file",
+            "write it like {program: my_policy.c}",
+        )
+    yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
         if name not in DCQCN_SETS["mlx5"]:
@@ -399,6 +427,10 @@ def _finding(loc: Loc, fault: str) -> Finding:
     """Return a finding from a sentence `what: remedy`."""
     what, _, remedy = fault.partition(": ")
     return Finding(loc, what, remedy)
+
+
+def _name(testbed: Testbed | None) -> str:
+    return testbed.name if testbed else ""
 
 
 def _time(ns: int) -> str:

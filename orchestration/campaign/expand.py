@@ -18,8 +18,10 @@ from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import choose, read_factors
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
+from orchestration.model.congestion import PROGRAM
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     ACTIONS,
     CHECKPOINT,
@@ -110,9 +112,10 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
     """
     file = cells[0].file
     trials: list[TrialSpec] = []
+    load = cache(load_testbed)
     for repeat in range(1, file.repeats + 1):
         block = [
-            _trial(cell, tuner, repeat, folder)
+            _trial(cell, tuner, repeat, folder, load)
             for cell in cells
             for tuner in cell.file.tuners
             if _has(cell.file.parent, tuner, repeat)
@@ -201,7 +204,21 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
-def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSpec:
+def _roce(testbed: Testbed, host: schema.Host, folder: str) -> RoceSpec | None:
+    """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
+    for control in checks.controls_of(testbed, host):
+        if control in ROCE_CONTROLS:
+            return host.roce.spec(control, folder)
+    return None
+
+
+def _trial(
+    cell: Cell,
+    tuner: schema.Tuner,
+    repeat: int,
+    folder: str,
+    load: Callable[[str], Testbed],
+) -> TrialSpec:
     file = cell.file
     replayed = _parent_trial(file.parent, tuner, repeat)
     testbed = schema.beside(folder, file.testbed)
@@ -242,19 +259,27 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            file.host.roce.spec() if file.host.congestion_control in ROCE_CONTROLS else None,
+            _roce(load(testbed), file.host, folder),
         ),
         cell=_labels(cell, tuner),
         files={
             **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
+            **_program_digest(file.host, folder),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
         fabric=FabricSpec(file.fabric.kind, file.fabric.marks),
     )
+
+
+def _program_digest(host: schema.Host, folder: str) -> dict[str, str]:
+    if host.congestion_control != PROGRAM or host.roce.program is None:
+        return {}
+    path = schema.file_beside(folder, host.roce.program.program)
+    return {path: sha256_of(path)}
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:

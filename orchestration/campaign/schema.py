@@ -9,14 +9,26 @@ from __future__ import annotations
 import os
 import re
 import warnings
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
+from collectors.bpf.policy import policy_object, read_policy
 from inventory.strictyaml import Duration, Size, StrictModel, suggest
+from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.model import plugins
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
-from orchestration.model.trial import FORMER_BACKENDS, BackendName, Scalar
+from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
+from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
 
@@ -311,28 +323,63 @@ def _set(value: object) -> object:
     return {"set": value} if isinstance(value, str) else value
 
 
+def _window(value: object) -> int:
+    return BDP_WINDOW if value == "bdp" else parse_size_bytes(value)
+
+
 class Roce(StrictModel):
     """The hosts' RoCE NICs."""
 
     payload: PositiveSize = RoceSpec.payload_bytes
     ack_every: Positive = RoceSpec.ack_every
-    window: Size = RoceSpec.window_bytes
+    window: Annotated[int, BeforeValidator(_window)] = RoceSpec.window_bytes
     timeout: PositiveDuration = RoceSpec.timeout_ns
+    recovery: Recovery = RoceSpec.recovery
+    rtt_probe_interval: Duration = RoceSpec.rtt_probe_interval_ns
     dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
+    fixed: dict[str, Any] = Field(default_factory=dict)
+    swift: dict[str, Any] = Field(default_factory=dict)
+    timely: dict[str, Any] = Field(default_factory=dict)
+    hpcc: dict[str, Any] = Field(default_factory=dict)
+    program: Program | None = None
 
-    def spec(self) -> RoceSpec:
-        """Return it as a trial has it."""
-        return RoceSpec(
-            self.payload, self.ack_every, self.window, self.timeout, self.dcqcn.parameters
+    @property
+    def given(self) -> dict[str, dict[str, Any]]:
+        """The parameters of controls other than DCQCN, by the controls' names."""
+        return {name: getattr(self, name) for name in CONTROLS}
+
+    def spec(self, control: str, folder: str) -> RoceSpec:
+        """Return it as a trial under this control has it; paths start in `folder`."""
+        spec = RoceSpec(
+            self.payload,
+            self.ack_every,
+            self.window,
+            self.timeout,
+            self.recovery,
+            self.rtt_probe_interval,
+            self.dcqcn.parameters,
+            control,
         )
+        if control == PROGRAM and self.program is not None:
+            numbers = tuple((f"{n:02}", value) for n, value in enumerate(self.program.parameters))
+            program = file_beside(folder, self.program.program)
+            asks = read_policy(policy_object(Path(program))).telemetry
+            spec = replace(spec, values=numbers, program=program, telemetry=asks)
+        elif control in CONTROLS:
+            spec = replace(spec, values=read_values(control, self.given[control]))
+        if control in ACK_EVERY and "ack_every" not in self.model_fields_set:
+            spec = replace(spec, ack_every=ACK_EVERY[control])
+        return spec
 
 
 class Host(StrictModel):
     """The hosts' congestion control, and their TCP or RoCE."""
 
-    congestion_control: Literal["dctcp", "cubic", "reno", "bbr", "dcqcn"] = "dctcp"
+    congestion_control: CongestionControl = "dctcp"
     min_rto: PositiveDuration = 1_000_000
     roce: Roce = Roce()
+
+    _moved = model_validator(mode="before")(staticmethod(move_program))
 
 
 class Fabric(StrictModel):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,13 +140,16 @@ def _where(backends: list[str]) -> str:
 
 def _offers() -> dict[str, Offer]:
     from inventory.files import load_testbed
+    from inventory.switch import SwitchSpec
     from orchestration import wiring
     from orchestration.model.errors import NotReadyError
 
     offers = {}
+    # with a shared buffer: without one, a backend lacks that one's signals
+    testbed = dataclasses.replace(load_testbed("graphcc"), switch=SwitchSpec(1, (1.0,), (0,)))
     for name in wiring.BACKENDS:
         try:
-            offers[name] = wiring.backend_class(name).offer(load_testbed("graphcc"))
+            offers[name] = wiring.backend_class(name).offer(testbed)
         except NotReadyError:  # its libraries are not installed
             continue
     return offers

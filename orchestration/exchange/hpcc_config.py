@@ -117,7 +117,8 @@ def config_text(
     buffer_mib = max(1, math.ceil(buffer_bytes / 2**20))
     if buffer_mib * 2**20 != buffer_bytes:
         notes.append(f"a port's buffer of {buffer_bytes} B is rounded up to {buffer_mib} MiB")
-    notes.append("the buffer there is a switch's, shared by its ports; here it is a port's")
+    if not testbed.switch:
+        notes.append("the buffer there is a switch's, shared by its ports; here it is a port's")
     notes.append(
         f"a packet there has {HEADER_BYTES} B beside its payload, here "
         f"{testbed.wire_bytes(1) - 1} B"

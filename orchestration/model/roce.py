@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+from orchestration.model.congestion import TELEMETRY_BYTES, defaults
 
 # NVIDIA, "DCQCN CC Parameters" (DOCA 3.4).
 _MLX5 = {
@@ -91,22 +94,52 @@ MOST_PAYLOAD_BYTES = 4096
 # Ethernet, IPv4 and UDP headers, InfiniBand's transport header and CRC.
 HEADER_BYTES = 14 + 20 + 8 + 12 + 4
 
+Recovery = Literal["go-back-n", "selective-repeat"]
+# A window as large as the bytes that the longest path holds: Mittal et al., "Revisiting Network
+# Support for RDMA", SIGCOMM 2018, section 3.2.
+BDP_WINDOW = -1
+
 
 @dataclass(frozen=True)
 class RoceSpec:
-    """The hosts' RoCE NICs. A window of 0 is none.
+    """The hosts' RoCE NICs. A window of 0 is none, `BDP_WINDOW` that of the longest path.
 
     `dcqcn` are parameters as (name, value), those of `DCQCN_SETS["mlx5"]` in place of any left out.
-    A sender without progress for `timeout_ns` sends again what is not acknowledged.
+    A sender without progress for `timeout_ns` sends again what is not acknowledged. With
+    `rtt_probe_interval_ns` above 0, a flow that sends probes its path that often.
+
+    Another `control` than DCQCN has its parameters in `values`, the defaults of
+    orchestration/model/congestion.py in place of any left out; those of a program, by their
+    numbers. `program` is its file, and `telemetry` whether it asks for that.
     """
 
     payload_bytes: int = 1024
     ack_every: int = 16
     window_bytes: int = 0
     timeout_ns: int = 16_000_000
+    recovery: Recovery = "go-back-n"
+    rtt_probe_interval_ns: int = 0
     dcqcn: tuple[tuple[str, int], ...] = ()
+    control: str = "dcqcn"
+    values: tuple[tuple[str, int], ...] = ()
+    program: str = ""
+    telemetry: bool = False
+
+    def packets(self, size_bytes: int) -> int:
+        """Return the packets of a message."""
+        return max(1, -(-size_bytes // self.payload_bytes))
 
     @property
     def parameters(self) -> dict[str, int]:
         """Return every parameter of DCQCN, by name."""
         return {**_MLX5, **dict(self.dcqcn)}
+
+    @property
+    def control_values(self) -> dict[str, int]:
+        """Return every parameter of another control, by name, in the order of its C source."""
+        return {**defaults(self.control), **dict(self.values)}
+
+    @property
+    def telemetry_bytes(self) -> int:
+        """What telemetry adds to each packet of data and each acknowledgement."""
+        return TELEMETRY_BYTES if self.control == "hpcc" or self.telemetry else 0

@@ -16,11 +16,20 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 # The kind of target at which a signal is measured or a knob is set.
-Scope = Literal["queue", "switch", "host", "flow"]
+# A "priority" is a lossless traffic class at a switch port.
+Scope = Literal["queue", "priority", "switch", "host", "flow"]
 # The table that has a scope's samples, and the columns that name a row's target in any table.
-TABLE_OF: dict[Scope, str] = {"queue": "ports", "switch": "switches", "host": "hosts"}
+TABLE_OF: dict[Scope, str] = {
+    "queue": "ports",
+    "priority": "pauses",
+    "switch": "switches",
+    "host": "hosts",
+}
+# Scopes that a trial may lack: those of switches with a shared buffer.
+OPTIONAL_SCOPES: tuple[Scope, ...] = ("priority", "switch")
 TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
     "queue": ("device", "port", "queue"),
+    "priority": ("device", "port", "queue"),
     "switch": ("device",),
     "host": ("host",),
 }
@@ -95,6 +104,28 @@ SIGNALS: tuple[Signal, ...] = (
         recorded=False,
         on_demand=True,
     ),
+    Signal(
+        "pauses_received", "priority", "frames", "pause frames that the peer sent", cumulative=True
+    ),
+    Signal(
+        "paused_ns",
+        "priority",
+        "ns",
+        "time for which the peer had stopped the queue",
+        cumulative=True,
+    ),
+    Signal("pauses_sent", "priority", "frames", "pause frames sent to the peer", cumulative=True),
+    Signal(
+        "pausing_ns",
+        "priority",
+        "ns",
+        "time for which the port had stopped its peer",
+        cumulative=True,
+    ),
+    Signal("held_bytes", "priority", "B", "bytes in the buffer that came in by the port"),
+    Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom"),
+    Signal("buffer_bytes", "switch", "B", "bytes in the shared buffer, headroom included"),
+    Signal("headroom_bytes", "switch", "B", "bytes in the headroom of all ports"),
     Signal("retransmits", "host", "segments", "TCP segments sent again", cumulative=True),
     Signal("timeouts", "host", "timeouts", "retransmission timeouts", cumulative=True),
     Signal(
@@ -105,11 +136,32 @@ SIGNALS: tuple[Signal, ...] = (
         cumulative=True,
     ),
     Signal("tx_bytes", "host", "B", "bytes sent, IP headers included", cumulative=True),
+    Signal(
+        "cnps",
+        "host",
+        "packets",
+        "congestion notifications that its RoCE flows got",
+        cumulative=True,
+        since=2,
+    ),
+    Signal("roce_resent", "host", "packets", "RoCE packets sent again", cumulative=True, since=2),
+    Signal(
+        "rtt_ns", "host", "ns", "the last round trip that a RoCE flow measured, 0 if none", since=2
+    ),
+    Signal(
+        "rate_bps",
+        "host",
+        "bit/s",
+        "sum of the rates that congestion control allows its unfinished RoCE flows",
+        since=2,
+    ),
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
 # Signals that the loop computes from others, so that every backend has them.
 DERIVED = ("qlen_mean_bytes",)
+# Signals of hosts' RoCE NICs, by their keys in observations.
+NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
 # The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
 
@@ -136,8 +188,9 @@ def wants_flow_table(observes: Iterable[str]) -> bool:
 
 def target_names(testbed: Testbed, scope: Scope) -> list[tuple[str | int, ...]]:
     """Return the values of `TARGET_COLUMNS` for each target of a scope, in the order of arrays."""
-    if scope == "queue":
-        return [(queue.device, queue.name, queue.klass) for queue in testbed.queues]
+    if scope in ("queue", "priority"):
+        queues = testbed.queues if scope == "queue" else testbed.lossless_queues
+        return [(queue.device, queue.name, queue.klass) for queue in queues]
     return [(name,) for name in targets(testbed, scope)]
 
 
@@ -149,6 +202,8 @@ def targets(testbed: Testbed, scope: Scope) -> tuple[str, ...]:
     match scope:
         case "queue":
             return tuple(queue.label for queue in testbed.queues)
+        case "priority":
+            return tuple(queue.label for queue in testbed.lossless_queues)
         case "switch":
             return testbed.switches
         case "host":

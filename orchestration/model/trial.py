@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from orchestration.model.congestion import CONTROLS, PROGRAM
 from orchestration.model.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
@@ -154,8 +155,11 @@ class FaultSpec:
     share: float = 0.0
 
 
+CongestionControl = Literal[
+    "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
+]
 # Congestion controls of RoCE NICs; all others are of TCP.
-ROCE_CONTROLS = ("dcqcn",)
+ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ LINUX = FabricSpec()
 class HostSpec:
     """The hosts' congestion control (for classes that name none), TCP's minimum RTO, and RoCE.
 
-    `roce` is None unless the congestion control is one of `ROCE_CONTROLS`.
+    `roce` is None unless some flows are RoCE: by their class, or by this control.
     """
 
     congestion_control: str = "dctcp"
@@ -186,8 +190,12 @@ class HostSpec:
 
     @property
     def is_roce(self) -> bool:
-        """Whether the hosts send by RoCE NICs, whose congestion control this is, not by TCP."""
+        """Whether flows of classes that name no congestion control are RoCE, not TCP."""
         return self.congestion_control in ROCE_CONTROLS
+
+    def control_of(self, class_control: str) -> str:
+        """Return the congestion control of flows, given that of their class or ""."""
+        return class_control or self.congestion_control
 
 
 TCP = HostSpec()
@@ -303,8 +311,12 @@ def of_repeat(name: str, repeat: int) -> str:
 def _host(data: dict[str, Any]) -> HostSpec:
     values = dict(data)
     if values.get("roce") is not None:
-        dcqcn = tuple((name, value) for name, value in values["roce"]["dcqcn"])
-        values["roce"] = RoceSpec(**{**values["roce"], "dcqcn": dcqcn})
+        roce = values["roce"]
+        pairs = {
+            key: tuple((name, value) for name, value in roce.get(key, ()))
+            for key in ("dcqcn", "values")
+        }
+        values["roce"] = RoceSpec(**{**roce, **pairs})
     return HostSpec(**values)
 
 

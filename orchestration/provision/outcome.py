@@ -138,7 +138,8 @@ class DeviceOutcome:
 
     `changes` has a line per change made, or per difference when only verifying or checking.
     A failure is `unexplained` if Ansible did not report ssh's message.
-    `seconds` is the wall time of the device's tasks.
+    `seconds` is the wall time of the device's tasks. The device is `held` while a task runs, and
+    after one that leaves it to a next one.
     """
 
     device: str
@@ -149,6 +150,7 @@ class DeviceOutcome:
     failure: str = ""
     remedy: str = ""
     unexplained: bool = False
+    held: bool = False
     seconds: float = 0.0
 
 
@@ -174,7 +176,7 @@ class ProvisionResult:
         """Return the result as JSON-ready data."""
         devices = {name: asdict(outcome) for name, outcome in self.devices.items()}
         for outcome in devices.values():
-            del outcome["device"], outcome["unexplained"]
+            del outcome["device"], outcome["unexplained"], outcome["held"]
             outcome["seconds"] = round(outcome["seconds"], 3)
         return {"what": self.what, "seconds": round(self.seconds, 3), "devices": devices}
 
@@ -196,6 +198,7 @@ class Tally:
         task = printable(str(data.get("task", "")))
         result = data.get("res") or {}
         if kind == "runner_on_start":
+            outcome.held = True
             self._listener(Step(outcome.device, task, "running"))
         elif kind == "runner_on_ok":
             self._ended(outcome, data, result)
@@ -215,6 +218,9 @@ class Tally:
     def _ended(
         self, outcome: DeviceOutcome, data: Mapping[str, Any], result: Mapping[str, Any]
     ) -> None:
+        # one that stops answering is still held for a task that came before
+        stuck = bool(result.get("unreachable")) and outcome.tasks > 0
+        outcome.held = bool(result.get("lease")) or stuck
         outcome.tasks += 1
         outcome.seconds += float(data.get("duration") or 0.0)
         for line in _list(result.get("differences")):

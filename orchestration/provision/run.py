@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import orchestration
 from inventory.rack import Access, Rack
@@ -71,21 +72,28 @@ def provision(
         _refuse_overlap(rack)
     inventory = playbook_inventory(rack, desired_state(rack, host, roce))
     # each device says so to whoever wants to change it meanwhile
-    inventory["all"]["vars"] = {"closloop_holder": holder_name(f"closloop provision ({what})")}
+    holder = holder_name(f"closloop provision ({what})")
+    inventory["all"]["vars"] = {"closloop_holder": holder, "closloop_lease": uuid4().hex}
     tally = Tally(accesses, listener)
     secrets = secrets or Secrets()
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="closloop-provision-"))
+
+    def play(
+        playbook: str, devices: list[str], options: str, take: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        _run_playbook(folder, playbook, inventory, devices, options, secrets, take)
+
     try:
-        _run_playbook(
-            folder,
-            _PLAYBOOKS[what],
-            inventory,
-            [access.device for access in accesses],
-            _options(check, secrets, install_collector),
-            secrets,
-            tally.take,
-        )
+        try:
+            options = _options(check, secrets, install_collector)
+            play(_PLAYBOOKS[what], [access.device for access in accesses], options, tally.take)
+        finally:
+            held = [name for name, outcome in tally.outcomes.items() if outcome.held]
+            if held and not check and what != "verify":
+                # where this fails the leases end by themselves
+                with suppress(NotReadyError):
+                    play("release.yml", held, _options(False, secrets, False), lambda event: None)
     finally:
         _end_connections(folder)
         shutil.rmtree(folder, ignore_errors=True)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from inventory.strictyaml import parse
+from orchestration.campaign.controls import written
+from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
-from orchestration.model.roce import DCQCN_SETS, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
@@ -96,6 +98,10 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         # the default is left out: it would be refused where traffic classes have their own
         if campaign.host.congestion_control != HostSpec().congestion_control:
             settings["congestion_control"] = campaign.host.congestion_control
+        if campaign.host.roce is not None and campaign.host.roce.program:
+            numbers = [value for _, value in campaign.host.roce.values]
+            own = {"program": campaign.host.roce.program, "parameters": numbers}
+            settings["congestion_control"] = own
         if campaign.host.roce is not None:
             settings["roce"] = _roce(campaign.host.roce)
         yield f"host: {mapping(settings)}"
@@ -114,13 +120,17 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
 
 
 def _roce(roce: RoceSpec) -> dict[str, Any]:
-    given = roce.parameters
+    given, known = roce.parameters, CONTROLS.get(roce.control, {})
+    own = {name: written(known[name], value) for name, value in roce.values if name in known}
     nearest = min(DCQCN_SETS, key=lambda name: len(_others(given, name)))
     return {
         "payload": f"{roce.payload_bytes}B",
         "ack_every": roce.ack_every,
-        "window": f"{roce.window_bytes}B",
+        "window": "bdp" if roce.window_bytes == BDP_WINDOW else f"{roce.window_bytes}B",
         "timeout": duration(roce.timeout_ns),
+        "recovery": roce.recovery,
+        "rtt_probe_interval": duration(roce.rtt_probe_interval_ns),
+        **({roce.control: own} if own else {}),
         "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
     }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from inventory.files import load_testbed
 from inventory.strictyaml import suggest
+from inventory.switch import SwitchSpec
 from inventory.testbed_json import testbed_to_json
 from inventory.topology import Link, Port, Testbed
 from orchestration.model.errors import InputError
@@ -106,7 +107,7 @@ def _text(testbed: Testbed) -> str:
         f"source: {quoted(testbed.source)}",
         f"mtu: {testbed.mtu_bytes}B",
         f"framing: {testbed.framing_bytes}B",
-        f"buffer: {buffer_bytes}B",
+        _switch(testbed, testbed.switch) if testbed.switch else f"buffer: {buffer_bytes}B",
     ]
     if testbed.classes:
         lines.append("classes:")
@@ -117,6 +118,27 @@ def _text(testbed: Testbed) -> str:
     lines += [f"  - {mapping({'name': name, 'tier': tiers[name]})}" for name in testbed.switches]
     lines += ["links:", *(f"  - {_link(link, testbed.ports)}" for link in testbed.links)]
     return "\n".join([*lines, ""])
+
+
+def _switch(testbed: Testbed, spec: SwitchSpec) -> str:
+    """Return the line of a shared buffer; all that a file may leave out is said."""
+    names = [klass.name for klass in testbed.classes]
+    alpha: object = dict(zip(names, spec.alpha, strict=True)) if names else spec.alpha[0]
+    said = {
+        "buffer": f"{spec.buffer_bytes}B",
+        "alpha": alpha,
+        "pfc": [klass if names else spec.priorities[klass] for klass in spec.lossless],
+        "headroom": f"{spec.headroom_bytes}B" if spec.headroom_bytes else "auto",
+        "xoff": f"{spec.xoff_bytes}B",
+        "xon_offset": f"{spec.xon_offset_bytes}B",
+        "quanta": spec.quanta,
+        "watchdog": {
+            "detect": duration(spec.detect_ns),
+            "restore": duration(spec.restore_ns),
+            "action": spec.action,
+        },
+    }
+    return f"switch: {json.dumps(said)}"
 
 
 def _link(link: Link, ports: tuple[Port, ...]) -> str:

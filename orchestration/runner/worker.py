@@ -96,7 +96,7 @@ def work(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
         _introduce(job, len(schedule))
         leave_note(job.work, job.spool)
         record = backend.run(job.trial, job.testbed, schedule, job.work, progress)
-        ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial.host.roce)
+        ideal_ns = ideal_times_ns(job.testbed, schedule, job.trial)
         verdict = stamp(job.trial, job.testbed, schedule, record, ideal_ns)
         wall_s = time.monotonic() - begin
         facts = {

@@ -24,17 +24,10 @@ description:
     C(absent) puts them back and removes the file.
   - RED is set up to mark on the instantaneous queue, which the tc tool cannot ask for.
 options:
-  state:
-    description: What to do. C(verified) changes nothing and fails if anything differs.
-    choices: [present, verified, absent]
-    default: present
-  holder:
-    description: Who changes the device; told to others who want to meanwhile.
-    type: str
-    default: an Ansible playbook
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
     type: dict
+extends_documentation_fragment: closloop
 author: closloop
 """
 
@@ -57,6 +50,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+lease:
+  description: The lease that is left to the next module; empty if it was given back.
+  type: str
+  returned: success
 skipped_steps:
   description: Steps left out because the device does not offer them, each with its reason.
   type: list

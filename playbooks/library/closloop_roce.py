@@ -35,17 +35,10 @@ description:
   - A step that the host does not offer is left out and reported with the reason.
   - Former values are saved in C(/var/lib/closloop/provision); O(state) C(absent) puts them back.
 options:
-  state:
-    description: What to do. C(verified) changes nothing and fails if anything differs.
-    choices: [present, verified, absent]
-    default: present
-  holder:
-    description: Who changes the device; told to others who want to meanwhile.
-    type: str
-    default: an Ansible playbook
   desired:
     description: The state, as C(orchestration/provision/desired.py) computes it.
     type: dict
+extends_documentation_fragment: closloop
 author: closloop
 """
 
@@ -64,6 +57,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+lease:
+  description: The lease that is left to the next module; empty if it was given back.
+  type: str
+  returned: success
 skipped_steps:
   description: Steps left out because the host does not offer them, each with its reason.
   type: list

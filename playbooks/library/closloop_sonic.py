@@ -11,6 +11,7 @@ from ansible.module_utils.closloop import sonic_polls
 from ansible.module_utils.closloop.reconcile import ARGUMENTS, Device, Refused, run
 from ansible.module_utils.closloop.sonic_buffers import lossless_rows
 from ansible.module_utils.closloop.sonic_streams import stream_rows
+from ansible.module_utils.closloop.sonic_undo import LISTS, noted, parts, restored
 from ansible.module_utils.closloop.sonic_watchdog import (
     VERSION_FILE,
     Restart,
@@ -37,24 +38,18 @@ description:
   - Writes the fields asked for through the switch's Redis, each row in one go, referenced rows
     before those that refer to them, and reports a change only where a field differed.
   - Other fields of a row, and other rows, are left alone; priorities are added to C(pfc_enable),
-    never taken away. WRED profiles are wholly its own. Former rows are saved in
-    C(/var/lib/closloop/provision); O(state) C(absent) puts them back exactly. Where orchagent
-    ignores a removal or would crash, the default is written instead.
+    never taken away. WRED profiles are wholly its own. Former values are saved in
+    C(/var/lib/closloop/provision); O(state) C(absent) puts them back, field by field, where nobody
+    has changed what was written, and says where somebody has. Where orchagent ignores a removal or
+    would crash, the default is written instead.
   - The running configuration only; C(config save) is left to the user.
 options:
-  state:
-    description: What to do. C(verified) changes nothing and fails if anything differs.
-    choices: [present, verified, absent]
-    default: present
-  holder:
-    description: Who changes the device; told to others who want to meanwhile.
-    type: str
-    default: an Ansible playbook
   desired:
     description: >-
       C(tables), by table, key and field, all text; C(telemetry_us), how often the depths of queues
       with a profile are streamed, where that can be had; C(socket), Redis's Unix socket.
     type: dict
+extends_documentation_fragment: closloop
 author: closloop
 """
 
@@ -68,14 +63,19 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+lease:
+  description: The lease that is left to the next module; empty if it was given back.
+  type: str
+  returned: success
 skipped_steps:
-  description: Polling intervals or streams that this switch cannot have, with the reason.
+  description: >-
+    Polling intervals or streams that this switch cannot have, and what an undo leaves because
+    somebody has changed it, with the reason.
   type: list
   returned: success
 """
 
 _RANGE = re.compile(r"QUEUE\|(?P<port>[^|]+)\|(?P<first>\d+)-(?P<last>\d+)\Z")
-_LISTS = ("pfc_enable", "pfcwd_sw_enable")
 _WRED_OBJECTS = "ASIC_STATE:SAI_OBJECT_TYPE_WRED:*"
 # Orchagent makes a profile in well below a second.
 _TIMEOUT_S, _LOOK_EVERY_S = 5.0, 0.05
@@ -133,9 +133,23 @@ class Tables(Device):
         replies = self._redis.run([(CONFIG_DB, ("HGETALL", key)) for key in keys])
         return {key: {"row": pairs(flat)} if flat else None for key, flat in zip(keys, replies)}
 
-    def restored(self, key: str, saved: object) -> object:
-        """Return what an undo aims at, given the saved row."""
-        row = configdb.undone(key, saved["row"] if saved else None)
+    def noted(self, change, saved: dict) -> object:
+        """Return what to save: of a profile the former row, of other rows the fields written."""
+        kept = saved.get(change.key, {"was": {}, "wrote": {}})
+        if "row" in change.after or not _by_field(kept):  # version 0.1 saved whole rows
+            return super().noted(change, saved)
+        before = change.before["row"] if change.before else {}
+        asked = change.after["fields"]
+        return noted(kept, before, self._merged(change.key, before, asked), asked)
+
+    def restored(self, key: str, saved: object, present: object) -> object:
+        """Return the row that an undo aims at; what is left to others is a skipped step."""
+        if _by_field(saved):
+            row, others = restored(key, saved, present["row"] if present else None)
+            for reason in others:
+                self.skip(f"undo of {key}", reason + " since, and is left so")
+        else:
+            row = configdb.undone(key, saved["row"] if saved else None)
         return None if row is None else {"row": row}
 
     def same(self, key: str, present: object, target: object) -> bool:
@@ -150,12 +164,11 @@ class Tables(Device):
     def _merged(self, key: str, present: dict, fields: dict) -> dict:
         """Return a row with the wanted fields: lists of priorities grow, and never shrink."""
         row = {**present, **fields}
-        for name in _LISTS:
+        for name in LISTS:
             if name in fields:
-                both = {*present.get(name, "").split(","), *fields[name].split(",")} - {""}
-                row[name] = ",".join(sorted(both))
-                if both == {*present.get(name, "").split(",")}:
-                    row[name] = present[name]
+                there = parts(present.get(name, ""))
+                both = there | parts(fields[name])
+                row[name] = present[name] if there and both == there else ",".join(sorted(both))
         table, _, group = key.partition("|")
         wanted = fields.get("POLL_INTERVAL")
         if self._large and table == "FLEX_COUNTER_TABLE" and group in sonic_polls.GROUPS and wanted:
@@ -282,6 +295,10 @@ class Tables(Device):
             return "nothing"
         row = value.get("fields", value.get("row", {}))
         return " ".join(f"{name}={row[name]}" for name in sorted(row))
+
+
+def _by_field(saved: object) -> bool:
+    return bool(saved) and "wrote" in saved
 
 
 def main() -> None:

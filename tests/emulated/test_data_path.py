@@ -82,7 +82,7 @@ def test_a_lone_roce_flow_takes_the_computed_time(tmp_path, payload_bytes, size_
     # both ways over two cables of a microsecond, and the packets before the last at 25 Gbit/s
     wanted_ns = 4_000 + before_bytes * 8 / 25
     assert times(run)[0] == pytest.approx(wanted_ns, rel=1e-4, abs=4)
-    assert ideal_times_ns(run.testbed, run.schedule, run.trial.host.roce)[0] == pytest.approx(
+    assert ideal_times_ns(run.testbed, run.schedule, run.trial)[0] == pytest.approx(
         wanted_ns, abs=1
     )
 

@@ -5,17 +5,6 @@ from collections.abc import Iterable, Mapping
 from orchestration.device.agent.configdb import place, undone
 from orchestration.device.agent.resp import CONFIG_DB, Redis, pairs
 
-# Sets a row to exactly the given fields: new values first, so that it is never empty in between.
-_REPLACE = """
-redis.call('HSET', KEYS[1], unpack(ARGV))
-local wanted = {}
-for i = 1, #ARGV, 2 do wanted[ARGV[i]] = true end
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if not wanted[field] then redis.call('HDEL', KEYS[1], field) end
-end
-return 1
-"""
-
 Rows = Mapping[str, Mapping[str, Mapping[str, str]]]
 
 
@@ -69,19 +58,20 @@ def bring(redis: Redis, wanted: Rows, *, exact: bool) -> list[str]:
 
     Raises RedisError.
     """
-    lines = differences(dump(redis, wanted), wanted, exact=exact)
+    now = dump(redis, wanted)
+    lines = differences(now, wanted, exact=exact)
     for line in lines:
         sign, _, row = line.partition(" ")
         if sign == "-":
             redis.call(CONFIG_DB, "DEL", row)
             continue
         table, _, key = row.partition("|")
-        fields = wanted[table].get(key)
+        fields = wanted[table].get(key) or {}
         if exact:
-            fields = undone(row, fields)
-        flat = [part for pair in (fields or {}).items() for part in pair]
-        if exact:
-            redis.call(CONFIG_DB, "EVAL", _REPLACE, 1, row, *flat)
-        else:
-            redis.call(CONFIG_DB, "HSET", row, *flat)
+            fields = undone(row, fields) or {}
+        flat = [part for pair in fields.items() for part in pair]
+        words = [("HSET", row, *flat)]
+        if exact and (extra := now[table].get(key, {}).keys() - fields):
+            words.append(("HDEL", row, *extra))
+        redis.run([(CONFIG_DB, word) for word in (("MULTI",), *words, ("EXEC",))])
     return lines

@@ -1,8 +1,15 @@
-"""A virtual rack of eight devices: two spines, the second SONiC-like, two leaves, four hosts."""
+"""A SONiC switch on Redis; a virtual rack of two spines, one SONiC-like, two leaves, four hosts."""
 
 import io
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from rack_lab import bare, lab, unchanged  # noqa: F401 (fixtures)
+from sonic_rig import provisioned, rig, server, streaming  # noqa: F401 (fixtures)
 
 EIGHT = """
 name: lab

@@ -4,94 +4,22 @@ import io
 import json
 import os
 import signal
-import time
+import sys
 from pathlib import Path
 
 import pytest
 
-from inventory.files import load_testbed
 from orchestration.studies.bench.rack import (
-    EIGHT_DEVICES,
-    after_undo,
     closloop,
     compare_backends,
     program,
 )
-from orchestration.studies.bench.rack_kills import disturb
-from orchestration.virtual_rack.control import up
 
-pytestmark = [
-    pytest.mark.kernel,
-    pytest.mark.redis,
-    pytest.mark.ssh,
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]
+sys.path.insert(0, str(Path(__file__).parent))
 
-CAMPAIGN = """
-campaign: {name}
-testbed: {testbed}
-backend: hardware
-tuners: {tuners}
-traffic:
-  - {{kind: poisson, workload: WebSearch, load: 0.3}}
-  - {{kind: incast, fan_in: 3, size: 128KB, period: 1ms, start: 1ms}}
-repeats: {repeats}
-duration: {duration}
-drain: 100ms
-sample_period: {period}
-"""
+from rack_lab import MARKS, campaign, log, run_on, wait_for_a_change
 
-
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory):
-    """A provisioned rack with its folder, and what its devices were then."""
-    folder = tmp_path_factory.mktemp("lab")
-    testbed = folder / "eight.yml"
-    testbed.write_text(EIGHT_DEVICES)
-    rack, _ = up(load_testbed(str(testbed)), sonic=("spine2",), folder=folder / "eight")
-    try:
-        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
-        assert code == 0, text
-        yield rack, folder
-    finally:
-        rack.down()
-
-
-@pytest.fixture
-def unchanged(lab):
-    """Every device is afterwards as it was before, by a look that takes no SSH."""
-    rack, _ = lab
-    names = [device.name for device in rack.layout.testbed.devices]
-    before = {name: rack.dump(name) for name in names}
-    yield
-    for name in names:
-        assert rack.dump(name) == before[name], name
-
-
-def campaign(folder, name, tuners="[secn1, secn2]", repeats=3, duration="3ms", period="100us"):
-    path = folder / f"{name}.yml"
-    path.write_text(
-        CAMPAIGN.format(
-            name=name,
-            testbed=folder / "eight.yml",
-            tuners=tuners,
-            repeats=repeats,
-            duration=duration,
-            period=period,
-        )
-    )
-    return path
-
-
-def run_on(rack, folder, path, *more):
-    arguments = ("run", str(path), "-i", str(rack.inventory), "--json", *more)
-    code, text = closloop(rack, folder, *arguments)
-    return code, json.loads(text) if text.startswith("{") else text
-
-
-def log(folder):
-    return (folder / "log").read_text()
+pytestmark = MARKS
 
 
 def test_a_campaign_gives_the_answer_of_the_emulation(lab, unchanged):
@@ -117,30 +45,6 @@ def test_a_trial_says_where_its_numbers_come_from_and_what_was_read_back(lab, un
     assert facts["offloads_on"] == []
     reasons = json.loads(trial.read_text())["stamp"]["reasons"]
     assert any("spine2" in reason["text"] and "polled" in reason["text"] for reason in reasons)
-
-
-def test_kills_and_reboots_leave_nothing_behind_and_others_rows_alone(lab):
-    rack, folder = lab
-    rows = disturb(rack, folder, kills=1, reboots=3, seed=3)
-    assert [row["differs"] for row in rows] == [[]] * 4, rows
-    assert not any(row["theirs_changed"] for row in rows)
-    # and the next run puts the books right by itself
-    code, said = run_on(rack, folder, campaign(folder, "after", "[secn1]", repeats=1))
-    assert code == 0, said
-
-
-def test_a_stopped_run_restores_at_once(lab, unchanged):
-    rack, folder = lab
-    path = campaign(
-        folder, "stopped", "[{name: random}]", repeats=1, duration="200ms", period="2ms"
-    )
-    with (folder / "log").open("ab") as file:
-        process = rack.start(
-            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
-        )
-        wait_for_a_change(rack)
-        process.kill(signal.SIGINT)
-        assert process.wait() == 130
 
 
 def test_a_device_that_vanishes_is_named_and_the_others_are_restored(lab):
@@ -213,21 +117,6 @@ def test_a_killed_agent_and_a_restarted_redis_end_in_words(lab, unchanged):
         assert code == 0 or (what == "redis restart" and "its Redis was restarted" in said), said
 
 
-def test_two_campaigns_cannot_hold_one_rack(lab, unchanged):
-    rack, folder = lab
-    path = campaign(folder, "first", "[{name: random}]", repeats=1, duration="200ms", period="2ms")
-    with (folder / "log").open("ab") as file:
-        process = rack.start(
-            program("run", str(path), "-i", str(rack.inventory)), folder, stdout=file, stderr=file
-        )
-        wait_for_a_change(rack)
-        second = campaign(folder, "second", "[secn1]", repeats=1)
-        code, _ = run_on(rack, folder, second)
-        assert code == 3
-        assert "held by" in log(folder)
-        assert process.wait() == 0, log(folder)
-
-
 def on_another_machine(rack, folder, *words):
     """Run closloop as another user's machine: another host name, ledger, and account on a switch.
 
@@ -246,8 +135,8 @@ def on_another_machine(rack, folder, *words):
     return code, said.getvalue().decode()
 
 
-def test_nobody_else_gets_the_rack_during_a_run(lab, unchanged):
-    """Not from another machine and account, not to provision, to undo or to restore."""
+def test_nobody_else_gets_the_rack_during_a_run_and_once_stopped_it_restores(lab, unchanged):
+    """Not from here, nor another machine and account, not to provision, to undo or to restore."""
     rack, folder = lab
     names = [device.name for device in rack.layout.testbed.devices]
     # long enough for all that the others try
@@ -262,6 +151,9 @@ def test_nobody_else_gets_the_rack_during_a_run(lab, unchanged):
         wait_for_a_change(rack)
         holder = "root@controller campaign held pid"
 
+        code, _ = run_on(rack, folder, other)
+        assert code == 3
+        assert f"held by {holder}" in log(folder)
         code, said = on_another_machine(rack, folder, "run", str(other), "-i", "INVENTORY")
         assert code == 3, said
         assert said.count(f"held by {holder}") == len(names), said
@@ -278,30 +170,6 @@ def test_nobody_else_gets_the_rack_during_a_run(lab, unchanged):
         # it still goes on
         process.kill(signal.SIGINT)
         assert process.wait() == 130
-
-
-def wait_for_a_change(rack, what="sysctls", device="leaf1"):
-    """Wait until a run has changed a device's settings, or its queues' thresholds (qdiscs)."""
-    before = json.loads(rack.dump(device))[what]
-    deadline = time.monotonic() + 400
-    while json.loads(rack.dump(device))[what] == before:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def test_undo_leaves_no_difference(tmp_path):
-    testbed = tmp_path / "eight.yml"
-    testbed.write_text(EIGHT_DEVICES)
-    rack, _ = up(load_testbed(str(testbed)), sonic=("spine2",), folder=tmp_path / "eight")
-    try:
-        names = [device.name for device in rack.layout.testbed.devices]
-        found = {name: rack.dump(name) for name in names}
-        for verb in (("provision",), ("provision",), ("restore",)):
-            code, text = closloop(rack, tmp_path, *verb, str(rack.inventory), "--json")
-            assert code == 0, text
-        assert {name: rack.dump(name) for name in names} == after_undo(found)
-    finally:
-        rack.down()
 
 
 def test_nothing_secret_is_on_a_command_line_or_in_a_log(lab):

@@ -143,76 +143,160 @@ def test_a_device_that_the_rack_has_not_is_refused(tmp_path):
     assert len(groups["plain_hosts"]["hosts"]) == 24
 
 
-@pytest.fixture(scope="module", params=["linux", "sonic"])
-def virtual(request, tmp_path_factory):
-    """A virtual rack of one switch, which is a Linux or a SONiC-like one, and eight hosts."""
+CLASSES = """
+name: classes
+kind: leaf-spine
+leaves: 2
+spines: 1
+hosts_per_leaf: 2
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 100Gbps, delay: 1us}
+mtu: 1500B
+buffer: 9MB
+classes:
+  - {name: rdma, weight: 70, congestion_control: dctcp}
+  - {name: tcp, weight: 30, congestion_control: cubic}
+"""
+
+
+@pytest.fixture(scope="module")
+def virtual(tmp_path_factory):
+    """A virtual rack with traffic classes: the spine is SONiC-like, h1 has a RoCE NIC."""
     from orchestration.virtual_rack.control import up
 
-    sonic = ["switch1"] if request.param == "sonic" else []
-    folder = tmp_path_factory.mktemp(request.param) / "rack"
-    handle, _ = up(load_testbed("acc-fig8"), sonic=sonic, roce=["h1"], folder=folder)
+    folder = tmp_path_factory.mktemp("rack")
+    (folder / "classes.yml").write_text(CLASSES)
+    testbed = load_testbed(str(folder / "classes.yml"))
+    handle, _ = up(testbed, sonic=["spine1"], roce=["h1"], folder=folder / "rack")
     yield handle
     handle.down()
 
 
 # One of each kind; every device more costs seconds.
-DEVICES = ("switch1", "h1", "h2")
+DEVICES = ("leaf1", "spine1", "h1", "h3")
 LIMIT = ("--limit", ",".join(DEVICES))
 
 
-def dumps(handle):
+def states(handle):
     return {name: handle.dump(name) for name in DEVICES}
 
 
-def closloop_provision(handle, folder, *options):
-    """Run the verb inside the rack; return its exit code and what it printed."""
+def in_rack_json(handle, folder, words):
+    """Run a program of Python inside the rack, with the inventory as its first argument.
+
+    Returns its exit code and what it printed.
+    """
     with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as err:
-        words = [sys.executable, "-c", _PROGRAM, str(handle.inventory), "--json", *options]
-        code = handle.run(words, stdout=out, stderr=err)
-        out.seek(0)
-        err.seek(0)
-        text, complaint = out.read().decode(), err.read().decode()
-    assert text, complaint
-    return code, json.loads(text)["devices"]
+        argv = [sys.executable, "-c", words[0], str(handle.inventory), *words[1:]]
+        code = handle.run(argv, stdout=out, stderr=err)
+    text = (folder / "out").read_text()
+    assert text, (folder / "err").read_text()
+    return code, json.loads(text)
+
+
+def closloop_provision(handle, folder, *options):
+    """Run the verb inside the rack; return its exit code and what it printed of devices."""
+    code, found = in_rack_json(handle, folder, [_PROGRAM, "--json", *options])
+    return code, found["devices"]
+
+
+# Runs on a device: tells when its lease is written and removed, until KEEP is removed.
+_WATCH = """
+import ctypes, os, struct
+folder, moved_to, deleted = "/var/tmp/closloop/0", 0x80, 0x200
+os.makedirs(folder, exist_ok=True)
+open(folder + "/keep", "w").close()
+libc = ctypes.CDLL(None)
+fd = libc.inotify_init()
+assert libc.inotify_add_watch(fd, folder.encode(), moved_to | deleted) >= 0
+print("watching", flush=True)
+name = ""
+while name != "keep":
+    data = os.read(fd, 65536)
+    while data:
+        _, mask, _, size = struct.unpack_from("iIII", data)
+        name = data[16 : 16 + size].rstrip(bytes(1)).decode()
+        data = data[16 + size :]
+        if name == "lease.json":
+            print("given back" if mask & deleted else "taken", flush=True)
+"""
+# Runs as the controller. Provisions devices, and begins to undo that until Ctrl-C, which comes as
+# the first modules are at work, or before. Prints the outcome and what became of h1's lease during
+# the first, and the leases left by the second.
+_STOPPED = """
+import json, os, pathlib, shlex, signal, subprocess, sys
+from inventory.ansible import load_rack
+from orchestration.model.errors import Interrupted
+from orchestration.provision.run import provision
+
+def on(device, *words):
+    words = ["ssh", "-o", "BatchMode=yes", device, shlex.join(words)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+
+rack, devices = load_rack(pathlib.Path(sys.argv[1])), sys.argv[2].split(",")
+watcher = on("h1", "python3", "-c", sys.argv[3])
+assert watcher.stdout.readline() == "watching\\n"
+result = provision(rack, limit=devices)
+on("h1", "rm", "/var/tmp/closloop/0/keep").wait()
+seen = watcher.communicate()[0].splitlines()
+
+def stop(step):
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    provision(rack, "undo", limit=devices, listener=stop)
+    left = ["not interrupted"]
+except Interrupted:
+    leases = [on(device, "find", "/var/tmp/closloop", "-type", "f") for device in devices]
+    left = [lease.communicate()[0] for lease in leases]
+devices = result.to_json()["devices"]
+print(json.dumps({"devices": devices, "seen": seen, "left": left}))
+"""
 
 
 @pytest.mark.kernel
 @pytest.mark.redis
 @pytest.mark.ssh
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_provision_again_verify_and_undo_leave_no_difference(virtual, tmp_path):
-    before = dumps(virtual)
+    before = states(virtual)
 
-    code, first = closloop_provision(virtual, tmp_path, *LIMIT)
+    code, found = in_rack_json(virtual, tmp_path, [_STOPPED, LIMIT[1], _WATCH])
+    first = found["devices"]
     assert code == 0
+    assert not any(device["failure"] for device in first.values())
     assert all(device["changed"] for device in first.values())
-    provisioned = dumps(virtual)
-    assert all(provisioned[name] != before[name] for name in DEVICES)
-
     # Soft-RoCE has none of a RoCE NIC's switches: left out, with the reason, and no failure
     left_out = {entry["step"] for entry in first["h1"]["skipped"]}
     assert {"trust eth0", "pfc eth0 3"} <= left_out
+    # h1 was held from its first module to its last
+    assert found["seen"] == ["taken", "taken", "given back"]
+    # and after Ctrl-C nobody has to wait for a lease to end
+    assert found["left"] == [""] * len(DEVICES)
 
-    code, second = closloop_provision(virtual, tmp_path, *LIMIT)
+    # which left devices as they were, or undone
+    code, _ = closloop_provision(virtual, tmp_path, *LIMIT)
     assert code == 0
-    assert [name for name, device in second.items() if device["changed"]] == []
-    assert dumps(virtual) == provisioned
+    provisioned = states(virtual)
+    assert all(provisioned[name] != before[name] for name in DEVICES)
 
-    if not virtual.layout.sonic:
-        # somebody's thresholds in our own queues: only they are set again
-        red = "red limit 9000000 min 50000 max 200000 avpkt 1000 burst 80 ecn"
-        command = f"tc qdisc change dev eth0 parent 8:1 handle 3: {red}"
-        assert virtual.run(["ssh", "switch1", command]) == 0
-        code, third = closloop_provision(virtual, tmp_path, *LIMIT)
-        assert code == 0
-        assert [(n, len(d["changes"])) for n, d in third.items() if d["changed"]] == [
-            ("switch1", 1)
-        ]
-        assert dumps(virtual) == provisioned
+    # somebody's thresholds in our own queues: only they are set again
+    red = "red limit 9000000 min 50000 max 200000 avpkt 1000 burst 80 ecn"
+    command = f"tc qdisc change dev eth0 parent 8:1 handle 3: {red}"
+    assert virtual.run(["ssh", "leaf1", command]) == 0
+    code, third = closloop_provision(virtual, tmp_path, *LIMIT)
+    assert code == 0
+    changed = [(n, len(d["changes"])) for n, d in third.items() if d["changed"]]
+    assert changed == [("leaf1", 1)]
+    now = states(virtual)
+    # a change that keeps what is queued makes the kernel report RED's limit as 0
+    now["leaf1"] = now["leaf1"].replace(r"\"limit\": 0,", r"\"limit\": 16000000,")
+    assert now == provisioned
 
     code, _ = closloop_provision(virtual, tmp_path, *LIMIT, "--undo")
     assert code == 0
-    assert dumps(virtual) == after_undo(before)
+    assert states(virtual) == after_undo(before)
 
     code, now = closloop_provision(virtual, tmp_path, *LIMIT, "--verify")
     assert code == 3
@@ -234,4 +318,3 @@ def test_a_full_disk_is_an_error_before_anything_is_changed(virtual, tmp_path):
     assert found["h3"]["failure"].startswith("its disk is full")
     assert found["h4"]["failure"] == ""
     assert virtual.dump("h3") == before
-    closloop_provision(virtual, tmp_path, "--undo", "--limit", "h4")

@@ -17,7 +17,7 @@ from orchestration.virtual_rack.sonic_model import Traits
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_sonic_switch import SPECTRUM, Rig, needs_root, server, until  # noqa: F401 (a fixture)
+from sonic_rig import SPECTRUM, Rig, needs_root, until
 
 ansible_utils = pytest.importorskip("ansible.module_utils")
 
@@ -92,7 +92,7 @@ class Switch(Rig):
 
 
 @pytest.fixture
-def make(server):  # noqa: F811
+def make(server):
     """Return a function that starts a switch with traits, and queues to provision."""
     made = []
 
@@ -198,6 +198,66 @@ def test_priorities_are_added_to_somebodys_and_never_taken_away(make):
     assert switch.row("PORT_QOS_MAP|Ethernet4")["pfcwd_sw_enable"] == "3,6"
     switch.bring("absent")
     assert switch.row("PORT_QOS_MAP|Ethernet4")["pfc_enable"] == "6"
+
+
+def left(result):
+    return {entry["step"]: entry["reason"] for entry in result["skipped_steps"]}
+
+
+def test_undo_keeps_what_somebody_has_set_since_in_the_same_rows(make):
+    switch = make()
+    switch.write("PORT_QOS_MAP|Ethernet0", pfc_enable="4")
+    stock = switch.rows()
+    switch.bring()
+    # another field of a row, and another priority in a list that provisioning added to
+    switch.write("PORT_QOS_MAP|Ethernet0", tc_to_dscp_map="theirs", pfc_enable="3,4,6")
+    switch.write("QUEUE|Ethernet0|3", scheduler="scheduler.0")
+    # the same field: it does not hold what provisioning wrote any more
+    switch.write("PORT_QOS_MAP|Ethernet4", dscp_to_tc_map="AZURE_2")
+    switch.write("FLEX_COUNTER_TABLE|PORT", POLL_INTERVAL="300")
+    # rows that provisioning made
+    switch.write("PFC_WD|Ethernet4", action="drop")
+    switch.write("DSCP_TO_TC_MAP|CLOSLOOP", **{"5": "6"})
+    switch.redis.call(CONFIG_DB, "DEL", "FLEX_COUNTER_TABLE|QUEUE_WATERMARK")
+
+    assert left(switch.bring("absent", check_mode=True))  # foretold
+    told = left(switch.bring("absent"))
+    assert told == {
+        "undo of PORT_QOS_MAP|Ethernet4": "dscp_to_tc_map has been set to AZURE_2 since, and is "
+        "left so",
+        "undo of FLEX_COUNTER_TABLE|PORT": "POLL_INTERVAL has been set to 300 since, and is left "
+        "so",
+        "undo of PFC_WD|Ethernet4": "action has been set to drop since, and is left so",
+        "undo of DSCP_TO_TC_MAP|CLOSLOOP": "5 has been set to 6 since, and is left so",
+        "undo of FLEX_COUNTER_TABLE|QUEUE_WATERMARK": "POLL_INTERVAL has been removed since, and "
+        "is left so",
+    }
+    row = switch.row("PORT_QOS_MAP|Ethernet0")
+    former = stock["PORT_QOS_MAP|Ethernet0"]
+    assert row == {**former, "tc_to_dscp_map": "theirs", "pfc_enable": "4,6"}
+    queue = {**stock["QUEUE|Ethernet0|3"], "scheduler": "scheduler.0"}
+    assert switch.row("QUEUE|Ethernet0|3") == queue
+    assert switch.row("PORT_QOS_MAP|Ethernet4")["dscp_to_tc_map"] == "AZURE_2"
+    # half a row of the watchdog would be none
+    assert switch.row("PFC_WD|Ethernet4") == {**WATCHED, "action": "drop"}
+    assert switch.row("PFC_WD|Ethernet0") == {}
+    assert switch.row("DSCP_TO_TC_MAP|CLOSLOOP") == {"5": "6"}
+    assert switch.bring("absent")["changed"] is False
+
+
+def test_rows_that_version_0_1_saved_whole_go_back_whole(make):
+    switch = make()
+    stock = switch.rows()
+    switch.bring()
+    saved = Saved("sonic", str(switch.server.folder / "closloop" / "provision"))
+    saved.load()
+    old = {key: stock.get(key) for key in saved.values}
+    saved.values = {key: row and {"row": row} for key, row in old.items()}
+    saved.store()
+    switch.write("QUEUE|Ethernet0|3", wred_profile="")
+    assert switch.bring()["changed"] is True
+    switch.bring("absent")
+    assert without_defaults(switch.rows(), stock) == stock
 
 
 def broadcom(switch):

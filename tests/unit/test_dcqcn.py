@@ -1,63 +1,25 @@
 """DCQCN's reaction point, compiled from the guest's source, against sequences worked by hand."""
 
-import ctypes
-import subprocess
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestration.backends.emulated import data_path
 from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.model.roce import DCQCN_SETS
+from tests.unit.policy_library import CNP, START, TX, US, compiled
+from tests.unit.policy_library import Flow as PolicyFlow
 
-START, TX, ACK, NACK, CNP, TIMEOUT = range(6)
 LINE_BPS = 100_000_000_000
-US = 1_000
-
-
-class State(ctypes.Structure):
-    _fields_ = [
-        ("now_ns", ctypes.c_uint64),
-        ("rate_bps", ctypes.c_uint64),
-        ("line_bps", ctypes.c_uint64),
-        ("rtt_ns", ctypes.c_uint64),
-        ("event", ctypes.c_uint32),
-        ("bytes", ctypes.c_uint32),
-        ("own", ctypes.c_uint64 * 10),
-    ]
-
-
-class Policy(ctypes.Structure):
-    _fields_ = [
-        ("name", ctypes.c_char_p),
-        ("happen", ctypes.CFUNCTYPE(None, ctypes.POINTER(State), ctypes.POINTER(ctypes.c_uint32))),
-        ("parameters", ctypes.c_uint32),
-    ]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    folder = Path(data_path.__file__).parent
-    made = tmp_path_factory.mktemp("policy") / "dcqcn.so"
-    source = str(folder / "policy_dcqcn.c")
-    options = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(["gcc", *options, "-o", made, source], check=True)
-    return ctypes.CDLL(str(made))
+    return compiled("dcqcn", tmp_path_factory.mktemp("policy"))
 
 
-class Flow:
+class Flow(PolicyFlow):
     def __init__(self, library, parameters):
-        self._policy = Policy.in_dll(library, "cl_policy_dcqcn")
-        self._numbers = (ctypes.c_uint32 * 24)(*[parameters[name] for name in PARAMETER_ORDER])
-        self.state = State(rate_bps=LINE_BPS, line_bps=LINE_BPS)
-        assert self._policy.parameters == len(PARAMETER_ORDER)
-
-    def tell(self, event, now_ns, size_bytes=0):
-        self.state.now_ns, self.state.event, self.state.bytes = now_ns, event, size_bytes
-        self._policy.happen(ctypes.byref(self.state), self._numbers)
-        return self.state.rate_bps
+        super().__init__(library, [parameters[name] for name in PARAMETER_ORDER], LINE_BPS)
 
 
 def share(flow, event, now_ns, size_bytes=0):

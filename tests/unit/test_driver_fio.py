@@ -8,7 +8,8 @@ import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.fio import Direction, Fio, parse_json
-from traffic.drivers.programs import Flow, Output, OutputError
+from traffic.drivers.output import OutputError
+from traffic.drivers.programs import Flow, Output
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "fio"
 VERSIONS = ("3.33", "3.39", "3.41")

@@ -7,7 +7,8 @@ import pytest
 
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from traffic.drivers.iperf3 import Iperf3, Transfer, explain, parse_json
-from traffic.drivers.programs import Flow, Output, OutputError
+from traffic.drivers.output import OutputError
+from traffic.drivers.programs import Flow, Output
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "iperf3"
 VERSIONS = ("3.12", "3.18", "3.22")

@@ -7,6 +7,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.status import DONE, FAILED, UNFINISHED
+from traffic.drivers.output import OutputError
 from traffic.drivers.perftest import (
     Bandwidth,
     Latency,
@@ -15,7 +16,7 @@ from traffic.drivers.perftest import (
     explain,
     parse_text,
 )
-from traffic.drivers.programs import Flow, Output, OutputError, driver
+from traffic.drivers.programs import Flow, Output, driver
 
 RECORDED = Path(__file__).parents[1] / "hardware" / "recorded" / "perftest"
 BOTH = pytest.mark.parametrize("version", ["4.5", "25.01"])

@@ -7,6 +7,7 @@ import pkgutil
 import stat
 import struct
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -182,8 +183,9 @@ class AnswerError(Exception):
 class Module:
     """The part of AnsibleModule that the steps use."""
 
-    def __init__(self, state="present", check_mode=False):
+    def __init__(self, state="present", check_mode=False, **more):
         self.params = {"state": state, "desired": {"a": "2"}, "holder": "ann@laptop provision"}
+        self.params.update({"lease": "", "last": True, **more})
         self.check_mode = check_mode
 
     def fail_json(self, **said):
@@ -249,6 +251,66 @@ def test_a_run_beside_provisioning_is_refused(shared):
     shelf.things, shelf.breaks = {"a": "1"}, "a"
     assert answer(shelf)["failed"]
     assert leases.take(request)["holder"] == "bob@desk campaign c"
+
+
+def test_a_device_with_two_modules_is_held_from_the_first_to_the_last(shared):
+    leases, request = run_holds(shared)
+
+    def is_free():
+        try:
+            leases.take(request)
+        except OperationError:
+            return False
+        return leases.drop(request)
+
+    kept = answer(Shelf({"a": "1"}), last=False)["lease"]
+    assert len(kept) == 32
+    assert not is_free()
+    assert answer(Shelf({"a": "2"}), lease=kept)["lease"] == ""
+    assert is_free()
+    # the controller's own lease; a first module that fails is the last one
+    broken = Shelf({"a": "1"})
+    broken.breaks = "a"
+    for last in (False, True):
+        assert answer(Shelf({"a": "1"}), last=False, lease="c" * 32)["lease"] == "c" * 32
+        assert answer(broken, last=last, lease="c" * 32)["failed"]
+        assert is_free()
+    # looking takes none
+    assert answer(Shelf({"a": "1"}), last=False, check_mode=True)["lease"] == ""
+    assert is_free()
+
+
+def test_a_stopped_provisioning_gives_a_device_back_once_its_module_has_ended(shared):
+    leases, request = run_holds(shared)
+    at_work, go_on, released = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Shelf):
+        def apply(self, changes):
+            at_work.set()
+            assert go_on.wait(20)
+            super().apply(changes)
+
+    def stopped():
+        steps.release("c" * 32)
+        released.set()
+
+    steps.release("c" * 32)  # nothing is there yet
+    first = threading.Thread(
+        target=answer, args=[Slow({"a": "1"})], kwargs={"last": False, "lease": "c" * 32}
+    )
+    first.start()
+    assert at_work.wait(20)
+    release = threading.Thread(target=stopped)
+    release.start()
+    assert not released.wait(0.3)
+    with pytest.raises(OperationError, match="is held by ann@laptop provision"):
+        leases.take(request)
+    go_on.set()
+    first.join()
+    release.join()
+    assert leases.take(request)["holder"] == "bob@desk campaign c"
+    steps.release("c" * 32)  # another's stays
+    assert leases.show({})["lease"]["holder"] == "bob@desk campaign c"
 
 
 def test_provisioning_what_a_run_has_left_unrestored_is_refused(shared):

@@ -52,6 +52,23 @@ def test_a_module_s_own_message_and_remedy_are_passed_on():
     assert tally.outcomes["leaf1"].remedy == "correct it"
 
 
+def test_a_device_is_held_while_a_task_runs_and_for_the_next_one():
+    tally = Tally([LEAF], lambda step: None)
+    leaf = tally.outcomes["leaf1"]
+    held = []
+    for taken in (
+        event("runner_on_start"),
+        event("runner_on_unreachable", unreachable=True),
+        event("runner_on_ok", lease="c" * 32),
+        event("runner_on_unreachable", unreachable=True),
+        event("runner_on_failed"),
+        event("runner_on_ok", lease=""),
+    ):
+        tally.take(taken)
+        held.append(leaf.held)
+    assert held == [True, False, True, True, False, False]
+
+
 def test_what_a_device_says_is_shown_as_one_safe_line():
     tally = Tally([LEAF], lambda step: None)
     nasty = "\x1b[2Jboo\n[red]bold[/red]" + "x" * 1000

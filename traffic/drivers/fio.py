@@ -21,8 +21,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from traffic.drivers.programs import (
+from traffic.drivers.output import (
     BY_HAND,
+    OutputError,
+    excerpt,
+    foreign,
+    json_documents,
+    mapping,
+    number,
+)
+from traffic.drivers.programs import (
     Flow,
     FlowFailed,
     Launch,
@@ -30,15 +38,9 @@ from traffic.drivers.programs import (
     Options,
     Outcome,
     Output,
-    OutputError,
     ProgramDriver,
-    excerpt,
     failure,
     finished,
-    foreign,
-    json_documents,
-    mapping,
-    number,
     pair,
 )
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from traffic.drivers.output import OutputError, excerpt, json_documents, mapping, number, optional
 from traffic.drivers.programs import (
     UNKNOWN,
     Flow,
@@ -25,15 +26,9 @@ from traffic.drivers.programs import (
     Options,
     Outcome,
     Output,
-    OutputError,
     ProgramDriver,
-    excerpt,
     failure,
     finished,
-    json_documents,
-    mapping,
-    number,
-    optional,
     pair,
 )
 

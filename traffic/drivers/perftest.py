@@ -24,8 +24,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from traffic.drivers.output import BY_HAND, OutputError, excerpt, foreign
 from traffic.drivers.programs import (
-    BY_HAND,
     Flow,
     FlowFailed,
     Launch,
@@ -33,12 +33,9 @@ from traffic.drivers.programs import (
     Options,
     Outcome,
     Output,
-    OutputError,
     ProgramDriver,
-    excerpt,
     failure,
     finished,
-    foreign,
     pair,
 )
 

@@ -1,9 +1,8 @@
-"""The base of drivers that send flows with programs: options, commands, and reading of output.
+"""The base of drivers that send flows with programs: options, commands, and outcomes.
 
 A flow is a server on one host and a client on another. A driver only says what to start and reads
-the output; the backend starts the programs. Servers are started first. When all of them listen,
-each client is started at its flow's time. Output is read strictly: what cannot be read is an error,
-never a zero.
+what came (`output`); the backend starts the programs. Servers are started first. When all of them
+listen, each client is started at its flow's time.
 
 A flow's times are derived as follows. The program reports how long the transfer took, and the host
 when the client's process ended. The transfer is assumed to end with the client's process and to
@@ -13,8 +12,6 @@ start and `sent_ns`.
 
 from __future__ import annotations
 
-import json
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +22,7 @@ from inventory.rack import ROCE_TRAFFIC_CLASS
 from orchestration.model import plugins
 from orchestration.model.status import DONE, FAILED, UNFINISHED
 from orchestration.model.trial import SOCKETS, DriverSpec, Scalar
+from traffic.drivers.output import OutputError, excerpt
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -33,7 +31,6 @@ Options = Mapping[str, Scalar]
 
 # A count that a program does not report; the same as `records.MISSING`, without NumPy.
 UNKNOWN = -1
-BY_HAND = "run its command by hand on the host"
 
 GROUP = "closloop.drivers"
 _DRIVERS = {
@@ -44,7 +41,6 @@ _DRIVERS = {
 }
 # The drivers that come with closloop.
 DRIVERS = (SOCKETS.name, *_DRIVERS)
-_SHOWN = 160
 
 
 @dataclass(frozen=True)
@@ -144,16 +140,6 @@ class OptionProblem(NamedTuple):
     option: str
     what: str
     remedy: str
-
-
-class OutputError(ValueError):
-    """A program's output that cannot be used: which program, what is wrong, what to do."""
-
-    def __init__(self, program: str, what: str, remedy: str = "") -> None:
-        super().__init__(f"{program}: {what}")
-        self.program = program
-        self.what = what
-        self.remedy = remedy
 
 
 class FlowFailed(Exception):  # noqa: N818 (names what is so)
@@ -358,79 +344,3 @@ def finished(
         sent_ns = max(sent_ns, end_ns - duration_ns)
     # times from two hosts are only as exact as their clocks
     return Outcome(sent_ns, max(sent_ns, end_ns), retransmits, DONE, detail)
-
-
-def excerpt(text: str) -> str:
-    """Return the start of a program's output as one line of printable characters."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
-
-
-def foreign(program: str, text: str) -> OutputError:
-    """Return the error for an output that holds no result."""
-    if not text.strip():
-        return OutputError(program, "it printed nothing", "see whether it was killed")
-    what = f"its output is cut short or not its own: {excerpt(text)}"
-    return OutputError(program, what, BY_HAND)
-
-
-def json_documents(program: str, text: str) -> list[dict[str, Any]]:
-    """Return the JSON objects in `text`, without the lines around them.
-
-    Raises OutputError for an incomplete object, or if there is none.
-    """
-    decoder = json.JSONDecoder(parse_constant=lambda name: _no_number(program, name))
-    documents: list[dict[str, Any]] = []
-    at = 0
-    while True:
-        # a document begins at the start of a line, unlike braces within messages
-        while at < len(text) and text[at] != "{":
-            line_end = text.find("\n", at)
-            at = len(text) if line_end < 0 else line_end + 1
-        if at >= len(text):
-            break
-        try:
-            document, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            raise OutputError(
-                program,
-                f"its JSON is cut short or broken at line {error.lineno}: {error.msg}",
-                f"see whether it was killed, and {BY_HAND}",
-            ) from error
-        documents.append(document)
-    if not documents:
-        raise foreign(program, text)
-    return documents
-
-
-def _no_number(program: str, name: str) -> float:
-    raise OutputError(program, f"it reports {name} where a number is due")
-
-
-def mapping(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the mapping of that name, an empty one if there is none."""
-    inner = values.get(name)
-    return inner if isinstance(inner, Mapping) else {}
-
-
-def number(program: str, values: Mapping[str, Any], *path: str) -> float:
-    """Return the finite number at a path of keys. Raises OutputError."""
-    value = _at(values, path)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        where = ".".join(path)
-        raise OutputError(program, f"its report has no number {where} but {excerpt(repr(value))}")
-    return value
-
-
-def optional(program: str, values: Mapping[str, Any], *path: str) -> float | None:
-    """Return the number at a path of keys, or None if the last key is missing."""
-    inner = _at(values, path[:-1])
-    if not isinstance(inner, Mapping) or path[-1] not in inner:
-        return None
-    return number(program, inner, path[-1])
-
-
-def _at(values: Any, path: Sequence[str]) -> Any:
-    for key in path:
-        values = values.get(key) if isinstance(values, Mapping) else None
-    return values

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.model.status import UNFINISHED
 from traffic.drivers.host_frames import MARK, ROCE_PORT
+from traffic.drivers.output import json_documents, number
 from traffic.drivers.programs import (
     Flow,
     FlowFailed,
@@ -31,8 +32,6 @@ from traffic.drivers.programs import (
     ProgramDriver,
     failure,
     finished,
-    json_documents,
-    number,
     pair,
 )
 

@@ -23,6 +23,7 @@ from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
 from orchestration.analysis.report.convergence import convergence
 from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
+from orchestration.analysis.report.pauses import pause_picture, paused_pairs
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues
@@ -201,6 +202,10 @@ class _Page:
         if grids:
             picture = fabric_heatmap(grids, self._colours)
             parts += ["<h3>The fabric over time</h3>", self._grid(condition, [picture])]
+        paused = paused_pairs(shown)
+        if paused:
+            picture = pause_picture(paused, self._colours)
+            parts += ["<h3>Who stops whom</h3>", self._grid(condition, [picture])]
         return parts
 
     def _links(self, condition: Condition) -> list[str]:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from collectors.bpf.compile import flow_table_object
+from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
+from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_BUFFER_SIGNALS
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
     check_supported,
@@ -24,6 +26,7 @@ from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
@@ -32,7 +35,7 @@ from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
-from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.signals import DERIVED, FLOW_TABLE, NIC_KEYS, wants_flow_table
 from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
@@ -100,18 +103,21 @@ class EmulatedBackend:
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
-        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
+        shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
+        return Offer((*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *NIC_KEYS, *shared), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        On Linux' fabric, a tuner that observes flows also needs the compiled flow table.
+        On Linux' fabric, a tuner that observes flows also needs the compiled flow table. Policies of
+        one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         require_kernel()
         on_linux = [trial for trial in trials if trial.fabric.kind == "linux"]
         if any(wants_flow_table(create(trial.tuner).observes) for trial in on_linux):
             flow_table_object()
+        check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
 
     def run(
@@ -130,6 +136,7 @@ class EmulatedBackend:
         """
         kernel = require_kernel()
         memory_bytes = require_memory(trial, testbed, len(schedule))
+        trial = _with_object(trial)
         plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
         steps = fault_steps(trial, testbed, plan)
         write_job(
@@ -162,6 +169,15 @@ class EmulatedBackend:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
         record = replace(record, facts=_facts(record, plan, kernel, stages, trial.fabric))
         return record if answering is None else answering.complete(record)
+
+
+def _with_object(trial: TrialSpec) -> TrialSpec:
+    """Let a trial name its policy's compiled object in place of its source."""
+    roce = trial.host.roce
+    if roce is None or not roce.program:
+        return trial
+    made = replace(roce, program=str(policy_object(Path(roce.program)).absolute()))
+    return replace(trial, host=replace(trial.host, roce=made))
 
 
 def _flow_object(fabric: FabricSpec) -> str:

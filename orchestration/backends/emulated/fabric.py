@@ -140,7 +140,7 @@ def plan_fabric(
             requests.append(_neighbour(port, testbed.ports[port.peer]))
             if device.kind == "host":
                 requests.append(_address(port, addresses[port.index]))
-                if host.is_roce:
+                if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
                     requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
@@ -150,7 +150,7 @@ def plan_fabric(
             elif fabric.kind == "linux":
                 requests += _switch_port(testbed, port)
             else:
-                first, ways = queue_of[port.index], 1 if host.is_roce else 2
+                first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
@@ -186,7 +186,7 @@ def plan_fabric(
 
 
 def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
-    if host.is_roce:
+    if host.roce is not None:
         return own_nics.KIND
     return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
 
@@ -269,6 +269,16 @@ def _own_port(
         for queue, weight in zip(testbed.queues_at(port), weights, strict=True)
     ]
     to_host = testbed.peer_device(port).kind == "host"
+    buffer = None
+    if testbed.switch:
+        ports = [(one.rate_bps, one.delay_ns) for one in testbed.ports_of[port.device]]
+        reserved = testbed.switch.reserved_bytes(ports, testbed.frame_bytes)
+        buffer = own_ports.BufferOptions(
+            testbed.switch,
+            testbed.switches.index(port.device),
+            testbed.switch.buffer_bytes - reserved,
+            testbed.switch.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes),
+        )
     return own_ports.port(
         ifindex(port),
         queues,
@@ -278,6 +288,7 @@ def _own_port(
         first_queue=first_queue,
         seed=(seed * 0x2545F4914F6CDD1D + port.index * 0x9E3779B97F4A7C15) % 2**64,
         marks_departures=marks == "departures",
+        buffer=buffer,
     )
 
 

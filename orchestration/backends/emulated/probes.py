@@ -12,13 +12,16 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
+from orchestration.backends.emulated.frame_probe import frames
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
+from orchestration.backends.emulated.pause_probe import pauses
+from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic, Traffic
 from orchestration.backends.ticker import Ticker
 from orchestration.model.knobs import ECN
 
@@ -31,10 +34,14 @@ _UDP_PORT = 9
 _READINGS = 9
 
 
-def run_probe(job: Job, fabric: Fabric, folder: Path) -> None:
-    """Run the job's probe and write its measurements."""
+def run_probe(job: Job, fabric: Fabric, folder: Path, traffic: Callable[[], Traffic]) -> None:
+    """Run the job's probe and write its measurements; `traffic` makes that of the job's flows."""
     assert job.probe is not None
-    result = _PROBES[job.probe["kind"]](job, fabric)
+    kind = job.probe["kind"]
+    if kind in _PROBES_OF_TRAFFIC:
+        result = _PROBES_OF_TRAFFIC[kind](job, fabric, traffic())
+    else:
+        result = _PROBES[kind](job, fabric)
     (folder / "probe.json").write_text(json.dumps(result))
 
 
@@ -180,3 +187,4 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
 
 
 _PROBES = {"ping": ping, "marking": marking, "decision": decision}
+_PROBES_OF_TRAFFIC = {"pauses": pauses, "frames": frames}

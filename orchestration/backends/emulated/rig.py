@@ -14,6 +14,9 @@ from collectors.readers.flows import FlowReading, FlowTables
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.data_path.hosts import HostCounters
+from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
+from orchestration.backends.emulated.data_path.nics import NicFile
+from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job
@@ -31,6 +34,7 @@ from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    MISSING,
     Action,
     Applied,
     Change,
@@ -40,6 +44,7 @@ from orchestration.model.records import (
     Ints,
     Observation,
     Program,
+    Samples,
 )
 
 # Settings of the whole guest, written before the namespaces copy them.
@@ -185,7 +190,10 @@ class Queues(Protocol):
 
 
 class EmulatedRig:
-    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts."""
+    """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
+
+    With `watches_nics`, they have the signals of hosts' RoCE NICs.
+    """
 
     def __init__(
         self,
@@ -193,6 +201,8 @@ class EmulatedRig:
         fabric: Fabric,
         traffic: Traffic,
         flows: FlowTables | OwnFlowTables | None = None,
+        *,
+        watches_nics: bool = False,
     ) -> None:
         self._fabric = fabric
         self._traffic = traffic
@@ -205,10 +215,15 @@ class EmulatedRig:
             if job.trial.fabric.kind == "linux"
             else QueueFile(len(job.testbed.queues), flows=isinstance(flows, OwnFlowTables))
         )
+        self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         self._known: QueueReading | None = None
         self._hosts = HostCounters(
             [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts]
         )
+        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
+        self._nic_rows: list[dict[str, Ints]] = []
+        self._watches_nics = watches_nics
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._ticker = Ticker()
@@ -222,7 +237,7 @@ class EmulatedRig:
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
-        self._hosts.sample(0)
+        self._sample_hosts(0)
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -252,7 +267,8 @@ class EmulatedRig:
         if not isinstance(self._queues, QueueFile):
             more = self.wait_until(times_ns[0])
             return [self.observe()], more
-        ahead = 1 if self._program else HOST_EVERY - self._ticks % HOST_EVERY
+        at_once = self._program or self._shared or self._watches_nics
+        ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
         times = times_ns[: min(ahead, self._queues.most_ahead)]
         self._queues.ask(self._t0_ns + times[0], times.step, len(times))
         self._take_steps(times[-1])
@@ -269,7 +285,7 @@ class EmulatedRig:
             for sample in found
         ]
         if self._ticks % HOST_EVERY == 0 or not more:
-            self._hosts.sample(seen[-1].t_ns)
+            self._sample_hosts(seen[-1].t_ns)
         return seen, more
 
     def observe(self) -> Observation:
@@ -283,7 +299,7 @@ class EmulatedRig:
             t_ns, reading, flows = self.now_ns(), self._read(), None
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
-            self._hosts.sample(t_ns)
+            self._sample_hosts(t_ns)
         return self._observation(t_ns, reading, flows, self.now_ns() - t_ns)
 
     def _observation(
@@ -291,12 +307,33 @@ class EmulatedRig:
     ) -> Observation:
         if self._program:
             flows = self._program.read()
+        counted = vars(flows) if flows else {}
+        shared = self._shared.read() if self._shared else {}
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._job.queue_places), age_ns, dtype=np.int64),
-            values={**reading.counters(), **(vars(flows) if flows else {})},
+            values={**reading.counters(), **counted, **shared, **self._nic_values()},
             settings={ECN.name: self._thresholds(reading)},
         )
+
+    def _sample_hosts(self, t_ns: int) -> None:
+        self._hosts.sample(t_ns)
+        if self._nics is not None:
+            self._nic_rows.append(self._nics.read())
+
+    def _host_samples(self) -> Samples:
+        samples = self._hosts.samples()
+        rows = self._nic_rows
+        own = {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+        return Samples(samples.t_ns, {**samples.values, **own})
+
+    def _nic_values(self) -> dict[str, Ints]:
+        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
+        if not self._watches_nics:
+            return {}
+        missing = np.full(len(self._job.testbed.hosts), MISSING, dtype=np.int64)
+        found = self._nics.read() if self._nics else dict.fromkeys(NIC_SIGNALS, missing)
+        return {f"host.{name}": values for name, values in found.items()}
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -346,10 +383,11 @@ class EmulatedRig:
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
+        events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         return Outcome(
             flows,
-            self._hosts.samples(),
-            self.events,
+            self._host_samples(),
+            sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,
                 "offloads_on": self._fabric.offloads_on,
@@ -357,6 +395,7 @@ class EmulatedRig:
                 "end_ns": self.now_ns(),
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
+                **found,
                 **self._traffic.facts(),
             },
         )

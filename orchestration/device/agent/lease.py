@@ -107,12 +107,8 @@ class Leases:
         """Extend the lease. An expired one is renewed if nobody has taken it."""
         nonce = nonce_of(request)
         with locked(self._shared):
-            held = self._valid()
-            if held is not None and held.record["nonce"] != nonce:
-                raise held.refused()
-            record = read_record(self._path)
-            mine = record is not None and record.get("nonce") == nonce
-            if record is None or not mine or record.get("boot_id") != self._boot_id:
+            record = self._mine(nonce)
+            if record is None or record.get("boot_id") != self._boot_id:
                 raise OperationError(
                     "its lease is gone: the device was restored meanwhile, or has restarted",
                     "run the trial again",
@@ -123,11 +119,7 @@ class Leases:
         """Give the lease back. Return whether it was held."""
         nonce = nonce_of(request)
         with locked(self._shared):
-            held = self._valid()
-            if held is not None and held.record["nonce"] != nonce:
-                raise held.refused()
-            record = read_record(self._path)
-            mine = record is not None and record.get("nonce") == nonce
+            mine = self._mine(nonce) is not None
             if mine:
                 self._path.unlink()
             return mine
@@ -147,6 +139,14 @@ class Leases:
         for kept in unresolved(self._shared, self._boot_id):
             if kept.record["nonce"] not in ended:
                 raise refusal(kept)
+
+    def _mine(self, nonce: str) -> dict[str, Any] | None:
+        """Return this account's lease of that taking, expired or not; refuse if another's holds."""
+        held = self._valid()
+        if held is not None and held.record["nonce"] != nonce:
+            raise held.refused()
+        record = read_record(self._path)
+        return record if record is not None and record.get("nonce") == nonce else None
 
     def _valid(self) -> _Held | None:
         """Return the lease that is valid, of whatever account; there is at most one."""

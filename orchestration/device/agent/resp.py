@@ -224,28 +224,25 @@ class _Stream:
 
     def reply(self) -> Any:
         """Wait for the next reply."""
-        while True:
-            start = self._at
-            try:
-                value = self._parse()
-            except IndexError:
-                self._at = start
-                self.fill()
-                continue
-            self._forget()
-            return value
+        while not (found := self._next()):
+            self.fill()
+        return found[0]
 
     def ready(self) -> Iterator[Any]:
         """Yield the replies that have arrived completely."""
-        while True:
-            start = self._at
-            try:
-                value = self._parse()
-            except IndexError:
-                self._at = start
-                self._forget()
-                return
-            yield value
+        while found := self._next():
+            yield found[0]
+
+    def _next(self) -> tuple[Any, ...]:
+        """Return the next reply, alone, or nothing if it has not arrived completely."""
+        start = self._at
+        try:
+            return (self._parse(),)
+        except IndexError:
+            self._at = start
+            return ()
+        finally:
+            self._forget()
 
     def _forget(self) -> None:
         if self._at > _READ_BYTES or self._at == len(self._pending):

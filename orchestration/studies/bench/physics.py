@@ -12,7 +12,7 @@ from inventory.files import load_testbed
 from inventory.routing import PathTable
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
 from orchestration.model.records import Schedule
-from orchestration.model.trial import SingleFlowSpec
+from orchestration.model.trial import PatternSpec, SingleFlowSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
     SECN1,
@@ -24,16 +24,20 @@ from orchestration.studies.bench.outcome import (
     run_trial,
     websearch,
 )
+from traffic.schedule import make_schedule
 
 
 def run_probe(
     testbed_name: str,
     probe: dict[str, Any],
     listener: Callable[[dict[str, Any]], None] = lambda message: None,
+    traffic: tuple[PatternSpec, ...] = (),
+    duration_ns: int = MILLISECOND,
+    **more: Any,
 ) -> dict[str, Any]:
     """Build a testbed's fabric and run a probe in it instead of a trial; return its results.
 
-    `listener` receives the guest's messages.
+    `listener` receives the guest's messages. `more` are further fields of the trial's spec.
     """
     from orchestration.backends.emulated.backend import guest_memory_bytes
     from orchestration.backends.emulated.fabric import plan_fabric
@@ -42,10 +46,13 @@ def run_probe(
     from orchestration.backends.emulated.launcher import run_guest
 
     testbed = load_testbed(testbed_name)
-    trial = bench_trial((), MILLISECOND, testbed=testbed_name, backend="emulated", drain_ns=0)
+    given = {"testbed": testbed_name, "backend": "emulated", "drain_ns": 0, **more}
+    trial = bench_trial(traffic, duration_ns, **given)
     empty = np.zeros(0, dtype=np.int64)
     schedule = Schedule(empty, empty, empty, empty, empty, ())
-    plan = plan_fabric(testbed, trial.host, trial.seed)
+    if traffic:
+        schedule = make_schedule(trial, testbed)
+    plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
     with bench_folder() as folder:
         write_job(folder, trial, testbed, plan, (), schedule, probe)
         run_guest(require_kernel(), folder, guest_memory_bytes(testbed), listener)

@@ -35,7 +35,8 @@ buffer: 16MB
 """
 SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves: 2", "leaves: 4")
 _READINGS, _CHANGES = 1000, 300
-_PROVISION_TARGET_S = 240.0
+# On a machine of middling speed with its two cores to itself.
+_PROVISION_TARGET_S = 40.0
 
 
 @contextmanager
@@ -105,9 +106,11 @@ def after_undo(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def provisioning() -> Outcome:
-    """Wall time to provision a virtual rack of eight devices, twice, and to undo it."""
+    """Wall time to provision a virtual rack of thirty devices, twice, and to undo it."""
     seconds, changed = [], []
-    with bench_folder() as folder, a_rack(folder, EIGHT_DEVICES, ("spine2",)) as rack:
+    testbed = load_testbed("graphcc")
+    count = len(testbed.devices)
+    with bench_folder() as folder, a_rack(folder, testbed.name, testbed.switches[-1:]) as rack:
         found = dumps(rack)
         for options in ((), (), ("--undo",)):
             begin = time.monotonic()
@@ -115,14 +118,15 @@ def provisioning() -> Outcome:
             seconds.append(time.monotonic() - begin)
             changed.append(sum(bool(device["changed"]) for device in devices.values()))
         left = differing(rack, after_undo(found))
-    what = f"first time, {changed[0]} of 8 devices changed: wall time"
+    what = f"first time, {changed[0]} of {count} devices changed: wall time"
     return Outcome(
-        "Provisioning: a virtual rack of 8 devices over SSH, one SONiC-like",
+        f"Provisioning: a virtual rack of {count} devices over SSH, one SONiC-like",
         (
             at_most(what, seconds[0], _PROVISION_TARGET_S, 0, " s"),
             zero("second time: devices changed", changed[1]),
             zero("after undo: devices that differ", len(left)),
         ),
+        ("the devices, their SSH servers and the controller share one CPU in a guest",),
         data={"seconds": seconds, "changed": changed, "left": left},
     )
 

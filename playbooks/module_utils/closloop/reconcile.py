@@ -7,25 +7,31 @@ Undo means that nothing is wanted: saved values that are no longer wanted are re
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import time
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 from uuid import uuid4
 
-from ansible.module_utils.device.agent.lease import Leases
+from ansible.module_utils.device.agent.lease import Leases, drop_lease
 from ansible.module_utils.device.agent.main import OperationError
-from ansible.module_utils.device.agent.place import SHARED, this_boot
+from ansible.module_utils.device.agent.place import SHARED, own_folder, this_boot
 from ansible.module_utils.model.files import sync_path, whole_file
 
 FOLDER = "/var/lib/closloop/provision"
 _FORMAT = 1
 # A module takes seconds; one that is killed holds the device for this long.
 _LEASE_S = 300.0
+# How long a release waits for a module that goes on without its controller.
+_MODULE_S, _LOOK_EVERY_S = 60.0, 0.05
 ARGUMENTS = {
     "state": {"choices": ["present", "verified", "absent"], "default": "present"},
     "desired": {"type": "dict", "default": {}},
     "holder": {"type": "str", "default": "an Ansible playbook"},
+    "lease": {"type": "str", "default": ""},
+    "last": {"type": "bool", "default": True},
 }
 
 
@@ -73,8 +79,12 @@ class Device(ABC):
         """Return True if nothing has to change. `target` is a wanted value, or one read earlier."""
         return present == target
 
-    def restored(self, key: str, saved: object) -> object:
-        """Return the value that an undo aims at, given the saved one."""
+    def noted(self, change: Change, saved: dict) -> object:
+        """Return what to save of a setting before a change, given all that is saved already."""
+        return saved.get(change.key, change.before)
+
+    def restored(self, key: str, saved: object, present: object) -> object:
+        """Return the value that an undo aims at, given what was saved and what is there."""
         return saved
 
     def check(self, changes: list) -> None:  # noqa: B027 (most have nothing to refuse)
@@ -95,7 +105,7 @@ class Device(ABC):
 class Saved:
     """The values before the first change, by key, in a file that only root can read.
 
-    It is written before anything is changed and removed by the undo. A saved value is never
+    It is written before anything is changed and removed by the undo. A former value is never
     overwritten, because an undo restores the first state.
     """
 
@@ -142,12 +152,12 @@ class Saved:
 
 def plan(device: Device, wanted: dict, saved: dict) -> list:
     """Return the changes that bring the device to `wanted`, and all other settings to `saved`."""
-    targets = {key: (device.restored(key, saved[key]), True) for key in saved if key not in wanted}
-    targets.update({key: (value, False) for key, value in wanted.items()})
-    present = device.read(list(targets))
+    former = [key for key in saved if key not in wanted]
+    present = device.read([*former, *wanted])
+    targets = {key: device.restored(key, saved[key], present.get(key)) for key in former}
     return [
-        Change(key, present.get(key), target, restores)
-        for key, (target, restores) in targets.items()
+        Change(key, present.get(key), target, key in targets)
+        for key, target in {**targets, **wanted}.items()
         if not device.same(key, present.get(key), target)
     ]
 
@@ -175,9 +185,10 @@ def reconcile(device: Device, desired: dict, saved: Saved, state: str, check_mod
 
 
 def _make(device: Device, wanted: dict, saved: Saved, changes: list) -> None:
-    former = {c.key: c.before for c in changes if not c.restores and c.key not in saved.values}
-    if former:
-        saved.values = {**saved.values, **former}
+    notes = {c.key: device.noted(c, saved.values) for c in changes if not c.restores}
+    both = {**saved.values, **notes}
+    if both != saved.values:
+        saved.values = both
         saved.store()
     if not changes:
         return
@@ -215,7 +226,7 @@ def run(module, device: Device) -> None:
     """Run the module: read its parameters, answer Ansible."""
     state = module.params["state"]
     try:
-        with _leased(module):
+        with _leased(module) as kept:
             result = reconcile(
                 device, module.params["desired"], Saved(device.name), state, module.check_mode
             )
@@ -231,25 +242,65 @@ def run(module, device: Device) -> None:
             remedy="closloop provision brings it into its state again",
             **result,
         )
-    module.exit_json(**result)
+    module.exit_json(**result, lease=kept)
 
 
 @contextlib.contextmanager
 def _leased(module):
     """Hold the device while it is changed, so that neither a run nor another module changes it.
 
-    The saved values are read, written and removed under the lease too.
+    The saved values are read, written and removed under the lease too. Unless this module is the
+    device's last one, it leaves the lease to the next, and yields its nonce; else "". The next one
+    extends it. A module that fails is the last one.
     """
     if module.check_mode or module.params["state"] == "verified":
-        yield
+        yield ""
         return
+    last, nonce = module.params["last"], module.params["lease"] or uuid4().hex
     leases = Leases(SHARED, this_boot())
-    taking = {"holder": module.params["holder"], "nonce": uuid4().hex, "ttl_s": _LEASE_S}
+    taking = {"holder": module.params["holder"], "nonce": nonce, "ttl_s": _LEASE_S}
     leases.take(taking)
     try:
+        with _at_work():
+            yield "" if last else nonce
+    except BaseException:
+        last = True
+        raise
+    finally:
+        if last:
+            leases.drop(taking)
+
+
+def release(nonce: str) -> None:
+    """Give the device back after modules that left it to a next one.
+
+    A module may go on for a while after its controller was stopped; this waits for it. Raises
+    OperationError if it goes on for too long.
+    """
+    with contextlib.suppress(FileNotFoundError), _at_work():
+        drop_lease(SHARED, nonce)
+
+
+@contextlib.contextmanager
+def _at_work():
+    """Be the only module of this account that is at work, by a lock that ends with the process."""
+    handle = os.open(own_folder(SHARED), os.O_RDONLY | os.O_CLOEXEC)
+    end = time.monotonic() + _MODULE_S
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise OperationError(
+                        f"another module has been at work for more than {_MODULE_S:.0f} s",
+                        "see what the processes of Ansible on the device do",
+                    ) from None
+            time.sleep(_LOOK_EVERY_S)
         yield
     finally:
-        leases.drop(taking)
+        os.close(handle)
 
 
 def _remedy(error: OSError) -> str:

@@ -7,10 +7,11 @@
  *   flow_table.c  /proc/closloop/flow_tables: the recent flows at each switch's queues
  *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   hosts.c     /proc/closloop/hosts: TCP's counters of all hosts
- *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC, and /proc/closloop/flows
+ *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
  *   sample.c    /proc/closloop/samples: all queues read at given times, by the engine itself
+ *   buffer.c    a switch's shared buffer, with pfc.c and watchdog.c: see pfc.h
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
  */
@@ -23,6 +24,7 @@
 
 #define CL_MOST_CLASSES 8
 #define CL_MOST_QUEUES 65536
+#define CL_MOST_PORTS 1024 /* of a switch */
 
 /* Something that happens at a time. `place` is 1 + its index in the heap, 0 while not scheduled. */
 struct cl_event {
@@ -63,7 +65,25 @@ struct cl_queue_options {
 	u32 quantum_bytes; /* of deficit round robin */
 };
 
-/* The whole of a port's options: attribute CL_PORT_OPTIONS. */
+/* What it says of the switch's buffer; all but headroom is the same for all ports of the switch. */
+struct cl_buffer_options {
+	u64 detect_ns, restore_ns; /* the watchdog's; 0: there is none */
+	u32 pool_bytes;     /* what is shared, without the headroom; 0: no shared buffer */
+	u32 headroom_bytes; /* of this port, for each lossless class */
+	u32 xoff_bytes;     /* of lossless classes, in place of alpha; 0: none */
+	u32 xon_offset_bytes;
+	u32 alpha[CL_MOST_CLASSES]; /* as shares of 2^16 */
+	u32 number; /* of the switch in /proc/closloop/buffers */
+	u16 quanta;
+	u8 lossless; /* classes, as bits */
+	u8 action;   /* the watchdog's: 0 says so, 1 drops, 2 forwards */
+	u8 priority[CL_MOST_CLASSES];
+};
+
+/* The attribute of a port's and a NIC's options. */
+#define CL_OPTIONS 1
+
+/* The whole of a port's options. */
 struct cl_port_options {
 	u64 rate_bps;
 	u64 delay_ns; /* of the cable, behind the queue */
@@ -74,21 +94,16 @@ struct cl_port_options {
 	u16 forwards; /* 1: packets that arrive here are forwarded */
 	u16 marks_departures; /* 1: marks what leaves, by what it leaves behind; 0: what arrives */
 	struct cl_queue_options queue[CL_MOST_CLASSES];
+	struct cl_buffer_options buffer;
 };
 
-enum { CL_PORT_UNSPEC, CL_PORT_OPTIONS, __CL_PORT_MAX };
-#define CL_PORT_MAX (__CL_PORT_MAX - 1)
-
-/* The whole of a NIC's options: attribute CL_NIC_OPTIONS. */
+/* The whole of a NIC's options. */
 struct cl_nic_options {
 	u64 rate_bps;
 	u64 delay_ns; /* of the cable */
 	u32 framing_bytes;
 	__be32 address;
 };
-
-enum { CL_NIC_UNSPEC, CL_NIC_OPTIONS, __CL_NIC_MAX };
-#define CL_NIC_MAX (__CL_NIC_MAX - 1)
 
 /* The whole of the options of a TCP host's NIC, and their attribute. */
 #define CL_HOST_OPTIONS 1

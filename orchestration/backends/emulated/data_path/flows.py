@@ -14,6 +14,7 @@ import numpy as np
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
+from orchestration.model.congestion import HEARS_MARKS, PROGRAM
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.roce import RoceSpec
 from orchestration.model.status import DONE, UNFINISHED
@@ -22,7 +23,9 @@ FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
 KIND = "closloop_nic"
 # DSCP 26 and ECT(0), the traffic class that RoCE has by default on mlx5 NICs.
 ROCE_TOS = 106
-POLICIES = ("fixed", "dcqcn")
+_NOT_ECT = 0xFC
+# By their numbers in roce_flows.c.
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", PROGRAM)
 # The order of parameters in policy_dcqcn.c.
 PARAMETER_ORDER = (
     "rpg_time_reset",
@@ -45,7 +48,7 @@ PARAMETER_ORDER = (
 _MOST_PARAMETERS = 24
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQIIII{_MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQIIIIII{_MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -57,13 +60,12 @@ _POSTED = np.dtype(
         ("unused", "V5"),
     ]
 )
+COUNTERS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes")
 RESULT = np.dtype(
     [
-        *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns", "rate_bps")),
-        *(
-            (name, np.uint32)
-            for name in ("packets", "resent", "marked", "cnps", "naks", "timeouts")
-        ),
+        *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns")),
+        *((name, np.uint64) for name in ("rate_bps", "rtt_ns")),
+        *((name, np.uint32) for name in (*COUNTERS, "unused")),
     ]
 )
 
@@ -81,6 +83,17 @@ def nic(ifindex: int, address: str, *, rate_bps: int, delay_ns: int, framing_byt
     )
 
 
+def _numbers(spec: RoceSpec, base_rtt_ns: int) -> list[int]:
+    """Return the numbers of the congestion control, in the order of its C source."""
+    if spec.control == "dcqcn":
+        parameters = spec.parameters
+        return [parameters[name] for name in PARAMETER_ORDER]
+    values = spec.control_values
+    if spec.control == "hpcc":
+        values["t"] = values["t"] or base_rtt_ns
+    return list(values.values())
+
+
 class RoceFlows:
     """The flows of a trial on the NICs of this guest. They are posted once."""
 
@@ -90,25 +103,37 @@ class RoceFlows:
         addresses: Sequence[tuple[str, ...]],
         spec: RoceSpec,
         tos: Sequence[int] = (),
+        base_rtt_ns: int = 0,
+        *,
+        icrc: bool = False,
     ) -> None:
         """Prepare them.
 
         `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
-        type of service of each pattern's flows, empty for RoCE's default.
+        type of service of each pattern's flows, empty for RoCE's default; `base_rtt_ns` that of
+        the longest path. With `icrc`, for a capture, packets have their CRC; else its four bytes
+        are 0.
         """
         parameters = spec.parameters
-        numbers = [parameters[name] for name in PARAMETER_ORDER]
+        numbers = _numbers(spec, base_rtt_ns)
         self._settings = _SETTINGS.pack(
             parameters["min_time_between_cnps"] * 1000,
             spec.timeout_ns,
+            spec.rtt_probe_interval_ns,
             spec.payload_bytes,
             spec.ack_every,
             spec.window_bytes,
-            POLICIES.index("dcqcn"),
+            POLICIES.index(spec.control),
+            int(spec.recovery == "selective-repeat"),
+            int(icrc),
             *numbers,
             *[0] * (_MOST_PARAMETERS - len(numbers)),
         )
-        self._tos = np.array(tos, dtype=np.uint8)[schedule.klass] if len(tos) else ROCE_TOS
+        self._tos = np.full(len(schedule), ROCE_TOS, dtype=np.uint8)
+        if len(tos):
+            self._tos = np.array(tos, dtype=np.uint8)[schedule.klass]
+        if spec.control not in HEARS_MARKS:
+            self._tos &= _NOT_ECT
         self._schedule = schedule
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
@@ -134,7 +159,7 @@ class RoceFlows:
             ]
             posted[name] = np.array(chosen, dtype="V4")
         posted["udp_source"] = 0xC000 | (order * 0x9E37 & 0x3FFF)
-        posted["tos"] = self._tos[order] if isinstance(self._tos, np.ndarray) else self._tos
+        posted["tos"] = self._tos[order]
         fd = os.open(FLOWS, os.O_WRONLY)
         os.write(fd, self._settings + posted.tobytes())
         os.close(fd)

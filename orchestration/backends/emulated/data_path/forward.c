@@ -16,6 +16,7 @@
 #include <net/route.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "pfc.h"
 
 #define TABLE_BITS 14
 
@@ -126,6 +127,16 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct flow *flow;
 	struct iphdr *ip;
 
+	if (unlikely(skb->protocol == htons(ETH_P_PAUSE))) {
+		struct Qdisc *sch = rcu_dereference_bh(netdev_get_tx_queue(skb->dev, 0)->qdisc);
+		struct cl_share *share = cl_port_share(sch);
+
+		/* without flow control, a control frame of the MAC says nothing to a port */
+		if (share)
+			cl_pause_receive(&share->pause, skb);
+		consume_skb(skb);
+		return RX_HANDLER_CONSUMED;
+	}
 	if (skb->protocol != htons(ETH_P_IP) || !pskb_may_pull(skb, sizeof(struct iphdr) + 4))
 		return RX_HANDLER_PASS;
 	ip = ip_hdr(skb);
@@ -147,6 +158,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	if (flows->table)
 		cl_flow_table_count(flows->table, skb, flow->ifindex);
 	ip_decrease_ttl(ip_hdr(skb));
+	skb->skb_iif = skb->dev->ifindex; /* what came in here is counted for its port */
 	skb->dev = flow->out;
 	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
 	skb_reset_mac_header(skb);

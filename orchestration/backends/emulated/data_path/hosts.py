@@ -10,8 +10,8 @@ import numpy as np
 from orchestration.model.records import Samples
 
 HOSTS = "/proc/closloop/hosts"
-# The hosts' signals, in the order of hosts.c.
-_COUNTERS = ("retransmits", "timeouts", "out_of_order", "tx_bytes")
+# The first of the hosts' signals, in the order of hosts.c.
+_COUNTERS = 4
 
 
 class HostCounters:
@@ -23,7 +23,7 @@ class HostCounters:
     def __init__(self, namespaces: Sequence[int]) -> None:
         self._fd = os.open(HOSTS, os.O_RDWR)
         os.write(self._fd, np.array(namespaces, dtype=np.int32).tobytes())
-        self._shape = (len(namespaces), len(_COUNTERS))
+        self._shape = (len(namespaces), _COUNTERS)
         self._t_ns: list[int] = []
         self._rows: list[bytes] = []
 
@@ -36,5 +36,5 @@ class HostCounters:
         """Return the readings."""
         values = np.frombuffer(b"".join(self._rows), dtype=np.int64)
         values = values.reshape(len(self._rows), *self._shape)
-        columns = {name: values[:, :, place] for place, name in enumerate(_COUNTERS)}
-        return Samples(np.array(self._t_ns, dtype=np.int64), columns)
+        columns = [values[:, :, place] for place in range(_COUNTERS)]
+        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)

@@ -52,14 +52,14 @@ struct dcqcn {
 
 _Static_assert(sizeof(struct dcqcn) <= CL_OWN_WORDS * sizeof(u64), "too much memory");
 
-static u64 most_bps(const struct cl_flow_state *flow, const u32 *p)
+CL_INLINE u64 most_bps(const struct cl_flow_state *flow, const u32 *p)
 {
 	u64 most = p[MAX_RATE_MBPS] * MBPS;
 
 	return most && most < flow->line_bps ? most : flow->line_bps;
 }
 
-static void update_alpha(struct dcqcn *d, const u32 *p)
+CL_INLINE void update_alpha(struct dcqcn *d, const u32 *p)
 {
 	d->alpha = (d->alpha * p[DCE_TCP_G]) >> ALPHA_BITS;
 	if (d->marked)
@@ -68,7 +68,7 @@ static void update_alpha(struct dcqcn *d, const u32 *p)
 	d->alpha_ns += p[DCE_TCP_RTT_US] * NS_PER_US;
 }
 
-static void reduce(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p, u64 at_ns)
+CL_INLINE void reduce(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p, u64 at_ns)
 {
 	u64 least = p[MIN_RATE_MBPS] * MBPS, cut, lowest;
 
@@ -87,7 +87,7 @@ static void reduce(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p, u6
 	d->reduce_ns = NEVER;
 }
 
-static void increase(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
+CL_INLINE void increase(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 {
 	u32 most = d->by_time > d->by_bytes ? d->by_time : d->by_bytes;
 	u32 least = d->by_time > d->by_bytes ? d->by_bytes : d->by_time;
@@ -105,9 +105,10 @@ static void increase(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 }
 
 /* Let the time pass until the flow's now. */
-static void catch_up(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
+CL_INLINE void catch_up(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 {
 	for (;;) {
+		CL_ROUND_OR(late);
 		/* once alpha is 0, its updates change nothing until the next CNP */
 		u64 alpha_ns = d->alpha || d->marked ? d->alpha_ns : NEVER;
 		u64 increase_ns = d->limited ? d->increase_ns : NEVER;
@@ -126,9 +127,11 @@ static void catch_up(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 			return;
 		}
 	}
+late:
+	return;
 }
 
-static void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
+CL_INLINE void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 {
 	u64 first_bps = p[FIRST_CNP_RATE_MBPS] * MBPS;
 	u64 period_ns = p[RATE_REDUCE_PERIOD_US] * NS_PER_US;
@@ -153,7 +156,7 @@ static void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
 		d->reduce_ns = flow->now_ns + period_ns - (flow->now_ns - d->first_ns) % period_ns;
 }
 
-static void happen(struct cl_flow_state *flow, const u32 *p)
+CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_hop *hop)
 {
 	struct dcqcn *d = (struct dcqcn *)flow->own;
 
@@ -167,6 +170,7 @@ static void happen(struct cl_flow_state *flow, const u32 *p)
 		catch_up(flow, d, p);
 		d->sent_bytes += flow->bytes;
 		while (p[BYTE_RESET] && d->limited && d->sent_bytes >= p[BYTE_RESET]) {
+			CL_ROUND_OR(late);
 			d->sent_bytes -= p[BYTE_RESET];
 			increase(flow, d, p);
 			d->by_bytes++;
@@ -178,6 +182,8 @@ static void happen(struct cl_flow_state *flow, const u32 *p)
 		arrived(flow, d, p);
 		break;
 	}
+late:
+	return;
 }
 
-const struct cl_policy cl_policy_dcqcn = { "dcqcn", happen, PARAMETERS };
+CL_POLICY(dcqcn, PARAMETERS, 0);

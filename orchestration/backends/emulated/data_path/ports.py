@@ -14,6 +14,7 @@ import numpy as np
 
 from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
+from inventory.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.records import Floats, Ints
@@ -25,6 +26,8 @@ _OPTIONS = 1
 _PORT = struct.Struct("=QQQIIIHH")
 _HOST = struct.Struct("=QII")
 _QUEUE = struct.Struct("=II")
+# struct cl_buffer_options
+_BUFFER = struct.Struct("=QQIIII8IIHBB8B")
 # struct cl_queue_state
 _PLAN = struct.Struct("=QQII")
 # The kernel keeps no more of readings until they are fetched.
@@ -42,6 +45,41 @@ _STATE = np.dtype(
     ]
 )
 _COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
+
+
+class BufferOptions(NamedTuple):
+    """A port's part in the shared buffer of its switch.
+
+    `number` is that of its switch, `pool_bytes` the buffer without the headroom of its ports.
+    """
+
+    switch: SwitchSpec
+    number: int
+    pool_bytes: int
+    headroom_bytes: int
+
+    def packed(self) -> bytes:
+        """Return it as the kernel reads it."""
+        spec, room = self.switch, MOST_CLASSES - len(self.switch.alpha)
+        return _BUFFER.pack(
+            spec.detect_ns if spec.lossless else 0,
+            spec.restore_ns,
+            self.pool_bytes,
+            self.headroom_bytes,
+            spec.xoff_bytes,
+            spec.xon_offset_bytes,
+            *(round(alpha * _ALPHA_UNIT) for alpha in spec.alpha),
+            *[0] * room,
+            self.number,
+            spec.quanta,
+            sum(1 << klass for klass in spec.lossless),
+            WATCHDOG_ACTIONS.index(spec.action),
+            *spec.priorities,
+            *[0] * room,
+        )
+
+
+_ALPHA_UNIT = 1 << 16
 
 
 def host(ifindex: int, *, rate_bps: int, framing_bytes: int) -> bytes:
@@ -68,16 +106,18 @@ def port(
     first_queue: int,
     seed: int,
     marks_departures: bool,
+    buffer: BufferOptions | None = None,
 ) -> bytes:
     """Return the request that makes an interface a switch's port; `delay_ns` is its cable's.
 
     `first_queue` is the number of its first queue in `QueueFile`, `seed` of 64 bits begins the
-    stream that marking draws from.
+    stream that marking draws from. With `buffer`, the queues' own limits do not count.
     """
     room = [*queues, *[QueueOptions(0, 0)] * (MOST_CLASSES - len(queues))]
     options = _PORT.pack(
         rate_bps, delay_ns, seed, framing_bytes, first_queue, len(queues), 1, int(marks_departures)
     ) + b"".join(_QUEUE.pack(*item) for item in room)
+    options += buffer.packed() if buffer else bytes(_BUFFER.size)
     return qdiscs.qdisc(
         ifindex,
         qdiscs.LEAF_HANDLE,

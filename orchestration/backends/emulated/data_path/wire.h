@@ -6,7 +6,9 @@
 #include <linux/etherdevice.h>
 #include <linux/math64.h>
 #include <linux/netdevice.h>
+#include <net/netlink.h>
 #include <net/sch_generic.h>
+#include "data_path.h"
 
 #define CL_PS_PER_NS 1000ULL
 #define CL_PS_PER_S 1000000000000ULL
@@ -41,9 +43,12 @@ static inline void cl_empty(struct cl_fifo *list)
 		kfree_skb(cl_take(list));
 }
 
-/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. */
+/* Of a packet in a list: when it came, and, on the wire, when it arrives at the other end. In a
+ * queue of a switch: by which port it came, see buffer.c.
+ */
 struct cl_on_wire {
 	u64 at_ns;
+	u32 from;
 };
 
 static inline struct cl_on_wire *cl_on_wire(struct sk_buff *skb)
@@ -112,6 +117,33 @@ static inline void cl_deliver(struct sk_buff *skb, struct net_device *dev, struc
 		dev_sw_netstats_tx_add(dev, 1, bytes);
 		netif_receive_skb(skb);
 	}
+}
+
+/* Read what user space says when it makes a port or a NIC, attribute CL_OPTIONS of `bytes`, and
+ * find the other end of its cable.
+ */
+static inline int cl_read_options(struct Qdisc *sch, struct nlattr *opt, void *options, u32 bytes,
+				  struct net_device **peer, struct netlink_ext_ack *extack)
+{
+	struct net_device *dev = qdisc_dev(sch);
+	struct nla_policy policy[] = { [CL_OPTIONS] = NLA_POLICY_EXACT_LEN(bytes) };
+	struct nlattr *found[CL_OPTIONS + 1];
+	int error;
+
+	if (!opt)
+		return -EINVAL;
+	error = nla_parse_nested(found, CL_OPTIONS, opt, policy, extack);
+	if (error)
+		return error;
+	if (NL_REQ_ATTR_CHECK(extack, opt, found, CL_OPTIONS))
+		return -EINVAL;
+	memcpy(options, nla_data(found[CL_OPTIONS]), bytes);
+	if (dev->netdev_ops->ndo_get_peer_dev)
+		*peer = dev->netdev_ops->ndo_get_peer_dev(dev);
+	if (*peer)
+		return 0;
+	NL_SET_ERR_MSG(extack, "a port or a NIC must be one end of a veth pair");
+	return -EOPNOTSUPP;
 }
 
 #endif

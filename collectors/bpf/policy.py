@@ -1,0 +1,154 @@
+"""Congestion controls as BPF programs: compiled, read, loaded, and refused in plain words.
+
+A policy ends with CL_POLICY of policy.h, which puts the program into section "policy" and two
+numbers into "about": how many parameters it takes, and whether its packets ask for telemetry.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from collectors.bpf.compile import compiled
+from collectors.bpf.elf import INSTRUCTION_BYTES, ObjectError, read_program, read_section
+from collectors.bpf.load import SYSCALL, LoadError, load
+from orchestration.model.errors import ClosloopError, NotReadyError
+
+ATTACH = "/proc/closloop/policy"
+HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
+MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
+_CALL, _LOAD_64 = 0x85, 0x18
+
+
+class PolicyError(ClosloopError):
+    """The file is no policy, or the kernel's verifier refuses it."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A program's instructions, how many parameters it takes, and whether it asks for telemetry."""
+
+    code: bytes
+    parameters: int
+    telemetry: bool
+
+
+def policy_object(path: Path) -> Path:
+    """Return the path of a policy's object file, compiled if `path` is C. It is checked.
+
+    Raises PolicyError, or NotReadyError without a compiler.
+    """
+    if not path.is_file():
+        raise PolicyError("there is no such file", "give the path of a .c or .o file")
+    made = path
+    if path.suffix == ".c":
+        try:
+            made = compiled(path, (f"-I{HEADERS}", "-Wno-unused-parameter"), HEADERS / "policy.h")
+        except NotReadyError as error:
+            if "does not compile" in error.message:
+                faults = [line for line in error.message.splitlines() if "error:" in line]
+                said = faults[0].partition("error: ")[2] if faults else error.message
+                raise PolicyError(
+                    f"the compiler refuses it: {said}", "correct it: see docs/policies.md"
+                ) from error
+            raise
+    read_policy(made)
+    return made
+
+
+def read_policy(path: Path) -> Policy:
+    """Return the policy in an object file. Raises PolicyError if it calls or lacks something."""
+    data = path.read_bytes()
+    try:
+        program = read_program(data, "policy")
+        parameters, telemetry = struct.unpack("<2I", read_section(data, "about"))
+    except (ObjectError, struct.error) as error:
+        raise PolicyError(
+            f"it is no policy: {error}",
+            "end its source with CL_POLICY(name, parameters, telemetry) of policy.h; what it "
+            "remembers is in flow->own, and its functions are CL_INLINE",
+        ) from error
+    if program.data_bytes:
+        raise PolicyError(
+            "it has global variables, which all flows would share",
+            "keep what it remembers in flow->own",
+        )
+    at = 0
+    while at < len(program.code):
+        if program.code[at] == _CALL:
+            raise PolicyError(
+                f"it calls a function (instruction {at // INSTRUCTION_BYTES})",
+                "a policy calls nothing: make its functions CL_INLINE, and use no helpers",
+            )
+        at += INSTRUCTION_BYTES * (2 if program.code[at] == _LOAD_64 else 1)
+    if parameters > MOST_PARAMETERS:
+        raise PolicyError(
+            f"it takes {parameters} parameters, and there are at most {MOST_PARAMETERS}",
+            "correct its CL_POLICY",
+        )
+    return Policy(program.code, parameters, bool(telemetry))
+
+
+def attach(path: Path) -> None:
+    """Load a policy into this kernel and give it to the NICs. Raises PolicyError.
+
+    What a policy does wrong is the verifier's or the NICs' to find: loops without an end, reads
+    past its state. A division by 0 is none: in BPF it gives 0.
+    """
+    policy = read_policy(path)
+    try:
+        program = load(policy.code, b"policy", SYSCALL)
+    except LoadError as error:
+        what, remedy = _plain(error.said or (str(error),))
+        raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
+    try:
+        fd = os.open(ATTACH, os.O_WRONLY)
+        try:
+            os.write(fd, struct.pack("=2I", program, policy.telemetry))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        what, remedy = _FAR if error.errno == errno.ERANGE else (str(error), _LOOK)
+        raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
+
+
+_LOOK = "see docs/policies.md for what a policy may do"
+_FAR = (
+    "it reads or writes past its state",
+    "flow->own has CL_OWN_WORDS words, parameters CL_MOST_PARAMETERS, hop CL_MOST_HOPS records",
+)
+# By what the verifier says, the first that is found.
+_PLAIN = (
+    (
+        r"infinite loop|too complex|back-edge|too large",
+        "it may loop without an end",
+        "bound its loops by a constant, or put CL_ROUND_OR(label) into them",
+    ),
+    (
+        r"fp pointer|stack",
+        "it reads or writes past its local variables, or has more than 512 bytes of them",
+        "index arrays within their length; keep large ones in flow->own",
+    ),
+    (r"unbounded memory|(min|max) value is|context access|outside of the", *_FAR),
+    (
+        r"invalid mem access|invalid dereference",
+        "it uses a number as an address",
+        "read and write only flow, parameters and hop",
+    ),
+    (r"zero", "it divides by the constant 0", "divide by something else"),
+    (r"!read_ok", "it reads a variable before it has a value", "give it one"),
+)
+
+
+def _plain(said: tuple[str, ...]) -> tuple[str, str]:
+    """Return what the verifier says in plain words with its own behind them, and the remedy."""
+    lines = [line.strip(" |^-") for line in said if "update:" not in line]
+    for pattern, what, remedy in _PLAIN:
+        for line in lines:
+            if re.search(pattern, line):
+                return f"{what} (the verifier says: {line})", remedy
+    return f"the verifier says: {'; '.join(lines[-6:])}", _LOOK

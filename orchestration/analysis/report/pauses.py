@@ -1,0 +1,192 @@
+"""Who stops whom: how long devices had told their neighbours to pause, a panel per tuner."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from inventory.topology import Testbed
+from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
+from orchestration.analysis.plot import Figure, heatmap
+from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.words import quantity
+from orchestration.artifacts.reader import TrialResult
+
+# The most rows and columns whose names are readable on a phone.
+_MOST_DEVICES = 24
+_ROW_PIXELS, _PANEL_PIXELS = 18, 34
+# Brewer's Reds: a single hue that varies in lightness only; dark means long.
+_SCALE = [(0, "#FBF3F0"), (0.25, "#FCBBA1"), (0.5, "#FB6A4A"), (0.75, "#CB181D"), (1, "#67000D")]
+
+# (who stops, who is stopped) -> ns
+_Pairs = dict[tuple[str, str], int]
+
+
+@dataclass(frozen=True)
+class PausedPairs:
+    """How long one device had stopped another in one repeat: tuner -> pair -> ns.
+
+    Times of several cables and classes between two devices are added. `left_out` counts the pairs
+    whose devices are not drawn.
+    """
+
+    repeat: int
+    stopping: tuple[str, ...]
+    stopped: tuple[str, ...]
+    paused_ns: dict[str, _Pairs]
+    left_out: int
+
+
+def paused_pairs(shown: ShownRepeat) -> PausedPairs | None:
+    """Return who stopped whom; None if nobody did, or no switch of the trials could."""
+    paused_ns = {
+        trial.tuner: _pairs(result)
+        for trial, result in zip(shown.trials, shown.results, strict=True)
+    }
+    total: _Pairs = defaultdict(int)
+    for pairs in paused_ns.values():
+        for pair, ns in pairs.items():
+            total[pair] += ns
+    if not total:
+        return None
+    order = {device.name: place for place, device in enumerate(shown.results[0].testbed.devices)}
+    stopping, stopped = (_longest(total, side, order) for side in (0, 1))
+    left = [pair for pair in total if pair[0] not in stopping or pair[1] not in stopped]
+    return PausedPairs(shown.repeat, stopping, stopped, paused_ns, len(left))
+
+
+def _pairs(result: TrialResult) -> _Pairs:
+    """Return the pairs of one trial, by its last sample."""
+    table = result.table("pauses")
+    last = table["t_ns"] == table["t_ns"].max(initial=-1)
+    peers = _peers(result.testbed)
+    pairs: _Pairs = defaultdict(int)
+    columns = (table[name][last].tolist() for name in ("device", "port", "pausing_ns"))
+    for device, port, ns in zip(*columns, strict=True):
+        if ns > 0:
+            pairs[device, peers[device, port]] += ns
+    return dict(pairs)
+
+
+def _peers(testbed: Testbed) -> dict[tuple[str, str], str]:
+    return {
+        (port.device, port.name): testbed.peer_device(port).name for port in testbed.switch_ports
+    }
+
+
+def _longest(total: _Pairs, side: int, order: dict[str, int]) -> tuple[str, ...]:
+    """Return the devices on one side of the pairs that last longest, in the testbed's order."""
+    sums: dict[str, int] = defaultdict(int)
+    for pair, ns in total.items():
+        sums[pair[side]] += ns
+    most = sorted(sums, key=lambda name: (-sums[name], order[name]))[:_MOST_DEVICES]
+    return tuple(sorted(most, key=order.__getitem__))
+
+
+def pause_picture(found: PausedPairs, colours: Colours) -> Picture:
+    """Draw a cell for each pair of neighbours: the time for which the row stopped the column."""
+    tuners = list(found.paused_ns)
+    height = len(tuners) * (_ROW_PIXELS * len(found.stopping) + _PANEL_PIXELS)
+    figure = Figure(len(tuners), gap=_PANEL_PIXELS / height if len(tuners) > 1 else 0)
+    base_figure(height=height + 170, right=12, figure=figure)
+    figure.update_layout({"margin": {"t": 84, "b": 86}})
+    top_ms = max(ns for pairs in found.paused_ns.values() for ns in pairs.values()) / 1e6
+    for row, tuner in enumerate(tuners, start=1):
+        pairs = found.paused_ns[tuner]
+        grid = [[pairs.get((a, b)) for b in found.stopped] for a in found.stopping]
+        figure.add_trace(
+            heatmap(
+                x=list(found.stopped),
+                y=list(found.stopping),
+                z=[[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
+                text=[["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
+                coloraxis="coloraxis",
+                hovertemplate=f"{tuner}: %{{y}} stopped %{{x}} for %{{text}}<extra></extra>",
+                hoverongaps=False,
+                xgap=1,
+                ygap=1,
+            ),
+            row=row,
+        )
+        figure.add_annotation(
+            x=0,
+            xref="paper",
+            y=figure.top(row),
+            yref="paper",
+            text=f"<b>{short(tuner)}</b>",
+            font={"color": readable(colours[tuner]), "size": 13},
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+        )
+    figure.update_layout(
+        {
+            "coloraxis": {
+                "colorscale": _SCALE,
+                "cmin": 0,
+                "cmax": top_ms,
+                "colorbar": {
+                    "orientation": "h",
+                    "thickness": 10,
+                    "x": 0.5,
+                    "y": 1,
+                    "yref": "container",
+                    "yanchor": "top",
+                    "title": {"text": "time stopped, ms", "side": "top"},
+                },
+            }
+        }
+    )
+    figure.update_yaxes(
+        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
+    )
+    figure.update_xaxes(type="category", showgrid=False, tickangle=-90, dtick=1)
+    figure.update_xaxes(title="is stopped by the row", row=len(tuners))
+    return Picture(
+        _most(found),
+        f"{_counts(found)} Each cell is how long the device of the row had stopped that of the "
+        f"column, all their cables and lossless classes added, in repeat {found.repeat}."
+        f"{_left(found)}",
+        figure,
+        "who-stops-whom",
+        _data(found),
+    )
+
+
+def _most(found: PausedPairs) -> str:
+    tuner, pair, ns = max(
+        (
+            (tuner, pair, ns)
+            for tuner, pairs in found.paused_ns.items()
+            for pair, ns in pairs.items()
+        ),
+        key=lambda item: item[2],
+    )
+    return f"{pair[0]} stopped {pair[1]} the longest: {quantity(ns, 'ns')}, with {tuner}"
+
+
+def _counts(found: PausedPairs) -> str:
+    clauses = []
+    for tuner, pairs in found.paused_ns.items():
+        stopping, stopped = (len({pair[side] for pair in pairs}) for side in (0, 1))
+        clauses.append(
+            f"with {tuner} {stopped} devices were stopped by {stopping}, for "
+            f"{quantity(sum(pairs.values()), 'ns')} in all"
+        )
+    text = "; ".join(clauses)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _left(found: PausedPairs) -> str:
+    return f" {found.left_out} more pairs are not drawn." if found.left_out else ""
+
+
+def _data(found: PausedPairs) -> dict[str, list[object]]:
+    """Return one row per tuner and pair."""
+    rows = [
+        (tuner, *pair, ns)
+        for tuner, pairs in found.paused_ns.items()
+        for pair, ns in sorted(pairs.items())
+    ]
+    names = ("tuner", "stops", "stopped", "paused_ns")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}

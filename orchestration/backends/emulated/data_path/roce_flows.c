@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* /proc/closloop/flows: all flows of a trial are posted in one call, and their results are read.
+ * /proc/closloop/received: how many have been received. /proc/closloop/nics: counters of hosts.
+ */
+#include <linux/proc_fs.h>
+#include <linux/uaccess.h>
+#include <linux/vmalloc.h>
+#include "policy_program.h"
+#include "roce.h"
+
+struct roce cl_roce;
+bool cl_telemetry;
+
+/* By their numbers in struct settings: POLICIES in flows.py. */
+static const struct cl_policy *const policies[] = {
+	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
+	&cl_policy_program,
+};
+
+static struct nic *nic_of(__be32 address)
+{
+	for (u32 i = 0; i < cl_roce.nics; i++)
+		if (cl_roce.nic[i]->address == address)
+			return cl_roce.nic[i];
+	return NULL;
+}
+
+static int add_flow(struct flow *flow, const struct posted *posted)
+{
+	flow->posted = *posted;
+	flow->nic = nic_of(posted->src);
+	flow->to = nic_of(posted->dst);
+	if (!flow->nic || !flow->to)
+		return -ENODEV;
+	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
+	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.payload_bytes = cl_roce.payload_bytes;
+	flow->nic->posts++;
+	return 0;
+}
+
+/* With selective repeat, every flow has two bits a packet: the sender's and the receiver's. */
+static int give_bits(void)
+{
+	u64 longs = 0;
+
+	for (u32 i = 0; i < cl_roce.count; i++)
+		longs += 2 * BITS_TO_LONGS(cl_roce.flow[i].packets);
+	cl_roce.bits = vzalloc(max(1ULL, longs) * sizeof(long));
+	if (!cl_roce.bits)
+		return -ENOMEM;
+	longs = 0;
+	for (u32 i = 0; i < cl_roce.count; i++) {
+		struct flow *flow = &cl_roce.flow[i];
+
+		flow->known = cl_roce.bits + longs;
+		flow->held = flow->known + BITS_TO_LONGS(flow->packets);
+		longs += 2 * BITS_TO_LONGS(flow->packets);
+	}
+	return 0;
+}
+
+/* Give every NIC the numbers of its flows, which are ordered by their starts. */
+static int hand_out(void)
+{
+	for (u32 i = 0; i < cl_roce.nics; i++) {
+		cl_roce.nic[i]->posted = vzalloc(array_size(max(1U, cl_roce.nic[i]->posts), sizeof(u32)));
+		if (!cl_roce.nic[i]->posted)
+			return -ENOMEM;
+		cl_roce.nic[i]->posts = 0;
+	}
+	for (u32 i = 0; i < cl_roce.count; i++)
+		cl_roce.flow[i].nic->posted[cl_roce.flow[i].nic->posts++] = i;
+	return 0;
+}
+
+/* /proc/closloop/flows. Written once: struct settings, then every flow, by start. Read: results. */
+static ssize_t flows_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
+{
+	u32 count = (size - sizeof(struct settings)) / sizeof(struct posted);
+	struct settings settings;
+	struct posted posted;
+	ssize_t error;
+
+	if (cl_roce.flow)
+		return -EBUSY;
+	if (size < sizeof(settings) || copy_from_user(&settings, from, sizeof(settings)))
+		return -EFAULT;
+	if (settings.policy >= ARRAY_SIZE(policies) || !settings.payload_bytes ||
+	    settings.payload_bytes > PAGE_SIZE * 2 - ICRC_BYTES || !settings.ack_every)
+		return -EINVAL;
+	cl_roce.policy = policies[settings.policy];
+	if (cl_roce.policy == &cl_policy_program && !cl_policy_program_is_there())
+		return -ENOENT;
+	cl_telemetry = cl_roce.policy->telemetry;
+	memcpy(cl_roce.parameters, settings.parameters, sizeof(cl_roce.parameters));
+	cl_roce.payload_bytes = settings.payload_bytes;
+	cl_roce.ack_every = settings.ack_every;
+	cl_roce.window_bytes = settings.window_bytes;
+	cl_roce.cnp_interval_ns = settings.cnp_interval_ns;
+	cl_roce.timeout_ns = settings.timeout_ns;
+	cl_roce.probe_interval_ns = settings.probe_interval_ns;
+	cl_roce.selective = settings.selective;
+	cl_roce.icrc = settings.icrc;
+	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
+	if (!cl_roce.flow)
+		return -ENOMEM;
+	from += sizeof(settings);
+	for (u32 i = 0; i < count; i++) {
+		if (copy_from_user(&posted, from + i * sizeof(posted), sizeof(posted)))
+			return -EFAULT;
+		error = add_flow(&cl_roce.flow[i], &posted);
+		if (error)
+			return error;
+	}
+	cl_roce.count = count;
+	error = hand_out();
+	if (!error && cl_roce.selective)
+		error = give_bits();
+	if (error)
+		return error;
+	local_bh_disable();
+	for (u32 i = 0; i < cl_roce.nics; i++)
+		cl_nic_expect(cl_roce.nic[i]);
+	local_bh_enable();
+	return size;
+}
+
+static ssize_t flows_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	u32 first = *at / sizeof(struct result), count = 0;
+
+	for (; first + count < cl_roce.count && (count + 1) * sizeof(struct result) <= size; count++) {
+		struct flow *flow = &cl_roce.flow[first + count];
+
+		flow->result.rate_bps = flow->state.rate_bps;
+		if (copy_to_user(to + count * sizeof(struct result), &flow->result,
+				 sizeof(struct result)))
+			return -EFAULT;
+	}
+	*at += count * sizeof(struct result);
+	return count * sizeof(struct result);
+}
+
+static const struct proc_ops flows_ops = {
+	.proc_read = flows_read,
+	.proc_write = flows_write,
+	.proc_lseek = default_llseek,
+};
+
+/* /proc/closloop/received: how many flows have been received, as a number of 32 bits. */
+static ssize_t received_read(struct file *file, char __user *to, size_t size, loff_t *unused)
+{
+	if (size < sizeof(cl_roce.received) || copy_to_user(to, &cl_roce.received, sizeof(cl_roce.received)))
+		return -EFAULT;
+	return sizeof(cl_roce.received);
+}
+
+static const struct proc_ops received_ops = {
+	.proc_read = received_read,
+	.proc_lseek = noop_llseek,
+};
+
+/* /proc/closloop/nics: struct nic_state of every NIC, as they were made. */
+static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t *at)
+{
+	u32 first = *at / sizeof(struct nic_state), count = 0;
+
+	for (; first + count < cl_roce.nics && (count + 1) * sizeof(struct nic_state) <= size; count++) {
+		struct nic *nic = cl_roce.nic[first + count];
+		struct nic_state state = { .address = nic->address };
+		struct flow *flow;
+
+		local_bh_disable();
+		cl_nic_settle(nic);
+		state.cnps = nic->cnps;
+		state.resent = nic->resent;
+		state.rtt_ns = nic->rtt_ns;
+		list_for_each_entry(flow, &nic->unfinished, unfinished) {
+			state.rate_bps += flow->state.rate_bps;
+			state.flows++;
+		}
+		local_bh_enable();
+		if (copy_to_user(to + count * sizeof(state), &state, sizeof(state)))
+			return -EFAULT;
+	}
+	*at += count * sizeof(struct nic_state);
+	return count * sizeof(struct nic_state);
+}
+
+static const struct proc_ops nics_ops = {
+	.proc_read = nics_read,
+	.proc_lseek = default_llseek,
+};
+
+static int __init begin(void)
+{
+	cl_roce.zeros = alloc_pages(GFP_KERNEL | __GFP_ZERO | __GFP_COMP, 1);
+	if (!cl_roce.zeros || !proc_create("closloop/flows", 0600, NULL, &flows_ops) ||
+	    !proc_create("closloop/received", 0600, NULL, &received_ops) ||
+	    !proc_create("closloop/nics", 0600, NULL, &nics_ops))
+		return -ENOMEM;
+	return 0;
+}
+late_initcall(begin);

@@ -1,0 +1,225 @@
+"""What sends a trial's flows in the guest: a process with TCP sockets, RoCE NICs, or both."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+
+class Driver:
+    """The traffic driver, in a process of its own that ends with the trial."""
+
+    def __init__(
+        self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None] | None
+    ) -> None:
+        """Prepare it; `ended` is called in that process when all flows have ended."""
+        from traffic.drivers.connections import services
+        from traffic.drivers.flows import Endpoints, Flows
+        from traffic.drivers.sockets import Board, SocketDriver
+
+        self._flows = len(schedule)
+        memory = mmap.mmap(-1, Board.size_bytes(self._flows))
+        self.board = Board(self._flows, memoryview(memory))
+        self._ended = ended
+        self._child_ended = False
+        self._status: int | None = None
+        hosts = job.testbed.hosts
+        endpoints = Endpoints([job.host_addresses[name] for name in hosts])
+        self._end_ns = job.trial.duration_ns + job.trial.drain_ns
+        go, self._go = os.pipe()
+        ready, told = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            of_pattern = services(job.testbed, job.trial.traffic)
+            flows = Flows.of(schedule, endpoints, of_pattern)
+            places = [fabric.number[name] for name in hosts]
+            driver = SocketDriver(flows, lambda host: fabric.enter(places[host]), self.board)
+            self._child(driver, go, told)
+        os.close(told)
+        signal.signal(signal.SIGCHLD, lambda *_: setattr(self, "_child_ended", True))
+        if os.read(ready, 1) != b"r":
+            raise RuntimeError("the traffic driver died while it opened its sockets: see above")
+
+    def _child(self, driver: Any, go: int, told: int) -> None:
+        try:
+            driver.prepare()
+            os.write(told, b"r")
+            os.read(go, 1)
+            driver.run(self.board.t0_ns, self._end_ns)
+            if self._ended is not None:
+                self._ended()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def launch(self, t0_ns: int) -> None:
+        """Start the traffic at `t0_ns`."""
+        self.board.t0_ns = t0_ns
+        os.write(self._go, b"g")
+
+    def all_done(self) -> bool:
+        """Return whether every flow has ended."""
+        return self.board.done >= self._flows
+
+    def ended_ns(self) -> int | None:
+        """Return when the last flow ended, of CLOCK_MONOTONIC.
+
+        None if `ended` was told, because nothing was read after that.
+        """
+        return None if self._ended else self.board.t0_ns + int(max(self.board.end_ns))
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+        return self.board.done
+
+    def alive(self) -> None:
+        """Raise RuntimeError if the driver has died. Costs no time while it lives."""
+        if self._child_ended and self._status is None:
+            self._wait()
+
+    def outcome(self) -> Any:
+        """Wait for the driver's end, and return the outcome of the flows."""
+        from traffic.drivers.connections import flow_records
+
+        self._wait()
+        return flow_records(self.board)
+
+    def facts(self) -> dict[str, Any]:
+        """Return none: the flows' records have all."""
+        return {}
+
+    def _wait(self) -> None:
+        """Wait until the driver's process has ended; raise RuntimeError if it ended badly."""
+        if self._status is None:
+            _, self._status = os.waitpid(self._pid, 0)
+        if self._status:
+            raise RuntimeError(f"the traffic driver ended with status {self._status}: see above")
+
+
+class RoceTraffic:
+    """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
+
+    def __init__(self, job: Any, schedule: Any) -> None:
+        from orchestration.backends.emulated.data_path.flows import RoceFlows
+        from traffic.drivers.connections import services
+        from traffic.schedule import base_rtt_ns, window_bytes
+
+        addresses = [job.host_addresses[name] for name in job.testbed.hosts]
+        tos = [
+            RoceFlows.tos_of(service.tos) for service in services(job.testbed, job.trial.traffic)
+        ]
+        roce = job.trial.host.roce
+        if roce.program:
+            from collectors.bpf.policy import attach
+
+            attach(Path(roce.program))
+        roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
+        self._flows = RoceFlows(
+            schedule, addresses, roce, tos, base_rtt_ns(job.testbed), icrc=job.probe is not None
+        )
+
+    def launch(self, t0_ns: int) -> None:
+        """Post all flows."""
+        self._flows.post(t0_ns)
+
+    def alive(self) -> None:
+        """Do nothing: there is no driver that could die."""
+
+    def all_done(self) -> bool:
+        """Return whether the sender of every flow knows that it has been received."""
+        return self._flows.all_done()
+
+    def ended_ns(self) -> int | None:
+        """Return when the last sender knew, of CLOCK_MONOTONIC."""
+        return int(self._flows.results()["done_ns"].max())
+
+    def flows_done(self) -> int:
+        """Return how many flows have been received."""
+        return self._flows.received()
+
+    def outcome(self) -> Any:
+        """Return the outcome of the flows."""
+        return self._flows.records()
+
+    def facts(self) -> dict[str, int]:
+        """Return sums over all flows."""
+        from orchestration.backends.emulated.data_path.flows import COUNTERS
+
+        found = self._flows.results()
+        return {name: int(found[name].sum()) for name in COUNTERS}
+
+
+class MixedTraffic:
+    """Flows of both transports: each part has those of `flows` that are true, by `traffic`."""
+
+    def __init__(self, parts: list[tuple[Any, Any]]) -> None:
+        self._parts = parts
+
+    def launch(self, t0_ns: int) -> None:
+        """Start all parts."""
+        for _, traffic in self._parts:
+            traffic.launch(t0_ns)
+
+    def alive(self) -> None:
+        """Raise RuntimeError if a driver has died."""
+        for _, traffic in self._parts:
+            traffic.alive()
+
+    def all_done(self) -> bool:
+        """Return whether every flow has ended."""
+        return all(traffic.all_done() for _, traffic in self._parts)
+
+    def ended_ns(self) -> int | None:
+        """Return when the last flow ended, of CLOCK_MONOTONIC."""
+        return max(int(traffic.ended_ns()) for flows, traffic in self._parts if flows.any())
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+        return sum(traffic.flows_done() for _, traffic in self._parts)
+
+    def outcome(self) -> Any:
+        """Return the outcome of the flows, in the schedule's order."""
+        import numpy as np
+
+        from orchestration.model.records import FlowRecords
+
+        count = len(self._parts[0][0])
+        columns = {field.name: np.zeros(count, dtype=np.int64) for field in fields(FlowRecords)}
+        for flows, traffic in self._parts:
+            found = traffic.outcome()
+            for name, values in columns.items():
+                values[flows] = getattr(found, name)
+        return FlowRecords(**columns)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts of all parts."""
+        return {name: fact for _, traffic in self._parts for name, fact in traffic.facts().items()}
+
+
+def traffic_of(job: Any, fabric: Any) -> Any:
+    """Return what sends the trial's flows, ready to start."""
+    from orchestration.backends.emulated.data_path.ports import last_reading_now
+
+    if job.trial.host.roce is None:
+        own = job.trial.fabric.kind != "linux"
+        return Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
+    from traffic.schedule import part_of, roce_flows
+
+    roce = roce_flows(job.testbed, job.trial, job.schedule)
+    if roce.all():
+        return RoceTraffic(job, job.schedule)
+    return MixedTraffic(
+        [
+            (roce, RoceTraffic(job, part_of(job.schedule, roce))),
+            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce), None)),
+        ]
+    )

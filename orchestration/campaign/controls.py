@@ -1,0 +1,181 @@
+"""Congestion controls of RoCE NICs in a campaign file: their parameters, and programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from collectors.bpf.policy import PolicyError, policy_object, read_policy
+from inventory.strictyaml import StrictModel, suggest
+from inventory.topology import Testbed
+from orchestration.campaign.finding import Finding
+from orchestration.model.congestion import (
+    CONTROLS,
+    PROGRAM,
+    TELEMETRY_MBPS,
+    Parameter,
+    defaults,
+    relation_fault,
+)
+from orchestration.model.errors import NotReadyError
+from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+
+_EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}
+_MBPS = 1_000_000
+
+
+class Program(StrictModel):
+    """A policy of one's own: a BPF object or its C source, and numbers that it is given."""
+
+    program: str = Field(description="its file, like my_policy.c or my_policy.bpf.o")
+    parameters: tuple[Any, ...] = ()
+
+
+def move_program(host: object) -> object:
+    """Put `congestion_control: {program: …}` where the NIC's settings are."""
+    if not isinstance(host, dict) or not isinstance(host.get("congestion_control"), dict):
+        return host
+    roce = host.get("roce", {})
+    if not isinstance(roce, dict):
+        return host
+    program = dict(host["congestion_control"])
+    if isinstance(program.get("parameters"), list):
+        program["parameters"] = tuple(program["parameters"])
+    return {**host, "congestion_control": PROGRAM, "roce": {**roce, "program": program}}
+
+
+def read_values(control: str, given: Mapping[str, Any]) -> tuple[tuple[str, int], ...]:
+    """Return the parameters of a control as NICs take them, in the order of their names.
+
+    Only those that differ from the defaults. Raises ValueError for one that cannot be.
+    """
+    default = defaults(control)
+    values = {name: _read(CONTROLS[control][name], given[name]) for name in given}
+    return tuple(sorted((k, v) for k, v in values.items() if default[k] != v))
+
+
+def _read(parameter: Parameter, value: object) -> int:
+    number = _READERS[parameter.kind](value)
+    if not parameter.least <= number <= parameter.most:
+        least, most = (written(parameter, n) for n in (parameter.least, parameter.most))
+        raise ValueError(f"{value!r} is not from {least} to {most}")
+    return number
+
+
+def _read_mbps(value: object) -> int:
+    mbps, rest = divmod(parse_rate_bps(value), _MBPS)
+    if rest:
+        raise ValueError(f"{value!r} is no whole number of Mbit/s")
+    return mbps
+
+
+def _read_thousandths(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e9:
+        raise ValueError(f"{value!r} is not a number")
+    thousandths = round(value * 1000)
+    if abs(thousandths - value * 1000) > 1e-6:
+        raise ValueError(f"{value!r} has more than three decimals")
+    return thousandths
+
+
+def _read_count(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not a whole number")
+    return value
+
+
+_READERS: Mapping[str, Callable[[object], int]] = {
+    "time": parse_duration_ns,
+    "rate": _read_mbps,
+    "number": _read_thousandths,
+    "size": parse_size_bytes,
+    "count": _read_count,
+}
+
+
+def written(parameter: Parameter, value: int) -> Any:
+    """Return a parameter's value as a campaign file has it."""
+    suffix = {"time": "ns", "rate": "Mbps", "size": "B"}.get(parameter.kind)
+    if suffix:
+        return f"{value}{suffix}"
+    return value / 1000 if parameter.kind == "number" else value
+
+
+def check_control(
+    control: str,
+    given: Mapping[str, Mapping[str, Any]],
+    program: Program | None,
+    folder: Path,
+    testbed: Testbed | None,
+) -> Iterator[Finding]:
+    """Report parameters that the control does not take, and a program that cannot be one.
+
+    `given` has the parameters under the names of controls; `program` starts in `folder`.
+    """
+    for name, parameters in given.items():
+        if parameters and control and name != control:
+            yield Finding(
+                ("host", "roce", name),
+                f"the congestion control is {control}, not {name}",
+                f"remove it, or use `congestion_control: {name}`",
+            )
+        yield from _check_parameters(name, parameters)
+    if control == PROGRAM and program is not None:
+        yield from _check_program(program, folder)
+    if control == "hpcc" and testbed is not None:
+        rates = {rate // _MBPS for rate in (link.rate_bps for link in testbed.links)}
+        unknown = sorted(rates - set(TELEMETRY_MBPS))
+        if unknown:
+            yield Finding(
+                ("host", "congestion_control"),
+                f"HPCC's telemetry has no number for a link of {unknown[0]} Mbit/s",
+                f"use another control, or links of {', '.join(map(str, TELEMETRY_MBPS))} Mbit/s",
+            )
+
+
+def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Finding]:
+    known, values, faulty = CONTROLS[control], defaults(control), False
+    for name, value in given.items():
+        loc = ("host", "roce", control, name)
+        if name not in known:
+            faulty = True
+            yield Finding(
+                loc,
+                f"{control} has no parameter {name!r}",
+                f"{suggest(name, known)}it has {', '.join(known)}",
+            )
+            continue
+        try:
+            values[name] = _read(known[name], value)
+        except ValueError as error:
+            faulty = True
+            what = str(error).partition(": write it like")[0]
+            yield Finding(loc, what, f"write it like {_EXAMPLES[known[name].kind]}")
+    fault = None if faulty else relation_fault(control, values)
+    if fault is not None:
+        yield Finding(("host", "roce", control, fault[0]), fault[1], fault[2])
+
+
+def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
+    loc = ("host", "congestion_control")
+    for number in program.parameters:
+        if type(number) is not int or not 0 <= number < 2**32:
+            what = f"a program's parameters are whole numbers below 2^32, and one is {number!r}"
+            yield Finding(loc, what, "write them like [40, 200]")
+    try:
+        wanted = read_policy(policy_object(folder / program.program)).parameters
+    except PolicyError as error:
+        yield Finding(loc, f"{program.program}: {error.message}", error.remedy)
+    except NotReadyError as error:
+        yield Finding(loc, error.message, error.remedy)
+    else:
+        if wanted != len(program.parameters):
+            yield Finding(
+                loc,
+                f"{program.program} takes {wanted} parameters, "
+                f"and {len(program.parameters)} are given",
+                "give as many as its CL_POLICY says",
+            )

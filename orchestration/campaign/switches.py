@@ -1,0 +1,34 @@
+"""Checks of a testbed's switches against what a campaign runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from inventory.topology import Testbed
+from orchestration.campaign.finding import Fields, Finding
+from orchestration.model.trial import ROCE_CONTROLS
+
+
+def check_switch(whole: Fields, testbed: Testbed, controls: Collection[str]) -> Iterator[Finding]:
+    """Report a testbed with a shared buffer on a fabric without it, and hosts that never pause.
+
+    `controls` are the congestion controls that flows may have.
+    """
+    fabric, backend = whole.get("fabric"), whole.get("backend")
+    if testbed.switch is None or fabric is None:
+        return
+    what = "PFC" if testbed.switch.lossless else "a shared buffer"
+    if fabric.kind == "linux" or backend not in (None, "emulated"):
+        yield Finding(
+            ("testbed",),
+            f"testbed {testbed.name} has {what}, which only the emulated backend has, with "
+            "`fabric: closloop`",
+            "add `fabric: closloop` and run --on emulated, or remove 'switch' from the testbed",
+        )
+    elif testbed.switch.lossless and controls and set(controls).isdisjoint(ROCE_CONTROLS):
+        yield Finding(
+            ("testbed",),
+            f"testbed {testbed.name} has PFC, and hosts whose congestion control is "
+            f"{' or '.join(controls)} have no NIC that obeys pauses",
+            f"use `congestion_control: {ROCE_CONTROLS[0]}`, or remove 'pfc' from the testbed",
+        )

@@ -1,0 +1,94 @@
+"""Congestion controls of RoCE NICs beside DCQCN, and their parameters under their papers' names.
+
+One C source each has the algorithm: orchestration/backends/emulated/data_path/policy_*.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+# A policy of the user's own, as a BPF program.
+PROGRAM = "program"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter as a whole number: ns, Mbit/s, thousandths, bytes or a count, by its kind."""
+
+    kind: Literal["time", "rate", "number", "size", "count"]
+    default: int
+    least: int
+    most: int
+
+
+_MS = 1_000_000
+# In the order of the C source's enum.
+CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
+    "fixed": {"rate": Parameter("rate", 0, 0, 4_000_000)},  # 0: line rate
+    # Kumar et al., "Swift", SIGCOMM 2020, algorithm 1 and section 3.5. The paper has no values for
+    # most; these are those of csg-htsim (sim/swift.cpp), and init_cwnd is its window at the start.
+    "swift": {
+        "ai": Parameter("number", 1_000, 1, 1_000_000),
+        "beta": Parameter("number", 800, 1, 1_000),
+        "max_mdf": Parameter("number", 500, 1, 999),
+        "base_target": Parameter("time", 20_000, 1, 100 * _MS),
+        "hop_scale": Parameter("time", 3_053, 0, 10 * _MS),
+        "fs_range": Parameter("time", 100_000, 0, 100 * _MS),
+        "fs_min_cwnd": Parameter("number", 100, 1, 4_000_000),
+        "fs_max_cwnd": Parameter("number", 100_000, 1, 4_000_000),
+        "min_cwnd": Parameter("number", 10, 1, 1_000),
+        "max_cwnd": Parameter("number", 1_000_000, 1_000, 4_000_000),
+        "init_cwnd": Parameter("number", 12_000, 1, 4_000_000),
+        "retx_reset_threshold": Parameter("count", 5, 1, 1_000),
+    },
+    # Mittal et al., "TIMELY", SIGCOMM 2015, sections 4.3 and 5. A delta of 0 is a
+    # thousandth of the line, the paper's 10 Mbit/s at 10 Gbit/s; a least rate of 0, which the paper
+    # has none of, is a hundredth.
+    "timely": {
+        "delta": Parameter("rate", 0, 0, 4_000_000),
+        "beta": Parameter("number", 800, 1, 1_000),
+        "alpha": Parameter("number", 875, 1, 1_000),
+        "t_low": Parameter("time", 50_000, 0, 1_000 * _MS),
+        "t_high": Parameter("time", 500_000, 1, 1_000 * _MS),
+        "min_rtt": Parameter("time", 20_000, 1, 1_000 * _MS),
+        "hai_after": Parameter("count", 5, 1, 1_000),
+        "min_rate": Parameter("rate", 0, 0, 4_000_000),
+    },
+    # Li et al., "HPCC", SIGCOMM 2019, section 5.1; t is the base round trip, 0: that of the testbed
+    "hpcc": {
+        "eta": Parameter("number", 950, 1, 1_000),
+        "max_stage": Parameter("count", 5, 0, 1_000),
+        "w_ai": Parameter("size", 80, 1, 10_000_000),
+        "t": Parameter("time", 0, 0, 16 * _MS),
+    },
+}
+# Whose packets may be marked, and are answered with CNPs.
+HEARS_MARKS = ("dcqcn", PROGRAM)
+# They act on each acknowledgement; the others know of more at one.
+ACK_EVERY = {"swift": 1, "hpcc": 1}
+# Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
+TELEMETRY_MBPS = (
+    *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),
+    *(100_000, 200_000, 400_000, 800_000, 1_600_000),
+)
+# In each packet of data and each acknowledgement.
+TELEMETRY_BYTES = 42
+
+
+def defaults(control: str) -> dict[str, int]:
+    """Return a control's parameters by their names, as a NIC takes them; none of a program's."""
+    return {name: item.default for name, item in CONTROLS.get(control, {}).items()}
+
+
+def relation_fault(control: str, values: Mapping[str, int]) -> tuple[str, str, str] | None:
+    """Return the parameter that contradicts another one, why, and what to do; None for none."""
+    pairs = {
+        "swift": (("fs_min_cwnd", "fs_max_cwnd"), ("min_cwnd", "max_cwnd")),
+        "timely": (("t_low", "t_high"),),
+    }
+    for low, high in pairs.get(control, ()):
+        if values[low] >= values[high]:
+            return low, f"{low} is not below {high}", f"lower {low}, or raise {high}"
+    return None

@@ -1,0 +1,44 @@
+#!/usr/bin/python
+"""Ansible module: give a device back whose provisioning was stopped between two modules."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.closloop.reconcile import release
+from ansible.module_utils.device.agent.main import OperationError
+
+DOCUMENTATION = r"""
+module: closloop_release
+short_description: Gives a device back whose provisioning was stopped between two modules
+description:
+  - Waits for a module that is at work still, then drops the lease if it is held. The device's
+    settings stay as they are.
+options:
+  lease:
+    description: The lease, as the modules were given it.
+    type: str
+    required: true
+author: closloop
+"""
+
+EXAMPLES = r"""
+- name: Give the device back
+  closloop_release:
+    lease: "{{ closloop_lease }}"
+"""
+
+RETURN = r""" # """
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule({"lease": {"type": "str", "required": True}})
+    try:
+        release(module.params["lease"])
+        module.exit_json(changed=False)
+    except OperationError as error:
+        module.fail_json(msg=error.what, remedy=error.remedy)
+
+
+if __name__ == "__main__":
+    main()

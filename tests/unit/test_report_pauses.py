@@ -1,0 +1,76 @@
+"""The picture of who stops whom."""
+
+from types import SimpleNamespace
+
+import numpy as np
+
+from inventory.files import load_testbed
+from orchestration.analysis.figure_style import colours_of
+from orchestration.analysis.report.pauses import pause_picture, paused_pairs
+
+TESTBED = """
+kind: leaf-spine
+name: small
+mtu: 1500B
+leaves: 2
+spines: 1
+hosts_per_leaf: 2
+uplinks_per_spine: 2
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 25Gbps, delay: 1us}
+switch: {buffer: 1MB, pfc: [3]}
+"""
+
+
+def shown(tmp_path, **rows):
+    """Trials by tuner, each with rows (t_ns, device, port, pausing_ns) of its table `pauses`."""
+    path = tmp_path / "testbed.yml"
+    path.write_text(TESTBED)
+    testbed = load_testbed(str(path))
+    names = ("t_ns", "device", "port", "pausing_ns")
+
+    def table(of):
+        columns = {name: np.array([row[i] for row in of]) for i, name in enumerate(names)}
+        return lambda name: columns if name == "pauses" else None
+
+    return SimpleNamespace(
+        repeat=1,
+        trials=[SimpleNamespace(tuner=name) for name in rows],
+        results=[SimpleNamespace(testbed=testbed, table=table(of)) for of in rows.values()],
+    )
+
+
+def test_the_last_times_of_all_cables_between_two_devices_are_added(tmp_path):
+    found = paused_pairs(
+        shown(
+            tmp_path,
+            a=[
+                (1, "leaf1", "eth0", 500),
+                (2, "leaf1", "eth0", 900),
+                (2, "leaf1", "eth1", 0),
+                (2, "spine1", "eth0", 3_000),
+                (2, "spine1", "eth1", 4_000),
+                (2, "spine1", "eth2", 2_000),
+            ],
+            b=[(2, "leaf2", "eth1", 1_000)],
+        )
+    )
+    assert found.paused_ns["a"] == {
+        ("leaf1", "h1"): 900,
+        ("spine1", "leaf1"): 7_000,
+        ("spine1", "leaf2"): 2_000,
+    }
+    picture = pause_picture(found, colours_of(["a", "b"]))
+    assert picture.title == "spine1 stopped leaf1 the longest: 7us, with a"
+    assert "With a 3 devices were stopped by 2, for 9.9us in all; with b 1" in picture.caption
+    panel, other = picture.figure.data
+    assert panel["y"] == ["leaf1", "leaf2", "spine1"]
+    assert panel["x"] == ["h1", "h4", "leaf1", "leaf2"]
+    assert panel["z"][2] == [None, None, 0.007, 0.002]
+    assert other["z"][1] == [None, 0.001, None, None]
+    assert picture.data["paused_ns"] == [900, 7_000, 2_000, 1_000]
+
+
+def test_there_is_no_picture_if_nobody_was_stopped(tmp_path):
+    assert paused_pairs(shown(tmp_path, a=[(1, "leaf1", "eth0", 0)])) is None
+    assert paused_pairs(shown(tmp_path, a=[])) is None
