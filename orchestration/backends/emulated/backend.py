@@ -109,8 +109,8 @@ class EmulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        On Linux' fabric, a tuner that observes flows also needs the compiled flow table. Policies of
-        one's own are loaded once; raises InputError if the kernel refuses one.
+        On Linux' fabric, a tuner that observes flows also needs the compiled flow table. Policies
+        of one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         require_kernel()
