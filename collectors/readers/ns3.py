@@ -10,8 +10,7 @@ import numpy as np
 from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
 from inventory.topology import Testbed
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Ints
-from orchestration.model.red_law import read_back_pmax
+from orchestration.model.records import Floats, Ints
 
 _QUEUE_COUNTERS, HOST_COUNTERS, _TABLE_COLUMNS = 8, 4, 4
 # Columns of a queue's counters: its signals, then its thresholds.
@@ -27,10 +26,13 @@ def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
     return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, HOST_COUNTERS)
 
 
-def thresholds(known: Ints) -> dict[str, Any]:
-    """Return the thresholds of queues from their counters, by column."""
+def thresholds(known: Ints, pmax_of: Callable[[Floats], Floats]) -> dict[str, Any]:
+    """Return the thresholds of queues from their counters, by column.
+
+    `pmax_of` returns the probabilities at kmax that the ports' numbers stand for.
+    """
     max_p = known[:, _MAX_P].astype(np.float64)
-    return ECN.named(known[:, _KMIN], known[:, _KMAX], read_back_pmax(max_p))
+    return ECN.named(known[:, _KMIN], known[:, _KMAX], pmax_of(max_p))
 
 
 class FlowWindow:

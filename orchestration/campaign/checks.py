@@ -17,7 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
-from orchestration.campaign.controls import check_control
+from orchestration.campaign.controls import check_control, check_simulated
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
@@ -271,20 +271,24 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
     by_host = host.congestion_control in roce
     where: Loc = ("host", "congestion_control") if by_host else ("testbed",)
     backend = whole.get("backend")
-    if roce and (fabric.kind == "linux" or backend not in (None, "emulated")):
+    if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
         of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
         yield Finding(
             where,
-            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated backend has, with "
-            "`fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated, or use dctcp",
+            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated "
+            "backend have, with `fabric: closloop`",
+            "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
         )
-    elif fabric.kind == "closloop" and backend not in (None, "emulated"):
+    elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
         yield Finding(
             ("fabric",),
-            f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
+            "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
+            f"one; the backend is {backend}, the congestion control {host.congestion_control}",
             "leave it out, or run --on emulated",
         )
+    if roce and backend == "simulated":
+        probes = host.roce.rtt_probe_interval
+        yield from check_simulated(controls_of(testbed, host), where, host.roce.recovery, probes)
     if len(roce) > 1:
         yield Finding(
             where,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from orchestration.model.congestion import (
     relation_fault,
 )
 from orchestration.model.errors import NotReadyError
+from orchestration.model.trial import ROCE_CONTROLS
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
 _EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}
@@ -134,6 +135,28 @@ def check_control(
                 f"HPCC's telemetry has no number for a link of {unknown[0]} Mbit/s",
                 f"use another control, or links of {', '.join(map(str, TELEMETRY_MBPS))} Mbit/s",
             )
+
+
+def check_simulated(
+    controls: Sequence[str], where: tuple[str | int, ...], recovery: str, probes: int
+) -> Iterator[Finding]:
+    """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3.
+
+    `controls` are those that flows may have; `where` names the RoCE NICs' one.
+    """
+    lacking: list[tuple[tuple[str | int, ...], str, str]] = []
+    if PROGRAM in controls:
+        lacking.append((where, "policy that is a BPF program", "name another control"))
+    if any(control not in ROCE_CONTROLS for control in controls):
+        lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
+    if recovery != "go-back-n":
+        lacking.append((("host", "roce", "recovery"), "selective repeat", "remove it"))
+    if probes:
+        lacking.append((("host", "roce", "rtt_probe_interval"), "probes", "remove it"))
+    for loc, what, remedy in lacking:
+        yield Finding(
+            loc, f"the simulated backend has no {what}", f"{remedy}, or run --on emulated"
+        )
 
 
 def _check_parameters(control: str, given: Mapping[str, Any]) -> Iterator[Finding]:

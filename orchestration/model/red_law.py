@@ -37,6 +37,17 @@ def read_back_pmax(max_p: Floats) -> Floats:
     return np.asarray(2 * probability / (1 + probability))
 
 
+def line_max_ps(pmax: Floats) -> Ints:
+    """Return the numbers for a port that marks by the straight line: shares of 2^32."""
+    wanted: Ints = np.rint(np.asarray(pmax) * 2**32).astype(np.int64)
+    return wanted
+
+
+def line_pmax(max_p: Floats) -> Floats:
+    """Return the share marked at kmax for such a port's number."""
+    return np.asarray(max_p, dtype=np.float64) / 2**32
+
+
 @dataclass(frozen=True)
 class RedLaw:
     """RED at one setting: kmin and kmax in bytes, pmax the wanted share at kmax."""

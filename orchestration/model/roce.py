@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestration.model.congestion import TELEMETRY_BYTES, defaults
+from orchestration.model.records import Ints
 
-# NVIDIA, "DCQCN CC Parameters" (DOCA 3.4).
+# NVIDIA, "DCQCN CC Parameters" (DOCA 3.4), in the order of policy_dcqcn.c.
 _MLX5 = {
     "rpg_time_reset": 300,
     "rpg_byte_reset": 32_767,
@@ -93,6 +94,14 @@ MOST_PAYLOAD_BYTES = 4096
 
 # Ethernet, IPv4 and UDP headers, InfiniBand's transport header and CRC.
 HEADER_BYTES = 14 + 20 + 8 + 12 + 4
+# The port that RoCEv2 is sent to.
+UDP_PORT = 4791
+
+
+def udp_source(flows: Ints) -> Ints:
+    """Return the UDP source ports of flows, by which equal-cost paths tell them apart."""
+    return 0xC000 | (flows * 0x9E37 & 0x3FFF)
+
 
 Recovery = Literal["go-back-n", "selective-repeat"]
 # A window as large as the bytes that the longest path holds: Mittal et al., "Revisiting Network

@@ -158,7 +158,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
-            fabric=trial.spec.fabric if backend == "emulated" else LINUX,
+            fabric=trial.spec.fabric if _has_fabric(trial.spec, backend) else LINUX,
             faults=trial.spec.faults,
         )
 
@@ -257,10 +257,16 @@ def _patterns(
     return tuple(patterns), notes
 
 
+def _has_fabric(spec: TrialSpec, backend: str) -> bool:
+    return backend == "emulated" or (backend == "simulated" and spec.host.is_roce)
+
+
 def _host(spec: TrialSpec, backend: str) -> tuple[HostSpec | None, list[str]]:
     """Return the hosts' settings, None if the backend lacks their congestion control, and notes."""
     known = get_args(Host.model_fields["congestion_control"].annotation)
-    if spec.host.congestion_control in known and (backend == "emulated" or not spec.host.is_roce):
+    if spec.host.congestion_control in known and (
+        not spec.host.is_roce or _has_fabric(spec, backend)
+    ):
         return spec.host, []
     default = Host.model_fields["congestion_control"].default
     return None, [f"congestion control {default} in place of {spec.host.congestion_control}"]

@@ -13,9 +13,10 @@ from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import (
     Program,
     Wheel,
-    compile_argv,
+    compile_argvs,
     find_program,
     find_wheel,
+    policy_names,
     require_program,
 )
 from orchestration.model.errors import NotReadyError, TrialError
@@ -76,7 +77,13 @@ def test_another_ns3_is_another_program(monkeypatch, wheel):
 
 
 def test_the_program_finds_its_libraries_by_itself(wheel):
-    argv = compile_argv(wheel, Path("out"))
+    policies, argv = compile_argvs(wheel, Path("folder/out"))
+    # the guest's sources, as C, and linked
+    assert [Path(word).name for word in policies if word.endswith(".c")] == [
+        f"policy_{name}.c" for name in policy_names()
+    ]
+    assert "dcqcn" in policy_names()
+    assert "folder/policy_dcqcn.o" in argv
     assert f"-Wl,-rpath,{wheel.folder}/lib64" in argv
     assert "-lns3.44-internet" in argv
     source = next(word for word in argv if word.endswith("main.cc"))

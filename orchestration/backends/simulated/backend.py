@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from collectors.readers.ns3 import SIGNALS
 from inventory.topology import Testbed
@@ -65,19 +66,30 @@ class SimulatedBackend:
             "model": f"ns-3 {program.ns3_version}",
             "program_hash": program.hash,
             "offloads_on": [],
-            "tcp": _tcp_facts(trial),
-            "qdiscs": {"host": "tbf > fq", "switch": "tbf > red per queue"},
-            "red": {"Linux_RED_on": "the instantaneous queue"},
+            **(_roce_facts(trial) if trial.host.roce else _tcp_facts(trial)),
             "stages_s": {"build": build_s, "run": record.facts["run_wall_s"]},
         }
         return replace(record, facts={**facts, **record.facts})
 
 
-def _tcp_facts(trial: TrialSpec) -> dict[str, int | str]:
-    """Return the settings of the hosts' TCP."""
+def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:
+    """Return the settings of the hosts' TCP, and what queues are."""
     return {
-        "congestion_control": trial.host.congestion_control,
-        "min_rto_ns": trial.host.min_rto_ns,
-        "small_queue_bytes": TSQ_LIMIT_BYTES,
-        "initial_window_segments": 10,
+        "tcp": {
+            "congestion_control": trial.host.congestion_control,
+            "min_rto_ns": trial.host.min_rto_ns,
+            "small_queue_bytes": TSQ_LIMIT_BYTES,
+            "initial_window_segments": 10,
+        },
+        "qdiscs": {"host": "tbf > fq", "switch": "tbf > red per queue"},
+        "red": {"Linux_RED_on": "the instantaneous queue"},
+    }
+
+
+def _roce_facts(trial: TrialSpec) -> dict[str, Any]:
+    """Return what NICs and ports are."""
+    marks = trial.fabric.marks
+    return {
+        "qdiscs": {"host": "RoCE NIC", "switch": f"closloop, marks {marks}"},
+        "red": {"straight_line_on": f"the instantaneous queue, {marks}"},
     }

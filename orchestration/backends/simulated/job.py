@@ -11,11 +11,15 @@ from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
+from orchestration.backends.simulated.program import policy_names
+from orchestration.model.congestion import HEARS_MARKS
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
+from orchestration.model.roce import UDP_PORT, udp_source
 from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
+from traffic.schedule import base_rtt_ns, window_bytes
 
 # Numbered as in `ns3/traffic.h`.
 CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
@@ -35,7 +39,8 @@ def check_supported(testbed: Testbed) -> None:
             "use a smaller testbed: addresses hold one octet for the switch",
         )
     for klass in testbed.classes:
-        if klass.congestion_control and klass.congestion_control not in CONGESTION_CONTROLS:
+        known = (*CONGESTION_CONTROLS, *policy_names())
+        if klass.congestion_control and klass.congestion_control not in known:
             raise NotReadyError(
                 f"the simulated backend has no {klass.congestion_control!r}, which traffic class "
                 f"{klass.name!r} of testbed {testbed.name} names",
@@ -48,8 +53,8 @@ def build_arrays(
 ) -> list[Ints]:
     """Return the arrays of a BUILD request, in the order in which `ns3/fabric.h` reads them.
 
-    Raises TrialError for a congestion control that ns-3 lacks, and for more flows than a host has
-    ports.
+    For RoCE, `ns3/roce_fabric.h` reads them. Raises TrialError for a congestion control that ns-3
+    lacks, and for more flows than a host has ports.
     """
     scalars = [
         trial.seed & 0x7FFFFFFFFFFFFFFF,
@@ -61,6 +66,8 @@ def build_arrays(
         SEND_BUFFER_BYTES,
         RECEIVE_BUFFER_BYTES,
         int(observes_flows),
+        int(trial.host.roce is not None),
+        *_roce_scalars(trial, testbed),
     ]
     number = {device.name: i for i, device in enumerate(testbed.devices)}
     addresses = {port: int(IPv4Address(text)) for port, text in emulated_addresses(testbed).items()}
@@ -117,11 +124,37 @@ def _quanta(testbed: Testbed) -> list[int]:
     return [scale * weight for weight in weights]
 
 
+def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
+    """Return the settings of RoCE NICs and of the ports beyond them, none for TCP."""
+    spec = trial.host.roce
+    if spec is None:
+        return []
+    # the interval of CNPs is the NIC's, all others are its congestion control's
+    dcqcn = spec.parameters
+    interval_us = dcqcn.pop("min_time_between_cnps")
+    values = dcqcn if spec.control == "dcqcn" else spec.control_values
+    if spec.control == "hpcc":
+        values["t"] = values["t"] or base_rtt_ns(testbed)
+    return [
+        int(trial.fabric.marks == "departures"),
+        policy_names().index(spec.control),
+        spec.payload_bytes,
+        spec.ack_every,
+        window_bytes(testbed, spec),
+        interval_us * 1000,
+        spec.timeout_ns,
+        int(spec.control in HEARS_MARKS),
+        *values.values(),
+    ]
+
+
 def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list[Ints]:
     addresses = emulated_addresses(testbed)
     ends = Endpoints(
         [[addresses[port.index] for port in testbed.ports_of[name]] for name in testbed.hosts]
     )
+    if trial.host.roce is not None:
+        return _roce_flow_arrays(trial, testbed, schedule, ends)
     try:
         flows = Flows.of(schedule, ends, services(testbed, trial.traffic))
     except OSError as error:
@@ -146,4 +179,31 @@ def _flow_arrays(trial: TrialSpec, testbed: Testbed, schedule: Schedule) -> list
         _ints([packed[address] for address, _ in flows.far]),
         _ints([port for _, port in flows.far]),
         _ints([CONGESTION_CONTROLS[control] for control in controls]),
+    ]
+
+
+def _roce_flow_arrays(
+    trial: TrialSpec, testbed: Testbed, schedule: Schedule, ends: Endpoints
+) -> list[Ints]:
+    """Return the flows as queue pairs: with the five-tuples that they have on the emulated NICs."""
+    numbers = np.array(
+        [testbed.class_index(spec.queue_class) if testbed.classes else 0 for spec in trial.traffic],
+        dtype=np.int64,
+    )
+    packed = [[int(IPv4Address(text)) for text in own] for own in ends.addresses]
+    flows = np.arange(len(schedule))
+    near, far = (
+        _ints([packed[host][flow % len(packed[host])] for flow, host in enumerate(column.tolist())])
+        for column in (schedule.src, schedule.dst)
+    )
+    return [
+        schedule.start_ns,
+        schedule.size_bytes,
+        schedule.src,
+        schedule.dst,
+        near,
+        udp_source(flows),
+        far,
+        np.full(len(schedule), UDP_PORT),
+        numbers[schedule.klass],
     ]

@@ -2,7 +2,8 @@
 
 ~/.cache/closloop/ns3/<hash>/closloop-ns3     or under $XDG_CACHE_HOME
 
-The hash covers the source, ns-3's version and location, and the compiler's options.
+The hash covers the sources, ns-3's version and location, and the compilers' options. The policies
+of RoCE NICs are the C sources of the emulated fabric's kernel.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from orchestration.model.errors import NotReadyError
 PROGRAM = "closloop-ns3"
 COMPILER = "g++"
 _SOURCE = Path(__file__).parent / "ns3"
+_POLICIES = Path(__file__).parents[1] / "emulated" / "data_path"
 _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
+_C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
 _SHOWN_LINES = 12
 
@@ -83,25 +86,45 @@ def require_program() -> Program:
     return program
 
 
+def policy_names() -> tuple[str, ...]:
+    """Return the names of the congestion controls of RoCE NICs, numbered as in the program."""
+    return tuple(file.stem.removeprefix("policy_") for file in _policy_sources())
+
+
+def _policy_sources() -> list[Path]:
+    # the kernel's way to load a program of one's own as a policy is none itself
+    return [file for file in sorted(_POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
+
+
 def _program(wheel: Wheel) -> Program:
-    digest = hashlib.sha256(repr((wheel.version, str(wheel.folder), _FLAGS)).encode())
-    for file in sorted(_SOURCE.iterdir()):
-        if file.suffix in (".cc", ".h"):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
+    digest = hashlib.sha256(repr(flags).encode())
+    own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
+    for file in (*own, _POLICIES / "policy.h", *_policy_sources()):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Program(base / "closloop" / "ns3" / key / PROGRAM, key, wheel.version)
 
 
-def compile_argv(wheel: Wheel, output: Path) -> list[str]:
-    """Return the command that compiles the program to `output`."""
+def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
+    """Return the commands that compile the policies, beside `output`, and the program, to it.
+
+    The first must run in the folder of `output`.
+    """
     libraries = wheel.folder / "lib64"
-    return [
+    sources = _policy_sources()
+    listed = " ".join(f"X({name})" for name in policy_names())
+    policies = [word for file in sources for word in ("-x", "c", str(file))]
+    return [COMPILER, *_C_FLAGS, *policies], [
         COMPILER,
         *_FLAGS,
         *("-isystem", str(wheel.folder / "include")),
+        *("-I", str(_POLICIES)),
+        f"-DCLOSLOOP_POLICIES(X)={listed}",
         *("-o", str(output)),
         str(_SOURCE / "main.cc"),
+        *(str(output.parent / f"{file.stem}.o") for file in sources),
         f"-L{libraries}",
         *(f"-l{wheel.prefix}-{module}" for module in _MODULES),
         f"-Wl,-rpath,{libraries}",
@@ -118,11 +141,12 @@ def _compile(wheel: Wheel, path: Path) -> None:
     # Safe when two processes compile at the same time: each writes to its own temporary folder.
     with tempfile.TemporaryDirectory(prefix=".compile-", dir=path.parent) as folder:
         partial = Path(folder) / PROGRAM
-        done = subprocess.run(compile_argv(wheel, partial), capture_output=True, text=True)
-        if done.returncode:
-            said = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
-            raise NotReadyError(
-                f"the ns-3 program does not compile with ns3 {wheel.version}:\n{said}",
-                "pip install 'closloop[sim]' installs the version that it is written for",
-            )
+        for argv in compile_argvs(wheel, partial):
+            done = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
+            if done.returncode:
+                said = "\n".join(done.stderr.splitlines()[:_SHOWN_LINES])
+                raise NotReadyError(
+                    f"the ns-3 program does not compile with ns3 {wheel.version}:\n{said}",
+                    "pip install 'closloop[sim]' installs the version that it is written for",
+                )
         os.replace(partial, path)

@@ -34,12 +34,14 @@ from orchestration.model.records import (
     Samples,
     Schedule,
 )
-from orchestration.model.red_law import red_max_ps
+from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
+# What the program sums up of all flows on RoCE NICs, in its order.
+_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
 
 
 class SimulatedRig:
@@ -58,6 +60,12 @@ class SimulatedRig:
         self._testbed = testbed
         self._schedule = schedule
         self._steps = list(fault_plan(trial, testbed))
+        # The numbers that ports have for probabilities at kmax, and what these stand for.
+        self._max_ps, self._pmax_of = (
+            (red_max_ps, read_back_pmax)
+            if trial.fabric.kind == "linux"
+            else (line_max_ps, line_pmax)
+        )
         self._now_ns = self._ended = 0
         self._ticks = 0
         self._host_times: list[int] = []
@@ -129,7 +137,7 @@ class SimulatedRig:
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
             },
-            settings={ECN.name: thresholds(known)},
+            settings={ECN.name: thresholds(known, self._pmax_of)},
         )
 
     def apply(self, action: Action) -> Applied:
@@ -144,13 +152,13 @@ class SimulatedRig:
         """Set thresholds, except those that already have the wanted values."""
         self._bounds.check(change)
         queues = change.targets
-        columns = (change["kmin_bytes"], change["kmax_bytes"], red_max_ps(change["pmax"]))
+        columns = (change["kmin_bytes"], change["kmax_bytes"], self._max_ps(change["pmax"]))
         wanted = np.column_stack(columns)
         differs = (self._known[queues, THRESHOLDS] != wanted).any(axis=1)
         if differs.any():
             self._simulation.ask(Operation.THRESHOLDS, queues[differs], *wanted[differs].T)
             self._known, _ = self._read()
-        return Change(ECN.name, queues, thresholds(self._known[queues]))
+        return Change(ECN.name, queues, thresholds(self._known[queues], self._pmax_of))
 
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
@@ -164,7 +172,9 @@ class SimulatedRig:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
-        flows = FlowRecords(*words[:-2].reshape(-1, _FLOW_COLUMNS).T)
+        rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
+        flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
+        host_packets, events, *sums = rest.tolist()
         shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
         rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
         t_ns = np.array(self._host_times, dtype=np.int64)
@@ -172,8 +182,9 @@ class SimulatedRig:
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
-            "packet_hops": switched + int(words[-2]),
-            "events": int(words[-1]),
+            "packet_hops": switched + host_packets,
+            "events": events,
             "run_wall_s": run_s,
+            **dict(zip(_ROCE_SUMS, sums, strict=False)),
         }
         return Outcome(flows, hosts, self.events, facts)

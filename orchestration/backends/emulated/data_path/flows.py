@@ -16,7 +16,7 @@ from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.congestion import HEARS_MARKS, PROGRAM
 from orchestration.model.records import FlowRecords, Schedule
-from orchestration.model.roce import RoceSpec
+from orchestration.model.roce import RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -158,7 +158,7 @@ class RoceFlows:
                 for flow, host in zip(order.tolist(), hosts.tolist(), strict=True)
             ]
             posted[name] = np.array(chosen, dtype="V4")
-        posted["udp_source"] = 0xC000 | (order * 0x9E37 & 0x3FFF)
+        posted["udp_source"] = udp_source(order)
         posted["tos"] = self._tos[order]
         fd = os.open(FLOWS, os.O_WRONLY)
         os.write(fd, self._settings + posted.tobytes())

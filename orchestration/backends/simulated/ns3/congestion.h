@@ -17,8 +17,9 @@ struct WindowUse {
     ns3::SequenceNumber32 until{0};
 };
 
-// ns-3's DCTCP with three rules of Linux': a window that is not used does not grow, none is below
-// two segments, and a loss halves it.
+// ns-3's DCTCP with four rules of Linux': a window that is not used does not grow, none is below
+// two segments, a loss halves it, and the share of marked bytes is estimated from the first
+// acknowledgement on, before a mark is answered (dctcp_update_alpha in net/ipv4/tcp_dctcp.c).
 class LinuxDctcp : public ns3::TcpDctcp {
   public:
     static ns3::TypeId GetTypeId() {
@@ -34,6 +35,25 @@ class LinuxDctcp : public ns3::TcpDctcp {
 
     ns3::Ptr<ns3::TcpCongestionOps> Fork() override { return ns3::CopyObject<LinuxDctcp>(this); }
 
+    // An acknowledgement of `segments` that were not before; `next` is what will be sent next.
+    void Acknowledged(ns3::SequenceNumber32 ack, uint32_t segments, bool marked,
+                      ns3::SequenceNumber32 next) {
+        delivered_ += segments;
+        delivered_marked_ += marked ? segments : 0;
+        if (ack < window_end_) {
+            return;
+        }
+        alpha_ -= alpha_ >> SHIFT_G != 0 ? alpha_ >> SHIFT_G : alpha_;
+        if (delivered_marked_ > 0) {
+            uint32_t share = (delivered_marked_ << (10 - SHIFT_G)) / std::max(1U, delivered_);
+            alpha_ = std::min(alpha_ + share, 1024U);
+        }
+        delivered_ = delivered_marked_ = 0;
+        window_end_ = next;
+    }
+
+    void PktsAcked(ns3::Ptr<ns3::TcpSocketState>, uint32_t, const ns3::Time&) override {}
+
     void IncreaseWindow(ns3::Ptr<ns3::TcpSocketState> tcb, uint32_t segments) override {
         bool slow_start = tcb->m_cWnd < tcb->m_ssThresh;
         if (use_ == nullptr || use_->limited ||
@@ -42,15 +62,22 @@ class LinuxDctcp : public ns3::TcpDctcp {
         }
     }
 
-    uint32_t GetSsThresh(ns3::Ptr<const ns3::TcpSocketState> tcb, uint32_t in_flight) override {
+    uint32_t GetSsThresh(ns3::Ptr<const ns3::TcpSocketState> tcb, uint32_t) override {
         bool lost = tcb->m_congState == ns3::TcpSocketState::CA_RECOVERY ||
                     tcb->m_congState == ns3::TcpSocketState::CA_LOSS;
-        uint32_t wanted = lost ? tcb->m_cWnd.Get() / 2 : TcpDctcp::GetSsThresh(tcb, in_flight);
+        uint32_t window = tcb->m_cWnd.Get();
+        auto cut = static_cast<uint32_t>(uint64_t{window} * alpha_ >> 11);
+        uint32_t wanted = lost ? window / 2 : window - cut;
         return std::max(wanted, 2 * tcb->m_segmentSize);
     }
 
   private:
+    static constexpr int SHIFT_G = 4;
+
     const WindowUse* use_ = nullptr;
+    uint32_t alpha_ = 1024; // of 1024
+    uint32_t delivered_ = 0, delivered_marked_ = 0;
+    ns3::SequenceNumber32 window_end_{1};
 };
 
 // Proportional rate reduction: tcp_cwnd_reduction() in net/ipv4/tcp_input.c. ns-3's counts the

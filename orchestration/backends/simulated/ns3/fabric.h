@@ -1,4 +1,4 @@
-// A testbed as ns-3 nodes: hosts with TCP, switches that forward, links between them.
+// A testbed with TCP as ns-3 nodes: hosts with TCP, switches that forward, links between them.
 #pragma once
 
 #include "device.h"
@@ -28,7 +28,11 @@ namespace closloop {
 // job.py. Devices, ports, links and queues are numbered as in the testbed.
 class Fabric {
   public:
-    explicit Fabric(Request& request) : scalars_(request.Next()) {
+    Fabric(Ints scalars, Request& request) : scalars_(std::move(scalars)) {
+        for (auto known : {HostSocket::GetTypeId, LinuxDctcp::GetTypeId, LinuxReduction::GetTypeId,
+                           HostTcp::GetTypeId}) {
+            known();
+        }
         Defaults();
         traffic_ = std::make_unique<Traffic>(scalar(SMALL_QUEUE));
         table_ = scalar(OBSERVES_FLOWS) != 0 ? std::make_unique<FlowTable>() : nullptr;
@@ -36,9 +40,12 @@ class Fabric {
         BuildPorts(request);
         SetRoutes(request.Next());
         ReadFlows(request);
+        traffic_->Connect();
     }
 
-    Traffic& traffic() { return *traffic_; }
+    int64_t Now() const { return traffic_->Now(); }
+    void RunUntil(int64_t t_ns) { traffic_->RunUntil(t_ns); }
+    int64_t ended() const { return traffic_->ended(); }
 
     // Switches' next hops, rows of switch, target's number, count, ports.
     void SetRoutes(const Ints& rows) {

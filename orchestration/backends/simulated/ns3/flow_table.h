@@ -21,18 +21,22 @@ class FlowTable {
     // A packet with payload is about to wait in a queue.
     void Note(const Ends& ends, int64_t queue) {
         auto found = number_.find(Key(ends.source, ends.source_port));
-        if (found == number_.end()) {
-            return;
+        if (found != number_.end()) {
+            Note(found->second, ends.payload_bytes, queue);
         }
-        std::vector<Seen>& places = flows_[found->second].places;
+    }
+
+    // The same of a flow by its number, which is the order of `Add`.
+    void Note(size_t flow, int64_t payload_bytes, int64_t queue) {
+        std::vector<Seen>& places = flows_[flow].places;
         for (Seen& seen : places) {
             if (seen.queue == queue) {
-                seen.bytes += ends.payload_bytes;
+                seen.bytes += payload_bytes;
                 seen.slot = slot_;
                 return;
             }
         }
-        places.push_back({queue, ends.payload_bytes, slot_});
+        places.push_back({queue, payload_bytes, slot_});
     }
 
     // Rows of queue, receiver, sender and bytes so far, of what was seen after slot `before`; what

@@ -40,7 +40,12 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
         small_queue_bytes_ = small_queue_bytes;
     }
 
-    const WindowUse* use() const { return &use_; }
+    // Is told of each acknowledgement, and how far the window is used.
+    void Watch(LinuxDctcp* dctcp) {
+        dctcp_ = dctcp;
+        dctcp->Watch(&use_);
+    }
+
     int64_t retransmits() const { return retransmits_; }
 
     // Is called each time that all that was handed over has been acknowledged.
@@ -82,12 +87,16 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
         TcpSocketBase::SendEmptyPacket(flags);
     }
 
+    // What is in a buffer goes down at once: it may then be more than small queues allow.
     uint32_t AvailableWindow() const override {
+        uint32_t window = TcpSocketBase::AvailableWindow();
+        if (m_tcb->m_nextTxSequence.Get() < granted_until_) {
+            return window;
+        }
         if (held_bytes() > small_queue_bytes_) {
             throttled_ = true;
             return 0;
         }
-        uint32_t window = TcpSocketBase::AvailableWindow();
         return window > 0 && Deferred(window) ? 0 : window;
     }
 
@@ -103,10 +112,22 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
             m_txBuffer->Size() > 0) {
             ++counters_->timeouts;
         }
+        granted_until_ = m_txBuffer->HeadSequence();
         TcpSocketBase::ReTxTimeout();
     }
 
     void ReceivedAck(ns3::Ptr<ns3::Packet> packet, const ns3::TcpHeader& header) override {
+        ns3::SequenceNumber32 ack = header.GetAckNumber(), head = m_txBuffer->HeadSequence();
+        if (ack > head && early_bytes_ == UINT32_MAX) {
+            early_bytes_ = m_txBuffer->TailSequence() - ns3::SequenceNumber32(1);
+        }
+        if (dctcp_ != nullptr) {
+            uint32_t mss = m_tcb->m_segmentSize;
+            uint32_t newly = ack > head ? (static_cast<uint32_t>(ack - head) + mss - 1) / mss : 0;
+            dctcp_->Acknowledged(std::max(ack, head), newly,
+                                 (header.GetFlags() & ns3::TcpHeader::ECE) != 0,
+                                 m_tcb->m_nextTxSequence);
+        }
         TcpSocketBase::ReceivedAck(packet, header);
         if (all_acknowledged_ && m_closeOnEmpty && m_txBuffer->Size() == 0) {
             all_acknowledged_();
@@ -159,33 +180,40 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
   private:
     // What Linux counts for a packet's memory besides its payload.
     static constexpr int64_t SKB_BYTES = 832;
-    // It keeps so much of a stream in one buffer, in whole segments, and sends no more at once.
-    static constexpr uint32_t SKB_DATA_BYTES = 65'215;
+    // It keeps so much of a stream in one buffer, in whole segments, and sends no more at once. Of
+    // what is handed over before the first acknowledgement it is half of the handshake's window,
+    // which is not scaled (tcp_bound_to_half_wnd in include/net/tcp.h).
+    static constexpr uint32_t SKB_DATA_BYTES = 65'215, EARLY_SKB_DATA_BYTES = 65'535 / 2;
     // The receiver acknowledges the first packets of a connection one by one (TCP_MAX_QUICKACKS).
     static constexpr int QUICK_ACKS = 16;
 
-    // tcp_tso_should_defer() in net/ipv4/tcp_output.c: less than a third of the window is not sent
-    // while an acknowledgement that allows more is near. What is sent is all that is allowed then.
+    // tcp_write_xmit() in net/ipv4/tcp_output.c: a buffer's segments are sent together, those of the
+    // next with it if the window has room (tcp_grow_skb). By tcp_tso_should_defer() less than a
+    // third of the window is not sent while an acknowledgement that allows more is near.
     bool Deferred(uint32_t window) const {
         ns3::Time now = ns3::Simulator::Now();
-        if (now == granted_ || m_history.empty() || now - last_sent_ > ns3::MilliSeconds(1) ||
-            m_tcb->m_congState >= ns3::TcpSocketState::CA_RECOVERY) {
-            return false;
-        }
-        uint32_t buffer = SKB_DATA_BYTES / m_tcb->m_segmentSize * m_tcb->m_segmentSize;
-        auto sent = static_cast<uint32_t>(m_tcb->m_nextTxSequence.Get() - ns3::SequenceNumber32(1));
-        auto unsent = static_cast<uint32_t>(m_txBuffer->TailSequence() - m_tcb->m_nextTxSequence);
-        uint32_t in_buffer = std::min(buffer - sent % buffer, unsent);
+        ns3::SequenceNumber32 next = m_tcb->m_nextTxSequence.Get();
+        auto sent = static_cast<uint32_t>(next - ns3::SequenceNumber32(1));
+        auto unsent = static_cast<uint32_t>(m_txBuffer->TailSequence() - next);
+        bool early = sent < early_bytes_;
+        uint32_t buffer = early ? EARLY_SKB_DATA_BYTES : SKB_DATA_BYTES;
+        buffer -= buffer % m_tcb->m_segmentSize;
+        uint32_t in_buffer =
+            std::min(buffer - (early ? sent : sent - early_bytes_) % buffer, unsent);
         bool last_buffer = m_closeOnEmpty && in_buffer == unsent;
-        ns3::Time rtt = m_rtt->GetEstimate();
-        ns3::Time acknowledgement = m_history.front().time + rtt - now;
-        if (last_buffer || window >= in_buffer || in_buffer <= m_tcb->m_segmentSize ||
-            window >= std::min<uint32_t>(m_rWnd, m_tcb->m_cWnd) / 3 ||
-            acknowledgement > ns3::Min(rtt / 2, ns3::MilliSeconds(1))) {
-            granted_ = now;
-            return false;
+        if (!m_history.empty() && now - last_sent_ <= ns3::MilliSeconds(1) &&
+            m_tcb->m_congState < ns3::TcpSocketState::CA_RECOVERY && !last_buffer &&
+            window < in_buffer && in_buffer > m_tcb->m_segmentSize &&
+            window < std::min<uint32_t>(m_rWnd, m_tcb->m_cWnd) / 3) {
+            ns3::Time rtt = m_rtt->GetEstimate();
+            ns3::Time acknowledgement = m_history.front().time + rtt - now;
+            if (acknowledgement <= ns3::Min(rtt / 2, ns3::MilliSeconds(1))) {
+                return true;
+            }
         }
-        return true;
+        uint32_t together = std::min({window, in_buffer + buffer, SKB_DATA_BYTES});
+        granted_until_ = next + std::max(together, m_tcb->m_segmentSize);
+        return false;
     }
 
     void Validate(ns3::SequenceNumber32 next) {
@@ -200,13 +228,15 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
     HostCounters* counters_ = nullptr;
     int64_t small_queue_bytes_ = 0;
     mutable bool throttled_ = false;
-    mutable ns3::Time granted_{-1}; // when all that was allowed could be sent
+    mutable ns3::SequenceNumber32 granted_until_{0}; // the end of what goes down together
     ns3::Time last_sent_{0};
     int64_t retransmits_ = 0;
     int quick_acks_ = QUICK_ACKS;
     // Linux' DCTCP acknowledges at once when marks begin or end (dctcp_ece_ack_update).
     bool marked_ = false, acknowledge_now_ = false;
+    uint32_t early_bytes_ = UINT32_MAX; // handed over before the first acknowledgement, once known
     WindowUse use_;
+    LinuxDctcp* dctcp_ = nullptr;
     std::function<void()> all_acknowledged_;
 };
 

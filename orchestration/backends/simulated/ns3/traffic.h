@@ -111,7 +111,7 @@ class Traffic {
         socket->SetRtt(ns3::CreateObject<ns3::RttMeanDeviation>());
         if (congestion_control == DCTCP) {
             auto dctcp = ns3::CreateObject<LinuxDctcp>();
-            dctcp->Watch(socket->use());
+            socket->Watch(ns3::PeekPointer(dctcp));
             socket->SetCongestionControlAlgorithm(dctcp);
         } else if (congestion_control == RENO) {
             socket->SetCongestionControlAlgorithm(ns3::CreateObject<ns3::TcpLinuxReno>());

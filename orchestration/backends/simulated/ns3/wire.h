@@ -25,6 +25,9 @@ enum Operation : int64_t {
     FLOW_TABLE = 8, // which flows each queue has seen lately
 };
 
+// Where a BUILD request's first array says that the hosts have RoCE NICs.
+constexpr size_t IS_ROCE = 9;
+
 // A fatal error of this program, as ns-3 has them: a line on stderr, and the end.
 [[noreturn]] inline void Fail(const std::string& what) {
     std::fprintf(stderr, "closloop-ns3: %s\n", what.c_str());

@@ -1,0 +1,267 @@
+"""RoCE in ns-3: exact times and marks, DCQCN's steps, losses, and the emulated fabric's twin."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration import wiring
+from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
+from orchestration.model.codec import flattened, record_tables
+from orchestration.model.records import DONE
+from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.model.trial import (
+    FabricSpec,
+    FaultSpec,
+    HostSpec,
+    IncastSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+    TrialSpec,
+    TunerSpec,
+)
+from traffic.schedule import ideal_times_ns, make_schedule
+
+pytestmark = pytest.mark.ns3
+
+MS = 1_000_000
+# A full packet of 1024 B on a wire of 25 Gbit/s, with 24 bytes of framing.
+PACKET_NS = (1024 + HEADER_BYTES + 24) * 8 / 25
+STAR = """
+kind: single-switch
+name: star
+mtu: 1500B
+buffer: BUFFER
+hosts: 17
+host_link: {rate: 25Gbps, delay: 1us}
+"""
+ALWAYS = TunerSpec("static", {"kmin_bytes": 0, "kmax_bytes": 0, "pmax": 1.0})
+STEP = TunerSpec("static", {"kmin_bytes": 50_000, "kmax_bytes": 50_000, "pmax": 1.0})
+
+
+def roce(name="mlx5", *, own=(), **more):
+    return HostSpec("dcqcn", roce=RoceSpec(dcqcn=(*DCQCN_SETS[name].items(), *own), **more))
+
+
+def marking(kmin_bytes, kmax_bytes, pmax):
+    return TunerSpec("static", {"kmin_bytes": kmin_bytes, "kmax_bytes": kmax_bytes, "pmax": pmax})
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run_trial(traffic, *, testbed="graphcc", buffer="64MB", marks="arrivals", **changes):
+        if testbed == "star":
+            path = tmp_path / "star.yml"
+            path.write_text(STAR.replace("BUFFER", buffer))
+            testbed = str(path)
+        trial = TrialSpec(
+            "c", testbed, "simulated", TunerSpec("secn1"), traffic, 3, 1, 2 * MS, 100 * MS,
+            host=roce(), fabric=FabricSpec("closloop", marks),
+        )  # fmt: skip
+        trial = dataclasses.replace(trial, **changes)
+        built = load_testbed(testbed)
+        schedule = make_schedule(trial, built)
+        work = tmp_path / str(len(list(tmp_path.iterdir())))
+        work.mkdir()
+        backend = wiring.backend(trial.backend)
+        record = backend.run(trial, built, schedule, work, lambda *_: None)
+        return trial, built, schedule, record
+
+    return run_trial
+
+
+def times(schedule, record):
+    assert (record.flows.status == DONE).all()
+    return record.flows.end_ns - schedule.start_ns
+
+
+def jain(rates):
+    return rates.sum() ** 2 / (len(rates) * (rates**2).sum())
+
+
+@pytest.mark.parametrize(("payload", "size"), [(1024, 10_000_000), (1024, 1), (1000, 999_999)])
+def test_a_lone_flow_takes_the_computed_time(run, payload, size):
+    flow = (SingleFlowSpec("h1", "h24", size, 0),)
+    trial, testbed, schedule, record = run(flow, host=roce(payload_bytes=payload))
+    packets = -(-size // payload)
+    before_bytes = (packets - 1) * (payload + HEADER_BYTES + testbed.framing_bytes)
+    # both ways over four cables of a microsecond, and the packets before the last at 25 Gbit/s
+    wanted_ns = 8_000 + before_bytes * 8 / 25
+    assert times(schedule, record)[0] == pytest.approx(wanted_ns, rel=1e-5, abs=1)
+    assert ideal_times_ns(testbed, schedule, trial)[0] == pytest.approx(wanted_ns, abs=1)
+    # data and acknowledgements, each over a NIC and three switches
+    hops = 4 * (packets + packets // 16 + (packets % 16 > 0))
+    assert record.facts["packet_hops"] == hops
+    assert record.facts["packets"] == packets
+
+
+def test_one_cnp_halves_the_rate_at_the_next_period(run):
+    """By hand: every packet is marked, one CNP comes, and nothing raises the rate again."""
+    never = (
+        ("min_time_between_cnps", 1_000_000),
+        ("rate_reduce_monitor_period", 100),
+        ("dce_tcp_rtt", 131_071),
+        ("rpg_time_reset", 131_071),
+        ("rpg_byte_reset", 0),
+    )
+    flow = (SingleFlowSpec("h2", "h1", 1_024_000, 0),)
+    _, _, schedule, record = run(flow, testbed="star", tuner=ALWAYS, host=roce(own=never))
+    # the CNP is back after four cables, and the rate is cut 100 us later, at a packet's start
+    first_slow = int(np.ceil(104_000 / PACKET_NS))
+    # alpha is 1023/1024 at first, and half of it is taken off
+    slower = 1 / (1 - 1023 / 2048)
+    last_ns = first_slow * PACKET_NS + (999 - first_slow) * PACKET_NS * slower
+    assert times(schedule, record)[0] == pytest.approx(4_000 + last_ns, rel=1e-5)
+    assert record.facts["cnps"] == 1
+    assert record.facts["marked"] == 1000
+
+
+@pytest.mark.parametrize(("senders", "name"), [(2, "paper"), (16, "hpcc")])
+def test_senders_share_a_port_fairly_and_nothing_is_dropped(run, senders, name):
+    flows = tuple(SingleFlowSpec(f"h{n + 2}", "h1", 4_000_000, 0) for n in range(senders))
+    _, _, schedule, record = run(flows, testbed="star", host=roce(name))
+    assert jain(1 / times(schedule, record)) > 0.98
+    assert record.ports.dropped_packets[-1].sum() == 0
+    assert record.facts["resent"] == 0
+    assert record.facts["cnps"] > 0
+
+
+@pytest.mark.parametrize("marks", ["arrivals", "departures"])
+def test_packets_are_marked_by_the_straight_line(run, marks):
+    kmin, kmax, pmax = 100_000, 16_000_000, 0.5
+    # hosts that hear no CNP fill the queue, and it drains afterwards
+    deaf = roce(own=(("min_time_between_cnps", 1_000_000),))
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 8_000_000, 0) for n in (2, 3))
+    _, testbed, _, record = run(
+        flows, testbed="star", marks=marks, host=deaf, tuner=marking(kmin, kmax, pmax),
+        sample_period_ns=10_000, action_period_ns=10_000,
+    )  # fmt: skip
+    (queue,) = (i for i, q in enumerate(testbed.queues) if testbed.peer_device(q.port).name == "h1")
+    backlog = record.ports.qlen_bytes[:, queue]
+    sent = np.diff(record.ports.tx_packets[:, queue])
+    marked = np.diff(record.ports.marked_packets[:, queue])
+    share = np.clip(pmax * ((backlog[1:] + backlog[:-1]) / 2 - kmin) / (kmax - kmin), 0, 1)
+    # those that arrived are those sent, and what the queue has grown by
+    arrived = sent + np.diff(backlog) / (1024 + HEADER_BYTES)
+    packets = arrived if marks == "arrivals" else sent
+    expected, variance = (packets * share).sum(), (packets * share * (1 - share)).sum()
+    assert expected > 1_000
+    assert abs(marked.sum() - expected) < 2.58 * variance**0.5
+
+
+def test_the_same_seed_gives_the_same_tables(run):
+    traffic = (PoissonSpec("WebSearch", 0.4, 0, MS), IncastSpec(8, 64_000, MS, 0, MS))
+    first, again = (run(traffic, tuner=TunerSpec("random")) for _ in range(2))
+    assert first[-1].ports.marked_packets[-1].sum() > 0
+    one, other = (flattened(record_tables(record)) for *_, record in (first, again))
+    assert one.keys() == other.keys()
+    for name, column in one.items():
+        np.testing.assert_array_equal(column, other[name], err_msg=name)
+
+
+def test_what_is_dropped_is_sent_again(run):
+    flows = tuple(SingleFlowSpec(f"h{n + 2}", "h1", 1_000_000, 0) for n in range(16))
+    _, _, schedule, record = run(flows, testbed="star", buffer="300KB", drain_ns=900 * MS)
+    times(schedule, record)
+    facts = record.facts
+    assert record.ports.dropped_packets[-1].sum() > 0
+    assert facts["naks"] > 0
+    # go-back-N sends again at most what it was told to go back by
+    packets = 16 * -(-1_000_000 // 1024)
+    assert packets < facts["packets"] <= packets + facts["resent"]
+    assert record.hosts.retransmits[-1].sum() == facts["resent"]
+
+
+def test_what_a_cut_link_loses_is_asked_for_or_found_by_a_timeout(run):
+    long = tuple(SingleFlowSpec(f"h{n}", f"h{n + 18}", 3_000_000, 0) for n in range(1, 4))
+    # all sent before routes follow: nothing that comes later tells of the loss
+    short = tuple(SingleFlowSpec(f"h{n}", f"h{n + 18}", 300_000, 280_000) for n in range(4, 7))
+    fault = FaultSpec(300_000, None, 400_000, links=("leaf1-spine1",))
+    _, testbed, schedule, record = run((*long, *short), faults=(fault,))
+    took_ns = times(schedule, record)
+    late = took_ns[schedule.size_bytes == 300_000] > 16 * MS
+    assert late.sum() == record.facts["timeouts"] > 0
+    assert record.hosts.timeouts[-1].sum() == record.facts["timeouts"]
+    assert record.facts["naks"] > 0
+    cut = next(
+        n for n, q in enumerate(testbed.queues)
+        if q.device == "leaf1" and testbed.peer_device(q).name == "spine1"
+    )  # fmt: skip
+    sent = record.ports.tx_bytes[:, cut]
+    assert sent[2] > 0
+    assert sent[-1] == sent[np.searchsorted(record.ports.t_ns, 800_000)]
+
+
+def test_classes_share_a_port_by_their_weights(run, tmp_path):
+    path = tmp_path / "two.yml"
+    classes = "classes: [{name: a, weight: 70}, {name: b, weight: 30}]\n"
+    path.write_text(STAR.replace("BUFFER", "64MB") + classes)
+    deaf = roce(own=(("min_time_between_cnps", 1_000_000),))
+    flows = tuple(
+        SingleFlowSpec(f"h{n}", "h1", 6_000_000, 0, queue_class=name)
+        for n, name in enumerate("aabb", start=2)
+    )
+    _, testbed, _, record = run(flows, testbed=str(path), host=deaf)
+    ours = [n for n, q in enumerate(testbed.queues) if testbed.peer_device(q.port).name == "h1"]
+    sent = np.diff(record.ports.tx_bytes[[5, 30]][:, ours], axis=0)[0]
+    assert sent[0] / sent.sum() == pytest.approx(0.7, abs=0.01)
+
+
+def test_a_window_limits_what_is_on_its_way(run):
+    flow = (SingleFlowSpec("h1", "h24", 1_024_000, 0),)
+    _, _, schedule, record = run(flow, host=roce(window_bytes=16 * 1024))
+    # sixteen packets a round of both ways and their own time
+    round_ns = 8_000 + 15 * PACKET_NS
+    rounds = 1000 / 16
+    assert times(schedule, record)[0] == pytest.approx(rounds * round_ns, rel=0.02)
+
+
+def test_policies_take_dcqcns_parameters_in_one_order():
+    assert tuple(RoceSpec().parameters)[: len(PARAMETER_ORDER)] == PARAMETER_ORDER
+
+
+def test_hpcc_keeps_a_port_below_its_line_rate_without_a_queue(run):
+    hpcc = HostSpec("hpcc", roce=RoceSpec(control="hpcc", ack_every=1))
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 4_000_000, 0) for n in (2, 3))
+    _, testbed, schedule, record = run(flows, testbed="star", host=hpcc)
+    rates = 1 / times(schedule, record)
+    assert jain(rates) > 0.98
+    (queue,) = (i for i, q in enumerate(testbed.queues) if testbed.peer_device(q.port).name == "h1")
+    late = slice(10, 20)
+    assert record.ports.qlen_bytes[late, queue].max() < 10_000
+    sent = np.diff(record.ports.tx_bytes[[10, 20], queue])[0]
+    assert 0.8 < sent / (1e6 * 25 / 8) < 0.97
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize(
+    "host",
+    [
+        roce("mlx5"),
+        roce("paper"),
+        HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1)),
+        HostSpec("timely", roce=RoceSpec(control="timely")),
+    ],
+    ids=["dcqcn, mlx5", "dcqcn, paper", "swift", "timely"],
+)
+def test_the_emulated_fabric_does_the_same(run, host):
+    """With marks by a step nothing is drawn: the two part by the rounding to ns alone."""
+    to_h3 = (
+        SingleFlowSpec("h1", "h3", 4_000_000, 0),
+        SingleFlowSpec("h8", "h3", 4_000_000, 13_000),
+        SingleFlowSpec("h20", "h3", 1_000_000, 203_000),
+    )
+    elsewhere = tuple(SingleFlowSpec(f"h{n}", f"h{26 - n}", 300_000, 0) for n in range(4, 8))
+    found = [
+        run((*to_h3, *elsewhere), backend=backend, tuner=STEP, host=host)[2:]
+        for backend in ("simulated", "emulated")
+    ]
+    ours, theirs = (times(*one) for one in found)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2)
+    here, there = (record for _, record in found)
+    # the same paths, but for a CNP or two
+    np.testing.assert_allclose(here.ports.tx_packets[-1], there.ports.tx_packets[-1], atol=3)
+    assert here.facts["marked"] == pytest.approx(there.facts["marked"], rel=0.02)
+    assert here.facts["cnps"] == pytest.approx(there.facts["cnps"], abs=2)
+    assert (here.facts["cnps"] > 10) == (host.congestion_control == "dcqcn")
