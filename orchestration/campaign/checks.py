@@ -252,18 +252,19 @@ def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
 def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
     host, fabric = whole.get("host"), whole.get("fabric")
-    if host is None or fabric is None:
+    if host is None or "fabric" not in whole:
         return
     control = host.congestion_control
     roce, backend = control in ROCE_CONTROLS, whole.get("backend")
-    if roce and (fabric.kind == "linux" or backend not in (None, "emulated")):
+    kind = fabric.kind if fabric else None
+    if roce and (kind == "linux" or backend not in (None, "emulated")):
         yield Finding(
             ("host", "congestion_control"),
             f"{control} is for RoCE NICs, which only the emulated backend has, with "
             "`fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated, or use dctcp",
+            "run --on emulated without `fabric: linux`, or use dctcp",
         )
-    elif fabric.kind == "closloop" and backend not in (None, "emulated"):
+    elif kind == "closloop" and backend not in (None, "emulated"):
         yield Finding(
             ("fabric",),
             f"`fabric: closloop` is of the emulated backend, and the backend is {backend}",
@@ -277,7 +278,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
             f"{testbed.name if testbed else ''} names a control of TCP",
             "use a testbed whose classes name none",
         )
-    if fabric.marks == "departures" and fabric.kind == "linux":
+    if fabric and fabric.marks == "departures" and kind == "linux":
         yield Finding(
             ("fabric", "marks"),
             "Linux RED marks arrivals",

@@ -23,6 +23,8 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import (
     ACTIONS,
     CHECKPOINT,
+    CLOSLOOP,
+    LINUX,
     ROCE_CONTROLS,
     AllToAllSpec,
     DriverSpec,
@@ -253,8 +255,15 @@ def _trial(cell: Cell, tuner: schema.Tuner, repeat: int, folder: str) -> TrialSp
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
-        fabric=FabricSpec(file.fabric.kind, file.fabric.marks),
+        fabric=_fabric(file),
     )
+
+
+def _fabric(file: schema.CampaignFile) -> FabricSpec:
+    """Return what the switches are: on another backend than the emulated one nothing is chosen."""
+    if file.fabric is None:
+        return CLOSLOOP if file.backend == "emulated" else LINUX
+    return FabricSpec(file.fabric.kind, file.fabric.marks)
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:

@@ -338,7 +338,7 @@ class Host(StrictModel):
 class Fabric(StrictModel):
     """What the switches of an emulated fabric are."""
 
-    kind: Literal["linux", "closloop"] = "linux"
+    kind: Literal["linux", "closloop"] = "closloop"
     marks: Literal["arrivals", "departures"] = "arrivals"
 
 
@@ -415,7 +415,7 @@ class CampaignFile(StrictModel):
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
     host: Host = Host()
-    fabric: Annotated[Fabric, BeforeValidator(_kind)] = Fabric()
+    fabric: Annotated[Fabric, BeforeValidator(_kind)] | None = None
     faults: tuple[Fault, ...] = ()
     parent: Parent | None = None
 

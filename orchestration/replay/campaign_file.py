@@ -12,7 +12,7 @@ from typing import Any
 from inventory.strictyaml import parse
 from orchestration.model.errors import InputError
 from orchestration.model.roce import DCQCN_SETS, RoceSpec
-from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
+from orchestration.model.trial import CLOSLOOP, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
@@ -56,7 +56,7 @@ class ReplayCampaign:
     parent_trials: tuple[ReplayedTrial, ...] = ()
     times_ns: Mapping[str, int] = field(default_factory=dict)
     host: HostSpec | None = None
-    fabric: FabricSpec = LINUX
+    fabric: FabricSpec = CLOSLOOP
     faults: Sequence[FaultSpec] = ()
 
 
@@ -89,7 +89,7 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {duration(value)}"
-    if campaign.fabric != LINUX:
+    if campaign.backend == "emulated":
         yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.host is not None:
         settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}

@@ -18,9 +18,10 @@ from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import ECN
 from orchestration.model.trial import (
-    LINUX,
+    CLOSLOOP,
     REPEAT,
     SOCKETS,
+    FabricSpec,
     HostSpec,
     PatternSpec,
     TrialSpec,
@@ -158,7 +159,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
-            fabric=trial.spec.fabric if backend == "emulated" else LINUX,
+            fabric=_fabric(trial.spec),
             faults=trial.spec.faults,
         )
 
@@ -174,6 +175,11 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         notes=tuple(notes),
         write=write,
     )
+
+
+def _fabric(spec: TrialSpec) -> FabricSpec:
+    """Return the parent's switches, which are Linux' on a rack; elsewhere nothing is known."""
+    return spec.fabric if spec.backend in ("emulated", HARDWARE) else CLOSLOOP
 
 
 def _chosen(group: Group, repeats: int | None) -> Group:
