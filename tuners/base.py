@@ -26,7 +26,6 @@ class BaseTuner:
     observes: Collection[str] = ("qlen_bytes", "tx_bytes", "marked_packets")
     knobs: Collection[str] = (ECN.name,)
     programs: Collection[str] = ()
-    decides: bool = True
 
     def faults(self) -> Iterator[str]:
         """Yield what is wrong with the parameters, each as `what: remedy`."""
@@ -37,6 +36,11 @@ class BaseTuner:
 
         Without a testbed, only what does not depend on one is checked, such as files.
         """
+
+    @property
+    def decides(self) -> bool:
+        """Return whether the class has an `act` of its own."""
+        return type(self).act is not BaseTuner.act
 
     def act(self, observation: Observation) -> Action:
         """Leave everything as it is."""

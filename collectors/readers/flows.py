@@ -85,7 +85,7 @@ class FlowTables:
     ) -> None:
         self._tables = [_Table(memory) for memory in memories]
         self._queues = len(places)
-        self._queue_of = _queue_numbers(places)
+        self._queue_of = queue_numbers(places)
         self._hosts = len(set(hosts.values()))
         known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
         self._addresses = np.array([item[0] for item in known], dtype=np.uint64)
@@ -167,7 +167,7 @@ class FlowTables:
         }
 
 
-def _queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
+def queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
     """Return each queue's number, indexed by interface * 4 + class.
 
     A class that a port does not have counts as the port's first one.

@@ -264,13 +264,13 @@ def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
 
 def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
     """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
-    host, fabric = whole.get("host"), whole.get("fabric")
-    if host is None or fabric is None:
+    host, backend = whole.get("host"), whole.get("backend")
+    if host is None or "fabric" not in whole:
         return
+    fabric = schema.chosen_fabric(whole["fabric"], backend or "emulated", host.congestion_control)
     roce = [control for control in controls_of(testbed, host) if control in ROCE_CONTROLS]
     by_host = host.congestion_control in roce
     where: Loc = ("host", "congestion_control") if by_host else ("testbed",)
-    backend = whole.get("backend")
     if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
         of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
         yield Finding(

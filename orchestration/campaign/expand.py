@@ -271,7 +271,7 @@ def _trial(
             **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
         },
         parent=_parent_name(file.parent, replayed),
-        fabric=FabricSpec(file.fabric.kind, file.fabric.marks),
+        fabric=_fabric(file),
     )
 
 
@@ -280,6 +280,11 @@ def _program_digest(host: schema.Host, folder: str) -> dict[str, str]:
         return {}
     path = schema.file_beside(folder, host.roce.program.program)
     return {path: sha256_of(path)}
+
+
+def _fabric(file: schema.CampaignFile) -> FabricSpec:
+    chosen = schema.chosen_fabric(file.fabric, file.backend, file.host.congestion_control)
+    return FabricSpec(chosen.kind, chosen.marks)
 
 
 def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:

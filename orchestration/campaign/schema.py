@@ -28,7 +28,13 @@ from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.model import plugins
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
-from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
+from orchestration.model.trial import (
+    FORMER_BACKENDS,
+    ROCE_CONTROLS,
+    BackendName,
+    CongestionControl,
+    Scalar,
+)
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 from traffic.drivers.programs import DRIVERS, known, option_units
 
@@ -385,8 +391,16 @@ class Host(StrictModel):
 class Fabric(StrictModel):
     """What the switches of an emulated fabric are."""
 
-    kind: Literal["linux", "closloop"] = "linux"
+    kind: Literal["linux", "closloop"] = "closloop"
     marks: Literal["arrivals", "departures"] = "arrivals"
+
+
+def chosen_fabric(fabric: Fabric | None, backend: str, control: str) -> Fabric:
+    """Return a campaign's fabric, or the default for its backend and congestion control."""
+    if fabric is not None:
+        return fabric
+    own = backend == "emulated" or (backend == "simulated" and control in ROCE_CONTROLS)
+    return Fabric(kind="closloop" if own else "linux")
 
 
 def _kind(value: object) -> object:
@@ -462,7 +476,7 @@ class CampaignFile(StrictModel):
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
     host: Host = Host()
-    fabric: Annotated[Fabric, BeforeValidator(_kind)] = Fabric()
+    fabric: Annotated[Fabric, BeforeValidator(_kind)] | None = None
     faults: tuple[Fault, ...] = ()
     parent: Parent | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from inventory.topology import Testbed
+from orchestration.campaign import schema
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.trial import ROCE_CONTROLS
 
@@ -14,9 +15,10 @@ def check_switch(whole: Fields, testbed: Testbed, controls: Collection[str]) -> 
 
     `controls` are the congestion controls that flows may have.
     """
-    fabric, backend = whole.get("fabric"), whole.get("backend")
-    if testbed.switch is None or fabric is None:
+    if testbed.switch is None or "fabric" not in whole:
         return
+    backend = whole.get("backend")
+    fabric = schema.chosen_fabric(whole["fabric"], backend or "emulated", "")
     what = "PFC" if testbed.switch.lossless else "a shared buffer"
     if fabric.kind == "linux" or backend not in (None, "emulated"):
         yield Finding(

@@ -174,7 +174,7 @@ class FabricSpec:
     marks: Literal["arrivals", "departures"] = "arrivals"
 
 
-LINUX = FabricSpec()
+LINUX, CLOSLOOP = FabricSpec(), FabricSpec("closloop")
 
 
 @dataclass(frozen=True)

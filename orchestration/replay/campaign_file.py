@@ -91,7 +91,7 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"duration: {duration(campaign.duration_ns)}"
     for key, value in campaign.times_ns.items():
         yield f"{key}: {duration(value)}"
-    if campaign.fabric != LINUX:
+    if campaign.backend == "emulated" or campaign.fabric != LINUX:
         yield f"fabric: {mapping(vars(campaign.fabric))}"
     if campaign.host is not None:
         settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}

@@ -18,9 +18,11 @@ from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import ECN
 from orchestration.model.trial import (
+    CLOSLOOP,
     LINUX,
     REPEAT,
     SOCKETS,
+    FabricSpec,
     HostSpec,
     PatternSpec,
     TrialSpec,
@@ -158,7 +160,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             parent_trials=tuple(listed),
             times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
             host=host,
-            fabric=trial.spec.fabric if _has_fabric(trial.spec, backend) else LINUX,
+            fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
             faults=trial.spec.faults,
         )
 
@@ -174,6 +176,12 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         notes=tuple(notes),
         write=write,
     )
+
+
+def _fabric(spec: TrialSpec) -> FabricSpec:
+    """Return the parent's switches, which are Linux' on a rack; elsewhere nothing is known."""
+    known = spec.fabric != LINUX or spec.backend in ("emulated", HARDWARE)
+    return spec.fabric if known else CLOSLOOP
 
 
 def _chosen(group: Group, repeats: int | None) -> Group:
@@ -367,6 +375,7 @@ def _of_flows(request: ReplayRequest) -> Draft:
             duration_ns=duration_ns,
             parent_run=request.run.name,
             parent_sha256=sha256_of(request.run),
+            fabric=CLOSLOOP if backend == "emulated" else LINUX,
         )
 
     return Draft(

@@ -3,20 +3,27 @@
 import numpy as np
 import pytest
 
+from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
+from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.model.codec import flattened, record_tables
 from orchestration.model.records import DONE
 from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
     TCP,
     FabricSpec,
+    FaultSpec,
     HostSpec,
     PoissonSpec,
     SingleFlowSpec,
+    TrialSpec,
     TunerSpec,
 )
 from orchestration.studies.bench.outcome import SECN1, run_trial
 from orchestration.studies.bench.repeatable import differing_values, faulty_trial
-from traffic.schedule import ideal_times_ns
+from traffic.schedule import ideal_times_ns, make_schedule
+from tuners.base import BaseTuner
+from tuners.ecn.static import Secn1
 
 MS = 1_000_000
 OURS = FabricSpec("closloop")
@@ -134,6 +141,36 @@ def test_the_same_trial_gives_the_same_tables_to_the_bit(host, marks):
     assert differ == 0
     assert one.record.ports.marked_packets[-1].sum() > 0
     assert (one.record.flows.status == DONE).all()
+
+
+class Idle(BaseTuner):
+    """Decides after each reading, and changes nothing: the loop must wake for each."""
+
+    def reset(self, testbed, seed):
+        return Secn1().reset(testbed, seed)
+
+
+@pytest.mark.parametrize("host", [TCP, roce("hpcc")], ids=["tcp", "roce"])
+def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, tmp_path):
+    testbed, patterns = load_testbed("graphcc"), (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
+    trial = TrialSpec(
+        "c", "graphcc", "emulated", SECN1, patterns, 1, 1, 2 * MS, 100 * MS,
+        host=host, fabric=OURS,
+        faults=(FaultSpec(MS, 3 * MS, 130_000, ("leaf1-spine2",)),),
+    )  # fmt: skip
+    schedule = make_schedule(trial, testbed)
+    decides = EmulatedBackend().run(trial, testbed, schedule, tmp_path, lambda *_: None, Idle())
+    alone = EmulatedBackend().run(trial, testbed, schedule, tmp_path, lambda *_: None)
+    one, other = (flattened(record_tables(record)) for record in (alone, decides))
+    assert one.keys() == other.keys()
+    for name in one:
+        np.testing.assert_array_equal(one[name], other[name], name)
+    assert (alone.ports.t_ns == 100_000 * np.arange(1, len(alone.ports.t_ns) + 1)).all()
+    # the last reading is the first after the last flow's end, or at it
+    late_ns = alone.ports.t_ns[-1] - alone.flows.end_ns.max()
+    assert 0 <= late_ns < 100_000
+    assert alone.facts["decisions"] == decides.facts["decisions"] > 20
+    assert alone.ports.marked_packets[-1].sum() > 0
 
 
 @pytest.mark.parametrize("name", ["paper", "hpcc"])

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from orchestration.model.records import DONE
-from orchestration.model.trial import FaultSpec, IncastSpec, PoissonSpec, SingleFlowSpec, TunerSpec
+from orchestration.model.trial import (
+    FabricSpec,
+    FaultSpec,
+    IncastSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+    TunerSpec,
+)
 from orchestration.studies.bench.outcome import run_trial
 from orchestration.studies.bench.physics import last_hop_bytes, round_trips
 from orchestration.studies.bench.red import threshold_change
@@ -96,13 +103,20 @@ def test_the_same_seed_takes_the_same_paths_under_two_tuners():
     assert np.allclose(shares[0], shares[1], atol=5_000)
 
 
-def test_a_small_flow_does_not_wait_at_its_own_busy_nic():
+@pytest.mark.parametrize("kind", ["linux", "closloop"])
+def test_a_small_flow_does_not_wait_at_its_own_busy_nic(kind):
     """A NIC serves its flows in turn, and one that begins first: a packet's time, no more."""
     long = [SingleFlowSpec("h1", dst, 4_000_000, 0) for dst in ("h2", "h3")]
     small = [SingleFlowSpec("h1", "h7", 5_000, MS + n * 50_000) for n in range(20)]
-    run = run_trial("graphcc", (*long, *small), SECN1, duration_ns=3 * MS)
+    fabric = FabricSpec(kind)
+    run = run_trial("graphcc", (*long, *small), SECN1, duration_ns=3 * MS, fabric=fabric)
     small_ones = run.schedule.size_bytes == 5_000
     fct_ns = (run.record.flows.end_ns - run.schedule.start_ns)[small_ones]
     # 8 us there and back, its packets in turn with those of two others
     assert np.median(fct_ns) < 15_000
     assert fct_ns.max() < 25_000
+    # the long ones share the line, and keep it busy
+    both_ns = (run.record.flows.end_ns - run.schedule.start_ns)[~small_ones]
+    sent_bytes = sum(run.schedule.size_bytes) * 1538 / 1448
+    assert both_ns.max() == pytest.approx(sent_bytes * 8 / 25, rel=0.02)
+    assert both_ns.min() > 0.95 * both_ns.max()

@@ -1,11 +1,25 @@
 """Flow tables in the guest: bounded memory, traffic classes."""
 
+import numpy as np
+import pytest
+
 from collectors.bpf.compile import flow_table_object
+from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.backends.emulated import backend as emulated
 from orchestration.model.records import DONE
+from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import FLOW_TABLE
-from orchestration.model.trial import AllToAllSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import (
+    TCP,
+    AllToAllSpec,
+    FabricSpec,
+    HostSpec,
+    PoissonSpec,
+    SingleFlowSpec,
+    TrialSpec,
+    TunerSpec,
+)
 from orchestration.studies.bench.outcome import run_trial
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
@@ -75,3 +89,39 @@ def test_flows_are_counted_at_the_queue_of_their_class(tmp_path):
     last = watcher.seen[-1]
     assert last.mice_flows[[a, b]].tolist() == [0, 0]
     assert last.elephant_flows[[a, b]].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("host", [TCP, HostSpec("dcqcn", roce=RoceSpec())], ids=["tcp", "roce"])
+def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path, monkeypatch):
+    testbed, ours = load_testbed("graphcc"), FabricSpec("closloop")
+    traffic = (PoissonSpec("WebSearch", 0.6, 0, 2 * MS), AllToAllSpec(20_000, 100 * MS, 0, MS))
+    trial = TrialSpec(
+        "c", "graphcc", "emulated", TunerSpec("secn1"), traffic, 1, 1, 2 * MS, MS,
+        fabric=ours, host=host,
+    )  # fmt: skip
+    schedule, sides = make_schedule(trial, testbed), []
+    for flow_object in ("", str(flow_table_object())):
+        monkeypatch.setattr(emulated, "_flow_object", lambda _, made=flow_object: made)
+        watcher, folder = Watcher(), tmp_path / f"{len(sides)}"
+        folder.mkdir()
+        record = emulated.EmulatedBackend().run(
+            trial, testbed, schedule, folder, lambda *_: None, watcher
+        )
+        sides.append((watcher.seen, record.facts["flow_table"]))
+    (own, own_facts), (programs, program_facts) = sides
+    assert len(own) == len(programs) > 20
+    for one, other in zip(own, programs, strict=True):
+        np.testing.assert_array_equal(one.qlen_bytes, other.qlen_bytes)
+        for name in FLOW_TABLE:
+            if host is TCP:
+                np.testing.assert_array_equal(one[name], other[name], name)
+            elif name == "incast_degree":
+                # the program takes CNPs for flows
+                assert (one[name] <= other[name]).all()
+    assert max(one.incast_degree.max() for one in own) > 5
+    assert sum(one.mice_flows.sum() for one in own) > 5_000
+    assert max(one.elephant_flows.max() for one in own) > 0
+    # which entries collide is by chance: a socket's hash is random
+    assert own_facts["most_entries_used"] > 200
+    for name in ("window_slots", "entries_per_switch", "scheduled_cleanups", "packets_not_counted"):
+        assert own_facts[name] == program_facts[name]

@@ -157,6 +157,19 @@ def test_dynamic_thresholds_let_one_queue_take_its_share_of_what_is_free(folder)
         assert longest == pytest.approx(share * 1_000_000, rel=0.01)
 
 
+def test_what_has_left_by_other_ports_is_free_although_nobody_looked(folder):
+    # on cables of 100 us, 271 KB leave the port to h1 before the first of them arrives anywhere
+    base = ONE_SWITCH.replace("1us", "100us")
+    flows = tuple(
+        SingleFlowSpec(f"h{n + 2}", to, size_bytes, start_ns)
+        for n in range(16)
+        for to, size_bytes, start_ns in (("h1", 16_000, 0), ("h22", 14_000, 85_000))
+    )
+    run = trial(folder, "switch: {buffer: 600KB, alpha: 1}", flows, base=base)
+    assert (run.record.flows.status == DONE).all()
+    assert run.record.ports.dropped_packets[-1].sum() == 0
+
+
 def test_too_little_headroom_drops_and_says_so(folder):
     run = incast(folder, "switch: {buffer: 2MB, alpha: 1/8, headroom: 3KB, pfc: [3]}")
     dropped = int(run.record.ports.dropped_packets[-1].sum())

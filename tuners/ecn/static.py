@@ -26,7 +26,6 @@ class StaticEcn(BaseTuner):
     """
 
     observes = ()
-    decides = False
 
     kmin_bytes: int
     kmax_bytes: int

@@ -109,12 +109,13 @@ class EmulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError without a kernel, or without memory for `jobs` guests at once.
 
-        A tuner that observes flows also needs the compiled flow table. Policies of one's own are
-        loaded once; raises InputError if the kernel refuses one.
+        On Linux' fabric, a tuner that observes flows also needs the compiled flow table. Policies
+        of one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
         require_kernel()
-        if any(wants_flow_table(create(trial.tuner).observes) for trial in trials):
+        on_linux = [trial for trial in trials if trial.fabric.kind == "linux"]
+        if any(wants_flow_table(create(trial.tuner).observes) for trial in on_linux):
             flow_table_object()
         check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
@@ -146,7 +147,7 @@ class EmulatedBackend:
             steps,
             schedule,
             host_observes=None if tuner is None else tuple(tuner.observes),
-            flow_object=_flow_object(),
+            flow_object=_flow_object(trial.fabric),
             keep_flow_table=self._flow_table,
         )
         stages = StageClock()
@@ -179,11 +180,13 @@ def _with_object(trial: TrialSpec) -> TrialSpec:
     return replace(trial, host=replace(trial.host, roce=made))
 
 
-def _flow_object() -> str:
-    """Return the path of the compiled flow table; "" if it cannot be compiled.
+def _flow_object(fabric: FabricSpec) -> str:
+    """Return the path of the compiled flow table; "" if it cannot be compiled, or is not needed.
 
-    `check` refuses that case for tuners that observe flows.
+    `check` refuses the first case for tuners that observe flows.
     """
+    if fabric.kind != "linux":
+        return ""
     try:
         return str(flow_table_object())
     except NotReadyError:

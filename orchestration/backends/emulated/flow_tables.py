@@ -9,21 +9,41 @@ from pathlib import Path
 from collectors.bpf.elf import read_program
 from collectors.bpf.load import LoadedProgram
 from collectors.readers.flows import FlowTables
+from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.rig import Fabric
 from orchestration.model.errors import NotReadyError
 from orchestration.model.signals import wants_flow_table
 
 
-def attach_flow_tables(job: Job, fabric: Fabric, observes: Collection[str]) -> FlowTables | None:
-    """Return the flow tables, attached to all ports that have queues.
+def attach_flow_tables(
+    job: Job, fabric: Fabric, observes: Collection[str]
+) -> FlowTables | OwnFlowTables | None:
+    """Return the flow tables of all switches, one each, with the flows of all ports with queues.
 
-    Returns None unless the job asks for them or the tuner `observes` their signals. Each switch has
-    one table and one program, which its ports share. Raises LoadError if the kernel refuses,
-    NotReadyError if the program could not be compiled.
+    Returns None unless the job asks for them or the tuner `observes` their signals. The data path
+    of our own keeps them itself; on Linux' fabric a program does, which a switch's ports share.
+    Raises LoadError if the kernel refuses, NotReadyError if the program could not be compiled.
     """
     if not (job.keep_flow_table or wants_flow_table(observes)):
         return None
+    places = [
+        (ifindex, queue.klass)
+        for (_, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
+    ]
+    hosts = {
+        socket.inet_aton(address): number
+        for number, name in enumerate(job.testbed.hosts)
+        for address in job.host_addresses[name]
+    }
+    readings_per_slot = max(1, job.trial.action_period_ns // job.trial.sample_period_ns)
+    if job.trial.fabric.kind != "linux" and not job.flow_object:
+        return OwnFlowTables(places, hosts, readings_per_slot)
+    return FlowTables(_watched(job, fabric), places, hosts, readings_per_slot)
+
+
+def _watched(job: Job, fabric: Fabric) -> list[memoryview]:
+    """Attach the program to all ports; return its memories."""
     if not job.flow_object:
         raise NotReadyError(
             f"tuner {job.trial.tuner.name!r} observes flows, and the flow table was not compiled",
@@ -40,17 +60,4 @@ def attach_flow_tables(job: Job, fabric: Fabric, observes: Collection[str]) -> F
         fabric.enter(place)
         for ifindex in ifindexes:
             loaded.watch_departures(ifindex)
-    trial, hosts = job.trial, job.testbed.hosts
-    return FlowTables(
-        memories,
-        [
-            (ifindex, queue.klass)
-            for (_, ifindex), queue in zip(job.queue_places, job.testbed.queues, strict=True)
-        ],
-        {
-            socket.inet_aton(address): number
-            for number, name in enumerate(hosts)
-            for address in job.host_addresses[name]
-        },
-        readings_per_slot=max(1, trial.action_period_ns // trial.sample_period_ns),
-    )
+    return memories

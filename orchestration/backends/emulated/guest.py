@@ -64,8 +64,8 @@ def run_job(folder: Path) -> None:
     asked = job.host_observes
     tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
     repeat_draws(job.trial.seed)
-    driver = traffic_of(job, fabric)
     flows = attach_flow_tables(job, fabric, tuner.observes)
+    driver = traffic_of(job, fabric)
     watches_nics = not set(NIC_KEYS).isdisjoint(tuner.observes)
     rig = EmulatedRig(job, fabric, driver, flows, watches_nics=watches_nics)
     shown = 0

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from collectors.readers.flows import FlowTables
-from collectors.readers.hosts import HostCounters
+from collectors.readers.flows import FlowReading, FlowTables
 from collectors.readers.tc import QueueReading
+from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
+from orchestration.backends.emulated.data_path.hosts import HostCounters
 from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
 from orchestration.backends.emulated.data_path.nics import NicFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
@@ -199,7 +200,7 @@ class EmulatedRig:
         job: Job,
         fabric: Fabric,
         traffic: Traffic,
-        flows: FlowTables | None = None,
+        flows: FlowTables | OwnFlowTables | None = None,
         *,
         watches_nics: bool = False,
     ) -> None:
@@ -207,16 +208,17 @@ class EmulatedRig:
         self._traffic = traffic
         self._job = job
         self._flows = flows
+        self._program = flows if isinstance(flows, FlowTables) else None
         self._steps = list(job.steps)
         self._queues: Queues = (
             LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
             if job.trial.fabric.kind == "linux"
-            else QueueFile(len(job.testbed.queues))
+            else QueueFile(len(job.testbed.queues), flows=isinstance(flows, OwnFlowTables))
         )
         self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         self._known: QueueReading | None = None
         self._hosts = HostCounters(
-            job.testbed.hosts, lambda name: fabric.enter(fabric.number[name])
+            [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts]
         )
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
@@ -265,7 +267,7 @@ class EmulatedRig:
         if not isinstance(self._queues, QueueFile):
             more = self.wait_until(times_ns[0])
             return [self.observe()], more
-        at_once = self._flows or self._shared or self._watches_nics
+        at_once = self._program or self._shared or self._watches_nics
         ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
         times = times_ns[: min(ahead, self._queues.most_ahead)]
         self._queues.ask(self._t0_ns + times[0], times.step, len(times))
@@ -274,31 +276,43 @@ class EmulatedRig:
         self._traffic.alive()
         more = not self._traffic.all_done()
         if not more and (ended_ns := self._traffic.ended_ns()) is not None:
-            after = sum(t_ns < ended_ns for t_ns, _ in found)
+            after = sum(sample.t_ns < ended_ns for sample in found)
             found = found[: after + 1]
         self._ticks += len(found)
-        self._known = found[-1][1]
-        seen = [self._observation(t_ns - self._t0_ns, reading) for t_ns, reading in found]
+        self._known = found[-1].queues
+        seen = [
+            self._observation(sample.t_ns - self._t0_ns, sample.queues, sample.flows)
+            for sample in found
+        ]
         if self._ticks % HOST_EVERY == 0 or not more:
             self._sample_hosts(seen[-1].t_ns)
         return seen, more
 
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
-        t_ns = self.now_ns()
-        reading = self._read()
+        if isinstance(self._queues, QueueFile):
+            self._queues.ask(time.monotonic_ns(), 1, 1)
+            ((t_ns, reading, flows),) = self._queues.asked()
+            t_ns -= self._t0_ns
+            self._known = reading
+        else:
+            t_ns, reading, flows = self.now_ns(), self._read(), None
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
             self._sample_hosts(t_ns)
-        return self._observation(t_ns, reading, self.now_ns() - t_ns)
+        return self._observation(t_ns, reading, flows, self.now_ns() - t_ns)
 
-    def _observation(self, t_ns: int, reading: QueueReading, age_ns: int = 0) -> Observation:
-        flows = vars(self._flows.read()) if self._flows else {}
+    def _observation(
+        self, t_ns: int, reading: QueueReading, flows: FlowReading | None, age_ns: int = 0
+    ) -> Observation:
+        if self._program:
+            flows = self._program.read()
+        counted = vars(flows) if flows else {}
         shared = self._shared.read() if self._shared else {}
         return Observation(
             t_ns=t_ns,
             age_ns=np.full(len(self._job.queue_places), age_ns, dtype=np.int64),
-            values={**reading.counters(), **flows, **shared, **self._nic_values()},
+            values={**reading.counters(), **counted, **shared, **self._nic_values()},
             settings={ECN.name: self._thresholds(reading)},
         )
 

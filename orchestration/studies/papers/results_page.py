@@ -170,8 +170,9 @@ claim that two are the same holds where the interval lies inside the paper's own
 
 Queues are the mean and standard deviation over all samples, every 100 us while flows arrive, of all
 switch ports, or of the ports to the receiver where the table says so. Throughput is payload that
-switches sent to hosts in that time. Transport is Linux DCTCP here, DCQCN in the papers; times and
-hosts are scaled as each section says.
+switches sent to hosts in that time. Transport is Linux DCTCP over Linux' switches here (`fabric:
+linux`, which the networks were trained on too), DCQCN in the papers; times and hosts are scaled as
+each section says.
 """
 
 

@@ -4,7 +4,9 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   flow_table.c  /proc/closloop/flow_tables: the recent flows at each switch's queues
  *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
+ *   hosts.c     /proc/closloop/hosts: TCP's counters of all hosts
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call

@@ -15,6 +15,7 @@
 #include <net/netns/generic.h>
 #include <net/route.h>
 #include "data_path.h"
+#include "flow_table.h"
 #include "pfc.h"
 
 #define TABLE_BITS 14
@@ -27,12 +28,15 @@ struct flow {
 	int generation; /* of the routes that the answer is from */
 	struct net_device *out; /* NULL: there is no route */
 	struct netdev_queue *queue; /* of `out` */
+	u32 ifindex;
+	bool watched; /* a program looks at what leaves there */
 	u8 addresses[2 * ETH_ALEN];
 };
 
 /* Of one switch, made with its first port. */
 struct switch_flows {
 	struct flow **flow;
+	struct cl_flow_table *table; /* NULL unless user space asks for it */
 };
 
 static unsigned int flows_id __read_mostly;
@@ -58,6 +62,8 @@ static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
 			memcpy(flow->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
 			flow->out = rt->dst.dev;
 			flow->queue = netdev_get_tx_queue(flow->out, 0);
+			flow->ifindex = flow->out->ifindex;
+			flow->watched = rcu_access_pointer(flow->out->tcx_egress);
 			found = true;
 		}
 	} else if (rt->dst.error) {
@@ -97,13 +103,14 @@ static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct
 	return NULL;
 }
 
-static void send(struct sk_buff *skb, struct netdev_queue *queue)
+static void send(struct sk_buff *skb, const struct flow *flow)
 {
-	struct Qdisc *sch = rcu_dereference_bh(queue->qdisc);
+	struct Qdisc *sch = rcu_dereference_bh(flow->queue->qdisc);
 	struct sk_buff *dropped = NULL;
 
-	if (unlikely(sch->ops != &cl_port_ops)) {
-		dev_queue_xmit(skb); /* the port is down */
+	/* the port is down, or a program is to see the packet first */
+	if (unlikely(sch->ops != &cl_port_ops || flow->watched)) {
+		dev_queue_xmit(skb);
 		return;
 	}
 	qdisc_skb_cb(skb)->pkt_len = skb->len;
@@ -116,6 +123,7 @@ static void send(struct sk_buff *skb, struct netdev_queue *queue)
 static rx_handler_result_t forward(struct sk_buff **pskb)
 {
 	struct sk_buff *skb = *pskb;
+	struct switch_flows *flows = rcu_dereference(skb->dev->rx_handler_data);
 	struct net *net = dev_net(skb->dev);
 	struct flow *flow;
 	struct iphdr *ip;
@@ -135,7 +143,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	ip = ip_hdr(skb);
 	if (ip->ttl <= 1 || ip_is_fragment(ip) || !pskb_may_pull(skb, ip->ihl * 4 + 4))
 		return RX_HANDLER_PASS;
-	flow = find(rcu_dereference(skb->dev->rx_handler_data), skb, net);
+	flow = find(flows, skb, net);
 	if (unlikely(!flow))
 		return RX_HANDLER_PASS;
 	if (unlikely(!flow->out)) {
@@ -148,12 +156,14 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
+	if (flows->table)
+		cl_flow_table_count(flows->table, skb, flow->ifindex);
 	ip_decrease_ttl(ip_hdr(skb));
 	skb->skb_iif = skb->dev->ifindex; /* what came in here is counted for its port */
 	skb->dev = flow->out;
 	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
 	skb_reset_mac_header(skb);
-	send(skb, flow->queue);
+	send(skb, flow);
 	return RX_HANDLER_CONSUMED;
 }
 
@@ -161,8 +171,13 @@ int cl_forward_begin(struct net_device *dev)
 {
 	struct switch_flows *flows = net_generic(dev_net(dev), flows_id);
 
-	if (!flows->flow)
+	if (!flows->flow) {
+		int error = cl_flow_table_add(&flows->table);
+
+		if (error)
+			return error;
 		flows->flow = kvcalloc(1 << TABLE_BITS, sizeof(*flows->flow), GFP_KERNEL);
+	}
 	if (!flows->flow)
 		return -ENOMEM;
 	return netdev_rx_handler_register(dev, forward, flows);
@@ -185,6 +200,7 @@ static void __net_exit forget(struct net *net)
 			kmem_cache_free(flow_cache, flow);
 		}
 	kvfree(flows->flow);
+	cl_flow_table_remove(&flows->table);
 }
 
 static struct pernet_operations switches = {

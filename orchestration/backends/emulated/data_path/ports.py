@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
 from inventory.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.device import qdiscs
@@ -127,6 +128,14 @@ def port(
     )
 
 
+class Sample(NamedTuple):
+    """A reading that the kernel took by itself, with its time of CLOCK_MONOTONIC."""
+
+    t_ns: int
+    queues: QueueReading
+    flows: FlowReading | None
+
+
 def last_reading_now() -> None:
     """Let the next of the readings that were asked for be the last, because traffic has ended."""
     fd = os.open(SAMPLES, os.O_WRONLY)
@@ -149,11 +158,17 @@ class QueueFile:
 
     calls = 1
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, flows: bool = False) -> None:
+        """Open it; with `flows`, the kernel counts flows (see `flow_tables`)."""
         self._fd = os.open(QUEUES, os.O_RDWR)
         self._samples = os.open(SAMPLES, os.O_RDWR)
         self._count = count
-        self._sample = np.dtype([("t_ns", np.uint64), ("queues", _STATE, (count,))])
+        fields: list[Any] = [("t_ns", np.uint64), ("queues", _STATE, (count,))]
+        if flows:
+            words = 3 * count
+            fields += [("flows", np.uint32, (count, 3)), ("unused", np.uint32, (words % 2,))]
+        self._flows = flows
+        self._sample = np.dtype(fields)
         self._asked = 0
 
     def read(self) -> QueueReading:
@@ -174,11 +189,18 @@ class QueueFile:
         os.write(self._samples, _PLAN.pack(first_ns, period_ns, readings, self._count))
         self._asked = readings
 
-    def asked(self) -> list[tuple[int, QueueReading]]:
-        """Wait for the readings that were asked for; return them with their times."""
+    def asked(self) -> list[Sample]:
+        """Wait for the readings that were asked for."""
         data = os.pread(self._samples, self._asked * self._sample.itemsize, 0)
         samples = np.frombuffer(data, dtype=self._sample)
-        return [(int(one["t_ns"]), _reading(one["queues"])) for one in samples]
+        return [
+            Sample(
+                int(one["t_ns"]),
+                _reading(one["queues"]),
+                FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
+            )
+            for one in samples
+        ]
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""

@@ -3,7 +3,7 @@
  *
  * Writing a struct plan asks for readings; they are taken after all else that happens at their
  * times. Reading waits for the last of them and gives them all: of each its time (64 bits), then a
- * struct cl_queue_state a queue. Writing one byte says that the readings' end is near: the next
+ * struct cl_queue_state a queue, then, if flows are counted, a struct cl_queue_flows a queue. Writing one byte says that the readings' end is near: the next
  * one is the last. Readings cost no process its turn, and shift nothing.
  */
 #include <linux/proc_fs.h>
@@ -11,6 +11,7 @@
 #include <linux/vmalloc.h>
 #include <linux/wait.h>
 #include "data_path.h"
+#include "flow_table.h"
 
 #define MOST_BYTES (16 << 20)
 
@@ -27,15 +28,19 @@ static DECLARE_WAIT_QUEUE_HEAD(reader);
 
 static size_t reading_bytes(void)
 {
-	return sizeof(u64) + plan.queues * sizeof(struct cl_queue_state);
+	return ALIGN(sizeof(u64) + plan.queues * sizeof(struct cl_queue_state) +
+		     cl_flow_tables_queues() * sizeof(struct cl_queue_flows), sizeof(u64));
 }
 
 static void take(struct cl_event *event)
 {
 	u64 *reading = readings + taken * reading_bytes();
+	struct cl_queue_state *states = (struct cl_queue_state *)(reading + 1);
 
 	*reading = cl_now_ns();
-	cl_queues_states((struct cl_queue_state *)(reading + 1), plan.queues);
+	cl_queues_states(states, plan.queues);
+	if (cl_flow_tables_queues())
+		cl_flow_tables_read((struct cl_queue_flows *)(states + plan.queues));
 	if (++taken < plan.readings)
 		cl_schedule_last(event, plan.first_ns + taken * plan.period_ns);
 	else
