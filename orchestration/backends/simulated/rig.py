@@ -62,9 +62,7 @@ class SimulatedRig:
         self._steps = list(fault_plan(trial, testbed))
         # The numbers that ports have for probabilities at kmax, and what these stand for.
         self._max_ps, self._pmax_of = (
-            (red_max_ps, read_back_pmax)
-            if trial.fabric.kind == "linux"
-            else (line_max_ps, line_pmax)
+            (red_max_ps, read_back_pmax) if trial.host.roce is None else (line_max_ps, line_pmax)
         )
         self._now_ns = self._ended = 0
         self._ticks = 0
