@@ -164,7 +164,11 @@ ROCE = "host: {congestion_control: dcqcn}\nfabric: closloop\n"
     [
         ("{buffer: 12MB, pfc: [3]}", ROCE, ""),
         ("{buffer: 12MB}", "fabric: closloop\n", ""),
-        ("{buffer: 12MB, pfc: [3]}", "", "testbed small has PFC, which only the emulated backend"),
+        (
+            "{buffer: 12MB, pfc: [3]}",
+            "fabric: linux\n",
+            "testbed small has PFC, which only the emulated backend",
+        ),
         ("{buffer: 12MB}", "backend: fluid\n", "testbed small has a shared buffer, which only"),
         (
             "{buffer: 12MB, pfc: [3]}",
