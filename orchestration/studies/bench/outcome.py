@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.backends.simulated.backend import SimulatedBackend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import (
     LINUX,
@@ -170,8 +171,9 @@ def run_trial(
     flow_table: bool = False,
     host: HostSpec = TCP,
     fabric: FabricSpec = LINUX,
+    backend: Literal["emulated", "simulated"] = "emulated",
 ) -> Run:
-    """Run one trial on the emulated backend. With `flow_table`, the flow table runs unread.
+    """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.
 
     Raises what the backend raises.
     """
@@ -180,7 +182,7 @@ def run_trial(
         traffic,
         duration_ns,
         testbed=testbed_name,
-        backend="emulated",
+        backend=backend,
         tuner=tuner,
         seed=seed,
         drain_ns=drain_ns,
@@ -192,8 +194,8 @@ def run_trial(
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()
+    emulated = EmulatedBackend(flow_table=flow_table)
+    runner = emulated if backend == "emulated" else SimulatedBackend()
     with bench_folder() as folder:
-        record = EmulatedBackend(flow_table=flow_table).run(
-            trial, testbed, schedule, folder, lambda t_ns, end_ns: None
-        )
+        record = runner.run(trial, testbed, schedule, folder, lambda t_ns, end_ns: None)
     return Run(trial, testbed, schedule, record, time.monotonic() - begin)

@@ -30,6 +30,7 @@ from orchestration.studies.bench.outcome import (
 
 OURS = FabricSpec("closloop")
 DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["hpcc"].items())))
+_NS3 = "DCQCN, ns-3"
 _COARSE, _PET = "DCQCN, sampled every 5 ms", "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms"
 _QUICKSTART = Path(__file__).resolve().parents[3] / "examples" / "quickstart.yml"
 
@@ -94,17 +95,19 @@ def fabric_speed() -> Outcome:
 def data_path_speed() -> Outcome:
     """Packet-hops a second: TCP on both fabrics, and RoCE under DCQCN, for the same flows."""
     every_ns, long_ns, short_ns = 100_000, 20 * MILLISECOND, 2 * MILLISECOND
+    # with the rate that is wanted, in millions
     sides = {
-        "DCTCP, Linux' fabric": ("graphcc", long_ns, TCP, LINUX, every_ns),
-        "DCTCP, fabric: closloop": ("graphcc", long_ns, TCP, OURS, every_ns),
-        "DCQCN, fabric: closloop": ("graphcc", long_ns, DCQCN, OURS, every_ns),
-        _COARSE: ("graphcc", long_ns, DCQCN, OURS, 5 * MILLISECOND),
-        _PET: ("pet", short_ns, DCQCN, OURS, 5 * MILLISECOND),
+        "DCTCP, Linux' fabric": ("graphcc", long_ns, TCP, LINUX, every_ns, None),
+        "DCTCP, fabric: closloop": ("graphcc", long_ns, TCP, OURS, every_ns, 1.6),
+        "DCQCN, fabric: closloop": ("graphcc", long_ns, DCQCN, OURS, every_ns, 3.5),
+        _COARSE: ("graphcc", long_ns, DCQCN, OURS, 5 * MILLISECOND, 5.0),
+        _PET: ("pet", short_ns, DCQCN, OURS, 5 * MILLISECOND, None),
+        _NS3: ("graphcc", long_ns, DCQCN, OURS, every_ns, 1.0),
     }
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     hops = {}
     for _ in range(3):
-        for name, (testbed, lasts_ns, host, fabric, period_ns) in sides.items():
+        for name, (testbed, lasts_ns, host, fabric, period_ns, _) in sides.items():
             run = run_trial(
                 testbed,
                 websearch(lasts_ns),
@@ -113,6 +116,7 @@ def data_path_speed() -> Outcome:
                 sample_period_ns=period_ns,
                 host=host,
                 fabric=fabric,
+                backend="simulated" if name == _NS3 else "emulated",
             )
             hops[name] = packet_hops(run.testbed, run.record.ports)
             speeds[name].append(hops[name] / run.record.facts["stages_s"]["run"])
@@ -126,6 +130,8 @@ def data_path_speed() -> Outcome:
                     name,
                     f"{value:,.0f} ({value / median[first]:.2f} times the first; "
                     f"{hops[name]:,} hops)",
+                    f"{wanted} M" if (wanted := sides[name][-1]) else "",
+                    value >= wanted * 1e6 if wanted else None,
                 )
                 for name, value in median.items()
             ),
@@ -134,6 +140,8 @@ def data_path_speed() -> Outcome:
         notes=(
             f"a packet-hop: {PACKET_HOP}; of the traffic alone, sampled every 100 us unless said",
             "medians of three, in turn; TCP and RoCE send different packets for the same flows",
+            "others on such a machine, in a sitting of their own, graphcc, WebSearch at 60 %: HPCC's "
+            "simulator (ns-3.17, DCQCN) 932,000; htsim (DCTCP, no samples of ports) 3,800,000",
         ),
         data={"packet_hops_per_s": median},
     )
