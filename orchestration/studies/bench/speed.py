@@ -140,8 +140,8 @@ def data_path_speed() -> Outcome:
         notes=(
             f"a packet-hop: {PACKET_HOP}; of the traffic alone, sampled every 100 us unless said",
             "medians of three, in turn; TCP and RoCE send different packets for the same flows",
-            "others on such a machine, in a sitting of their own, the same traffic: HPCC's simulator "
-            "(ns-3.17, DCQCN) 932,000; htsim (DCTCP, no samples of ports) 3,800,000",
+            "others on such a machine, in a sitting of their own, the same traffic: HPCC's "
+            "simulator (ns-3.17, DCQCN) 932,000; htsim (DCTCP, no samples of ports) 3,800,000",
         ),
         data={"packet_hops_per_s": median},
     )
