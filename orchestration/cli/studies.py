@@ -37,7 +37,9 @@ def list_benchmarks() -> None:
 def run_benchmarks(
     names: Annotated[list[str], "Benchmarks, or `all`."],
     json_file: Annotated[Path | None, "--json", "Write the figures and raw data here."] = None,
-    markdown: Annotated[Path | None, "Write the figures as a page here."] = None,
+    markdown: Annotated[
+        Path | None, "Write the figures into this page, in place of their former ones."
+    ] = None,
 ) -> None:
     """Run benchmarks; exit with 1 if a figure misses its target."""
     from orchestration.studies.bench.outcome import as_json, as_markdown, as_text
@@ -52,7 +54,8 @@ def run_benchmarks(
     if json_file:
         json_file.write_text(as_json(outcomes))
     if markdown:
-        markdown.write_text(as_markdown(outcomes))
+        former = markdown.read_text() if markdown.exists() else ""
+        markdown.write_text(as_markdown(outcomes, former))
     if not all(outcome.holds for _, outcome in outcomes):
         raise typer.Exit(1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -74,6 +75,13 @@ class Outcome:
 
 Outcomes = Sequence[tuple[str, Outcome]]
 
+_HEAD = """# Benchmarks
+
+Written by `closloop bench run … --markdown PAGE`, which replaces the sections of what it ran. Wall
+times depend on the machine; everything else is virtual time.
+"""
+_NAME = re.compile(r"^`closloop bench run ([\w-]+)`", re.MULTILINE)
+
 
 def as_text(outcome: Outcome) -> str:
     """Return one outcome as text for the terminal."""
@@ -85,24 +93,22 @@ def as_text(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
-def as_markdown(outcomes: Outcomes) -> str:
-    """Return all outcomes as a Markdown page."""
-    lines = [
-        "# Benchmarks",
-        "",
-        f"Written by `closloop bench run … --markdown` on {datetime.now(UTC):%Y-%m-%d}, on "
-        f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}. "
-        "Wall times depend on the machine; everything else is virtual time.",
+def as_markdown(outcomes: Outcomes, former: str = "") -> str:
+    """Return a Markdown page of all outcomes, and of those of the page `former` not among them."""
+    sections = {_NAME.findall(text)[0]: text for text in former.split("\n## ")[1:]}
+    return "\n## ".join([_HEAD, *(sections | dict(map(_section, outcomes))).values()])
+
+
+def _section(named: tuple[str, Outcome]) -> tuple[str, str]:
+    name, outcome = named
+    lines = [outcome.title, "", f"`closloop bench run {name}`, {datetime.now(UTC):%Y-%m-%d}, "]
+    lines[-1] += f"{os.cpu_count()} cores, Linux {platform.release()}"
+    lines += ["", "| | measured | wanted | |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {figure.what} | {figure.measured} | {figure.wanted} | {_verdict(figure)} |"
+        for figure in outcome.figures
     ]
-    for name, outcome in outcomes:
-        lines += ["", f"## {outcome.title}", "", f"`closloop bench run {name}`", ""]
-        lines += ["| | measured | wanted | |", "| --- | --- | --- | --- |"]
-        lines += [
-            f"| {figure.what} | {figure.measured} | {figure.wanted} | {_verdict(figure)} |"
-            for figure in outcome.figures
-        ]
-        lines += [f"\n{note}" for note in outcome.notes]
-    return "\n".join(lines) + "\n"
+    return name, "\n".join([*lines, *(f"\n{note}" for note in outcome.notes), ""])
 
 
 def as_json(outcomes: Outcomes) -> str:
