@@ -18,7 +18,7 @@ from collectors.sinks.names import COMMON_TAGS, FILE, FLOW, OF_TABLES, ROW, TRIA
 from inventory.testbed_json import testbed_from_json
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.artifacts.tables import TABLES, write_table
+from orchestration.artifacts.tables import OPTIONAL, TABLES, write_table
 from orchestration.artifacts.writer import TESTBED_FILE
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.files import whole_folder
@@ -168,6 +168,8 @@ def _write(connection: InfluxConnection, trial: StoredTrial, folder: Path) -> No
         wanted = trial.rows.get(measurement.table, 0)  # none for a knob declared later
         if rows != wanted:
             raise Incomplete(f"{rows} of {wanted} rows of the table {measurement.table} are there")
+        if not rows and measurement.table in OPTIONAL:
+            continue
         order = _order(measurement, columns, testbed)
         columns = {name: values[order] for name, values in columns.items()}
         if measurement is FLOW:

@@ -100,7 +100,7 @@ def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path,
         fabric=ours, host=host,
     )  # fmt: skip
     schedule, sides = make_schedule(trial, testbed), []
-    for flow_object in ("", str(flow_table_object())):
+    for flow_object in ("", "", str(flow_table_object())):
         monkeypatch.setattr(emulated, "_flow_object", lambda _, made=flow_object: made)
         watcher, folder = Watcher(), tmp_path / f"{len(sides)}"
         folder.mkdir()
@@ -108,20 +108,24 @@ def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path,
             trial, testbed, schedule, folder, lambda *_: None, watcher
         )
         sides.append((watcher.seen, record.facts["flow_table"]))
-    (own, own_facts), (programs, program_facts) = sides
+    (own, own_facts), (again, _), (programs, program_facts) = sides
+    for one, other in zip(own, again, strict=True):
+        for name in FLOW_TABLE:
+            np.testing.assert_array_equal(one[name], other[name], name)
     assert len(own) == len(programs) > 20
     for one, other in zip(own, programs, strict=True):
         np.testing.assert_array_equal(one.qlen_bytes, other.qlen_bytes)
         for name in FLOW_TABLE:
             if host is TCP:
-                np.testing.assert_array_equal(one[name], other[name], name)
+                # the program hashes by a socket's random number: a few flows may find no place
+                np.testing.assert_allclose(one[name], other[name], atol=2)
+                assert (one[name] != other[name]).mean() < 0.1
             elif name == "incast_degree":
                 # the program takes CNPs for flows
                 assert (one[name] <= other[name]).all()
     assert max(one.incast_degree.max() for one in own) > 5
     assert sum(one.mice_flows.sum() for one in own) > 5_000
     assert max(one.elephant_flows.max() for one in own) > 0
-    # which entries collide is by chance: a socket's hash is random
     assert own_facts["most_entries_used"] > 200
     for name in ("window_slots", "entries_per_switch", "scheduled_cleanups", "packets_not_counted"):
         assert own_facts[name] == program_facts[name]

@@ -134,31 +134,29 @@ static u32 queue_number(u32 ifindex, u32 klass)
 void cl_flow_table_count(struct cl_flow_table *table, const struct sk_buff *skb, u32 ifindex)
 {
 	const struct iphdr *ip = (const struct iphdr *)skb->data;
-	u32 mask = size() - 1, hash = skb->hash, bytes = skb->len + ETH_HLEN, headers, place;
-	struct entry *entry = table->entries + (hash & mask);
-	u64 key = (u64)ifindex << 32 | hash;
+	u64 ends = (__force u32)ip->saddr | (u64)(__force u32)ip->daddr << 32, key;
+	u32 mask = size() - 1, bytes = skb->len + ETH_HLEN, hash, headers, place;
+	struct entry *entry;
 
 	if (bytes <= PURE_ACK && ip->protocol == IPPROTO_TCP)
 		return;
-	/* a TCP packet carries the hash of its sender's socket: most end here */
-	if (hash && entry->key == key) {
+	if (ip->ihl != 5 || skb_headlen(skb) < sizeof(*ip) + sizeof(struct tcphdr))
+		return;
+	/* Multiply-shift hashing (Dietzfelbinger et al. 1997) of addresses and ports. The hash that a
+	 * packet has of its socket is random: which flows find no place would be chance.
+	 */
+	hash = (ends * 0x9E3779B97F4A7C15ULL + *(const u32 *)(ip + 1)) *
+	       0xBF58476D1CE4E5B9ULL >> 32 | 1;
+	key = (u64)ifindex << 32 | hash;
+	entry = table->entries + (hash & mask);
+	if (entry->key == key) { /* most end here */
 		entry->bytes += bytes - entry->headers;
 		table->slots[hash & mask] = slot;
 		return;
 	}
-	if (ip->ihl != 5 || skb_headlen(skb) < sizeof(*ip) + sizeof(struct tcphdr))
-		return;
 	headers = headers_of(skb, ip, bytes);
 	if (!headers)
 		return;
-	if (!hash) {
-		/* multiply-shift hashing (Dietzfelbinger et al. 1997) of addresses and ports */
-		u64 ends = (__force u32)ip->saddr | (u64)(__force u32)ip->daddr << 32;
-		u64 mixed = ends * 0x9E3779B97F4A7C15ULL + *(const u32 *)(ip + 1);
-
-		hash = mixed * 0xBF58476D1CE4E5B9ULL >> 32 | 1;
-		key |= hash;
-	}
 	for (u32 way = 0; way < WAYS; way++) {
 		place = (hash ^ way) & mask;
 		entry = table->entries + place;
