@@ -5,6 +5,8 @@ import pytest
 
 from orchestration.model.records import DONE
 from orchestration.model.trial import (
+    CLOSLOOP,
+    LINUX,
     FabricSpec,
     FaultSpec,
     IncastSpec,
@@ -40,9 +42,10 @@ def test_a_lone_flow_reaches_line_rate(testbed, gigabit):
     assert run.record.facts["offloads_on"] == []
 
 
-def test_bytes_are_conserved_and_every_flow_starts_on_time():
+@pytest.mark.parametrize("fabric", [CLOSLOOP, LINUX], ids=lambda fabric: fabric.kind)
+def test_bytes_are_conserved_and_every_flow_starts_on_time(fabric):
     poisson = (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
-    run = run_trial("graphcc", poisson, SECN1, duration_ns=2 * MS)
+    run = run_trial("graphcc", poisson, SECN1, duration_ns=2 * MS, fabric=fabric)
     sent, expected = last_hop_bytes(run)
     assert sent == pytest.approx(expected, rel=0.01)
     assert (run.record.flows.status == DONE).all()

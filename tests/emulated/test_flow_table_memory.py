@@ -11,6 +11,7 @@ from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import (
+    LINUX,
     TCP,
     AllToAllSpec,
     FabricSpec,
@@ -32,7 +33,9 @@ def test_a_table_that_is_full_keeps_working(monkeypatch):
     """552 flows through tables of 64 entries."""
     monkeypatch.setattr(emulated, "flow_table_object", lambda: flow_table_object(6))
     traffic = (AllToAllSpec(40_000, 100 * MS, 0, MS),)
-    run = run_trial("graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True)
+    run = run_trial(
+        "graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True, fabric=LINUX
+    )
     assert (run.record.flows.status == DONE).all()
     facts = run.record.facts["flow_table"]
     assert facts["entries_per_switch"] == 64
@@ -47,7 +50,9 @@ def test_a_table_that_is_full_keeps_working(monkeypatch):
 
 def test_a_table_of_the_usual_size_loses_nothing():
     traffic = (AllToAllSpec(40_000, 100 * MS, 0, MS),)
-    run = run_trial("graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True)
+    run = run_trial(
+        "graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True, fabric=LINUX
+    )
     facts = run.record.facts["flow_table"]
     assert facts["packets_not_counted"] == 0
     # the fullest switch is a leaf: what its 6 hosts send and get, but only once what stays inside

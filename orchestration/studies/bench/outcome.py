@@ -21,7 +21,7 @@ from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.simulated.backend import SimulatedBackend
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import (
-    LINUX,
+    CLOSLOOP,
     TCP,
     BackendName,
     FabricSpec,
@@ -176,7 +176,7 @@ def run_trial(
     faults: tuple[FaultSpec, ...] = (),
     flow_table: bool = False,
     host: HostSpec = TCP,
-    fabric: FabricSpec = LINUX,
+    fabric: FabricSpec = CLOSLOOP,
     backend: Literal["emulated", "simulated"] = "emulated",
 ) -> Run:
     """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.

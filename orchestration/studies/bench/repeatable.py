@@ -12,7 +12,7 @@ import numpy as np
 
 from orchestration.model.codec import flattened, record_tables
 from orchestration.model.trial import (
-    LINUX,
+    CLOSLOOP,
     TCP,
     FabricSpec,
     FaultSpec,
@@ -70,7 +70,7 @@ def repeated_trial() -> Outcome:
 
 
 def faulty_trial(
-    tuner: str, seed: int = 1, *, host: HostSpec = TCP, fabric: FabricSpec = LINUX
+    tuner: str, seed: int = 1, *, host: HostSpec = TCP, fabric: FabricSpec = CLOSLOOP
 ) -> Run:
     """Run 5 ms of WebSearch and incast on graphcc, with one cable cut for a millisecond."""
     return run_trial(

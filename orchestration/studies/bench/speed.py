@@ -15,7 +15,7 @@ from orchestration.analysis.packet_hops import PACKET_HOP, packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.roce import DCQCN_SETS, RoceSpec
-from orchestration.model.trial import LINUX, TCP, FabricSpec, HostSpec, SingleFlowSpec
+from orchestration.model.trial import CLOSLOOP, LINUX, TCP, FabricSpec, HostSpec, SingleFlowSpec
 from orchestration.studies.bench.outcome import (
     MILLISECOND,
     SECN1,
@@ -28,7 +28,6 @@ from orchestration.studies.bench.outcome import (
     websearch,
 )
 
-OURS = FabricSpec("closloop")
 DCQCN = HostSpec("dcqcn", roce=RoceSpec(dcqcn=tuple(DCQCN_SETS["hpcc"].items())))
 _NS3 = "DCQCN, ns-3"
 _COARSE, _PET = "DCQCN, sampled every 5 ms", "DCQCN, sampled every 5 ms, pet (288 hosts), 2 ms"
@@ -98,11 +97,11 @@ def data_path_speed() -> Outcome:
     # with the rate that is wanted, in millions
     sides = {
         "DCTCP, Linux' fabric": ("graphcc", long_ns, TCP, LINUX, every_ns, None),
-        "DCTCP, fabric: closloop": ("graphcc", long_ns, TCP, OURS, every_ns, 1.6),
-        "DCQCN, fabric: closloop": ("graphcc", long_ns, DCQCN, OURS, every_ns, 3.5),
-        _COARSE: ("graphcc", long_ns, DCQCN, OURS, 5 * MILLISECOND, 5.0),
-        _PET: ("pet", short_ns, DCQCN, OURS, 5 * MILLISECOND, None),
-        _NS3: ("graphcc", long_ns, DCQCN, OURS, every_ns, 1.0),
+        "DCTCP, fabric: closloop": ("graphcc", long_ns, TCP, CLOSLOOP, every_ns, 1.6),
+        "DCQCN, fabric: closloop": ("graphcc", long_ns, DCQCN, CLOSLOOP, every_ns, 3.5),
+        _COARSE: ("graphcc", long_ns, DCQCN, CLOSLOOP, 5 * MILLISECOND, 5.0),
+        _PET: ("pet", short_ns, DCQCN, CLOSLOOP, 5 * MILLISECOND, None),
+        _NS3: ("graphcc", long_ns, DCQCN, CLOSLOOP, every_ns, 1.0),
     }
     speeds: dict[str, list[float]] = {name: [] for name in sides}
     hops = {}
@@ -227,7 +226,7 @@ def flow_table_cost() -> Outcome:
     """graphcc, WebSearch at 60 %, 20 ms of arrivals, with and without flow tables in turn."""
     rounds = [[_with_cpu_time(flow_table=on) for on in (False, True)] for _ in range(5)]
     ours = [
-        [_with_cpu_time(flow_table=on, host=DCQCN, fabric=OURS)[1] for on in (False, True)]
+        [_with_cpu_time(flow_table=on, host=DCQCN, fabric=CLOSLOOP)[1] for on in (False, True)]
         for _ in range(5)
     ]
     own_without_s, own_with_s = (min(times) for times in zip(*ours, strict=True))
