@@ -150,9 +150,18 @@ class Idle(BaseTuner):
         return Secn1().reset(testbed, seed)
 
 
-@pytest.mark.parametrize("host", [TCP, roce("hpcc")], ids=["tcp", "roce"])
-def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, tmp_path):
-    testbed, patterns = load_testbed("graphcc"), (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
+PFC = SwitchSpec(400_000, (1 / 8,), (3,), lossless=(0,))
+
+
+@pytest.mark.parametrize(
+    ("host", "switch"),
+    [(TCP, None), (roce("hpcc"), None), (roce("hpcc"), PFC)],
+    ids=["tcp", "roce", "pfc"],
+)
+def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, switch, tmp_path):
+    testbed = dataclasses.replace(load_testbed("graphcc"), switch=switch)
+    patterns = (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
+    # a period of which 50 go into a snapshot's, and of which the hosts' times are no divisors
     trial = TrialSpec(
         "c", "graphcc", "emulated", SECN1, patterns, 1, 1, 2 * MS, 100 * MS,
         host=host, fabric=OURS,

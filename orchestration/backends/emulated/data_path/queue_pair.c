@@ -219,6 +219,8 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 	if (flow->acked == flow->packets) {
 		flow->result.done_ns = now_ns;
 		list_del(&flow->unfinished);
+		if (++cl_roce.done == cl_roce.count)
+			cl_samples_ended(CL_SENT_BY_NICS);
 	} else {
 		cl_nic_wait(nic, flow, now_ns * CL_PS_PER_NS);
 	}

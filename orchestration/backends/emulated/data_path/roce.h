@@ -143,7 +143,7 @@ struct nic {
 	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
 };
 
-/* What user space reads of one NIC: /proc/closloop/nics. */
+/* What user space reads of one NIC: /proc/closloop/nics and samples. */
 struct nic_state {
 	u64 cnps, resent, rtt_ns;
 	u64 rate_bps; /* the sum of those of its unfinished flows */
@@ -156,7 +156,7 @@ struct nic_state {
 /* All flows and NICs of this guest. */
 struct roce {
 	struct flow *flow;
-	u32 count, received;
+	u32 count, received, done;
 	const struct cl_policy *policy;
 	u32 parameters[CL_MOST_PARAMETERS];
 	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
@@ -181,6 +181,9 @@ struct settings {
 };
 
 extern struct roce cl_roce;
+
+/* roce_flows.c: with bottom halves off */
+void cl_nic_state(u32 number, struct nic_state *state);
 
 /* nic.c */
 void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);

@@ -122,6 +122,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	local_bh_disable();
 	for (u32 i = 0; i < cl_roce.nics; i++)
 		cl_nic_expect(cl_roce.nic[i]);
+	if (!count)
+		cl_samples_ended(CL_SENT_BY_NICS);
 	local_bh_enable();
 	return size;
 }
@@ -161,25 +163,34 @@ static const struct proc_ops received_ops = {
 	.proc_lseek = noop_llseek,
 };
 
+void cl_nic_state(u32 number, struct nic_state *state)
+{
+	struct nic *nic = cl_roce.nic[number];
+	struct flow *flow;
+
+	cl_nic_settle(nic);
+	*state = (struct nic_state){
+		.cnps = nic->cnps,
+		.resent = nic->resent,
+		.rtt_ns = nic->rtt_ns,
+		.address = nic->address,
+	};
+	list_for_each_entry(flow, &nic->unfinished, unfinished) {
+		state->rate_bps += flow->state.rate_bps;
+		state->flows++;
+	}
+}
+
 /* /proc/closloop/nics: struct nic_state of every NIC, as they were made. */
 static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t *at)
 {
 	u32 first = *at / sizeof(struct nic_state), count = 0;
 
 	for (; first + count < cl_roce.nics && (count + 1) * sizeof(struct nic_state) <= size; count++) {
-		struct nic *nic = cl_roce.nic[first + count];
-		struct nic_state state = { .address = nic->address };
-		struct flow *flow;
+		struct nic_state state;
 
 		local_bh_disable();
-		cl_nic_settle(nic);
-		state.cnps = nic->cnps;
-		state.resent = nic->resent;
-		state.rtt_ns = nic->rtt_ns;
-		list_for_each_entry(flow, &nic->unfinished, unfinished) {
-			state.rate_bps += flow->state.rate_bps;
-			state.flows++;
-		}
+		cl_nic_state(first + count, &state);
 		local_bh_enable();
 		if (copy_to_user(to + count * sizeof(state), &state, sizeof(state)))
 			return -EFAULT;
