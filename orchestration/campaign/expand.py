@@ -315,7 +315,7 @@ def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Pat
     return replace(
         _flows_spec(item, duration_ns, folder),
         driver=driver,
-        congestion_control=item.congestion_control,
+        congestion_control=item.congestion_control or "",
     )
 
 

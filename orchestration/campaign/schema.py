@@ -91,7 +91,7 @@ class Sent(StrictModel):
     """What sends a pattern's flows, and their congestion control, by default that of the class."""
 
     driver: Annotated[Driver, BeforeValidator(named)] = Driver(name="sockets")
-    congestion_control: CongestionControl | Literal[""] = ""
+    congestion_control: CongestionControl | None = None
 
 
 class Classed(Sent):
