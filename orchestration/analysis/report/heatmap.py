@@ -9,10 +9,11 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import per_port
-from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
-from orchestration.analysis.metrics import arrivals
-from orchestration.analysis.plot import Figure, heatmap
+from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_style import Colours, Picture
+from orchestration.analysis.plot import Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
@@ -20,7 +21,7 @@ from orchestration.model.units import format_size
 
 # Shorter queues look empty: this is less than a full frame.
 _FLOOR_BYTES = 1e3
-_ROW_PIXELS, _PANEL_PIXELS = 14, 30
+_ROW_PIXELS = 14
 # Brewer's Blues: a single hue that varies in lightness only; dark means much.
 _SCALE = [
     (0, "#F1F4F8"),
@@ -33,68 +34,20 @@ _SCALE = [
 
 def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     """Draw the longest queue of each port in each time span, on a log scale."""
-    tuners = list(grids.peak_bytes)
-    height = len(tuners) * (_ROW_PIXELS * len(grids.ports) + _PANEL_PIXELS)
-    gap = _PANEL_PIXELS / height if len(tuners) > 1 else 0
-    figure = Figure(len(tuners), gap=gap)
-    base_figure(height=height + 150, right=12, figure=figure)
-    figure.update_layout({"margin": {"t": 84}})
     top = max(10 * _FLOOR_BYTES, *(float(np.nanmax(grid)) for grid in grids.peak_bytes.values()))
-    middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
-    for row, tuner in enumerate(tuners, start=1):
-        grid = grids.peak_bytes[tuner]
-        figure.add_trace(
-            heatmap(
-                x=np.round(middle_ms, 4),
-                y=list(grids.ports),
-                # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
-                z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
-                text=[[quantity(float(value), "bytes") for value in line] for line in grid],
-                coloraxis="coloraxis",
-                hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
-                ygap=1,
-            ),
-            row=row,
-        )
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            y=figure.top(row),
-            yref="paper",
-            text=f"<b>{short(tuner)}</b>",
-            font={"color": readable(colours[tuner]), "size": 13},
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-        )
     decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
-    figure.update_layout(
-        {
-            "coloraxis": {
-                "colorscale": _SCALE,
-                "cmin": np.log10(_FLOOR_BYTES),
-                "cmax": np.log10(top),
-                "colorbar": {
-                    "orientation": "h",
-                    "thickness": 10,
-                    "x": 0.5,
-                    "y": 1,
-                    "yref": "container",
-                    "yanchor": "top",
-                    "title": {"text": "longest queue in the span", "side": "top"},
-                    "tickvals": decades,
-                    "ticktext": [
-                        f"≤{format_size(10**at)}" if at == 3 else format_size(10**at)
-                        for at in decades
-                    ],
-                },
-            }
-        }
+    names = [format_size(10**at) for at in decades]
+    ticks = {"tickvals": decades, "ticktext": [f"≤{names[0]}", *names[1:]]}
+    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
+    figure = cell_panels(
+        {tuner: _panel(tuner, grid, grids) for tuner, grid in grids.peak_bytes.items()},
+        colours,
+        rows=len(grids.ports),
+        row_pixels=_ROW_PIXELS,
+        x_title="time since the start, ms",
+        scale={"colorscale": _SCALE, **ends, "colorbar": ticks},
+        scale_title="longest queue in the span",
     )
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
-    )
-    figure.update_xaxes(title="time since the start, ms", row=len(tuners))
     return Picture(
         f"{_hottest(grids)}",
         f"{_busy(grids)} Each cell is the most that the port's queues held within "
@@ -103,6 +56,19 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
         figure,
         "fabric-over-time",
         _data(grids),
+    )
+
+
+def _panel(tuner: str, grid: Floats, grids: FabricGrids) -> Trace:
+    middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
+    return heatmap(
+        x=np.round(middle_ms, 4),
+        y=list(grids.ports),
+        # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
+        z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
+        text=[[quantity(float(value), "bytes") for value in line] for line in grid],
+        hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
+        ygap=1,
     )
 
 
