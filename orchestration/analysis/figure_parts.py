@@ -160,7 +160,7 @@ def value_row(
 
 # Above and below the panels of a grid: the scale with its title, the x axis with its title.
 # A panel's name is written above it.
-_SCALE_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 52, 32
+_SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
 
 
 def cell_panels(
@@ -196,14 +196,26 @@ def cell_panels(
             yanchor="bottom",
             showarrow=False,
         )
+    # plotly.js' own title of the bar would touch the bar
+    figure.add_annotation(
+        x=0.5,
+        xref="paper",
+        y=1,
+        yref="paper",
+        yshift=_SCALE_PIXELS,
+        text=scale_title,
+        xanchor="center",
+        yanchor="top",
+        showarrow=False,
+    )
     bar = {
         "orientation": "h",
         "thickness": 10,
         "x": 0.5,
-        "y": 1,
+        "y": 1 - _SCALE_NAME_PIXELS / figure.layout["height"],
         "yref": "container",
         "yanchor": "top",
-        "title": {"text": scale_title, "side": "top"},
+        "ypad": 0,
     }
     figure.update_layout({"coloraxis": {"colorbar": bar}})
     figure.update_layout({"coloraxis": scale})

@@ -13,6 +13,7 @@ from orchestration.analysis.figure_parts import cell_panels
 from orchestration.analysis.figure_style import Colours, Picture
 from orchestration.analysis.plot import Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.spans import Spans, spans_of
 from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
@@ -51,7 +52,7 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     return Picture(
         f"{_hottest(grids)}",
         f"{_busy(grids)} Each cell is the most that the port's queues held within "
-        f"{quantity(grids.span_ns, 'ns')}, in repeat {grids.repeat}, while flows arrived."
+        f"{quantity(grids.spans.span_ns, 'ns')}, in repeat {grids.repeat}, while flows arrived."
         f"{_left(grids)}{_unknown(grids)}",
         figure,
         "fabric-over-time",
@@ -60,9 +61,8 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
 
 
 def _panel(tuner: str, grid: Floats, grids: FabricGrids) -> Trace:
-    middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
     return heatmap(
-        x=np.round(middle_ms, 4),
+        x=grids.spans.middle_ms,
         y=list(grids.ports),
         # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
         z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
@@ -76,10 +76,10 @@ def _hottest(grids: FabricGrids) -> str:
     tuner = max(grids.peak_bytes, key=lambda name: float(np.nanmax(grids.peak_bytes[name])))
     grid = grids.peak_bytes[tuner]
     row, span = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
+    at = quantity(float(grids.spans.begins_ns[span]), "ns")
     return (
         f"The longest queue: {quantity(float(grid[row, span]), 'bytes')} at {grids.ports[row]} "
-        f"towards {grids.towards[row]} around {quantity(float(grids.begins_ns[span]), 'ns')}, "
-        f"with {tuner}"
+        f"towards {grids.towards[row]} around {at}, with {tuner}"
     )
 
 
@@ -120,10 +120,10 @@ def _unknown(grids: FabricGrids) -> str:
 
 def _data(grids: FabricGrids) -> dict[str, list[object]]:
     """Return one row per tuner and time span, one column per port."""
-    spans = range(len(grids.begins_ns))
+    spans = range(len(grids.spans.begins_ns))
     return {
         "tuner": [tuner for tuner in grids.peak_bytes for _ in spans],
-        "from_ns": [int(grids.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
+        "from_ns": [int(grids.spans.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
         **{
             port: [float(grid[row, span]) for grid in grids.peak_bytes.values() for span in spans]
             for row, port in enumerate(grids.ports)
@@ -140,15 +140,14 @@ class FabricGrids:
     """Queues by port and time span, for each tuner, in one repeat.
 
     `peak_bytes` is tuner -> (ports, spans): the maximum that a port's queues held in each span, NaN
-    if unknown. `begins_ns` has shape (spans,). `left_out` counts ports that are not shown and never
-    held more than `left_bytes`; `unsampled` counts ports without samples.
+    if unknown. `left_out` counts ports that are not shown and never held more than `left_bytes`;
+    `unsampled` counts ports without samples.
     """
 
     repeat: int
     ports: tuple[str, ...]
     towards: tuple[str, ...]
-    begins_ns: Ints
-    span_ns: float
+    spans: Spans
     peak_bytes: dict[str, Floats]
     left_out: int
     left_bytes: float
@@ -167,19 +166,14 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
     sampled = np.flatnonzero(~np.isnan(worst))
     by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
     rows, rest = np.sort(by_peak[:_MOST_PORTS]), worst[by_peak[_MOST_PORTS:]]
-    first, last = held[0][0][0], min(float(t_ns[-1]) for t_ns, _ in held)
-    samples = min(len(t_ns) for t_ns, _ in held)
-    count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
-    # place samples inside spans, not on their edges
-    edges = np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1)
+    of_time = spans_of([t_ns for t_ns, _ in held], spans)
     return FabricGrids(
         repeat=shown.repeat,
         ports=tuple(_label(testbed, row) for row in rows),
         towards=tuple(testbed.peer_device(testbed.switch_ports[row]).name for row in rows),
-        begins_ns=edges[:-1].astype(np.int64),
-        span_ns=float(edges[1] - edges[0]),
+        spans=of_time,
         peak_bytes={
-            trial.tuner: _binned(t_ns, values[:, rows], edges)
+            trial.tuner: of_time.binned(t_ns, values[:, rows])
             for trial, (t_ns, values) in zip(shown.trials, held, strict=True)
         },
         left_out=len(rest),
@@ -199,14 +193,3 @@ def _held(result: TrialResult) -> tuple[Ints, Floats]:
 def _label(testbed: Testbed, row: int) -> str:
     port = testbed.switch_ports[row]
     return f"{port.device}:{port.name}"
-
-
-def _binned(t_ns: Ints, values: Floats, edges: Floats) -> Floats:
-    """Return the maximum in each span between edges, shape (ports, spans), NaN without samples."""
-    found = np.full((values.shape[1], len(edges) - 1), math.nan)
-    place = np.clip(np.searchsorted(edges, t_ns, side="left") - 1, 0, len(edges) - 2)
-    for span in np.unique(place):
-        part = values[place == span]
-        known = ~np.isnan(part).all(axis=0)
-        found[known, span] = np.nanmax(part[:, known], axis=0)
-    return found
