@@ -57,7 +57,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_roce(whole, testbed, Path(folder))
     if testbed is not None:
         host = whole.get("host")
-        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
+        controls = controls_of(testbed, host) if host else []
+        own = host.congestion_control if host else ""
+        yield from check_switch(whole, testbed, controls, own)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -287,8 +289,7 @@ def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterato
             "leave it out, or run --on emulated",
         )
     if roce and backend == "simulated":
-        probes = host.roce.rtt_probe_interval
-        yield from check_simulated(controls_of(testbed, host), where, host.roce.recovery, probes)
+        yield from check_simulated(controls_of(testbed, host), where)
     if len(roce) > 1:
         yield Finding(
             where,
