@@ -12,17 +12,21 @@ from collectors.readers.ns3 import (
     SIGNALS,
     THRESHOLDS,
     FlowWindow,
+    buffers,
+    nics,
     queues_and_hosts,
     thresholds,
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    MISSING,
     Action,
     Applied,
     Change,
@@ -35,17 +39,21 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
+from orchestration.model.signals import NIC_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 # What the program sums up of all flows on RoCE NICs, in its order.
-_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
+_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes")
 
 
 class SimulatedRig:
-    """A `Rig` over a started program, in which it builds the fabric of one trial."""
+    """A `Rig` over a started program, in which it builds the fabric of one trial.
+
+    With `watches_nics`, observations have the signals of hosts' RoCE NICs.
+    """
 
     def __init__(
         self,
@@ -55,6 +63,7 @@ class SimulatedRig:
         schedule: Schedule,
         *,
         flow_table: bool = False,
+        watches_nics: bool = False,
     ) -> None:
         self._simulation = simulation
         self._testbed = testbed
@@ -68,6 +77,8 @@ class SimulatedRig:
         self._ticks = 0
         self._host_times: list[int] = []
         self._host_rows: list[Ints] = []
+        self._has_nics, self._watches_nics = trial.host.roce is not None, watches_nics
+        self._nic_rows: list[dict[str, Ints]] = []
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
         self._flows = (
             FlowWindow(
@@ -134,6 +145,8 @@ class SimulatedRig:
             values={
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
+                **(self._buffers()[0] if self._testbed.switch else {}),
+                **self._nic_values(),
             },
             settings={ECN.name: thresholds(known, self._pmax_of)},
         )
@@ -162,9 +175,45 @@ class SimulatedRig:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
 
+    def _buffers(self) -> tuple[dict[str, Ints], dict[str, int]]:
+        return buffers(self._simulation.ask(Operation.BUFFERS), self._testbed)
+
+    def _nics(self) -> dict[str, Ints]:
+        return nics(self._simulation.ask(Operation.NICS))
+
+    def _nic_values(self) -> dict[str, Ints]:
+        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
+        if not self._watches_nics:
+            return {}
+        missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
+        return self._nics() if self._has_nics else dict.fromkeys(NIC_KEYS, missing)
+
     def _keep_hosts(self, counters: Ints) -> None:
         self._host_times.append(self._now_ns)
         self._host_rows.append(counters)
+        if self._has_nics:
+            self._nic_rows.append(self._nics())
+
+    def _host_samples(self) -> Samples:
+        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
+        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
+        t_ns = np.array(self._host_times, dtype=np.int64)
+        samples = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
+        own = {
+            key.removeprefix("host."): np.array([row[key] for row in self._nic_rows])
+            for key in (NIC_KEYS if self._nic_rows else ())
+        }
+        return Samples(t_ns, {**samples.values, **own})
+
+    def _incidents(self) -> list[Incident]:
+        """Return what the watchdog has found."""
+        count, *words = self._simulation.ask(Operation.INCIDENTS).tolist()
+        found = []
+        for _ in range(count):
+            t_ns, kind, begin, length, *words = words
+            numbers, words = words[:length], words[length:]
+            found.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
+        return found
 
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
@@ -172,17 +221,18 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
-        host_packets, events, *sums = rest.tolist()
-        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
-        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        t_ns = np.array(self._host_times, dtype=np.int64)
-        hosts = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
+        host_packets, simulated, *sums = rest.tolist()
+        events, found = [], {}
+        if self._testbed.switch:
+            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
             "packet_hops": switched + host_packets,
-            "events": events,
+            "events": simulated,
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
+            **found,
         }
-        return Outcome(flows, hosts, self.events, facts)
+        events = sorted([*self.events, *events], key=lambda event: event.t_ns)
+        return Outcome(flows, self._host_samples(), events, facts)
