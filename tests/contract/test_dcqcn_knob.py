@@ -109,7 +109,7 @@ def test_the_receiver_says_how_often_there_are_notifications_and_before_the_star
     _, seen = run(flows, lambda t_ns: () if t_ns else (seldom,))
     last = max(seen)
     heard = dict(zip(("h1", "h2", "h3", "h4", "h5"), seen[last]["host.cnps"].tolist(), strict=True))
-    assert heard["h1"] > 5
+    assert heard["h1"] >= 3
     assert heard["h4"] <= 1  # a CNP a second
     assert heard["h2"] == heard["h5"] == 0
 

@@ -20,10 +20,11 @@ from collectors.readers.ns3 import (
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
+from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     MISSING,
@@ -39,7 +40,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import NIC_KEYS
+from orchestration.model.signals import HOST_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -52,7 +53,7 @@ _ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes
 class SimulatedRig:
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    With `watches_nics`, observations have the signals of hosts' RoCE NICs.
+    With `watches_hosts`, observations have the signals of hosts.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SimulatedRig:
         schedule: Schedule,
         *,
         flow_table: bool = False,
-        watches_nics: bool = False,
+        watches_hosts: bool = False,
     ) -> None:
         self._simulation = simulation
         self._testbed = testbed
@@ -76,9 +77,8 @@ class SimulatedRig:
         self._now_ns = self._ended = 0
         self._ticks = 0
         self._host_times: list[int] = []
-        self._host_rows: list[Ints] = []
-        self._has_nics, self._watches_nics = trial.host.roce is not None, watches_nics
-        self._nic_rows: list[dict[str, Ints]] = []
+        self._host_rows: list[dict[str, Ints]] = []
+        self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
         self._flows = (
             FlowWindow(
@@ -95,11 +95,15 @@ class SimulatedRig:
         self._known, _ = self._read()
         self._bounds = ECN.bounds(testbed)
         self._turn = {ECN.name: self._set_thresholds}
+        self._parameters: NicParameters | None = None
+        if NicParameters.are_in(trial.host):
+            self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
+            self._turn[DCQCN.name] = self._parameters.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
-        self._keep_hosts(self._read()[1])
+        self._keep_hosts(self._host_signals(self._read()[1]))
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -136,8 +140,10 @@ class SimulatedRig:
         """Read every queue, all at one instant."""
         self._known, hosts = self._read()
         self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or self._all_done():
-            self._keep_hosts(hosts)
+        due = self._ticks % HOST_EVERY == 0 or self._all_done()
+        signals = self._host_signals(hosts) if due or self._watches_hosts else {}
+        if due:
+            self._keep_hosts(signals)
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -146,9 +152,12 @@ class SimulatedRig:
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
-                **self._nic_values(),
+                **(signals if self._watches_hosts else {}),
             },
-            settings={ECN.name: thresholds(known, self._pmax_of)},
+            settings={
+                ECN.name: thresholds(known, self._pmax_of),
+                **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+            },
         )
 
     def apply(self, action: Action) -> Applied:
@@ -171,6 +180,10 @@ class SimulatedRig:
             self._known, _ = self._read()
         return Change(ECN.name, queues, thresholds(self._known[queues], self._pmax_of))
 
+    def _exchange_parameters(self, hosts: Ints, values: Ints) -> Ints:
+        words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
+        return words.reshape(values.shape)
+
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
@@ -181,29 +194,20 @@ class SimulatedRig:
     def _nics(self) -> dict[str, Ints]:
         return nics(self._simulation.ask(Operation.NICS))
 
-    def _nic_values(self) -> dict[str, Ints]:
-        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
-        if not self._watches_nics:
-            return {}
+    def _host_signals(self, counters: Ints) -> dict[str, Ints]:
+        """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
-        return self._nics() if self._has_nics else dict.fromkeys(NIC_KEYS, missing)
+        counted = dict(zip(HOST_KEYS[:HOST_COUNTERS], counters.T, strict=True))
+        own = self._nics() if self._has_nics else {}
+        return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
 
-    def _keep_hosts(self, counters: Ints) -> None:
+    def _keep_hosts(self, signals: dict[str, Ints]) -> None:
         self._host_times.append(self._now_ns)
-        self._host_rows.append(counters)
-        if self._has_nics:
-            self._nic_rows.append(self._nics())
+        self._host_rows.append(signals)
 
     def _host_samples(self) -> Samples:
-        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
-        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        t_ns = np.array(self._host_times, dtype=np.int64)
-        samples = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
-        own = {
-            key.removeprefix("host."): np.array([row[key] for row in self._nic_rows])
-            for key in (NIC_KEYS if self._nic_rows else ())
-        }
-        return Samples(t_ns, {**samples.values, **own})
+        columns = [np.array([row[key] for row in self._host_rows]) for key in HOST_KEYS]
+        return Samples.of("host", np.array(self._host_times, dtype=np.int64), *columns)
 
     def _incidents(self) -> list[Incident]:
         """Return what the watchdog has found."""

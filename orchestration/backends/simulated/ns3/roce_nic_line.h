@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <queue>
 #include <tuple>
 #include <vector>
@@ -40,8 +41,8 @@ class NicLine : public End, public Pauses, private Obeys {
     // The rates of all flows that have begun and not ended.
     int64_t RatesBps() const {
         uint64_t sum = 0;
-        for (size_t i = 0; i < begun_; ++i) {
-            sum += posted_[i]->end_ps < 0 ? posted_[i]->state.rate_bps : 0;
+        for (const Flow* flow : Unfinished()) {
+            sum += flow->state.rate_bps;
         }
         return static_cast<int64_t>(sum);
     }
@@ -53,6 +54,13 @@ class NicLine : public End, public Pauses, private Obeys {
     }
 
   protected:
+    std::vector<Flow*> Unfinished() const {
+        std::vector<Flow*> found;
+        std::copy_if(posted_.begin(), posted_.begin() + static_cast<long>(begun_),
+                     std::back_inserter(found), [](const Flow* flow) { return flow->end_ps < 0; });
+        return found;
+    }
+
     virtual void Begin(Flow& flow) = 0;
     virtual bool MaySend(const Flow& flow) const = 0;
     virtual Packet* NextPacket(Flow& flow, int64_t now_ps) = 0;
