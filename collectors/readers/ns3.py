@@ -22,8 +22,7 @@ THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
 # Signals of shared buffers, by their keys in observations.
 BUFFER_SIGNALS = tuple(
-    signal.key
-    for signal in (*signals.recorded("priority"), *signals.recorded("switch"))
+    signal.key for signal in (*signals.recorded("priority"), *signals.recorded("switch"))
 )
 
 

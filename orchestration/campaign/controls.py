@@ -137,9 +137,7 @@ def check_control(
             )
 
 
-def check_simulated(
-    controls: Sequence[str], where: tuple[str | int, ...]
-) -> Iterator[Finding]:
+def check_simulated(controls: Sequence[str], where: tuple[str | int, ...]) -> Iterator[Finding]:
     """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3.
 
     `controls` are those that flows may have; `where` names the RoCE NICs' one.

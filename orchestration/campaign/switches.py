@@ -25,8 +25,8 @@ def check_switch(
     if fabric.kind == "linux" or backend not in (None, "emulated", "simulated"):
         yield Finding(
             ("testbed",),
-            f"testbed {testbed.name} has {what}, which only the emulated backend has, and with RoCE "
-            "NICs the simulated one, with `fabric: closloop`",
+            f"testbed {testbed.name} has {what}, which only the emulated backend has, and with "
+            "RoCE NICs the simulated one, with `fabric: closloop`",
             "add `fabric: closloop` and run --on emulated, or remove 'switch' from the testbed",
         )
     elif testbed.switch.lossless and controls and set(controls).isdisjoint(ROCE_CONTROLS):

@@ -148,7 +148,10 @@ def offering(request, tmp_path):
         yield offer, FluidRig(trial, TESTBED, schedule, flow_table=watches)
         return
     with Simulation(require_program(), tmp_path) as simulation:
-        yield offer, SimulatedRig(simulation, trial, TESTBED, schedule, flow_table=watches)
+        rig = SimulatedRig(
+            simulation, trial, TESTBED, schedule, flow_table=watches, watches_nics=True
+        )
+        yield offer, rig
 
 
 def test_every_signal_that_is_offered_is_observed(offering):
