@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -226,9 +227,10 @@ class SimulatedRig:
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
         host_packets, simulated, *sums = rest.tolist()
-        events, found = [], {}
+        pauses: tuple[list[Event], dict[str, Any]] = ([], {})
         if self._testbed.switch:
-            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
+            pauses = pfc_outcome(self._incidents(), self._buffers()[1])
+        events, found = pauses
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
