@@ -31,7 +31,7 @@ def run_trial(
     samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
     """
     recorder = Recorder(testbed)
-    live = LiveObserver(folder, trial, rig.flows_done, by_samples=in_guest)
+    live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
     observer = Observers(recorder, live, *(() if in_guest else spooled(folder, testbed)))
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
     outcome = rig.finish(observer)

@@ -41,6 +41,7 @@ from orchestration.model.records import (
     Event,
     Floats,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -379,6 +380,13 @@ class EmulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if self._hosts.last_ns < 0:
+            return None
+        nics = self._nic_rows[-1] if self._nic_rows else {}
+        return HostReading(self._hosts.last_ns, {**self._hosts.last(), **nics})
 
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""

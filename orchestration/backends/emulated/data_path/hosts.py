@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orchestration.model.records import Samples
+from orchestration.model.records import Ints, Samples
+from orchestration.model.signals import names
 
 HOSTS = "/proc/closloop/hosts"
 # The first of the hosts' signals, in the order of hosts.c.
@@ -31,6 +32,16 @@ class HostCounters:
         """Keep the numbers of one reading."""
         self._t_ns.append(t_ns)
         self._rows.append(os.pread(self._fd, 8 * self._shape[0] * self._shape[1], 0))
+
+    @property
+    def last_ns(self) -> int:
+        """When the last reading was taken; -1 before the first."""
+        return self._t_ns[-1] if self._t_ns else -1
+
+    def last(self) -> dict[str, Ints]:
+        """Return the numbers of the last reading, by signal, shape (hosts,)."""
+        values = np.frombuffer(self._rows[-1], dtype=np.int64).reshape(self._shape)
+        return {name: values[:, place] for place, name in enumerate(names("host")[:_COUNTERS])}
 
     def samples(self) -> Samples:
         """Return the readings."""
