@@ -32,7 +32,9 @@ def run_trial(
     """
     recorder = Recorder(testbed)
     live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
-    observer = Observers(recorder, live, *(() if in_guest else spooled(folder, testbed)))
+    observer = Observers(
+        recorder, live, *(() if in_guest else spooled(folder, testbed, rig.last_hosts))
+    )
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
     outcome = rig.finish(observer)
     return TrialRecord(
