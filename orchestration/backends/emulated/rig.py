@@ -35,6 +35,7 @@ from orchestration.model.records import (
     Change,
     Event,
     Floats,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -258,6 +259,10 @@ class EmulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        return self._hosts.last()
 
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""

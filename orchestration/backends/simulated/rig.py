@@ -34,6 +34,7 @@ from orchestration.model.records import (
     Change,
     Event,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -41,7 +42,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import HOST_KEYS
+from orchestration.model.signals import HOST_KEYS, names
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -126,6 +127,13 @@ class SimulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._ended
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if not self._host_times:
+            return None
+        rows = dict(zip(names("host"), self._host_rows[-1].T, strict=False))
+        return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
