@@ -42,7 +42,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import HOST_KEYS, names
+from orchestration.model.signals import HOST_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -132,8 +132,9 @@ class SimulatedRig:
         """Return the last reading of the hosts, without a new one; None before the first."""
         if not self._host_times:
             return None
-        rows = dict(zip(names("host"), self._host_rows[-1].T, strict=False))
-        return HostReading(self._host_times[-1], rows)
+        last = self._host_rows[-1]
+        values = {key.removeprefix("host."): signals for key, signals in last.items()}
+        return HostReading(self._host_times[-1], values)
 
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
