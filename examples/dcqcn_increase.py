@@ -26,6 +26,7 @@ class Increase(BaseTuner):
     knobs = ("ecn", "dcqcn")
 
     def reset(self, testbed, seed):
+        """Set all thresholds, and the least increase at all hosts."""
         self.hosts = np.arange(len(testbed.hosts))
         self.cnps = np.zeros(len(self.hosts), dtype=np.int64)
         queues = np.arange(len(testbed.queues))
@@ -38,6 +39,7 @@ class Increase(BaseTuner):
         )
 
     def act(self, observation):
+        """Change the increase of hosts that send, by what they were told since the last time."""
         told = observation["host.cnps"] > self.cnps
         sends = observation["host.rate_bps"] > 0  # it has flows that have not ended
         self.cnps = observation["host.cnps"]
