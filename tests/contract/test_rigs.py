@@ -149,7 +149,7 @@ def offering(request, tmp_path):
         return
     with Simulation(require_program(), tmp_path) as simulation:
         rig = SimulatedRig(
-            simulation, trial, TESTBED, schedule, flow_table=watches, watches_nics=True
+            simulation, trial, TESTBED, schedule, flow_table=watches, watches_hosts=True
         )
         yield offer, rig
 

@@ -18,7 +18,7 @@ from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import DERIVED, FLOW_TABLE, NIC_KEYS, wants_flow_table
+from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
@@ -33,7 +33,7 @@ class SimulatedBackend:
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
         shared = BUFFER_SIGNALS if testbed.switch else ()
-        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *NIC_KEYS, *shared), [ECN.name])
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.
@@ -65,7 +65,7 @@ class SimulatedBackend:
                 testbed,
                 schedule,
                 flow_table=watches,
-                watches_nics=not set(NIC_KEYS).isdisjoint(tuner.observes),
+                watches_hosts=not set(HOST_KEYS).isdisjoint(tuner.observes),
             )
             build_s = round(time.monotonic() - begin_s, 3)
             record = run_trial(rig, tuner, trial, testbed, folder, progress)

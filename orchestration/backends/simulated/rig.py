@@ -10,7 +10,9 @@ import numpy as np
 
 from collectors.readers.ns3 import (
     HOST_COUNTERS,
+    NIC_KEYS,
     SIGNALS,
+    TCP_KEYS,
     THRESHOLDS,
     FlowWindow,
     buffers,
@@ -40,7 +42,6 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import NIC_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -53,7 +54,7 @@ _ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes
 class SimulatedRig:
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    With `watches_nics`, observations have the signals of hosts' RoCE NICs.
+    With `watches_hosts`, observations have the signals of hosts.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class SimulatedRig:
         schedule: Schedule,
         *,
         flow_table: bool = False,
-        watches_nics: bool = False,
+        watches_hosts: bool = False,
     ) -> None:
         self._simulation = simulation
         self._testbed = testbed
@@ -78,7 +79,7 @@ class SimulatedRig:
         self._ticks = 0
         self._host_times: list[int] = []
         self._host_rows: list[Ints] = []
-        self._has_nics, self._watches_nics = trial.host.roce is not None, watches_nics
+        self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
         self._nic_rows: list[dict[str, Ints]] = []
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
         self._flows = (
@@ -147,7 +148,7 @@ class SimulatedRig:
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
-                **self._nic_values(),
+                **(self._host_values(hosts) if self._watches_hosts else {}),
             },
             settings={ECN.name: thresholds(known, self._pmax_of)},
         )
@@ -182,12 +183,11 @@ class SimulatedRig:
     def _nics(self) -> dict[str, Ints]:
         return nics(self._simulation.ask(Operation.NICS))
 
-    def _nic_values(self) -> dict[str, Ints]:
-        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
-        if not self._watches_nics:
-            return {}
+    def _host_values(self, counters: Ints) -> dict[str, Ints]:
+        """Return the hosts' signals; those of RoCE NICs are MISSING where hosts have none."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
-        return self._nics() if self._has_nics else dict.fromkeys(NIC_KEYS, missing)
+        own = self._nics() if self._has_nics else dict.fromkeys(NIC_KEYS, missing)
+        return {**dict(zip(TCP_KEYS, counters.T, strict=True)), **own}
 
     def _keep_hosts(self, counters: Ints) -> None:
         self._host_times.append(self._now_ns)
