@@ -20,10 +20,6 @@ _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
 # The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
-# Signals of hosts, by their keys in observations: TCP's, or what is like them on RoCE NICs, and the
-# NICs' own.
-TCP_KEYS = ("host.retransmits", "host.timeouts", "host.out_of_order", "host.tx_bytes")
-NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
 # Signals of shared buffers, by their keys in observations.
 BUFFER_SIGNALS = tuple(
     signal.key for signal in (*signals.recorded("priority"), *signals.recorded("switch"))
@@ -38,7 +34,7 @@ def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
 
 def nics(words: Ints) -> dict[str, Ints]:
     """Return the signals of hosts' RoCE NICs by key, arrays (hosts,)."""
-    return dict(zip(NIC_KEYS, words.reshape(-1, len(NIC_KEYS)).T, strict=True))
+    return dict(zip(signals.NIC_KEYS, words.reshape(-1, len(signals.NIC_KEYS)).T, strict=True))
 
 
 def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, int]]:

@@ -56,9 +56,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from check_roce(whole, testbed, Path(folder))
     if testbed is not None:
         host, patterns = whole.get("host"), whole.get("traffic", ())
-        controls = list(controls_of(testbed, host, patterns)) if host else []
+        controls = controls_of(testbed, host, patterns) if host else ()
         own = host.congestion_control if host else ""
-        yield from check_switch(whole, testbed, controls, own)
+        yield from check_switch(whole, testbed, list(controls), own)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

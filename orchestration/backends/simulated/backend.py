@@ -15,7 +15,7 @@ from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, wants_flow_table
@@ -33,7 +33,7 @@ class SimulatedBackend:
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
         shared = BUFFER_SIGNALS if testbed.switch else ()
-        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name])
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name, DCQCN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.

@@ -42,6 +42,7 @@ class Operation(IntEnum):
     BUFFERS = 10
     INCIDENTS = 11
     PAUSE = 12
+    PARAMETERS = 13
 
 
 class Simulation:

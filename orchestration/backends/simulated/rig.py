@@ -10,9 +10,7 @@ import numpy as np
 
 from collectors.readers.ns3 import (
     HOST_COUNTERS,
-    NIC_KEYS,
     SIGNALS,
-    TCP_KEYS,
     THRESHOLDS,
     FlowWindow,
     buffers,
@@ -23,10 +21,11 @@ from collectors.readers.ns3 import (
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
+from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     MISSING,
@@ -35,6 +34,7 @@ from orchestration.model.records import (
     Change,
     Event,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -42,6 +42,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
+from orchestration.model.signals import HOST_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -78,9 +79,8 @@ class SimulatedRig:
         self._now_ns = self._ended = 0
         self._ticks = 0
         self._host_times: list[int] = []
-        self._host_rows: list[Ints] = []
+        self._host_rows: list[dict[str, Ints]] = []
         self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
-        self._nic_rows: list[dict[str, Ints]] = []
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
         self._flows = (
             FlowWindow(
@@ -97,11 +97,15 @@ class SimulatedRig:
         self._known, _ = self._read()
         self._bounds = ECN.bounds(testbed)
         self._turn = {ECN.name: self._set_thresholds}
+        self._parameters: NicParameters | None = None
+        if NicParameters.are_in(trial.host):
+            self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
+            self._turn[DCQCN.name] = self._parameters.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
-        self._keep_hosts(self._read()[1])
+        self._keep_hosts(self._host_signals(self._read()[1]))
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -124,6 +128,13 @@ class SimulatedRig:
         """Return how many flows have ended by now."""
         return self._ended
 
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if not self._host_times:
+            return None
+        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
+        return HostReading(self._host_times[-1], rows)
+
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
 
@@ -138,8 +149,10 @@ class SimulatedRig:
         """Read every queue, all at one instant."""
         self._known, hosts = self._read()
         self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or self._all_done():
-            self._keep_hosts(hosts)
+        due = self._ticks % HOST_EVERY == 0 or self._all_done()
+        signals = self._host_signals(hosts) if due or self._watches_hosts else {}
+        if due:
+            self._keep_hosts(signals)
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -148,9 +161,12 @@ class SimulatedRig:
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
-                **(self._host_values(hosts) if self._watches_hosts else {}),
+                **(signals if self._watches_hosts else {}),
             },
-            settings={ECN.name: thresholds(known, self._pmax_of)},
+            settings={
+                ECN.name: thresholds(known, self._pmax_of),
+                **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+            },
         )
 
     def apply(self, action: Action) -> Applied:
@@ -173,6 +189,10 @@ class SimulatedRig:
             self._known, _ = self._read()
         return Change(ECN.name, queues, thresholds(self._known[queues], self._pmax_of))
 
+    def _exchange_parameters(self, hosts: Ints, values: Ints) -> Ints:
+        words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
+        return words.reshape(values.shape)
+
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
@@ -183,28 +203,20 @@ class SimulatedRig:
     def _nics(self) -> dict[str, Ints]:
         return nics(self._simulation.ask(Operation.NICS))
 
-    def _host_values(self, counters: Ints) -> dict[str, Ints]:
-        """Return the hosts' signals; those of RoCE NICs are MISSING where hosts have none."""
+    def _host_signals(self, counters: Ints) -> dict[str, Ints]:
+        """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
-        own = self._nics() if self._has_nics else dict.fromkeys(NIC_KEYS, missing)
-        return {**dict(zip(TCP_KEYS, counters.T, strict=True)), **own}
+        counted = dict(zip(HOST_KEYS[:HOST_COUNTERS], counters.T, strict=True))
+        own = self._nics() if self._has_nics else {}
+        return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
 
-    def _keep_hosts(self, counters: Ints) -> None:
+    def _keep_hosts(self, signals: dict[str, Ints]) -> None:
         self._host_times.append(self._now_ns)
-        self._host_rows.append(counters)
-        if self._has_nics:
-            self._nic_rows.append(self._nics())
+        self._host_rows.append(signals)
 
     def _host_samples(self) -> Samples:
-        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
-        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        t_ns = np.array(self._host_times, dtype=np.int64)
-        samples = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
-        own = {
-            key.removeprefix("host."): np.array([row[key] for row in self._nic_rows])
-            for key in (NIC_KEYS if self._nic_rows else ())
-        }
-        return Samples(t_ns, {**samples.values, **own})
+        columns = [np.array([row[key] for row in self._host_rows]) for key in HOST_KEYS]
+        return Samples.of("host", np.array(self._host_times, dtype=np.int64), *columns)
 
     def _incidents(self) -> list[Incident]:
         """Return what the watchdog has found."""
@@ -223,10 +235,10 @@ class SimulatedRig:
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
         host_packets, simulated, *sums = rest.tolist()
-        pauses: tuple[list[Event], dict[str, Any]] = ([], {})
+        events: list[Event] = []
+        found: dict[str, Any] = {}
         if self._testbed.switch:
-            pauses = pfc_outcome(self._incidents(), self._buffers()[1])
-        events, found = pauses
+            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,

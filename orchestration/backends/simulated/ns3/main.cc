@@ -23,6 +23,11 @@ bool ServeOwn(roce::Fabric& fabric, Request& request) {
     case INCIDENTS:
         Answer(fabric.Incidents());
         return true;
+    case PARAMETERS: {
+        Ints hosts = request.Next();
+        Answer(fabric.SetParameters(hosts, request.Next()));
+        return true;
+    }
     case PAUSE: {
         Ints frame = request.Next();
         fabric.SendPause(frame.at(0), frame.at(1), frame.at(2));

@@ -127,6 +127,23 @@ class Fabric {
         return all;
     }
 
+    // New parameters of the NICs of some hosts: a row each, of the policy's and the CNPs' interval in
+    // us. Returns what they have then.
+    Ints SetParameters(const Ints& hosts, const Ints& rows) {
+        Ints all;
+        auto width = static_cast<long>(rows.size() / std::max<size_t>(1, hosts.size()));
+        for (size_t i = 0; i < hosts.size(); ++i) {
+            auto row = rows.begin() + static_cast<long>(i) * width;
+            const auto& nics = hosts_[static_cast<size_t>(hosts[i])]->nics;
+            for (Nic* nic : nics) {
+                nic->SetParameters(Ints(row, row + width));
+            }
+            Ints now = nics.front()->parameters();
+            all.insert(all.end(), now.begin(), now.end());
+        }
+        return all;
+    }
+
     // Six numbers a queue of a lossless class, then three a switch.
     Ints Buffers() const {
         Ints all;

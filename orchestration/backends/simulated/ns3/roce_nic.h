@@ -17,7 +17,24 @@ class Nic : public NicLine {
   public:
     Nic(Line line, const Settings* settings, const Clock* clock, Packets* packets,
         HostCounters* host, std::vector<Flow>* flows, int64_t* ended)
-        : NicLine(line, settings, clock, packets), host_(host), flows_(flows), ended_(ended) {}
+        : NicLine(line, settings, clock, packets), host_(host), flows_(flows), ended_(ended),
+          parameters_(settings->parameters), cnp_interval_ps_(settings->cnp_interval_ps) {}
+
+    // New parameters of the policy, then the least time between two of a flow's CNPs in us. They
+    // hold from now on, for flows that have begun too.
+    void SetParameters(const Ints& parameters) {
+        int64_t now_ps = clock().Now();
+        TellAll(policies::CL_SETTLE, now_ps);
+        parameters_.assign(parameters.begin(), parameters.end() - 1);
+        cnp_interval_ps_ = parameters.back() * 1000 * PS_PER_NS;
+        TellAll(policies::CL_CHANGED, now_ps);
+    }
+
+    Ints parameters() const {
+        Ints all(parameters_.begin(), parameters_.end());
+        all.push_back(cnp_interval_ps_ / PS_PER_NS / 1000);
+        return all;
+    }
 
     int64_t rtt_ns() const { return rtt_ns_; } // the last that a flow has measured, 0 if none
 
@@ -71,6 +88,12 @@ class Nic : public NicLine {
         }
     }
 
+    void TellAll(policies::cl_event_kind event, int64_t now_ps) {
+        for (Flow* flow : Unfinished()) {
+            Tell(*flow, event, now_ps, 0);
+        }
+    }
+
     void Tell(Flow& flow, policies::cl_event_kind event, int64_t now_ps, int64_t bytes,
               const policies::cl_hop* hop = nullptr) {
         auto of = [this](uint32_t packets) {
@@ -81,7 +104,7 @@ class Nic : public NicLine {
         flow.state.bytes = static_cast<uint32_t>(bytes);
         flow.state.sent_bytes = of(flow.next);
         flow.state.acked_bytes = of(flow.acked);
-        settings().policy->happen(&flow.state, settings().parameters.data(), hop);
+        settings().policy->happen(&flow.state, parameters_.data(), hop);
         auto most = static_cast<uint32_t>(settings().window_bytes);
         if (most > 0 && (flow.state.window_bytes == 0 || flow.state.window_bytes > most)) {
             flow.state.window_bytes = most;
@@ -237,7 +260,7 @@ class Nic : public NicLine {
         int64_t now_ps = clock().Now();
         if (packet.marked) {
             ++flow.marks;
-            if (flow.cnp_ps < 0 || now_ps - flow.cnp_ps >= settings().cnp_interval_ps) {
+            if (flow.cnp_ps < 0 || now_ps - flow.cnp_ps >= cnp_interval_ps_) {
                 flow.cnp_ps = now_ps;
                 Answer(flow, Kind::CNP, CNP_BYTES);
             }
@@ -322,6 +345,8 @@ class Nic : public NicLine {
     std::vector<Flow>* flows_;
     int64_t* ended_;
     int64_t rtt_ns_ = 0;
+    std::vector<uint32_t> parameters_; // of its flows' policy
+    int64_t cnp_interval_ps_;          // of one flow's CNPs, which it sends as receiver
 };
 
 inline void Flow::Notify() { source->Look(*this); }

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <queue>
 #include <tuple>
 #include <vector>
@@ -53,6 +54,13 @@ class NicLine : public End, public Pauses, private Obeys {
     }
 
   protected:
+    std::vector<Flow*> Unfinished() const {
+        std::vector<Flow*> found;
+        std::copy_if(posted_.begin(), posted_.begin() + static_cast<long>(begun_),
+                     std::back_inserter(found), [](const Flow* flow) { return flow->end_ps < 0; });
+        return found;
+    }
+
     virtual void Begin(Flow& flow) = 0;
     virtual bool MaySend(const Flow& flow) const = 0;
     virtual Packet* NextPacket(Flow& flow, int64_t now_ps) = 0;

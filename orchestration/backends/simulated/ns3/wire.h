@@ -27,6 +27,7 @@ enum Operation : int64_t {
     BUFFERS = 10,   // what is paused and held at switches with a shared buffer
     INCIDENTS = 11, // what the watchdog has found
     PAUSE = 12,     // a NIC sends a pause frame: its port, priorities as bits, quanta
+    PARAMETERS = 13, // new parameters of some hosts' congestion control
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.
