@@ -132,9 +132,8 @@ class SimulatedRig:
         """Return the last reading of the hosts, without a new one; None before the first."""
         if not self._host_times:
             return None
-        last = self._host_rows[-1]
-        values = {key.removeprefix("host."): signals for key, signals in last.items()}
-        return HostReading(self._host_times[-1], values)
+        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
+        return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
@@ -236,10 +235,10 @@ class SimulatedRig:
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
         host_packets, simulated, *sums = rest.tolist()
-        pauses: tuple[list[Event], dict[str, Any]] = ([], {})
+        events: list[Event] = []
+        found: dict[str, Any] = {}
         if self._testbed.switch:
-            pauses = pfc_outcome(self._incidents(), self._buffers()[1])
-        events, found = pauses
+            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
