@@ -131,8 +131,11 @@ class SimulatedRig:
         """Return the last reading of the hosts, without a new one; None before the first."""
         if not self._host_times:
             return None
-        rows = dict(zip(names("host"), self._host_rows[-1].T, strict=False))
-        return HostReading(self._host_times[-1], rows)
+        last = self._host_rows[-1]
+        return HostReading(
+            self._host_times[-1],
+            dict(zip(names("host"), (last[key] for key in HOST_KEYS), strict=True)),
+        )
 
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
