@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import HOST_KEYS, names
+from orchestration.model.signals import HOST_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
@@ -131,11 +132,8 @@ class SimulatedRig:
         """Return the last reading of the hosts, without a new one; None before the first."""
         if not self._host_times:
             return None
-        last = self._host_rows[-1]
-        return HostReading(
-            self._host_times[-1],
-            dict(zip(names("host"), (last[key] for key in HOST_KEYS), strict=True)),
-        )
+        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
+        return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
@@ -237,7 +235,8 @@ class SimulatedRig:
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
         host_packets, simulated, *sums = rest.tolist()
-        events, found = [], {}
+        events: list[Event] = []
+        found: dict[str, Any] = {}
         if self._testbed.switch:
             events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
