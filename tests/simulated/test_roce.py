@@ -285,3 +285,34 @@ def test_the_emulated_fabric_does_the_same(run, host):
     assert here.facts["marked"] == pytest.approx(there.facts["marked"], rel=0.02)
     assert here.facts["cnps"] == pytest.approx(there.facts["cnps"], abs=2)
     assert (here.facts["cnps"] > 10) == (host.congestion_control == "dcqcn")
+
+
+RLCC = HostSpec("rlcc", roce=RoceSpec(control="rlcc"))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["simulated", "emulated"])
+def test_a_flow_without_a_round_trip_is_counted(run, backend):
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 100_000, 0) for n in (2, 3))
+    cut = FaultSpec(down_ns=2_000, up_ns=None, convergence_ns=1_000, links=("h2-switch1",))
+    _, _, _, record = run(
+        flows, testbed="star", host=RLCC, backend=backend, faults=(cut,), drain_ns=2 * MS
+    )
+    assert (record.flows.status == DONE).tolist() == [False, True]
+    assert record.facts["untimed_flows"] == 1
+
+
+def test_the_later_and_rarer_a_policy_decides_the_longer_the_queue(run):
+    flows = tuple(SingleFlowSpec(f"h{2 + n % 4}", "h1", 2_000_000, 9_000 * n) for n in range(8))
+
+    def queue_bytes(latency_ns, how):
+        late = {"decision_latency_ns": latency_ns, "decisions": how}
+        host = HostSpec("rlcc", roce=RoceSpec(control="rlcc", window_bytes=32_000, **late))
+        _, _, schedule, record = run(flows, testbed="star", host=host)
+        assert (times(schedule, record) > 0).all()
+        return record.ports.qlen_bytes[:30].max(axis=1).mean()
+
+    # a decision takes longer than a round trip of some 80 us; without a latency there is no while
+    found = [queue_bytes(0, "serial"), *(queue_bytes(100_000, how) for how in DECISIONS)]
+    assert found == sorted(set(found))
+    assert found[0] == queue_bytes(0, "pipelined")

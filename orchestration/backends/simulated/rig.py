@@ -19,6 +19,7 @@ from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.model.congestion import TIMES_ROUND_TRIPS
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
@@ -41,7 +42,7 @@ from orchestration.model.trial import TrialSpec
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 # What the program sums up of all flows on RoCE NICs, in its order.
-_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
+_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "untimed_flows")
 
 
 class SimulatedRig:
@@ -57,6 +58,7 @@ class SimulatedRig:
         flow_table: bool = False,
     ) -> None:
         self._simulation = simulation
+        self._trial = trial
         self._testbed = testbed
         self._schedule = schedule
         self._steps = list(fault_plan(trial, testbed))
@@ -185,4 +187,7 @@ class SimulatedRig:
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
         }
+        roce = self._trial.host.roce
+        if roce is None or roce.control not in TIMES_ROUND_TRIPS:
+            facts.pop("untimed_flows", None)
         return Outcome(flows, hosts, self.events, facts)

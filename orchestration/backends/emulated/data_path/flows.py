@@ -14,7 +14,12 @@ import numpy as np
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
-from orchestration.model.congestion import HEARS_MARKS, PROGRAM, with_base_rtt
+from orchestration.model.congestion import (
+    HEARS_MARKS,
+    PROGRAM,
+    TIMES_ROUND_TRIPS,
+    with_base_rtt,
+)
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
@@ -119,6 +124,7 @@ class RoceFlows:
         if spec.control not in HEARS_MARKS:
             self._tos &= _NOT_ECT
         self._schedule = schedule
+        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
@@ -169,6 +175,15 @@ class RoceFlows:
         found = np.zeros(len(self._schedule), dtype=RESULT)
         found[self._order] = np.frombuffer(data, dtype=RESULT)
         return found
+
+    def facts(self) -> dict[str, int]:
+        """Return sums over all flows, and how many were sent without one round trip timed."""
+        found = self.results()
+        sums = {name: int(found[name].sum()) for name in COUNTERS}
+        if self._times_round_trips:
+            untimed = (found["sent_ns"] > 0) & (found["rtt_ns"] == 0)
+            sums["untimed_flows"] = int(untimed.sum())
+        return sums
 
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""

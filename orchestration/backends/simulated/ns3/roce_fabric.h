@@ -108,14 +108,15 @@ class Fabric {
     // Four numbers a flow, the packets that hosts have sent, ns-3's events, and sums over all flows.
     Ints Outcome() const {
         Ints all;
-        Ints sums(6, 0);
+        Ints sums(7, 0);
         for (const Flow& flow : flows_) {
             bool done = flow.end_ps >= 0;
             all.insert(all.end(), {flow.sent_ps < 0 ? -1 : flow.start_ps / PS_PER_NS,
                                    done ? Ns(flow.end_ps) : -1,
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
-                              flow.cnps, flow.naks,   flow.timeouts};
+                              flow.cnps, flow.naks,   flow.timeouts,
+                              flow.sent_ps >= 0 && !flow.timed_any};
             for (size_t i = 0; i < sums.size(); ++i) {
                 sums[i] += own[i];
             }

@@ -58,6 +58,7 @@ class Flow : public ns3::EventImpl {
 
     // results
     int64_t sent_ps = -1, end_ps = -1;
+    bool timed_any = false; // a round trip of it has been timed
     int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0;
 
   private:

@@ -367,6 +367,7 @@ class Nic : public End {
              flow.timed.pop_front()) {
             if (flow.timed.front().first == packet.psn) {
                 flow.state.rtt_ns = static_cast<uint64_t>(Ns(now_ps - flow.timed.front().second));
+                flow.timed_any = true;
             }
         }
         flow.next = std::max(flow.next, flow.acked);
