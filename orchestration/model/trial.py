@@ -163,7 +163,17 @@ class FaultSpec:
 
 
 CongestionControl = Literal[
-    "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
+    "dctcp",
+    "cubic",
+    "reno",
+    "bbr",
+    "dcqcn",
+    "swift",
+    "timely",
+    "hpcc",
+    "rlcc",
+    "fixed",
+    "program",
 ]
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
@@ -242,14 +252,16 @@ class TrialSpec:
         """Return the spec as JSON-ready data.
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
-        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, and the
-        `congestion_control` of patterns that name none.
+        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
+        `congestion_control` of patterns that name none, and how NICs decide that do so at once.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
             del data["fabric"]
         if self.host.roce is None:
             del data["host"]["roce"]
+        elif not self.host.roce.decision_latency_ns:
+            del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
         if not self.parent:
             del data["parent"]
         for pattern in data["traffic"]:
