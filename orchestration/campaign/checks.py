@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
 from orchestration.campaign.controls import check_control, check_simulated
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.switches import check_switch
@@ -58,6 +59,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         host = whole.get("host")
         yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
+    if (host := whole.get("host")) is not None:
+        yield from check_flow_samples(whole, controls_of(testbed, host))
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -66,6 +69,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
+            if model is schema.Concurrent:
+                yield from check_concurrent(loc, pattern, whole, testbed)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -371,6 +376,9 @@ def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findi
 
 
 def _check_count(loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed) -> Iterator[Finding]:
+    if (flows := pattern.get("flows", 0)) > MAX_FLOWS:
+        what = f"{flows:,} flows are more than {MAX_FLOWS:,}"
+        yield Finding((*loc, "flows"), what, "use fewer")
     stop = pattern.get("stop") or whole.get("duration")
     if stop is None or not {"period", "start"} <= pattern.keys():
         return

@@ -268,6 +268,19 @@ class SingleFlow(Classed):
     start: Duration = 0
 
 
+class Concurrent(Classed):
+    """Many flows at once, each of one size or for as long as the trial lasts."""
+
+    kind: Literal["concurrent"]
+    flows: Positive = Field(description="how many flows, like 512")
+    receiver: str = ""
+    senders: Positive | None = None
+    size: PositiveSize | None = None
+    start: Duration = 0
+    within: Duration = 0
+    spread: Duration = 0
+
+
 class Replay(StrictModel):
     """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
 
@@ -283,7 +296,7 @@ class Replay(StrictModel):
     stop: Duration | None = None
 
 
-AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Replay
+AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Concurrent | Replay
 Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
 
 
@@ -475,6 +488,7 @@ class CampaignFile(StrictModel):
     sample_period: PositiveDuration = 100_000
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
+    flow_sample_period: PositiveDuration | None = None
     host: Host = Host()
     fabric: Annotated[Fabric, BeforeValidator(_kind)] | None = None
     faults: tuple[Fault, ...] = ()

@@ -29,6 +29,7 @@ from orchestration.backends.emulated.namespaces import (
     route_socket,
     send_requests,
 )
+from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
@@ -138,6 +139,9 @@ class Traffic(Protocol):
     def facts(self) -> dict[str, Any]:
         """Return facts on how the flows were sent, after `outcome`."""
 
+    def counters(self) -> dict[str, Ints]:
+        """Return the signals of flows that RoCE NICs send, arrays (flows,)."""
+
 
 class NoTraffic:
     """Traffic of a fabric on which no trial runs."""
@@ -167,6 +171,10 @@ class NoTraffic:
         """Return no flows."""
         none = np.zeros(0, dtype=np.int64)
         return FlowRecords(none, none, none, none)
+
+    def counters(self) -> dict[str, Ints]:
+        """Return none."""
+        return {}
 
 
 class Queues(Protocol):
@@ -223,6 +231,8 @@ class EmulatedRig:
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
         self._nic_rows: list[dict[str, Ints]] = []
+        self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
+        self._flow_samples = FlowSamples()
         self._watches_nics = watches_nics
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
@@ -238,6 +248,7 @@ class EmulatedRig:
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
         self._sample_hosts(0)
+        self._sample_flows(0)
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -269,6 +280,8 @@ class EmulatedRig:
             return [self.observe()], more
         at_once = self._program or self._shared or self._watches_nics
         ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
+        if self._flow_every:
+            ahead = min(ahead, self._flow_every - self._ticks % self._flow_every)
         times = times_ns[: min(ahead, self._queues.most_ahead)]
         self._queues.ask(self._t0_ns + times[0], times.step, len(times))
         self._take_steps(times[-1])
@@ -286,6 +299,7 @@ class EmulatedRig:
         ]
         if self._ticks % HOST_EVERY == 0 or not more:
             self._sample_hosts(seen[-1].t_ns)
+        self._sample_flows(seen[-1].t_ns)
         return seen, more
 
     def observe(self) -> Observation:
@@ -300,6 +314,7 @@ class EmulatedRig:
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
             self._sample_hosts(t_ns)
+        self._sample_flows(t_ns)
         return self._observation(t_ns, reading, flows, self.now_ns() - t_ns)
 
     def _observation(
@@ -320,6 +335,11 @@ class EmulatedRig:
         self._hosts.sample(t_ns)
         if self._nics is not None:
             self._nic_rows.append(self._nics.read())
+
+    def _sample_flows(self, t_ns: int) -> None:
+        """Read every flow if it is time for that."""
+        if self._flow_every and self._ticks % self._flow_every == 0:
+            self._flow_samples.add(t_ns, self._traffic.counters())
 
     def _host_samples(self) -> Samples:
         samples = self._hosts.samples()
@@ -398,4 +418,5 @@ class EmulatedRig:
                 **found,
                 **self._traffic.facts(),
             },
+            self._flow_samples.samples() if self._flow_every else None,
         )

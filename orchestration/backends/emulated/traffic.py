@@ -111,7 +111,7 @@ class RoceTraffic:
     def __init__(self, job: Any, schedule: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
-        from traffic.schedule import base_rtt_ns, window_bytes
+        from traffic.schedule import base_rtt_ns, lasting_flows, window_bytes
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         tos = [
@@ -124,7 +124,14 @@ class RoceTraffic:
             attach(Path(roce.program))
         roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
         self._flows = RoceFlows(
-            schedule, addresses, roce, tos, base_rtt_ns(job.testbed), icrc=job.probe is not None
+            schedule,
+            addresses,
+            roce,
+            tos,
+            base_rtt_ns(job.testbed),
+            lasting=lasting_flows(job.trial, schedule),
+            lasts_until_ns=job.trial.duration_ns,
+            icrc=job.probe is not None,
         )
 
     def launch(self, t0_ns: int) -> None:
@@ -140,7 +147,11 @@ class RoceTraffic:
 
     def ended_ns(self) -> int | None:
         """Return when the last sender knew, of CLOCK_MONOTONIC."""
-        return int(self._flows.results()["done_ns"].max())
+        return self._flows.ended_ns()
+
+    def counters(self) -> dict[str, Any]:
+        """Return the flows' signals as they are now, arrays (flows,)."""
+        return self._flows.counters()
 
     def flows_done(self) -> int:
         """Return how many flows have been received."""

@@ -38,6 +38,7 @@ class Operation(IntEnum):
     ROUTES = 6
     FLOWS = 7
     FLOW_TABLE = 8
+    COUNTERS = 9
 
 
 class Simulation:

@@ -17,12 +17,15 @@ from collectors.readers.ns3 import (
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    LASTING,
+    UNFINISHED,
     Action,
     Applied,
     Change,
@@ -35,7 +38,9 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
+from orchestration.model.signals import FLOW_SCOPE, names
 from orchestration.model.trial import TrialSpec
+from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
@@ -79,6 +84,10 @@ class SimulatedRig:
             else None
         )
         self.events: list[Event] = []
+        self._flow_every = trial.flow_sample_period_ns // trial.sample_period_ns
+        self._flow_samples = FlowSamples()
+        self._lasting = lasting_flows(trial, schedule)
+        self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
         simulation.ask(Operation.BUILD, *arrays)
         self._known, _ = self._read()
@@ -89,6 +98,7 @@ class SimulatedRig:
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
         self._keep_hosts(self._read()[1])
+        self._sample_flows()
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -112,7 +122,8 @@ class SimulatedRig:
         return self._ended
 
     def _all_done(self) -> bool:
-        return self._ended >= len(self._schedule)
+        ended = self._ended >= len(self._schedule) - int(self._lasting.sum())
+        return ended and self._now_ns >= self._lasts_until_ns
 
     def _take(self, step: FaultStep) -> None:
         if step.kind == "links":
@@ -127,6 +138,7 @@ class SimulatedRig:
         self._ticks += 1
         if self._ticks % HOST_EVERY == 0 or self._all_done():
             self._keep_hosts(hosts)
+        self._sample_flows()
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -166,12 +178,20 @@ class SimulatedRig:
         self._host_times.append(self._now_ns)
         self._host_rows.append(counters)
 
+    def _sample_flows(self) -> None:
+        """Read every flow if it is time for that."""
+        if self._flow_every and self._ticks % self._flow_every == 0:
+            words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
+            self._flow_samples.add(self._now_ns, dict(zip(names(FLOW_SCOPE), words.T, strict=True)))
+
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
-        flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
+        sent_ns, end_ns, retransmits, status = rows.reshape(-1, _FLOW_COLUMNS).T
+        status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
+        flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, events, *sums = rest.tolist()
         shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
         rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
@@ -185,4 +205,5 @@ class SimulatedRig:
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
         }
-        return Outcome(flows, hosts, self.events, facts)
+        sampled = self._flow_samples.samples() if self._flow_every else None
+        return Outcome(flows, hosts, self.events, facts, sampled)

@@ -130,6 +130,17 @@ class Fabric {
         return all;
     }
 
+    // A number for each signal of scope flow, in the order of their declarations.
+    Ints FlowCounters() const {
+        Ints all;
+        for (const Flow& flow : flows_) {
+            int64_t acked = std::min(flow.acked * settings_.payload_bytes, flow.size_bytes);
+            all.insert(all.end(), {acked, flow.resent, flow.rtts, flow.rtt_sum_ns,
+                                   static_cast<int64_t>(flow.state.rate_bps)});
+        }
+        return all;
+    }
+
     FlowTable* table() { return table_.get(); }
 
   private:

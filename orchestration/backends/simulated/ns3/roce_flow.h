@@ -49,6 +49,7 @@ class Flow : public ns3::EventImpl {
     // results
     int64_t sent_ps = -1, end_ps = -1;
     int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0;
+    int64_t rtts = 0, rtt_sum_ns = 0; // all round trips that were timed
 
   private:
     void Notify() override;

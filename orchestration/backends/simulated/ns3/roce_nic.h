@@ -318,6 +318,8 @@ class Nic : public End {
              flow.timed.pop_front()) {
             if (flow.timed.front().first == packet.psn) {
                 flow.state.rtt_ns = static_cast<uint64_t>(Ns(now_ps - flow.timed.front().second));
+                flow.rtt_sum_ns += static_cast<int64_t>(flow.state.rtt_ns);
+                ++flow.rtts;
             }
         }
         flow.next = std::max(flow.next, flow.acked);

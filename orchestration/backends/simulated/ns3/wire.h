@@ -23,6 +23,7 @@ enum Operation : int64_t {
     ROUTES = 6,     // where switches send what is for whom
     FLOWS = 7,      // what became of the flows
     FLOW_TABLE = 8, // which flows each queue has seen lately
+    COUNTERS = 9,   // every RoCE flow's counters
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.
