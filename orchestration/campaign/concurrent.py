@@ -56,16 +56,17 @@ def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
     host = whole.get("host")
     if host is None:
         return True
-    control = host.congestion_control
-    if testbed is not None and testbed.classes:
+    control = pattern.get("congestion_control")
+    if not control and testbed is not None and testbed.classes:
         named = {klass.name: klass.congestion_control for klass in testbed.classes}
-        default = testbed.classes[0].name
-        control = named.get(pattern.get("queue_class") or default, "") or control
-    return control in ROCE_CONTROLS and whole.get("backend") in _BACKENDS
+        control = named.get(pattern.get("queue_class") or testbed.classes[0].name)
+    return (control or host.congestion_control) in ROCE_CONTROLS and (
+        whole.get("backend") in _BACKENDS
+    )
 
 
-def check_flow_samples(whole: Fields, controls: list[str]) -> Iterator[Finding]:
-    """Report a period of flow samples that cannot be; `controls` are those of all flows."""
+def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+    """Report a period of flow samples that cannot be."""
     period_ns, sample_ns = whole.get("flow_sample_period"), whole.get("sample_period")
     if not period_ns:
         return
@@ -77,8 +78,7 @@ def check_flow_samples(whole: Fields, controls: list[str]) -> Iterator[Finding]:
             f"sample_period {format_duration(sample_ns, 6)}",
             "flows are read with the queues: make it 1, 2, 3 … sample periods",
         )
-    by_nics = all(control in ROCE_CONTROLS for control in controls)
-    if not by_nics or whole.get("backend") not in _BACKENDS:
+    if not all(_by_nics(vars(pattern), whole, testbed) for pattern in whole.get("traffic", ())):
         yield Finding(
             loc,
             "only flows of RoCE NICs can be sampled, which the emulated and the simulated "
