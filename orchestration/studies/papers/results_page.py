@@ -14,6 +14,7 @@ from orchestration.analysis.words import NOTHING, quantity
 from orchestration.model.units import format_rate
 from orchestration.studies.papers.claims import ClaimsFile, Section
 from orchestration.studies.papers.results import (
+    BEST_DCQCN,
     BEST_STATIC,
     PLACEBO,
     ClaimResult,
@@ -26,7 +27,11 @@ from orchestration.studies.papers.results import (
 
 # Shares closer to 0 than this are shown as 0, without a sign.
 _NOTHING_SHARE = 5e-5
-_RIVALS = {BEST_STATIC: "the best static setting", PLACEBO: "the placebo"}
+_RIVALS = {
+    BEST_STATIC: "the best static setting",
+    BEST_DCQCN: "DCQCN with the best parameters",
+    PLACEBO: "the placebo",
+}
 
 
 def amount(value: float, unit: PaperUnit) -> str:
@@ -192,7 +197,7 @@ def _answer(
 ) -> Iterator[str]:
     headlines = [result for result in claims if result.claim.headline]
     yield "## The answer\n"
-    yield f"Of the papers' {_tally(headlines)}\n"
+    yield f"{tally_text([result.verdict for result in headlines])}\n"
     yield from _claim_table(headlines, file)
     sentences = [
         f"- {paper}'s experiments: {sentence}"
@@ -202,15 +207,16 @@ def _answer(
         )
     ]
     if sentences:
-        yield "Against the best static setting and against chance:\n"
+        yield "Against the best fixed setting and against chance:\n"
         yield "\n".join(sentences) + "\n"
 
 
-def _tally(claims: Sequence[ClaimResult]) -> str:
-    counts: Counter[str] = Counter(result.verdict for result in claims)
+def tally_text(verdicts: Sequence[str]) -> str:
+    """Return the sentence on the verdicts of all headlines."""
+    counts = Counter(verdicts)
     words = {"no data": "without data", "partly": "partly reproduced"}
     parts = [f"{counts[v]} {words.get(v, v)}" for v in _VERDICTS if counts[v]]
-    return f"{len(claims)} headlines: {', '.join(parts) or 'none'}."
+    return f"Of the papers' {len(verdicts)} headlines: {', '.join(parts) or 'none'}."
 
 
 def _claim_table(claims: Sequence[ClaimResult], file: ClaimsFile | None = None) -> Iterator[str]:
