@@ -167,6 +167,8 @@ is of the tuner from the reference, paired by seed, in percent of the reference'
 95 % interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
 Seeds of training are of another stream than these. *best-static* is the best of a grid of static
 settings, chosen by mean slowdown on other seeds; *placebo* is the same loop with random actions.
+In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best parameters of a
+grid, chosen by power (goodput by RTT inflation) on other seeds.
 
 A claim is **reproduced** if under every condition the interval excludes 0 in the claimed direction
 and reaches the least change that the paper claims, and, where the paper says "up to", if it reaches
@@ -176,8 +178,12 @@ claim that two are the same holds where the interval lies inside the paper's own
 Queues are the mean and standard deviation over all samples, every 100 us while flows arrive, of all
 switch ports, or of the ports to the receiver where the table says so. Throughput is payload that
 switches sent to hosts in that time. Transport is Linux DCTCP over Linux' switches here (`fabric:
-linux`, which the networks were trained on too), DCQCN in the papers; times and hosts are scaled as
-each section says.
+linux`, which the networks were trained on too), DCQCN in the papers of GraphCC, ACC and PET; times
+and hosts are scaled as each section says.
+
+RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
+flows that last, in the part of the trial that counts; goodput is acknowledged payload by the
+receivers' line rates, a lost packet one that a switch dropped.
 """
 
 
