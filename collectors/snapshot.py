@@ -39,6 +39,11 @@ _SIGNALS = tuple(signal.key for signal in recorded("queue"))
 _CUMULATIVE = tuple(signal.key for signal in recorded("queue") if signal.cumulative)
 
 
+def samples_a_snapshot(trial: TrialSpec) -> int:
+    """Return how many samples are between two snapshots, if only samples can be counted."""
+    return max(_LEAST_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
+
+
 class SnapshotError(ValueError):
     """The bytes are not a snapshot, or one of another format."""
 
@@ -134,8 +139,7 @@ class LiveObserver:
         self._clock = clock
         self._due_s = float("-inf")
         self._by_samples = by_samples
-        samples = trial.duration_ns // trial.sample_period_ns
-        self._every = max(_LEAST_SAMPLES, samples // _SNAPSHOTS)
+        self._every = samples_a_snapshot(trial)
         self._written = self._samples = self._late = self._changes = 0
         self._recent: deque[tuple[int, int, Change]] = deque(maxlen=_RECENT)
         self._before: Observation | None = None

@@ -193,6 +193,16 @@ uplink: {rate: 25Gbps, delay: 1us}
 """
 
 
+def test_a_link_that_was_stopped_is_not_called_slow(folder):
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 500_000, 0) for n in range(5, 13))
+    more = "switch: {buffer: 2MB, alpha: 1/8, pfc: [3]}"
+    run = trial(folder, more, flows, base=LEAF_SPINE, period_ns=20_000)
+    stopped = run.record.samples["priority"].paused_ns[-1]
+    down = [q for q, queue in enumerate(run.testbed.queues) if queue.device.startswith("spine")]
+    assert stopped[down].max() > 200_000
+    assert reasons(run) == {}
+
+
 def test_the_same_seed_gives_the_same_tables_to_the_bit(folder):
     more = CLASSES + "switch: {buffer: 400KB, alpha: 1/8, pfc: [rdma]}"
     flows = tuple(

@@ -19,7 +19,7 @@ from orchestration.analysis.paper_metrics import PAPER_METRICS, PaperMetric
 from orchestration.analysis.statistics import Estimate, PairedDifference, t_interval
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError
-from orchestration.model.roce import DCQCN_RANGES
+from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.trial import Scalar
 from orchestration.model.units import format_size
 from orchestration.studies.papers.results import difference_by_seed
@@ -62,7 +62,7 @@ def rank_settings(folder: Path) -> list[Setting]:
         if not result.stamp.valid:
             continue
         cell = result.spec.cell.items()
-        params = tuple((key, value) for key, value in cell if key in DCQCN_RANGES)
+        params = tuple((key, value) for key, value in cell if key in DCQCN_PARAMETERS)
         if params:
             metric = PAPER_METRICS["power"]
         params = params or tuple(result.spec.tuner.params.items())

@@ -18,7 +18,7 @@ from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.congestion import HEARS_MARKS, PROGRAM
 from orchestration.model.records import FlowRecords, Ints, Schedule
-from orchestration.model.roce import RoceSpec, udp_source
+from orchestration.model.roce import DCQCN_PARAMETERS, RoceSpec, udp_source
 from orchestration.model.status import DONE, LASTING, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -28,26 +28,10 @@ ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", PROGRAM)
-# The order of parameters in policy_dcqcn.c.
-PARAMETER_ORDER = (
-    "rpg_time_reset",
-    "rpg_byte_reset",
-    "rpg_threshold",
-    "rpg_ai_rate",
-    "rpg_hai_rate",
-    "rpg_gd",
-    "rpg_min_dec_fac",
-    "rpg_min_rate",
-    "rpg_max_rate",
-    "rate_to_set_on_first_cnp",
-    "dce_tcp_g",
-    "dce_tcp_rtt",
-    "rate_reduce_monitor_period",
-    "initial_alpha_value",
-    "clamp_tgt_rate",
-    "clamp_tgt_rate_after_time_inc",
-)
-_MOST_PARAMETERS = 24
+# Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
+CNP_INTERVAL = "min_time_between_cnps"
+PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
+MOST_PARAMETERS = 24
 # Signals of scope flow by the fields of the results, in the order of their declarations.
 SIGNALS = {
     "acked_bytes": "acked_bytes",
@@ -58,7 +42,7 @@ SIGNALS = {
 }
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQQIIIIII{_MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQIIIIII{MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -132,7 +116,7 @@ class RoceFlows:
         parameters = spec.parameters
         numbers = _numbers(spec, base_rtt_ns)
         self._settings = _SETTINGS.pack(
-            parameters["min_time_between_cnps"] * 1000,
+            parameters[CNP_INTERVAL] * 1000,
             spec.timeout_ns,
             spec.rtt_probe_interval_ns,
             spec.payload_bytes,
@@ -142,7 +126,7 @@ class RoceFlows:
             int(spec.recovery == "selective-repeat"),
             int(icrc),
             *numbers,
-            *[0] * (_MOST_PARAMETERS - len(numbers)),
+            *[0] * (MOST_PARAMETERS - len(numbers)),
         )
         self._tos = np.full(len(schedule), ROCE_TOS, dtype=np.uint8)
         if len(tos):
@@ -193,11 +177,6 @@ class RoceFlows:
         if self._lasts_until_ns and time.monotonic_ns() < self._t0_ns + self._lasts_until_ns:
             return False
         return bool((self.results()["done_ns"] > 0)[~self._lasting].all())
-
-    def ended_ns(self) -> int:
-        """Return when the last flow ended, of CLOCK_MONOTONIC, once all have."""
-        done_ns = int(self.results()["done_ns"].max(initial=0))
-        return max(done_ns, self._t0_ns + self._lasts_until_ns)
 
     def counters(self) -> dict[str, Ints]:
         """Return the flows' signals as they are now, arrays (flows,)."""

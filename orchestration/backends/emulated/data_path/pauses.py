@@ -1,13 +1,14 @@
 """Reads the switches' shared buffers, their pauses, and what the watchdog has found.
 
-The structs are those of `buffer.c` and `watchdog.c`.
+The structs are those of `pfc.h` and `watchdog.c`. States of queues and switches come with the
+engine's readings (see `samples`).
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from inventory.topology import Queue, Testbed
 from orchestration.model.records import Event, Ints
 from orchestration.model.units import format_duration
 
-PAUSES, BUFFERS = "/proc/closloop/pauses", "/proc/closloop/buffers"
+BUFFERS = "/proc/closloop/buffers"
 INCIDENTS = "/proc/closloop/incidents"
-_PAUSE = np.dtype(
+# struct cl_pause_state
+PAUSE_STATE = np.dtype(
     [
         ("pauses_received", np.uint64),
         ("paused_ns", np.uint64),
@@ -27,7 +29,8 @@ _PAUSE = np.dtype(
         ("headroom_bytes", np.uint32),
     ]
 )
-_BUFFER = np.dtype(
+# struct cl_buffer_state
+BUFFER_STATE = np.dtype(
     [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
 )
 _MOST_STEPS = 24
@@ -44,7 +47,7 @@ _INCIDENT = np.dtype(
 Kind = Literal["deadlock", "storm", "congestion", "restored"]
 _KINDS: tuple[Kind, ...] = ("deadlock", "storm", "congestion", "restored")
 SIGNALS = (
-    *(f"priority.{name}" for name in _PAUSE.names or ()),
+    *(f"priority.{name}" for name in PAUSE_STATE.names or ()),
     "switch.buffer_bytes",
     "switch.headroom_bytes",
 )
@@ -89,17 +92,25 @@ class SharedBuffers:
             [number for number, queue in enumerate(testbed.queues) if queue in lossless],
             dtype=np.int64,
         )
-        self._pauses = os.open(PAUSES, os.O_RDONLY)
         self._buffers = os.open(BUFFERS, os.O_RDONLY)
 
-    def read(self) -> dict[str, Ints]:
-        """Return the signals of lossless classes and of switches, by key."""
-        buffers = _read(self._buffers, _BUFFER, len(self._testbed.switches))
+    @property
+    def switches(self) -> int:
+        """Return the number of switches."""
+        return len(self._testbed.switches)
+
+    def values(self, pauses: np.ndarray, buffers: np.ndarray) -> dict[str, Ints]:
+        """Return the signals of lossless classes and of switches, by key.
+
+        `pauses` has the states of all queues, dtype `PAUSE_STATE`, `buffers` those of all switches,
+        dtype `BUFFER_STATE`.
+        """
         of_classes: dict[str, Ints] = {}
         if len(self._places):
-            pauses = _read(self._pauses, _PAUSE, len(self._testbed.queues))[self._places]
+            lossless = pauses[self._places]
             of_classes = {
-                f"priority.{name}": pauses[name].astype(np.int64) for name in _PAUSE.names or ()
+                f"priority.{name}": lossless[name].astype(np.int64)
+                for name in PAUSE_STATE.names or ()
             }
         return {
             **of_classes,
@@ -129,7 +140,11 @@ class SharedBuffers:
 
     def lossless_drops(self) -> dict[str, int]:
         """Return the packets of lossless classes that found no headroom, by switch, if any."""
-        drops = _read(self._buffers, _BUFFER, len(self._testbed.switches))["lossless_drops"]
+        size = self.switches * BUFFER_STATE.itemsize
+        data = os.pread(self._buffers, size, 0)
+        if len(data) != size:
+            raise OSError(f"{BUFFERS} has {len(data)} bytes instead of {size}")
+        drops = np.frombuffer(data, dtype=BUFFER_STATE)["lossless_drops"]
         return {
             name: int(count)
             for name, count in zip(self._testbed.switches, drops, strict=True)
@@ -173,11 +188,3 @@ def _first_of_each(incidents: list[Incident]) -> list[Incident]:
         if one.kind != "restored":
             first.setdefault((one.kind, frozenset(about)), one)
     return list(first.values())
-
-
-def _read(fd: int, dtype: np.dtype[Any], count: int) -> Any:
-    size = count * dtype.itemsize
-    data = os.pread(fd, size, 0)
-    if len(data) != size:
-        raise OSError(f"the kernel has {len(data)} bytes of buffers instead of {size}")
-    return cast(Any, np.frombuffer(data, dtype=dtype))

@@ -25,6 +25,11 @@ enum cl_event_kind {
 	CL_CNP,
 	CL_TIMEOUT,
 	CL_RTT, /* a probe has been answered */
+	/* Parameters change while flows run: first what is due by now, with the old ones, is worked
+	 * out; then the new ones hold. Only DCQCN's do so far.
+	 */
+	CL_SETTLE,
+	CL_CHANGED,
 };
 
 #define CL_OWN_WORDS 24

@@ -4,7 +4,8 @@
  *   nic.c           the line, and the queueing discipline "closloop_nic"
  *   queue_pair.c    what senders and receivers do: acknowledge, mark, send again
  *   roce_packets.c  packets as they are on the wire
- *   roce_flows.c    /proc/closloop/flows and received
+ *   roce_flows.c    /proc/closloop/flows, received and nics
+ *   parameters.c    /proc/closloop/parameters: each NIC's own, at run time
  */
 #ifndef CLOSLOOP_ROCE_H
 #define CLOSLOOP_ROCE_H
@@ -143,9 +144,12 @@ struct nic {
 	bool stack_was_last;
 	u16 ident;
 	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+	u32 parameters[CL_MOST_PARAMETERS]; /* of its flows' policy */
+	u64 cnp_interval_ns; /* of one flow's CNPs, which it sends as receiver */
+	bool has_own; /* they are its own, not those of all NICs */
 };
 
-/* What user space reads of one NIC: /proc/closloop/nics. */
+/* What user space reads of one NIC: /proc/closloop/nics and samples. */
 struct nic_state {
 	u64 cnps, resent, rtt_ns;
 	u64 rate_bps; /* the sum of those of its unfinished flows */
@@ -158,13 +162,12 @@ struct nic_state {
 /* All flows and NICs of this guest. */
 struct roce {
 	struct flow *flow;
-	u32 count, received;
+	u32 count, received, done;
 	const struct cl_policy *policy;
-	u32 parameters[CL_MOST_PARAMETERS];
 	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
-	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;
+	u64 timeout_ns, probe_interval_ns;
 	bool selective, icrc;
 	unsigned long *bits; /* of all flows' `known` and `held` */
 	struct nic *nic[MOST_NICS];
@@ -184,6 +187,10 @@ struct settings {
 
 extern struct roce cl_roce;
 
+/* roce_flows.c: with bottom halves off */
+void cl_nic_state(u32 number, struct nic_state *state);
+struct nic *cl_nic_of(__be32 address);
+
 /* nic.c */
 void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
@@ -194,6 +201,7 @@ void cl_nic_settle(struct nic *nic);
 /* queue_pair.c */
 bool cl_flow_may_send(const struct flow *flow);
 void cl_flow_begin(struct flow *flow);
+void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes);
 struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns);
 void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h, u64 now_ns);
 void cl_flow_time_out(struct flow *flow, u64 now_ns);
