@@ -91,9 +91,7 @@ def _preset(knob: Knob, testbed: Testbed) -> dict[str, np.ndarray]:
     """Return what the campaign presets at all targets; nothing of most knobs."""
     count = len(targets(testbed, knob.scope))
     dtypes = {column.name: column.dtype for column in knob.columns}
-    return {
-        name: np.full(count, value, dtypes[name]) for name, value in (knob.preset or {}).items()
-    }
+    return {name: np.full(count, value, dtypes[name]) for name, value in knob.preset.items()}
 
 
 def _series(rng: np.random.Generator, signal: Signal, count: int, testbed: Testbed) -> np.ndarray:
@@ -141,7 +139,7 @@ def _unset(start: Setup, tuner: Tuner, testbed: Testbed) -> Iterator[str]:
         change = KNOBS[name].of(start.action)
         count = len(targets(testbed, KNOBS[name].scope))
         found = 0 if change is None else len(np.unique(change.targets))
-        if found < count and KNOBS[name].preset is None:
+        if found < count and not KNOBS[name].preset:
             yield (
                 f"{found} of {count} {KNOBS[name].scope}s have a setting of {name} at the start: "
                 "return one for each from `reset`"

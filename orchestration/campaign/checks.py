@@ -58,7 +58,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         host, patterns = whole.get("host"), whole.get("traffic", ())
         controls = controls_of(testbed, host, patterns) if host else ()
-        yield from check_switch(whole, testbed, list(controls))
+        own = host.congestion_control if host else ""
+        yield from check_switch(whole, testbed, list(controls), own)
     yield from check_flow_samples(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):

@@ -137,9 +137,7 @@ def check_control(
             )
 
 
-def check_simulated(
-    controls: Sequence[str], where: tuple[str | int, ...], recovery: str, probes: int
-) -> Iterator[Finding]:
+def check_simulated(controls: Sequence[str], where: tuple[str | int, ...]) -> Iterator[Finding]:
     """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3.
 
     `controls` are those that flows may have; `where` names the RoCE NICs' one.
@@ -149,10 +147,6 @@ def check_simulated(
         lacking.append((where, "policy that is a BPF program", "name another control"))
     if any(control not in ROCE_CONTROLS for control in controls):
         lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
-    if recovery != "go-back-n":
-        lacking.append((("host", "roce", "recovery"), "selective repeat", "remove it"))
-    if probes:
-        lacking.append((("host", "roce", "rtt_probe_interval"), "probes", "remove it"))
     for loc, what, remedy in lacking:
         yield Finding(
             loc, f"the simulated backend has no {what}", f"{remedy}, or run --on emulated"

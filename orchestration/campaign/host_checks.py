@@ -72,8 +72,7 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
             "leave it out, or run --on emulated",
         )
     if roce and backend == "simulated":
-        probes = host.roce.rtt_probe_interval
-        yield from check_simulated(list(places), where, host.roce.recovery, probes)
+        yield from check_simulated(list(places), where)
     if len(roce) > 1:
         yield Finding(
             places[roce[1]],

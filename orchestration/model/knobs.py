@@ -8,7 +8,7 @@ backend that has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,7 +42,8 @@ class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked f
 class Column:
     """One number of a setting: its unit, its bounds (both included) and what it means.
 
-    If `most` is None, the upper bound depends on the target: see `Knob.capacity`.
+    If `most` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is what
+    the campaign sets where it says nothing (see `Knob`), None if it never does.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Column:
     dtype: Literal["int64", "float64"] = "int64"
     least: float = 0
     most: float | None = None
+    preset: float | None = None
 
     @property
     def short(self) -> str:
@@ -78,9 +80,9 @@ class Knob:
     Columns of `ascending` must not decrease from one to the next. `table` is the table of its
     actions in a run folder; `plural` is the word for its settings in messages.
 
-    The campaign presets some knobs, and `preset` has the values where it says nothing: a tuner
-    need not set them at the start, and a change may leave out columns, which keep their values.
-    `control` is the congestion control that hosts need to have the knob, "" for none.
+    Knobs whose columns have a `preset` are set by the campaign first: a tuner need not set them at
+    the start, and a change may leave out columns, which keep their values. `control` is the
+    congestion control that hosts need to have the knob, "" for none.
     """
 
     name: str
@@ -91,7 +93,6 @@ class Knob:
     ascending: tuple[str, ...] = ()
     table: str = ""
     plural: str = "settings"
-    preset: Mapping[str, float] | None = None
     control: str = ""
 
     def __post_init__(self) -> None:
@@ -101,6 +102,11 @@ class Knob:
     def column_names(self) -> tuple[str, ...]:
         """The columns' names, in order."""
         return tuple(column.name for column in self.columns)
+
+    @property
+    def preset(self) -> dict[str, float]:
+        """Return what the campaign sets where it says nothing, by column; empty for most knobs."""
+        return {one.name: one.preset for one in self.columns if one.preset is not None}
 
     def change(self, targets: ArrayLike, *values: ArrayLike, **columns: ArrayLike) -> Change:
         """Return the change that sets `targets` to `values`, one array per column, in order.
@@ -197,9 +203,9 @@ class Bounds:
         index, scope, count = change.targets, self.knob.scope, self.count
         names = self.knob.column_names
         given = set(change.values)
-        if self.knob.preset is not None and not (given and given <= set(names)):
+        if self.knob.preset and not (given and given <= set(names)):
             raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}: name some of them")
-        if self.knob.preset is None and given != set(names):
+        if not self.knob.preset and given != set(names):
             raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}, no less and no more")
         shapes = {np.shape(part) for part in (index, *change.values.values())}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
@@ -237,12 +243,11 @@ DCQCN = Knob(
     "dcqcn",
     "host",
     tuple(
-        Column(name, one.unit, one.help, least=one.least, most=one.most)
+        Column(name, one.unit, one.help, least=one.least, most=one.most, preset=one.default)
         for name, one in DCQCN_PARAMETERS.items()
     ),
     "parameters of DCQCN in a host's RoCE NICs, under mlx5's names",
     plural="parameters",
-    preset={name: one.default for name, one in DCQCN_PARAMETERS.items()},
     control="dcqcn",
 )
 

@@ -171,6 +171,8 @@ BY_KEY = {signal.key: signal for signal in SIGNALS}
 DERIVED = ("qlen_mean_bytes",)
 # Signals of hosts, by their keys in observations.
 HOST_KEYS = tuple(signal.key for signal in SIGNALS if signal.scope == "host")
+# Those of them that RoCE NICs have.
+NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
 # The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
 

@@ -15,7 +15,7 @@ from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.data_path.hosts import Hosts
 from orchestration.backends.emulated.data_path.nics import NicFile
-from orchestration.backends.emulated.data_path.parameters import NicParameters
+from orchestration.backends.emulated.data_path.parameters import ParameterFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
@@ -25,6 +25,7 @@ from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.backends.flow_samples import FlowSamples
+from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import DCQCN, ECN
@@ -35,6 +36,7 @@ from orchestration.model.records import (
     Change,
     Event,
     Floats,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -107,13 +109,13 @@ class EmulatedRig:
             self._samples = SampleFile(count, self._hosts, self._shared, traffic.senders, flows=own)
         self._known: QueueReading | None = None
         self._watches_hosts = watches_hosts
-        self._bounds = {knob.name: knob.bounds(job.testbed) for knob in (ECN, DCQCN)}
+        self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._parameters: NicParameters | None = None
-        roce = job.trial.host.roce
-        if roce is not None and roce.control == DCQCN.control:
-            self._parameters = NicParameters(roce, addresses)
-            self._turn[DCQCN.name] = self._set_parameters
+        if NicParameters.are_in(job.trial.host):
+            exchange = ParameterFile(addresses).exchange
+            self._parameters = NicParameters(job.trial.host, job.testbed, exchange)
+            self._turn[DCQCN.name] = self._parameters.turn
         self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
         self._flow_samples = FlowSamples()
         self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
@@ -249,7 +251,7 @@ class EmulatedRig:
         Queues that already have the wanted settings are skipped: a change restarts RED's count of
         packets since its last mark.
         """
-        self._bounds[ECN.name].check(change)
+        self._bounds.check(change)
         queues, max_p = change.targets, self._queues.in_kernel(change["pmax"])
         known = self._known or self._read()
         differs = (known.kmin_bytes[queues] != change["kmin_bytes"]) | (
@@ -261,14 +263,6 @@ class EmulatedRig:
             known = self._read()
         found = self._thresholds(known)
         return Change(ECN.name, queues, {name: values[queues] for name, values in found.items()})
-
-    def _set_parameters(self, change: Change) -> Change:
-        """Set DCQCN's parameters; return all of them."""
-        assert self._parameters is not None
-        self._bounds[DCQCN.name].check(change)
-        self._parameters.set(change.targets, change.values)
-        known = self._parameters.known
-        return Change(DCQCN.name, change.targets, {n: v[change.targets] for n, v in known.items()})
 
     def _thresholds(self, reading: QueueReading) -> dict[str, np.ndarray]:
         pmax = self._queues.from_kernel(reading.max_p)
@@ -286,6 +280,10 @@ class EmulatedRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        return self._hosts.last()
 
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""

@@ -38,7 +38,12 @@ class Operation(IntEnum):
     ROUTES = 6
     FLOWS = 7
     FLOW_TABLE = 8
-    COUNTERS = 9
+    NICS = 9
+    BUFFERS = 10
+    INCIDENTS = 11
+    PAUSE = 12
+    PARAMETERS = 13
+    COUNTERS = 14
 
 
 class Simulation:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from orchestration.backends.emulated.data_path.nics import NicFile
-from orchestration.model.records import MISSING, Ints, Samples
+from orchestration.model.records import MISSING, HostReading, Ints, Samples
 from orchestration.model.signals import names
 
 HOSTS = "/proc/closloop/hosts"
@@ -49,6 +49,10 @@ class Hosts:
         """Keep the signals of one moment for the trial's record."""
         self._t_ns.append(t_ns)
         self._rows.append(values)
+
+    def last(self) -> HostReading | None:
+        """Return the signals that were kept last; None if none were."""
+        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
 
     def samples(self) -> Samples:
         """Return what was kept."""

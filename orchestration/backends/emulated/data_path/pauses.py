@@ -7,14 +7,13 @@ engine's readings (see `samples`).
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from inventory.topology import Queue, Testbed
+from inventory.topology import Testbed
+from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.model.records import Event, Ints
-from orchestration.model.units import format_duration
 
 BUFFERS = "/proc/closloop/buffers"
 INCIDENTS = "/proc/closloop/incidents"
@@ -44,42 +43,11 @@ _INCIDENT = np.dtype(
         ("unused", np.uint32),
     ]
 )
-Kind = Literal["deadlock", "storm", "congestion", "restored"]
-_KINDS: tuple[Kind, ...] = ("deadlock", "storm", "congestion", "restored")
 SIGNALS = (
     *(f"priority.{name}" for name in PAUSE_STATE.names or ()),
     "switch.buffer_bytes",
     "switch.headroom_bytes",
 )
-
-
-@dataclass(frozen=True)
-class Incident:
-    """What the watchdog found at a queue: `queues` are their labels, each waits for the next.
-
-    A deadlock's last one waits for that at `begin`; that of a storm is stopped by `peer`.
-    """
-
-    t_ns: int
-    kind: Kind
-    queues: tuple[str, ...]
-    begin: int = 0
-    peer: str = ""
-
-    def words(self) -> str:
-        """Return it as a sentence's end."""
-        chain = " > ".join(self.queues)
-        match self.kind:
-            case "deadlock":
-                circle = self.queues[self.begin :]
-                led = "" if not self.begin else f", which {self.queues[0]} waits for"
-                return f"{' > '.join((*circle, circle[0]))} wait for each other{led}"
-            case "storm":
-                return f"{chain} is stopped by {self.peer}, which has no reason to"
-            case "congestion":
-                return f"{chain} is stopped by a queue that sends"
-            case "restored":
-                return f"{chain} obeys pauses again"
 
 
 class SharedBuffers:
@@ -125,18 +93,9 @@ class SharedBuffers:
         return [self._incident(row, t0_ns) for row in found]
 
     def _incident(self, row: np.void, t0_ns: int) -> Incident:
-        queues = [self._testbed.queues[number] for number in row["queue"][: row["count"]]]
-        return Incident(
-            int(row["at_ns"]) - t0_ns,
-            _KINDS[row["kind"]],
-            tuple(queue.label for queue in queues),
-            int(row["begin"]),
-            self._peer(queues[-1]),
-        )
-
-    def _peer(self, queue: Queue) -> str:
-        peer = self._testbed.ports[queue.peer]
-        return peer.label
+        numbers = row["queue"][: row["count"]].tolist()
+        t_ns = int(row["at_ns"]) - t0_ns
+        return incident(self._testbed, t_ns, KINDS[row["kind"]], numbers, int(row["begin"]))
 
     def lossless_drops(self) -> dict[str, int]:
         """Return the packets of lossless classes that found no headroom, by switch, if any."""
@@ -153,38 +112,4 @@ class SharedBuffers:
 
     def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
         """Return a trial's events and facts: what was found, and findings for its stamp."""
-        incidents, drops = self.incidents(t0_ns), self.lossless_drops()
-        findings = [
-            {
-                "code": f"pfc-{one.kind}",
-                "severity": "warning",
-                "text": f"at {format_duration(one.t_ns, 4)} {one.words()}",
-            }
-            for one in _first_of_each(incidents)
-        ]
-        if drops:
-            name = max(drops, key=lambda switch: drops[switch])
-            findings.append(
-                {
-                    "code": "headroom-exceeded",
-                    "severity": "warning",
-                    "text": f"{sum(drops.values())} packets of lossless classes found no headroom "
-                    f"and were dropped, {drops[name]} of them at {name}",
-                }
-            )
-        events = [Event(one.t_ns, f"pfc-{one.kind}", one.words()) for one in incidents]
-        facts = {
-            "pfc": {"incidents": [asdict(one) for one in incidents], "lossless_drops": drops},
-            "findings": findings,
-        }
-        return events, facts
-
-
-def _first_of_each(incidents: list[Incident]) -> list[Incident]:
-    """Return the first incident of each kind and circle; what was restored needs no finding."""
-    first: dict[tuple[str, frozenset[str]], Incident] = {}
-    for one in incidents:
-        about = one.queues[one.begin :] if one.kind == "deadlock" else one.queues[-1:]
-        if one.kind != "restored":
-            first.setdefault((one.kind, frozenset(about)), one)
-    return list(first.values())
+        return pfc_outcome(self.incidents(t0_ns), self.lossless_drops())
