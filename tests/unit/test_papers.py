@@ -12,12 +12,13 @@ import pytest
 from inventory.topology import Device, LinkSpec, Testbed, TrafficClass
 from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import DoneFlows, done_flows
-from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
+from orchestration.analysis.paper_metrics import PAPER_METRICS, PaperMetric, port_figures
 from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
 from orchestration.studies.catalogue import load_campaigns, put_aside
+from orchestration.studies.papers import grid
 from orchestration.studies.papers.claims import Claim, Section, load_claims
 from orchestration.studies.papers.page_parts import renewed
 from orchestration.studies.papers.results import (
@@ -142,6 +143,42 @@ def test_levels_of_a_factor_are_compared_if_a_section_says_so(campaign: Path) ->
     (condition,) = result.conditions
     assert condition.factors == {"flows": 4}
     assert set(condition.values) == {"swift", "dcqcn"}
+
+
+def test_dcqcns_parameters_are_ranked_by_power_over_all_conditions(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Trial:
+        def __init__(self, ai: int, flows: int, seed: int, power: float, valid: bool) -> None:
+            self.cell = {"tuner": "secn1", "flows": flows, "rpg_ai_rate": ai}
+            self.spec, self.stamp, self.seed = self, self, seed
+            self.power, self.valid, self.duration_ns = power, valid, 2
+
+    trials = [Trial(5, flows, seed, 0.4, True) for flows in (1, 2) for seed in (1, 2)]
+    trials += [Trial(50, 1, seed, 0.1 * seed, True) for seed in (1, 2)]
+    trials += [Trial(50, 2, seed, 0.9, True) for seed in (1, 2)]
+    # of this one a condition is missing: it may be the hard one
+    trials += [Trial(500, flows, seed, 5.0, flows == 1) for flows in (1, 2) for seed in (1, 2)]
+
+    class Progress:
+        def __init__(self, trial: Trial) -> None:
+            self.trial = trial
+
+        def since(self, from_ns: int) -> Trial:
+            assert from_ns == 1, "the second half"
+            return self.trial
+
+    power = PaperMetric("power", "power", "ratio", "higher", of_progress=lambda one: one.power)  # type: ignore[attr-defined]
+    monkeypatch.setattr(grid, "finished_trials", lambda folder: trials)
+    monkeypatch.setattr(grid, "read_trial", lambda path: path)
+    monkeypatch.setattr(grid, "flow_progress", Progress)
+    monkeypatch.setitem(PAPER_METRICS, "power", power)
+    best, other = grid.rank_settings(tmp_path)
+    assert best.by_seed == pytest.approx({1: 0.5, 2: 0.55})
+    assert best.entry == (
+        "best-dcqcn: {congestion_control: dcqcn, roce: {dcqcn: {rpg_ai_rate: 50}}}"
+    )
+    assert other.params == {"rpg_ai_rate": 5}
 
 
 def test_a_page_is_renewed_for_one_paper_only() -> None:
@@ -303,6 +340,7 @@ def test_a_tuner_that_does_not_beat_the_best_static_setting_is_told_so() -> None
         (0.0, "bps", "0bps"),
         (math.nan, "bps", "–"),
         (-1e-9, "share", "0.00%"),
+        (math.nan, "share", "–"),
         (12_600, "bytes", "12.6KB"),
     ],
 )

@@ -37,7 +37,7 @@ _RIVALS = {
 def amount(value: float, unit: PaperUnit) -> str:
     """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
     if unit == "share":
-        return quantity(value if abs(value) >= _NOTHING_SHARE else 0.0, unit)
+        return quantity(0.0 if abs(value) < _NOTHING_SHARE else value, unit)
     if unit != "bps":
         return quantity(value, unit)
     if not math.isfinite(value):
