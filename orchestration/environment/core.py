@@ -211,9 +211,7 @@ def last_reading(record: TrialRecord, before: Observation | None, testbed: Testb
     if before is not None:
         values = {**before.values, **values}
     settings = {
-        name: _last(KNOBS[name], changes, testbed)
-        for name, changes in record.changes.items()
-        if len(changes.targets)
+        name: _last(KNOBS[name], changes, testbed) for name, changes in record.changes.items()
     }
     none = np.zeros(queues, dtype=np.int64)
     return Observation(int(ports.t_ns[-1]), none, values, settings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -141,8 +141,7 @@ class SimulatedRig:
         """Return the last reading of the hosts, without a new one; None before the first."""
         if not self._host_times:
             return None
-        last = self._host_rows[-1]
-        rows = {name: last[key] for name, key in zip(names("host"), HOST_KEYS, strict=True)}
+        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
         return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
@@ -255,8 +254,8 @@ class SimulatedRig:
         status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
         flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
-        events: Sequence[Event] = ()
-        found: Mapping[str, Any] = {}
+        events: list[Event] = []
+        found: dict[str, Any] = {}
         if self._testbed.switch:
             events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0

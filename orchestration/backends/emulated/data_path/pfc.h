@@ -68,6 +68,7 @@ struct cl_share {
 	/* the watchdog's */
 	struct cl_event watch;
 	u8 stuck, discards; /* classes, as bits */
+	u64 looked_ns[CL_MOST_CLASSES]; /* when it last found a stopped queue empty, or let it go on */
 	u32 trace[CL_MOST_CLASSES];
 };
 

@@ -38,11 +38,11 @@ class NicLine : public End, public Pauses, private Obeys {
         }
     }
 
-    // The rates of all flows that have begun and not ended.
+    // The rates of all flows that have begun by now and not ended.
     int64_t RatesBps() const {
         uint64_t sum = 0;
-        for (const Flow* flow : Unfinished()) {
-            sum += flow->state.rate_bps;
+        for (size_t i = 0; i < posted_.size() && posted_[i]->start_ps <= clock_->Now(); ++i) {
+            sum += posted_[i]->end_ps < 0 ? posted_[i]->state.rate_bps : 0;
         }
         return static_cast<int64_t>(sum);
     }
