@@ -47,7 +47,9 @@ def policy_object(path: Path) -> Path:
     made = path
     if path.suffix == ".c":
         try:
-            made = compiled(path, (f"-I{HEADERS}", "-Wno-unused-parameter"), HEADERS / "policy.h")
+            made = compiled(
+                path, (f"-I{HEADERS}", "-Wno-unused-parameter"), *sorted(HEADERS.glob("policy*.h"))
+            )
         except NotReadyError as error:
             if "does not compile" in error.message:
                 faults = [line for line in error.message.splitlines() if "error:" in line]

@@ -347,6 +347,7 @@ class Roce(StrictModel):
     swift: dict[str, Any] = Field(default_factory=dict)
     timely: dict[str, Any] = Field(default_factory=dict)
     hpcc: dict[str, Any] = Field(default_factory=dict)
+    rlcc: dict[str, Any] = Field(default_factory=dict)
     program: Program | None = None
 
     @property

@@ -156,7 +156,17 @@ class FaultSpec:
 
 
 CongestionControl = Literal[
-    "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
+    "dctcp",
+    "cubic",
+    "reno",
+    "bbr",
+    "dcqcn",
+    "swift",
+    "timely",
+    "hpcc",
+    "rlcc",
+    "fixed",
+    "program",
 ]
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)

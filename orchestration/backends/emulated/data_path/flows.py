@@ -14,7 +14,7 @@ import numpy as np
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
-from orchestration.model.congestion import HEARS_MARKS, PROGRAM
+from orchestration.model.congestion import HEARS_MARKS, PROGRAM, with_base_rtt
 from orchestration.model.records import FlowRecords, Schedule
 from orchestration.model.roce import RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
@@ -25,7 +25,7 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
 # The order of parameters in policy_dcqcn.c.
 PARAMETER_ORDER = (
     "rpg_time_reset",
@@ -88,10 +88,7 @@ def _numbers(spec: RoceSpec, base_rtt_ns: int) -> list[int]:
     if spec.control == "dcqcn":
         parameters = spec.parameters
         return [parameters[name] for name in PARAMETER_ORDER]
-    values = spec.control_values
-    if spec.control == "hpcc":
-        values["t"] = values["t"] or base_rtt_ns
-    return list(values.values())
+    return with_base_rtt(spec.control, spec.control_values, base_rtt_ns)
 
 
 class RoceFlows:

@@ -14,6 +14,7 @@
 typedef uint8_t u8;
 typedef uint32_t u32;
 typedef uint64_t u64;
+typedef int32_t s32;
 typedef int64_t s64;
 #endif
 
@@ -103,7 +104,7 @@ struct cl_context {
 
 #ifndef __BPF__
 extern const struct cl_policy cl_policy_fixed, cl_policy_dcqcn, cl_policy_swift, cl_policy_timely,
-	cl_policy_hpcc;
+	cl_policy_hpcc, cl_policy_rlcc;
 #endif
 
 #endif
