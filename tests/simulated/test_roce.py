@@ -243,8 +243,9 @@ def test_hpcc_keeps_a_port_below_its_line_rate_without_a_queue(run):
         HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1)),
         HostSpec("timely", roce=RoceSpec(control="timely")),
         HostSpec("hpcc", roce=RoceSpec(control="hpcc", ack_every=1)),
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")),
     ],
-    ids=["dcqcn, mlx5", "dcqcn, paper", "swift", "timely", "hpcc"],
+    ids=["dcqcn, mlx5", "dcqcn, paper", "swift", "timely", "hpcc", "rlcc"],
 )
 def test_the_emulated_fabric_does_the_same(run, host):
     """With marks by a step nothing is drawn: the two part by the rounding to ns alone."""

@@ -41,7 +41,7 @@ def run_job(folder: Path) -> None:
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
-    from orchestration.backends.emulated.policies import POLICY
+    from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig, Fabric
     from orchestration.backends.emulated.traffic import traffic_of
@@ -50,7 +50,8 @@ def run_job(folder: Path) -> None:
     from tuners.registry import create
 
     if (folder / POLICY).exists():
-        attach(Path((folder / POLICY).read_text()))
+        program = attach(Path((folder / POLICY).read_text()))
+        run_contexts(program, folder)
         return
     job = read_job(folder)
     say(stage="build")

@@ -104,7 +104,7 @@ def _program(wheel: Wheel) -> Program:
     flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
     digest = hashlib.sha256(repr(flags).encode())
     own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
-    for file in (*own, *sorted(_POLICIES.glob("policy*.h")), *_policy_sources()):
+    for file in (*own, *sorted(_POLICIES.glob("*.h")), *_policy_sources()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
