@@ -61,12 +61,17 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     )
 
 
+def own_control(testbed: Testbed, spec: PatternSpec) -> str:
+    """Return the congestion control of a pattern, or else of its class; "" for the hosts'."""
+    if spec.congestion_control or not testbed.classes:
+        return spec.congestion_control
+    return testbed.classes[testbed.class_index(spec.queue_class)].congestion_control
+
+
 def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
     """Return which flows are sent by RoCE NICs and not by TCP, shape (flows,)."""
-    controls = [klass.congestion_control for klass in testbed.classes] or [""]
     patterns = [
-        trial.host.control_of(controls[testbed.class_index(spec.queue_class)]) in ROCE_CONTROLS
-        for spec in trial.traffic
+        trial.host.control_of(own_control(testbed, spec)) in ROCE_CONTROLS for spec in trial.traffic
     ]
     return np.array(patterns, dtype=bool)[schedule.klass]
 
@@ -154,6 +159,8 @@ def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
 def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
     """Return a name for each pattern: `incast/tcp` in class tcp, the second one `incast/tcp#2`.
 
+    A congestion control of its own is named, too: `incast/cubic`.
+
     The replay of a recorded class keeps that class's name. Files of workloads are not read.
     """
     names: list[str] = []
@@ -165,6 +172,8 @@ def class_names(traffic: tuple[PatternSpec, ...]) -> tuple[str, ...]:
             name = spec.recorded_class
         elif spec.queue_class:
             name += f"/{spec.queue_class}"
+        if spec.congestion_control and not isinstance(spec, ReplaySpec):
+            name += f"/{spec.congestion_control}"
         taken, number = name, 1
         while taken in names:
             number += 1

@@ -15,21 +15,20 @@ import pydantic_core
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
-from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from inventory.topology import Testbed
 from orchestration.campaign import recordings, schema
-from orchestration.campaign.controls import check_control, check_simulated
+from orchestration.campaign.fields import (
+    beside,
+    params_beside,
+    read_param,
+    reference_beside,
+)
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.host_checks import check_host, check_roce, controls_of
 from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
-from orchestration.model.congestion import PROGRAM
 from orchestration.model.errors import InputError
-from orchestration.model.roce import (
-    DCQCN_RANGES,
-    DCQCN_SETS,
-    HEADER_BYTES,
-    MOST_PAYLOAD_BYTES,
-)
-from orchestration.model.trial import ROCE_CONTROLS, DriverSpec
+from orchestration.model.trial import DriverSpec
 from orchestration.model.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
@@ -53,11 +52,12 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_periods(whole)
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
-        yield from _check_host(data.get("host"), testbed)
-    yield from _check_roce(whole, testbed, Path(folder))
+        yield from check_host(data.get("host"), testbed)
+    yield from check_roce(whole, testbed, Path(folder))
     if testbed is not None:
-        host = whole.get("host")
-        yield from check_switch(whole, testbed, controls_of(testbed, host) if host else ())
+        host, patterns = whole.get("host"), whole.get("traffic", ())
+        controls = controls_of(testbed, host, patterns) if host else ()
+        yield from check_switch(whole, testbed, list(controls))
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -122,7 +122,7 @@ def _check_driver(
             options.append((key, driver.option(key)))
         except ValueError as error:
             yield _finding((*loc, key), str(error))
-    name = schema.reference_beside(folder, driver.name)
+    name = reference_beside(folder, driver.name)
     try:
         spec, queue_class = DriverSpec(name, tuple(options)), pattern.get("queue_class")
         problems = programs.check(spec, testbed, queue_class or "")
@@ -185,18 +185,18 @@ def _check_tuners(
 def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
-    name = schema.reference_beside(folder, fields["name"])
+    name = reference_beside(folder, fields["name"])
     params = {}
     unread = []
     for key, value in fields.items():
         if key in schema.Tuner.model_fields:
             continue
         try:
-            params[key] = schema.read_param(key, value)
+            params[key] = read_param(key, value)
         except ValueError as error:
             unread.append(key)
             yield _finding((*loc, key), str(error))
-    params = schema.params_beside(folder, params)
+    params = params_beside(folder, params)
     for fault in recordings.check_tuner(name, params, label, whole, testbed):
         # A parameter that is present but cannot be read is not missing.
         if not any(f"needs {key!r}" in fault for key in unread):
@@ -224,7 +224,7 @@ def _check_window(loc: Loc, pattern: Fields, whole: Fields) -> Iterator[Finding]
 
 def _check_workload(loc: Loc, name: str, folder: str) -> Iterator[Finding]:
     try:
-        load_workload(schema.beside(folder, name))
+        load_workload(beside(folder, name))
     except InputError as error:
         for problem in error.problems:
             yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
@@ -243,108 +243,6 @@ def _check_class(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findin
         key = "queue_class" if "file" in pattern else "class"
         remedy = f"remove {key!r}, or use a testbed that lists 'classes', like acc-fig8"
     yield Finding((*loc, "queue_class" if "file" in pattern else "class"), what, remedy)
-
-
-def _check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
-    """Report a congestion control that no flow would use, because each class has its own."""
-    own = [klass.congestion_control for klass in testbed.classes]
-    if isinstance(host, dict) and "congestion_control" in host and own and all(own):
-        yield Finding(
-            ("host", "congestion_control"),
-            f"no flow would use it: on testbed {testbed.name} each traffic class has its own",
-            "remove it, or use a testbed whose classes leave it out",
-        )
-
-
-def controls_of(testbed: Testbed | None, host: schema.Host) -> list[str]:
-    """Return the congestion controls that flows may have, by the testbed's classes or the host."""
-    own = [klass.congestion_control for klass in testbed.classes] if testbed else []
-    return list(dict.fromkeys(item or host.congestion_control for item in own or [""]))
-
-
-def _check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
-    """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
-    host, backend = whole.get("host"), whole.get("backend")
-    if host is None or "fabric" not in whole:
-        return
-    fabric = schema.chosen_fabric(whole["fabric"], backend or "emulated", host.congestion_control)
-    roce = [control for control in controls_of(testbed, host) if control in ROCE_CONTROLS]
-    by_host = host.congestion_control in roce
-    where: Loc = ("host", "congestion_control") if by_host else ("testbed",)
-    if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
-        of_class = "" if by_host else f", as a traffic class of testbed {_name(testbed)} has it,"
-        yield Finding(
-            where,
-            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated "
-            "backend have, with `fabric: closloop`",
-            "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
-        )
-    elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
-        yield Finding(
-            ("fabric",),
-            "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
-            f"one; the backend is {backend}, the congestion control {host.congestion_control}",
-            "leave it out, or run --on emulated",
-        )
-    if roce and backend == "simulated":
-        probes = host.roce.rtt_probe_interval
-        yield from check_simulated(controls_of(testbed, host), where, host.roce.recovery, probes)
-    if len(roce) > 1:
-        yield Finding(
-            where,
-            f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
-            f"let the classes of testbed {_name(testbed)} and the host name the same one",
-        )
-    if fabric.marks == "departures" and fabric.kind == "linux":
-        yield Finding(
-            ("fabric", "marks"),
-            "Linux RED marks arrivals",
-            "leave it out, or add `kind: closloop`",
-        )
-    if "roce" in host.model_fields_set and not roce:
-        yield Finding(
-            ("host", "roce"),
-            f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
-            "remove it, or use `congestion_control: dcqcn`",
-        )
-    most_bytes = MOST_PAYLOAD_BYTES
-    if testbed is not None:
-        most_bytes = min(most_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
-    if roce and host.roce.payload > most_bytes:
-        yield Finding(
-            ("host", "roce", "payload"),
-            f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
-            f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
-            f"use at most {most_bytes}",
-        )
-    if roce and host.roce.payload % 4:
-        yield Finding(
-            ("host", "roce", "payload"),
-            f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
-            f"use {max(4, host.roce.payload // 4 * 4)}B",
-        )
-    control = roce[0] if roce else ""
-    if control == PROGRAM and host.roce.program is None:
-        yield Finding(
-            where,
-            "a program of one's own needs its file",
-            "write it like {program: my_policy.c}",
-        )
-    yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
-    for name, value in host.roce.dcqcn.own.items():
-        loc: Loc = ("host", "roce", "dcqcn", name)
-        if name not in DCQCN_SETS["mlx5"]:
-            known = ", ".join(DCQCN_SETS["mlx5"])
-            what = f"DCQCN has no parameter {name!r}"
-            yield Finding(loc, what, f"{suggest(name, DCQCN_SETS['mlx5'])}it has {known}")
-            continue
-        unit, least, most = DCQCN_RANGES[name]
-        if type(value) is not int or not least <= value <= most:
-            yield Finding(
-                loc,
-                f"{value!r} is not a whole number from {least} to {most} ({unit})",
-                "see docs/campaign.md",
-            )
 
 
 def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Finding]:
@@ -431,10 +329,6 @@ def _finding(loc: Loc, fault: str) -> Finding:
     """Return a finding from a sentence `what: remedy`."""
     what, _, remedy = fault.partition(": ")
     return Finding(loc, what, remedy)
-
-
-def _name(testbed: Testbed | None) -> str:
-    return testbed.name if testbed else ""
 
 
 def _time(ns: int) -> str:

@@ -16,6 +16,15 @@ from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
 from orchestration.campaign.factors import choose, read_factors
+from orchestration.campaign.fields import (
+    beside,
+    file_beside,
+    is_path,
+    params_beside,
+    reference_beside,
+)
+from orchestration.campaign.host_checks import controls_of
+from orchestration.campaign.hosts import Host, chosen_fabric
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
@@ -165,7 +174,7 @@ def _semantic_problems(document: Document, load: Callable[[str], Testbed]) -> li
     name = document.data.get("testbed")
     if isinstance(name, str):
         try:
-            testbed = load(schema.beside(folder, name))
+            testbed = load(beside(folder, name))
         except InputError as error:
             problems += [
                 document.problem(
@@ -204,11 +213,11 @@ def _parent_name(parent: schema.Parent | None, trial: schema.ParentTrial | None)
     return f"{parent.run} sha256:{parent.sha256}" if parent.sha256 else parent.run
 
 
-def _roce(testbed: Testbed, host: schema.Host, folder: str) -> RoceSpec | None:
+def _roce(testbed: Testbed, file: schema.CampaignFile, folder: str) -> RoceSpec | None:
     """Return the hosts' RoCE NICs, if some flows are RoCE: they all have one control."""
-    for control in checks.controls_of(testbed, host):
+    for control in controls_of(testbed, file.host, file.traffic):
         if control in ROCE_CONTROLS:
-            return host.roce.spec(control, folder)
+            return file.host.roce.spec(control, folder)
     return None
 
 
@@ -221,10 +230,10 @@ def _trial(
 ) -> TrialSpec:
     file = cell.file
     replayed = _parent_trial(file.parent, tuner, repeat)
-    testbed = schema.beside(folder, file.testbed)
+    testbed = beside(folder, file.testbed)
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
-    name = schema.reference_beside(folder, tuner.name)
-    params = schema.params_beside(folder, tuner.params)
+    name = reference_beside(folder, tuner.name)
+    params = params_beside(folder, tuner.params)
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
     classes = sorted({own for own in (name, *drivers) if plugins.is_file(own)})
@@ -259,11 +268,11 @@ def _trial(
         host=HostSpec(
             file.host.congestion_control,
             file.host.min_rto,
-            _roce(load(testbed), file.host, folder),
+            _roce(load(testbed), file, folder),
         ),
         cell=_labels(cell, tuner),
         files={
-            **{path: sha256_of(path) for path in (testbed, *workloads) if schema.is_path(path)},
+            **{path: sha256_of(path) for path in (testbed, *workloads) if is_path(path)},
             **{name: sha256_of(of_repeat(name, repeat)) for name in sorted(recordings)},
             **_checkpoint_digest(name, params),
             **_program_digest(file.host, folder),
@@ -275,15 +284,15 @@ def _trial(
     )
 
 
-def _program_digest(host: schema.Host, folder: str) -> dict[str, str]:
+def _program_digest(host: Host, folder: str) -> dict[str, str]:
     if host.congestion_control != PROGRAM or host.roce.program is None:
         return {}
-    path = schema.file_beside(folder, host.roce.program.program)
+    path = file_beside(folder, host.roce.program.program)
     return {path: sha256_of(path)}
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:
-    chosen = schema.chosen_fabric(file.fabric, file.backend, file.host.congestion_control)
+    chosen = chosen_fabric(file.fabric, file.backend, file.host.congestion_control)
     return FabricSpec(chosen.kind, chosen.marks)
 
 
@@ -292,7 +301,7 @@ def _checkpoint_digest(tuner: str, params: dict[str, Scalar]) -> dict[str, str]:
     name = checkpoint_of(tuner, params)
     if name is None:
         return {}
-    called = name if schema.is_path(name) else f"{CHECKPOINT}{name}"
+    called = name if is_path(name) else f"{CHECKPOINT}{name}"
     return {called: sha256_of(str(find_checkpoint(name)))}
 
 
@@ -301,9 +310,13 @@ def _labels(cell: Cell, tuner: schema.Tuner) -> dict[str, Scalar]:
 
 
 def _pattern_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
-    name = schema.reference_beside(folder, item.driver.name)
+    name = reference_beside(folder, item.driver.name)
     driver = DriverSpec(name, tuple(item.driver.options.items()))
-    return replace(_flows_spec(item, duration_ns, folder), driver=driver)
+    return replace(
+        _flows_spec(item, duration_ns, folder),
+        driver=driver,
+        congestion_control=item.congestion_control or "",
+    )
 
 
 def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> PatternSpec:
@@ -312,7 +325,7 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
         case schema.SingleFlow():
             return SingleFlowSpec(item.src, item.dst, item.size, item.start, queue_class=klass)
         case schema.Poisson():
-            workload = schema.beside(folder, item.workload)
+            workload = beside(folder, item.workload)
             if workload == item.workload:
                 workload = load_workload(workload).name  # one id for `websearch` and `WebSearch`
             window = _window(item, duration_ns)
@@ -336,7 +349,7 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
             )
         case schema.Replay():
             window = _window(item, duration_ns)
-            name = schema.file_beside(folder, item.file)
+            name = file_beside(folder, item.file)
             return ReplaySpec(name, *window, item.recorded_class, queue_class=klass)
         case _:
             assert_never(item)

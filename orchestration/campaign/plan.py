@@ -22,30 +22,53 @@ from inventory.topology import Testbed
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import ClosloopError
 from orchestration.model.records import Schedule
-from orchestration.model.trial import TrialSpec
-from traffic.schedule import make_schedule
+from orchestration.model.trial import LINUX, TrialSpec
+from traffic.schedule import make_schedule, roce_flows
 
 
 @dataclass(frozen=True)
 class Pace:
     """A backend's speed on one core: boot and shutdown of a trial in s, then packet-hops per s.
 
-    `acks` is the number of acknowledgements that a data packet causes, 0 where there are none.
+    `acks` is the number of acknowledgements that a data packet of TCP causes, 0 where there are
+    none; those of RoCE are its NICs' setting. Without `roce_hops_per_s` there is no RoCE.
     """
 
     boot_s: float
-    packet_hops_per_s: float
+    tcp_hops_per_s: float
     acks: float
+    roce_hops_per_s: float = 0.0
 
 
 # Measured on the quickstart's fabric, with all queues sampled every 100 us. Linux acknowledges
 # every second segment, and more when marks begin or end or segments come one by one.
 PACES = {
-    "emulated": Pace(0.8, 750_000, 0.67),
+    "emulated": Pace(0.8, 1_900_000, 0.67, 4_800_000),
+    "emulated, fabric: linux": Pace(0.8, 750_000, 0.67),
     "fluid": Pace(0.05, 8_000_000, 0.0),
     "hardware": Pace(15.0, 80_000_000, 0.67),
-    "simulated": Pace(0.1, 250_000, 0.53),
+    "simulated": Pace(0.1, 250_000, 0.53, 4_400_000),
 }
+
+
+def pace_of(trial: TrialSpec) -> Pace:
+    """Return the speed of a trial's backend, with its fabric."""
+    linux = trial.backend == "emulated" and trial.fabric == LINUX
+    return PACES["emulated, fabric: linux" if linux else trial.backend]
+
+
+@dataclass(frozen=True)
+class Hops:
+    """The packet-hops of a trial's TCP and RoCE flows."""
+
+    tcp: int
+    roce: int
+
+    def wall_s(self, pace: Pace) -> float:
+        """Return how long they take, boot and shutdown included."""
+        roce_s = self.roce / pace.roce_hops_per_s if self.roce else 0.0
+        return pace.boot_s + self.tcp / pace.tcp_hops_per_s + roce_s
+
 
 # Measured bytes in the run folder: per sample of a queue and of a host, per flow, and the rest.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
@@ -96,16 +119,29 @@ def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
     )
 
 
-def packet_hops(schedule: Schedule, testbed: Testbed, paths: PathTable, acks: float = 0.0) -> int:
+def packet_hops(
+    trial: TrialSpec, schedule: Schedule, testbed: Testbed, paths: PathTable, acks: float
+) -> Hops:
     """Return the packets of all flows times the links that each crosses.
 
-    `acks` is the number of acknowledgements that a data packet causes; they take as many links.
+    `acks` is the number of acknowledgements that a data packet of TCP causes; they take as many
+    links.
     """
     hosts = testbed.hosts
     pairs, which = np.unique(np.stack([schedule.src, schedule.dst]), axis=1, return_inverse=True)
     hops = np.array([paths.path(hosts[a], hosts[b]).hops for a, b in pairs.T.tolist()], dtype=int)
-    packets = -(-schedule.size_bytes // testbed.mss_bytes)
-    return round(int((packets * hops[which.ravel()]).sum()) * (1 + acks))
+    hops = hops[which.ravel()]
+    nic = trial.host.roce
+    if nic is None:
+        packets = -(-schedule.size_bytes // testbed.mss_bytes)
+        return Hops(round(int((packets * hops).sum()) * (1 + acks)), 0)
+    roce = roce_flows(testbed, trial, schedule)
+    payload_bytes = np.where(roce, nic.payload_bytes, testbed.mss_bytes)
+    data = -(-schedule.size_bytes // payload_bytes) * hops
+    return Hops(
+        round(int(data[~roce].sum()) * (1 + acks)),
+        round(int(data[roce].sum()) * (1 + 1 / nic.ack_every)),
+    )
 
 
 class _Estimator:
@@ -114,13 +150,12 @@ class _Estimator:
     def __init__(self) -> None:
         self._testbed = cache(load_testbed)
         self._paths = cache(lambda name: PathTable(self._testbed(name)))
-        self._traffic: dict[object, tuple[Schedule, int]] = {}
+        self._traffic: dict[object, tuple[Schedule, Hops]] = {}
 
     def estimate(self, trial: TrialSpec, factor: float = 1.0) -> TrialPlan:
         """Return a trial's plan, its wall time multiplied by `factor`."""
         testbed = self._testbed(trial.testbed)
         schedule, hops = self._offered(trial, testbed)
-        pace = PACES[trial.backend]
         longest = int(schedule.size_bytes.max(initial=0))
         slowest_bps = min(testbed.host_rate_bps(host) for host in testbed.hosts)
         # Assumes that the last flow to end is a long one that started late and had half of a link.
@@ -133,18 +168,18 @@ class _Estimator:
             trial=trial,
             flows=len(schedule),
             offered_bytes=int(schedule.size_bytes.sum()),
-            packet_hops=hops,
+            packet_hops=hops.tcp + hops.roce,
             latest_ns=trial.duration_ns + trial.drain_ns,
-            wall_s=factor * (pace.boot_s + hops / pace.packet_hops_per_s),
+            wall_s=factor * hops.wall_s(pace_of(trial)),
             disk_bytes=TRIAL_BYTES + FLOW_BYTES * len(schedule) + samples * row_bytes,
         )
 
-    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, int]:
-        acks = PACES[trial.backend].acks
-        key = (trial.testbed, trial.traffic, trial.seed, trial.duration_ns, acks)
+    def _offered(self, trial: TrialSpec, testbed: Testbed) -> tuple[Schedule, Hops]:
+        acks = pace_of(trial).acks
+        key = (trial.testbed, trial.traffic, trial.seed, trial.duration_ns, trial.host, acks)
         if key not in self._traffic:
             schedule = make_schedule(trial, testbed)
-            hops = packet_hops(schedule, testbed, self._paths(trial.testbed), acks)
+            hops = packet_hops(trial, schedule, testbed, self._paths(trial.testbed), acks)
             self._traffic[key] = (schedule, hops)
         return self._traffic[key]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
-from orchestration.campaign import schema
+from orchestration.campaign.fields import file_beside
 from orchestration.campaign.finding import Fields, Finding
 from orchestration.model.errors import InputError
 from orchestration.model.trial import REPEAT, Scalar, of_repeat
@@ -41,7 +41,7 @@ def check_flows(
     """
     if "file" not in pattern:
         return
-    name = schema.file_beside(folder, pattern["file"])
+    name = file_beside(folder, pattern["file"])
     known: dict[str, None] = {}
     faulty = False
     for path in _files(name, repeats_of(whole)):

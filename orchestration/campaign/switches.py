@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from inventory.topology import Testbed
-from orchestration.campaign import schema
 from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.hosts import chosen_fabric
 from orchestration.model.trial import ROCE_CONTROLS
 
 
@@ -18,7 +18,7 @@ def check_switch(whole: Fields, testbed: Testbed, controls: Collection[str]) -> 
     if testbed.switch is None or "fabric" not in whole:
         return
     backend = whole.get("backend")
-    fabric = schema.chosen_fabric(whole["fabric"], backend or "emulated", "")
+    fabric = chosen_fabric(whole["fabric"], backend or "emulated", "")
     what = "PFC" if testbed.switch.lossless else "a shared buffer"
     if fabric.kind == "linux" or backend not in (None, "emulated"):
         yield Finding(

@@ -40,7 +40,7 @@ def check_tuner(
     Exit code: 0 it holds, 1 it does not, 2 bad input.
     """
     from inventory.files import load_testbed
-    from orchestration.campaign.schema import read_param
+    from orchestration.campaign.fields import read_param
     from orchestration.model.errors import InputError
     from tuners import contract
 

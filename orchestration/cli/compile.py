@@ -15,7 +15,7 @@ from orchestration.cli.terminal import print_json
     "Examples:  closloop compile model.json -o my_policy.c  |  "
     "closloop compile model.json --target bpf  |  closloop compile model.json --target doca"
 )
-def compile(  # noqa: A001 (the verb's name)
+def compile(
     model: Annotated[Path, 'A CatBoost regressor, saved with format="json".'],
     target: Annotated[str, "What to make: c, bpf, library or doca."] = "c",
     output: Annotated[

@@ -44,6 +44,7 @@ SOCKETS = DriverSpec()
 
 # Every pattern's `queue_class` names one of the testbed's traffic classes. "" is the first of them,
 # or the only queue of a port if there are none. A `driver` other than sockets runs on racks only.
+# `congestion_control` is "" for that of the class, or else the hosts'.
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class PoissonSpec:
     stop_ns: int
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["poisson"] = "poisson"
 
 
@@ -74,6 +76,7 @@ class IncastSpec:
     receiver: str = ""
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["incast"] = "incast"
 
 
@@ -87,6 +90,7 @@ class AllToAllSpec:
     stop_ns: int
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["all-to-all"] = "all-to-all"
 
 
@@ -104,6 +108,7 @@ class MessageMixSpec:
     receiver: str = ""
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["message-mix"] = "message-mix"
 
 
@@ -117,6 +122,7 @@ class SingleFlowSpec:
     start_ns: int
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["flow"] = "flow"
 
 
@@ -134,6 +140,7 @@ class ReplaySpec:
     recorded_class: str = ""
     queue_class: str = ""
     driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
     kind: Literal["replay"] = "replay"
 
 
@@ -245,18 +252,23 @@ class TrialSpec:
         """Return the spec as JSON-ready data.
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
-        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP.
+        `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
+        `congestion_control` of patterns that name none, and how NICs decide that do so at once.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
             del data["fabric"]
         if self.host.roce is None:
             del data["host"]["roce"]
+        elif not self.host.roce.decision_latency_ns:
+            del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
         if not self.parent:
             del data["parent"]
         for pattern in data["traffic"]:
             if pattern["driver"] == dataclasses.asdict(SOCKETS):
                 del pattern["driver"]
+            if not pattern["congestion_control"]:
+                del pattern["congestion_control"]
         return data
 
     @classmethod

@@ -238,7 +238,7 @@ def _rounded(
 ) -> tuple[Tree, ...]:
     """Return trees in units of 2^-16, of which the first has the bias in its leaves."""
     place = {name: number for number, name in enumerate(settings.features)}
-    made = []
+    made: list[Tree] = []
     for tree in trees:
         added = Fraction(0) if made else Fraction(bias)
         splits = tree["splits"] or ()

@@ -54,7 +54,6 @@ def render_policy(model: IntegerTrees, name: str) -> str:
     )
 
 
-
 def leaf_number(tree: Tree) -> str:
     """Return the C expression of a leaf's number, of window `w`."""
     bits = [

@@ -29,6 +29,7 @@ class ReplayedPattern:
     recorded_class: str
     queue_class: str = ""
     driver: dict[str, Any] = field(default_factory=dict)
+    congestion_control: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
             fields["queue_class"] = pattern.queue_class
         if pattern.driver:
             fields["driver"] = pattern.driver
+        if pattern.congestion_control:
+            fields["congestion_control"] = pattern.congestion_control
         yield f"  - {mapping(fields)}"
     yield f"repeats: {campaign.repeats}"
     yield f"duration: {duration(campaign.duration_ns)}"

@@ -12,7 +12,8 @@ from typing import get_args
 from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
-from orchestration.campaign.schema import Host, check_backend
+from orchestration.campaign.hosts import Host
+from orchestration.campaign.schema import check_backend
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
@@ -21,6 +22,7 @@ from orchestration.model.trial import (
     CLOSLOOP,
     LINUX,
     REPEAT,
+    ROCE_CONTROLS,
     SOCKETS,
     FabricSpec,
     HostSpec,
@@ -261,7 +263,11 @@ def _patterns(
             driver = {"name": pattern.driver.name, **dict(pattern.driver.options)}
         elif pattern.driver != SOCKETS:
             notes.append(f"sockets send what {pattern.driver.name} sent: {name}")
-        patterns.append(ReplayedPattern(name, pattern.queue_class, driver))
+        control = pattern.congestion_control
+        if control in ROCE_CONTROLS and not _has_fabric(spec, backend):
+            notes.append(f"the hosts' congestion control in place of {control}: {name}")
+            control = ""
+        patterns.append(ReplayedPattern(name, pattern.queue_class, driver, control))
     return tuple(patterns), notes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from typer.testing import CliRunner
 from inventory.files import load_testbed
 from inventory.routing import PathTable
 from orchestration.campaign.expand import Campaign, load_campaign
-from orchestration.campaign.plan import PACES, make_plan, packet_hops
+from orchestration.campaign.plan import Hops, make_plan, pace_of, packet_hops
 from orchestration.cli.plan import plan
 from orchestration.model.errors import InputError
-from orchestration.model.trial import TrialSpec
+from orchestration.model.roce import RoceSpec
+from orchestration.model.trial import CLOSLOOP, LINUX, TCP, HostSpec, TrialSpec
 from traffic.schedule import make_schedule
 
 TEXT = """
@@ -60,11 +62,25 @@ def test_packet_hops_are_packets_times_links_acknowledgements_included(tmp_path:
     path = tmp_path / "c.yml"
     path.write_text(TEXT.replace(poisson, flows), encoding="utf-8")
     testbed = load_testbed("graphcc")
-    schedule = make_schedule(load_campaign(path).trials[0], testbed)
+    trial = load_campaign(path).trials[0]
+    schedule = make_schedule(trial, testbed)
+
+    def hops(trial: TrialSpec, acks: float) -> Hops:
+        return packet_hops(trial, schedule, testbed, PathTable(testbed), acks)
+
     assert testbed.mss_bytes == 1448
-    assert packet_hops(schedule, testbed, PathTable(testbed)) == 691 * 2 + 1 * 4 + 2 * 4
-    acknowledged = packet_hops(schedule, testbed, PathTable(testbed), acks=0.5)
-    assert acknowledged == (691 * 2 + 1 * 4 + 2 * 4) * 3 // 2
+    assert hops(trial, 0.0) == Hops(691 * 2 + 1 * 4 + 2 * 4, 0)
+    assert hops(trial, 0.5) == Hops((691 * 2 + 1 * 4 + 2 * 4) * 3 // 2, 0)
+    # 1024 bytes a packet, and one acknowledgement for 16
+    host = HostSpec("dcqcn", roce=RoceSpec())
+    roce = dataclasses.replace(trial, backend="emulated", fabric=CLOSLOOP, host=host)
+    assert hops(roce, 0.5) == Hops(0, round((977 * 2 + 2 * 4 + 2 * 4) * 17 / 16))
+    lone = (dataclasses.replace(trial.traffic[0], congestion_control="cubic"), *trial.traffic[1:])
+    assert hops(dataclasses.replace(roce, traffic=lone), 0.5) == Hops(691 * 3, 17)
+    tcp = dataclasses.replace(roce, host=TCP)
+    slow = dataclasses.replace(tcp, fabric=LINUX)
+    took_s = [hops(item, 0.5).wall_s(pace_of(item)) for item in (roce, tcp, slow)]
+    assert took_s == sorted(took_s)
 
 
 def test_a_plan_has_the_traffic_that_will_be_sent(campaign: Campaign, tmp_path: Path) -> None:
@@ -76,8 +92,8 @@ def test_a_plan_has_the_traffic_that_will_be_sent(campaign: Campaign, tmp_path: 
         assert planned.flows == len(schedule)
         assert planned.offered_bytes == int(np.sum(schedule.size_bytes))
         assert planned.latest_ns == planned.trial.duration_ns + planned.trial.drain_ns
-        pace = PACES[planned.trial.backend]
-        expected_s = pace.boot_s + planned.packet_hops / pace.packet_hops_per_s
+        pace = pace_of(planned.trial)
+        expected_s = pace.boot_s + planned.packet_hops / pace.tcp_hops_per_s
         assert planned.wall_s == pytest.approx(expected_s)
     assert made.disk_bytes == sum(planned.disk_bytes for planned in made.trials)
 

@@ -96,7 +96,10 @@ def test_each_pattern_is_sent_as_its_class():
     assert named[0] == Service(0, 0x00, "dctcp")
     assert named[1] == named[2] == Service(1, 0x08, "cubic")
     assert named[3] == named[0], "the first class is the default"
-    assert services(load_testbed("graphcc"), TRAFFIC[3:]) == []
+    plain, own = TRAFFIC[3], dataclasses.replace(TRAFFIC[3], congestion_control="reno")
+    assert services(load_testbed("graphcc"), [plain]) == []
+    assert services(load_testbed("graphcc"), [plain, own]) == [Service(), Service(1, 0, "reno")]
+    assert services(TESTBED, [own]) == [Service(2, 0x00, "reno")]
 
 
 def test_an_accepted_socket_inherits_its_listeners_class():

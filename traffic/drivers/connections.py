@@ -13,6 +13,7 @@ from orchestration.model.records import FlowRecords
 from orchestration.model.trial import PatternSpec
 from traffic.drivers.flows import Service
 from traffic.drivers.sockets import Board
+from traffic.schedule import own_control
 
 
 def host_addresses(rack: Rack) -> list[tuple[str, ...]]:
@@ -22,17 +23,21 @@ def host_addresses(rack: Rack) -> list[tuple[str, ...]]:
 
 
 def services(testbed: Testbed, traffic: Sequence[PatternSpec]) -> list[Service]:
-    """Return how each pattern's flows are sent; empty if the testbed has no classes.
+    """Return how each pattern's flows are sent; empty if nothing sets them apart.
 
-    Raises ValueError for a class that the testbed does not have.
+    Those with a congestion control other than their class's have numbers above the classes', since
+    a listening socket has one. Raises ValueError for a class that the testbed does not have.
     """
-    if not testbed.classes:
+    if not testbed.classes and not any(spec.congestion_control for spec in traffic):
         return []
-    numbers = [testbed.class_index(spec.queue_class) for spec in traffic]
-    return [
-        Service(number, CLASS_TOS[number], testbed.classes[number].congestion_control)
-        for number in numbers
-    ]
+    classes = [klass.congestion_control for klass in testbed.classes] or [""]
+    numbers = {(number, own): number for number, own in enumerate(classes)}
+    found = []
+    for spec in traffic:
+        klass, control = testbed.class_index(spec.queue_class), own_control(testbed, spec)
+        number = numbers.setdefault((klass, control), len(numbers))
+        found.append(Service(number, CLASS_TOS[klass], control))
+    return found
 
 
 def flow_records(board: Board) -> FlowRecords:

@@ -15,7 +15,7 @@ from orchestration.backends.simulated.program import policy_names
 from orchestration.model.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
-from orchestration.model.roce import UDP_PORT, udp_source
+from orchestration.model.roce import DECISIONS, UDP_PORT, udp_source
 from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
@@ -145,6 +145,8 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
         interval_us * 1000,
         spec.timeout_ns,
         int(spec.control in HEARS_MARKS),
+        spec.decision_latency_ns,
+        DECISIONS.index(spec.decisions),
         *numbers,
     ]
 

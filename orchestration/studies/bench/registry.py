@@ -15,6 +15,7 @@ from orchestration.studies.bench import (
     rack_kills,
     red,
     repeatable,
+    roce,
     speed,
     training_seeds,
 )
@@ -23,6 +24,8 @@ from orchestration.studies.bench.outcome import Outcome
 BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "rtt": physics.round_trips,
     "lone-flow": physics.lone_flow,
+    "roce": roce.roce_physics,
+    "pfc": roce.lossless,
     "conservation": physics.conservation,
     "marking": red.marking_curve,
     "thresholds": red.threshold_change,

@@ -16,7 +16,7 @@ from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.congestion import HEARS_MARKS, PROGRAM, with_base_rtt
 from orchestration.model.records import FlowRecords, Schedule
-from orchestration.model.roce import RoceSpec, udp_source
+from orchestration.model.roce import DECISIONS, RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -48,7 +48,7 @@ PARAMETER_ORDER = (
 _MOST_PARAMETERS = 24
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQQIIIIII{_MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{_MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -117,12 +117,15 @@ class RoceFlows:
             parameters["min_time_between_cnps"] * 1000,
             spec.timeout_ns,
             spec.rtt_probe_interval_ns,
+            spec.decision_latency_ns,
             spec.payload_bytes,
             spec.ack_every,
             spec.window_bytes,
             POLICIES.index(spec.control),
             int(spec.recovery == "selective-repeat"),
             int(icrc),
+            DECISIONS.index(spec.decisions),
+            0,
             *numbers,
             *[0] * (_MOST_PARAMETERS - len(numbers)),
         )

@@ -138,9 +138,8 @@ static struct sk_buff *next_of_flow(struct nic *nic, u64 at_ps)
 	if (!skb)
 		return NULL;
 	sending_ps = cl_sending_ps(&nic->line, skb->len);
-	if (flow->state.rate_bps < flow->state.line_bps)
-		sending_ps = mul_u64_u64_div_u64(sending_ps, flow->state.line_bps,
-						 flow->state.rate_bps);
+	if (flow->rate_bps < flow->state.line_bps)
+		sending_ps = mul_u64_u64_div_u64(sending_ps, flow->state.line_bps, flow->rate_bps);
 	flow->next_ps = at_ps + sending_ps;
 	cl_nic_wait(nic, flow, 0);
 	qdisc_qlen_inc(nic->sch);
@@ -156,6 +155,8 @@ static void settle(struct nic *nic, u64 now_ns)
 		struct sk_buff *skb;
 		bool own = true;
 
+		if (unlikely(nic->first_decision) && cl_decision_takes_effect(nic, at_ps))
+			continue;
 		begin_turns(nic, at_ps);
 		if (is_ready(nic, &nic->control) &&
 		    cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS <= at_ps) {
@@ -330,6 +331,7 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->sch = sch;
 	nic->event.happen = arrive;
 	nic->patience.happen = be_patient;
+	cl_decisions_begin(nic);
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&nic->turns);
@@ -350,6 +352,7 @@ static void nic_reset(struct Qdisc *sch)
 	if (!nic->sch)
 		return;
 	cl_cancel(&nic->event);
+	cl_decisions_end(nic);
 	cl_cancel(&nic->pause.run_out);
 	cl_empty(&nic->wire);
 	cl_empty(&nic->control);

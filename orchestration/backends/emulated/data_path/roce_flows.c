@@ -33,7 +33,7 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 	if (!flow->nic || !flow->to)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
-	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.line_bps = flow->state.rate_bps = flow->rate_bps = flow->nic->line.rate_bps;
 	flow->state.payload_bytes = cl_roce.payload_bytes;
 	flow->nic->posts++;
 	return 0;
@@ -100,6 +100,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	cl_roce.cnp_interval_ns = settings.cnp_interval_ns;
 	cl_roce.timeout_ns = settings.timeout_ns;
 	cl_roce.probe_interval_ns = settings.probe_interval_ns;
+	cl_roce.decision_latency_ns = settings.decision_latency_ns;
+	cl_roce.decisions = settings.decisions;
 	cl_roce.selective = settings.selective;
 	cl_roce.icrc = settings.icrc;
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
@@ -133,7 +135,7 @@ static ssize_t flows_read(struct file *file, char __user *to, size_t size, loff_
 	for (; first + count < cl_roce.count && (count + 1) * sizeof(struct result) <= size; count++) {
 		struct flow *flow = &cl_roce.flow[first + count];
 
-		flow->result.rate_bps = flow->state.rate_bps;
+		flow->result.rate_bps = flow->rate_bps;
 		if (copy_to_user(to + count * sizeof(struct result), &flow->result,
 				 sizeof(struct result)))
 			return -EFAULT;
@@ -177,7 +179,7 @@ static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t
 		state.resent = nic->resent;
 		state.rtt_ns = nic->rtt_ns;
 		list_for_each_entry(flow, &nic->unfinished, unfinished) {
-			state.rate_bps += flow->state.rate_bps;
+			state.rate_bps += flow->rate_bps;
 			state.flows++;
 		}
 		local_bh_enable();

@@ -139,7 +139,8 @@ class Fabric {
     };
     enum Scalar : size_t {
         SEED = 0, FRAMING = 2, OBSERVES_FLOWS = 8, MARKS_DEPARTURES = 10, POLICY, PAYLOAD,
-        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, FIRST_PARAMETER,
+        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, DECISION_LATENCY_NS, DECISIONS,
+        FIRST_PARAMETER,
     };
     int64_t scalar(size_t which) const { return scalars_.at(which); }
 
@@ -164,6 +165,8 @@ class Fabric {
         settings_.cnp_interval_ps = scalar(CNP_INTERVAL_NS) * PS_PER_NS;
         settings_.timeout_ps = scalar(TIMEOUT_NS) * PS_PER_NS;
         settings_.hears_marks = scalar(HEARS_MARKS) != 0;
+        settings_.decision_latency_ps = scalar(DECISION_LATENCY_NS) * PS_PER_NS;
+        settings_.decisions = static_cast<Decisions>(scalar(DECISIONS));
         settings_.parameters.assign(scalars_.begin() + FIRST_PARAMETER, scalars_.end());
         if (settings_.parameters.size() < settings_.policy->parameters) {
             Fail("a policy has fewer parameters than it needs");

@@ -15,11 +15,17 @@ namespace closloop::roce {
 constexpr uint32_t HEADER_BYTES = 14 + 20 + 8 + 12 + 4;
 constexpr uint32_t ACK_BYTES = HEADER_BYTES + 4, CNP_BYTES = HEADER_BYTES + 16;
 
+// What happens to events while a policy decides: further ones are heard, or those of the flow or of
+// all flows of the NIC are ignored.
+enum class Decisions { PIPELINED, BLOCKING, SERIAL };
+
 // What all NICs have in common.
 struct Settings {
     const policies::cl_policy* policy;
     int64_t payload_bytes, ack_every, window_bytes, cnp_interval_ps, timeout_ps;
     bool hears_marks; // else its packets cannot carry one
+    int64_t decision_latency_ps;
+    Decisions decisions;
     std::vector<uint32_t> parameters;
 };
 
@@ -40,6 +46,10 @@ class Flow : public ns3::EventImpl {
     int64_t next_ps = 0, progress_ps = 0;
     std::deque<std::pair<uint32_t, int64_t>> timed; // packets that asked, and when they were sent
     policies::cl_flow_state state{};
+    // what is in effect of what its policy has decided, and until when that decides
+    uint64_t rate_bps = 0;
+    uint32_t window_bytes = 0;
+    int64_t busy_until_ps = 0;
 
     // the receiver's
     uint32_t expected = 0;

@@ -29,7 +29,8 @@ class Nic : public End {
 
     // Gets a flow to send; in the order of their starts.
     void Post(Flow* flow) {
-        flow->state.line_bps = flow->state.rate_bps = static_cast<uint64_t>(line_.rate_bps());
+        flow->rate_bps = static_cast<uint64_t>(line_.rate_bps());
+        flow->state.line_bps = flow->state.rate_bps = flow->rate_bps;
         flow->state.payload_bytes = static_cast<uint32_t>(settings_->payload_bytes);
         posted_.push_back(flow);
         if (posted_.size() == 1) {
@@ -85,8 +86,21 @@ class Nic : public End {
         }
     };
 
+    // A decision that has not taken effect.
+    struct Decision {
+        int64_t at_ps;
+        uint64_t rate_bps;
+        uint32_t window_bytes;
+        Flow* flow;
+    };
+
     void Tell(Flow& flow, policies::cl_event_kind event, int64_t now_ps, int64_t bytes,
               const policies::cl_hop* hop = nullptr) {
+        uint64_t rate_bps = flow.state.rate_bps;
+        uint32_t window_bytes = flow.state.window_bytes;
+        if (!Hears(flow, event, now_ps)) {
+            return;
+        }
         auto of = [this](uint32_t packets) {
             return static_cast<uint64_t>(packets * settings_->payload_bytes);
         };
@@ -102,12 +116,47 @@ class Nic : public End {
         }
         flow.state.rate_bps =
             std::clamp<uint64_t>(flow.state.rate_bps, 1'000'000, flow.state.line_bps);
+        if (settings_->decision_latency_ps == 0 || event == policies::CL_START) {
+            flow.rate_bps = flow.state.rate_bps;
+            flow.window_bytes = flow.state.window_bytes;
+        } else if (flow.state.rate_bps != rate_bps || flow.state.window_bytes != window_bytes) {
+            Decide(flow, now_ps);
+        }
+    }
+
+    int64_t& BusyUntil(Flow& flow) {
+        return settings_->decisions == Decisions::SERIAL ? busy_until_ps_ : flow.busy_until_ps;
+    }
+
+    // Whether the policy hears of an event, or is busy with another one.
+    bool Hears(Flow& flow, policies::cl_event_kind event, int64_t now_ps) {
+        return settings_->decision_latency_ps == 0 ||
+               settings_->decisions == Decisions::PIPELINED || event == policies::CL_START ||
+               now_ps >= BusyUntil(flow);
+    }
+
+    // Lets what the policy has answered take effect when it has been decided.
+    void Decide(Flow& flow, int64_t now_ps) {
+        int64_t at_ps = now_ps + settings_->decision_latency_ps;
+        decisions_.push_back({at_ps, flow.state.rate_bps, flow.state.window_bytes, &flow});
+        BusyUntil(flow) = at_ps;
+        clock_->At(at_ps, &decided_);
+    }
+
+    void Decided() {
+        while (!decisions_.empty() && decisions_.front().at_ps <= clock_->Now()) {
+            Decision made = decisions_.front();
+            decisions_.pop_front();
+            made.flow->rate_bps = made.rate_bps;
+            made.flow->window_bytes = made.window_bytes;
+            List(*made.flow, made.at_ps);
+        }
     }
 
     bool MaySend(const Flow& flow) const {
         return flow.next < flow.packets &&
-               (flow.state.window_bytes == 0 ||
-                (flow.next - flow.acked) * settings_->payload_bytes < flow.state.window_bytes);
+               (flow.window_bytes == 0 ||
+                (flow.next - flow.acked) * settings_->payload_bytes < flow.window_bytes);
     }
 
     void GoBack(Flow& flow, uint32_t to) {
@@ -209,9 +258,9 @@ class Nic : public End {
         packet->bytes = HEADER_BYTES + (packet->payload_bytes + 3) / 4 * 4 + TelemetryBytes();
         // a window that closes before anybody was asked would never open
         flow.asked = std::min(flow.asked, flow.next);
-        packet->asks |= flow.state.window_bytes > 0 && flow.asked <= flow.acked &&
+        packet->asks |= flow.window_bytes > 0 && flow.asked <= flow.acked &&
                         (flow.next + 1 - flow.acked) * settings_->payload_bytes >=
-                            flow.state.window_bytes;
+                            flow.window_bytes;
         if (packet->asks) {
             flow.asked = flow.next + 1;
             flow.timed.emplace_back(flow.next, now_ps);
@@ -223,10 +272,10 @@ class Nic : public End {
         ++flow.next;
         Tell(flow, policies::CL_TX, now_ps, packet->bytes);
         int64_t took_ps = line_.SendingPs(packet->bytes);
-        if (flow.state.rate_bps < flow.state.line_bps) {
+        if (flow.rate_bps < flow.state.line_bps) {
             using Wide = unsigned __int128;
             took_ps = static_cast<int64_t>(static_cast<Wide>(took_ps) * flow.state.line_bps /
-                                           flow.state.rate_bps);
+                                           flow.rate_bps);
         }
         flow.next_ps = now_ps + took_ps;
         Launch(packet, now_ps);
@@ -348,7 +397,10 @@ class Nic : public End {
     uint64_t came_ = 0;
     int64_t due_ps_ = NEVER_PS;
     bool cut_ = false;
+    std::deque<Decision> decisions_;
+    int64_t busy_until_ps_ = 0;
     Call<Nic, &Nic::Wake> wake_{this};
+    Call<Nic, &Nic::Decided> decided_{this};
 };
 
 inline void Flow::Notify() { source->Look(*this); }

@@ -1,0 +1,141 @@
+"""Checks of hosts in a campaign: their congestion control, RoCE NICs, and the fabric they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from inventory.strictyaml import Loc, suggest
+from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
+from orchestration.campaign.controls import check_control, check_simulated
+from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.schema import AnyPattern
+from orchestration.model.congestion import PROGRAM
+from orchestration.model.roce import DCQCN_RANGES, DCQCN_SETS, HEADER_BYTES, MOST_PAYLOAD_BYTES
+from orchestration.model.trial import ROCE_CONTROLS
+
+
+def check_host(host: object, testbed: Testbed) -> Iterator[Finding]:
+    """Report a congestion control that no flow would use, because each class has its own."""
+    own = [klass.congestion_control for klass in testbed.classes]
+    if isinstance(host, dict) and "congestion_control" in host and own and all(own):
+        yield Finding(
+            ("host", "congestion_control"),
+            f"no flow would use it: on testbed {testbed.name} each traffic class has its own",
+            "remove it, or use a testbed whose classes leave it out",
+        )
+
+
+def controls_of(
+    testbed: Testbed | None, host: Host, patterns: Sequence[AnyPattern] = ()
+) -> dict[str, Loc]:
+    """Return the congestion controls that flows may have, and which field names each first.
+
+    They are named by the host, by the testbed's classes, or by a pattern.
+    """
+    classes = [klass.congestion_control for klass in testbed.classes] if testbed else []
+    places: dict[str, Loc] = {}
+    for own in classes or [""]:
+        by_host: Loc = ("host", "congestion_control")
+        places.setdefault(own or host.congestion_control, ("testbed",) if own else by_host)
+    for index, pattern in enumerate(patterns):
+        if pattern.congestion_control:
+            places.setdefault(pattern.congestion_control, ("traffic", index, "congestion_control"))
+    return places
+
+
+def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator[Finding]:
+    """Report RoCE on a fabric without it, and parameters that an mlx5 NIC would not take."""
+    host, backend = whole.get("host"), whole.get("backend")
+    if host is None or "fabric" not in whole:
+        return
+    fabric = chosen_fabric(whole["fabric"], backend or "emulated", host.congestion_control)
+    places = controls_of(testbed, host, whole.get("traffic", ()))
+    roce = [control for control in places if control in ROCE_CONTROLS]
+    where = places[roce[0]] if roce else ("host", "congestion_control")
+    if roce and (fabric.kind == "linux" or backend not in (None, "emulated", "simulated")):
+        of_class = ""
+        if where == ("testbed",) and testbed is not None:
+            of_class = f", as a traffic class of testbed {testbed.name} has it,"
+        yield Finding(
+            where,
+            f"{roce[0]}{of_class} is for RoCE NICs, which only the emulated and the simulated "
+            "backend have, with `fabric: closloop`",
+            "add `fabric: closloop` and run --on emulated or --on simulated, or use dctcp",
+        )
+    elif fabric.kind == "closloop" and backend not in (None, "emulated") and not roce:
+        yield Finding(
+            ("fabric",),
+            "`fabric: closloop` is of the emulated backend, and with RoCE NICs of the simulated "
+            f"one; the backend is {backend}, the congestion control {host.congestion_control}",
+            "leave it out, or run --on emulated",
+        )
+    if roce and backend == "simulated":
+        probes = host.roce.rtt_probe_interval
+        yield from check_simulated(list(places), where, host.roce.recovery, probes)
+    if len(roce) > 1:
+        yield Finding(
+            places[roce[1]],
+            f"RoCE NICs have one congestion control, and flows ask for {' and '.join(roce)}",
+            "let the host, the testbed's classes and the patterns name the same one",
+        )
+    if fabric.marks == "departures" and fabric.kind == "linux":
+        yield Finding(
+            ("fabric", "marks"),
+            "Linux RED marks arrivals",
+            "leave it out, or add `kind: closloop`",
+        )
+    if "roce" in host.model_fields_set and not roce:
+        yield Finding(
+            ("host", "roce"),
+            f"no host has a RoCE NIC: their congestion control is {host.congestion_control}",
+            "remove it, or use `congestion_control: dcqcn`",
+        )
+    if roce:
+        yield from _check_payload(host, testbed)
+    control = roce[0] if roce else ""
+    if control == PROGRAM and host.roce.program is None:
+        yield Finding(
+            where,
+            "a program of one's own needs its file",
+            "write it like {program: my_policy.c}",
+        )
+    yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
+    yield from _check_dcqcn(host)
+
+
+def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:
+    most_bytes = MOST_PAYLOAD_BYTES
+    if testbed is not None:
+        most_bytes = min(most_bytes, testbed.mtu_bytes + ETHERNET_HEADER_BYTES - HEADER_BYTES)
+    if host.roce.payload > most_bytes:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes do not fit: InfiniBand's largest MTU is "
+            f"{MOST_PAYLOAD_BYTES}, and this testbed's frames carry {most_bytes}",
+            f"use at most {most_bytes}",
+        )
+    if host.roce.payload % 4:
+        yield Finding(
+            ("host", "roce", "payload"),
+            f"{host.roce.payload} bytes: full packets of InfiniBand are multiples of 4 bytes",
+            f"use {max(4, host.roce.payload // 4 * 4)}B",
+        )
+
+
+def _check_dcqcn(host: Host) -> Iterator[Finding]:
+    for name, value in host.roce.dcqcn.own.items():
+        loc: Loc = ("host", "roce", "dcqcn", name)
+        if name not in DCQCN_SETS["mlx5"]:
+            known = ", ".join(DCQCN_SETS["mlx5"])
+            what = f"DCQCN has no parameter {name!r}"
+            yield Finding(loc, what, f"{suggest(name, DCQCN_SETS['mlx5'])}it has {known}")
+            continue
+        unit, least, most = DCQCN_RANGES[name]
+        if type(value) is not int or not least <= value <= most:
+            yield Finding(
+                loc,
+                f"{value!r} is not a whole number from {least} to {most} ({unit})",
+                "see docs/campaign.md",
+            )
