@@ -172,6 +172,8 @@ CongestionControl = Literal[
     "timely",
     "hpcc",
     "rlcc",
+    "rlcc-mlp",
+    "rlcc-lstm",
     "fixed",
     "program",
 ]

@@ -48,9 +48,7 @@ def tanh(x: Ints) -> Ints:
     size = np.abs(x)
     at = np.minimum(size >> 11, TANH_STEPS - 1)
     rise = TANH_TABLE[at + 1] - TANH_TABLE[at]
-    value = np.where(
-        size >> 11 < TANH_STEPS, TANH_TABLE[at] + (rise * (size & 2047) >> 11), ONE
-    )
+    value = np.where(size >> 11 < TANH_STEPS, TANH_TABLE[at] + (rise * (size & 2047) >> 11), ONE)
     return np.where(x < 0, -value, value)
 
 

@@ -40,7 +40,10 @@ class Architecture:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The arrays, in the order in which the C source has them."""
         if self.kind == "mlp":
-            return {"hidden.weight": (2 * self.history, self.hidden), "out.weight": (self.hidden, 1)}
+            return {
+                "hidden.weight": (2 * self.history, self.hidden),
+                "out.weight": (self.hidden, 1),
+            }
         return {
             "first.weight": (2, FIRST),
             "first.bias": (FIRST,),
@@ -106,9 +109,7 @@ def actions(architecture: Architecture, weights: Mapping[str, Any], inputs: Any)
     out = []
     for step in range(x.shape[1]):
         gates = concatenate((x[:, step], state)) @ weights["lstm.weight"] + weights["lstm.bias"]
-        take, keep, give = (
-            _sigmoid(gates[:, at * STATE : (at + 1) * STATE]) for at in (0, 1, 3)
-        )
+        take, keep, give = (_sigmoid(gates[:, at * STATE : (at + 1) * STATE]) for at in (0, 1, 3))
         memory = keep * memory + take * _tanh(gates[:, 2 * STATE : 3 * STATE])
         state = give * _tanh(memory)
         out.append(state @ weights["out.weight"] + weights["out.bias"])

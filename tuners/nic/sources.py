@@ -75,9 +75,10 @@ def network_source(
         **sizes,
     }
     tables = [
-        _array("s16", array.replace(".", "_"), values.ravel().tolist())
+        _array("s16", array.replace(".", "_"), values.ravel().tolist(), "RLCC_TABLE")
         for array, values in quantised(architecture, arrays).items()
     ]
+    listed = " ".join(f"X({array.replace('.', '_')})" for array in architecture.shapes)
     return "\n".join(
         [
             "// SPDX-License-Identifier: GPL-2.0-only",
@@ -87,9 +88,17 @@ def network_source(
             '#include "policy_rlcc_network.h"',
             "",
             *tables,
+            f"#define RLCC_TABLES(X) {listed}\n",
             infer,
             f"CL_POLICY({name}, RLCC_PARAMETERS, 0);\n",
         ]
+    )
+
+
+def weights_bytes(architecture: Architecture, arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the tables of `network_source` as 16-bit integers, one after the other."""
+    return b"".join(
+        values.astype("<i2").tobytes() for values in quantised(architecture, arrays).values()
     )
 
 
@@ -105,10 +114,10 @@ def tanh_source() -> str:
     )
 
 
-def _array(kind: str, name: str, values: list[int]) -> str:
+def _array(kind: str, name: str, values: list[int], storage: str = "static const") -> str:
     rows = (values[at : at + 12] for at in range(0, len(values), 12))
     body = "\n".join(f"\t{_joined(row)}," for row in rows)
-    return f"static const {kind} {name}[] = {{\n{body}\n}};\n"
+    return f"{storage} {kind} {name}[] = {{\n{body}\n}};\n"
 
 
 def _joined(row: Iterable[int]) -> str:

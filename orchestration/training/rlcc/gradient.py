@@ -1,27 +1,28 @@
 """The gradient of Fuhrer et al., HPSR 2023, equation 3: what a rollout teaches a network.
 
 The reward's derivative is known: for an action it has the sign of delta. So the gradient is that of
-the actions themselves, each weighted with the mean delta of the flow's decisions after it. The
-paper takes the mean without end; here it is cut off after `HORIZON` decisions, because in a rollout
-that ends, late actions would have none, and early ones would be blamed for all that came later.
+the actions themselves, each weighted with the mean of the flow's later deltas. The paper takes the
+mean without end. Here later deltas are discounted: a rollout ends, and a plain mean over n of them
+does not see oscillations whose period divides n, so that nothing would end these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.training.rlcc.rollout import Rollout
-from tuners.learning import load_torch
-from tuners.nets import Arrays
 from tuners.nic.networks import Architecture, actions, scaled, windows
 
-# The first delta after an action was measured by a packet that left with it: it shows the rate, but
-# no queue that came of it. The second one does.
-HORIZON, DISCOUNT = 16, 0.8
+# Of the first delta after an action, which its packets measured while they carried it out, a fifth;
+# with 16 of them, 3 % of the mean's weight is cut off.
+DISCOUNT, HORIZON = 0.8, 16
+# What counts for at most so much, in targets, however congested a flow was: one drawn-out
+# congestion would outvote everything else.
+LEAST_WEIGHT = -16.0
 
 
 def weights_of(
@@ -35,9 +36,8 @@ def weights_of(
     result = np.zeros_like(rollout.delta)
     if steps <= horizon:
         return result
-    share = discount ** np.arange(horizon)
-    share /= share.sum()
-    for back, part in enumerate(share, start=1):
+    parts = discount ** np.arange(horizon)
+    for back, part in enumerate(parts / parts.sum(), start=1):
         result[:, : steps - horizon] += part * rollout.delta[:, back : steps - horizon + back]
     result[:, : steps - horizon] *= rollout.valid[:, horizon:]
     return result
@@ -53,5 +53,5 @@ def inputs_of(architecture: Architecture, rollout: Rollout) -> NDArray[np.float6
 def objective(
     architecture: Architecture, weights: Mapping[str, Any], inputs: Any, given: Any
 ) -> Any:
-    """Return the sum of actions times the weights `given`: its gradient is equation 3."""
+    """Return the sum of the actions times the numbers `given`; its gradient is equation 3."""
     return (actions(architecture, weights, inputs) * given).sum()

@@ -22,6 +22,7 @@ from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.backends.simulated.program import Program
 from orchestration.model.errors import NotReadyError
 from orchestration.training.rlcc.scenarios import Scenario, schedule, trial
+from traffic.schedule import base_rtt_ns
 from tuners.nic.observation import ONE
 
 _RECORD = np.dtype(
@@ -47,8 +48,7 @@ class Rollout:
     """Decisions of all flows, shape (flows, most steps of one); `valid` tells which there were.
 
     Deltas, actions before them and actions are as the policy saw them; `share` is the rate before
-    the action. `drops` counts packets; `goodput` is the payload that arrived in the second half of
-    the time, a share of the receivers' line.
+    the action. `drops` counts packets.
     """
 
     scenario: Scenario
@@ -61,7 +61,12 @@ class Rollout:
     before: NDArray[np.float64]
     action: NDArray[np.float64]
     drops: int
-    queue_bytes: float
+    base_rtt_ns: int
+
+    @property
+    def inflation(self) -> NDArray[np.float64]:
+        """The round trips over that of an idle switch."""
+        return self.rtt_ns / self.base_rtt_ns
 
     @property
     def steady(self) -> NDArray[np.bool_]:
@@ -75,7 +80,9 @@ def library(source: str, folder: Path) -> Path:
     Raises NotReadyError without a compiler.
     """
     if shutil.which(_COMPILER) is None:
-        raise NotReadyError(f"a policy needs a C compiler, and there is no {_COMPILER}", "apt-get install gcc")
+        raise NotReadyError(
+            f"a policy needs a C compiler, and there is no {_COMPILER}", "apt-get install gcc"
+        )
     model, made = folder / "model.c", folder / "model.so"
     model.write_text(source)
     argv = [_COMPILER, "-O2", "-Wall", "-shared", "-fPIC", f"-I{_HEADERS}", f'-DMODEL="{model}"']
@@ -85,7 +92,9 @@ def library(source: str, folder: Path) -> Path:
         text=True,
     )
     if done.returncode:
-        raise NotReadyError(f"the model does not compile: {done.stderr[:2000]}", "correct its source")
+        raise NotReadyError(
+            f"the model does not compile: {done.stderr[:2000]}", "correct its source"
+        )
     return made
 
 
@@ -96,27 +105,32 @@ def play(
     testbed: Testbed,
     seed: int,
     shares: NDArray[np.float64] | None = None,
+    weights: bytes = b"",
 ) -> Rollout:
     """Run a scenario with a model's library. Raises TrialError if ns-3 fails.
 
     Flows start at these `shares` of the line in the order of their starts, or as the policy does.
+    `weights` take the place of those in the library's source.
     """
     spec, flows = trial(scenario, seed), schedule(scenario, testbed, seed)
     first = np.zeros(0) if shares is None else shares * _SHARE
     with tempfile.TemporaryDirectory(prefix="closloop-rollout-") as name:
         folder = Path(name)
         first.astype(np.uint32).tofile(folder / "starts")
-        told = f"{folder / 'trace'} {folder / 'starts'}"
-        with Simulation(program, folder, library=(model, told)) as simulation:
-            simulation.ask(Operation.BUILD, *build_arrays(spec, testbed, flows, observes_flows=False))
+        if weights:
+            (folder / "weights").write_bytes(weights)
+        with Simulation(program, folder, library=(model, str(folder))) as simulation:
+            simulation.ask(
+                Operation.BUILD, *build_arrays(spec, testbed, flows, observes_flows=False)
+            )
             simulation.ask(Operation.RUN, spec.duration_ns)
             counters = simulation.ask(Operation.READ)
         records = np.fromfile(folder / "trace", dtype=_RECORD)
     queues = counters[: 8 * len(testbed.queues)].reshape(-1, 8)
-    return _arranged(scenario, records, int(queues[:, 4].sum()))
+    return _arranged(scenario, records, int(queues[:, 4].sum()), base_rtt_ns(testbed))
 
 
-def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int) -> Rollout:
+def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int, base_ns: int) -> Rollout:
     """Return the decisions by flow, in the order of the flows' first ones."""
     _, first, flow = np.unique(records["flow"], return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.int64)
@@ -141,5 +155,5 @@ def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int) -> Roll
         before=column("before", ONE),
         action=column("action", ONE),
         drops=drops,
-        queue_bytes=0.0,
+        base_rtt_ns=base_ns,
     )

@@ -18,7 +18,14 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.model.records import Schedule
 from orchestration.model.roce import RoceSpec
-from orchestration.model.trial import CLOSLOOP, BackendName, HostSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import (
+    CLOSLOOP,
+    BackendName,
+    HostSpec,
+    SingleFlowSpec,
+    TrialSpec,
+    TunerSpec,
+)
 
 TESTBED = "rlcc-7"
 _ENDLESS_BYTES = 2_000_000_000
@@ -53,14 +60,13 @@ TRAINING = (
 def first_shares(scenario: Scenario, seed: int) -> NDArray[np.float64]:
     """Return the shares of the line that flows of a rollout start with.
 
-    From a quarter to four times the fair share, each by itself, and all of them together from half
-    of it to twice it: a rollout is short, and should not be spent on filling and emptying a buffer.
+    From half the fair share to twice it, each by itself, and all of them together so again: a rollout is short, and should not be spent on filling and emptying a buffer.
     """
     rng = np.random.default_rng([seed, scenario.flows, 1])
     flows_of_a_port = scenario.flows if scenario.pattern == "many-to-one" else scenario.flows / 7
     own = rng.uniform(-1, 1, scenario.flows)
     result: NDArray[np.float64] = np.minimum(
-        1.0, 4.0**own * 2.0 ** rng.uniform(-1, 1) / flows_of_a_port
+        1.0, 2.0**own * 2.0 ** rng.uniform(-1, 1) / flows_of_a_port
     )
     return result
 

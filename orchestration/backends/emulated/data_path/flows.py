@@ -25,7 +25,7 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # The order of parameters in policy_dcqcn.c.
 PARAMETER_ORDER = (
     "rpg_time_reset",

@@ -105,7 +105,7 @@ struct cl_context {
 
 #ifndef __BPF__
 extern const struct cl_policy cl_policy_fixed, cl_policy_dcqcn, cl_policy_swift, cl_policy_timely,
-	cl_policy_hpcc, cl_policy_rlcc;
+	cl_policy_hpcc, cl_policy_rlcc, cl_policy_rlcc_mlp, cl_policy_rlcc_lstm;
 #endif
 
 #endif

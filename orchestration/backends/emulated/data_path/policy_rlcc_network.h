@@ -9,6 +9,10 @@
 #include "policy_rlcc_tanh.h"
 
 #define RLCC_WEIGHT_BITS 12
+/* Weights. In training they change, see orchestration/training/rlcc/trace.c. */
+#ifndef RLCC_TABLE
+#define RLCC_TABLE static const
+#endif
 /* Deltas times 16, actions - 1 times 4, both within 16. */
 #define RLCC_MOST_INPUT (16 * RLCC_ONE)
 /* An LSTM's memory stays within this, which its sigmoid's last bit would not see to. */
@@ -22,7 +26,7 @@ CL_INLINE s32 rlcc_within(s64 value, s32 most)
 /* tanh by a table in steps of 1/32 up to 8, straight lines between them. */
 CL_INLINE s32 rlcc_tanh(s32 x)
 {
-	u32 size = x < 0 ? -(u32)x : x, at = size >> 11;
+	u32 size = x < 0 ? -(u32)x : (u32)x, at = size >> 11;
 	s32 value = RLCC_ONE;
 
 	if (at < RLCC_TANH_STEPS)
