@@ -2,7 +2,6 @@
 
 import ctypes
 import itertools
-import subprocess
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The networks as the NIC computes them, in integers: the twin of policy_rlcc_network.h, to the bit.
+"""The networks as a NIC computes them, in integers: the bits of policy_rlcc_network.h.
 
 Activations are in 2^-16, weights in 2^-12 and 16 bits, sums in 64 bits and rounded down.
 """

@@ -32,6 +32,8 @@ from tuners.nic.sources import network_source
 
 # Seeds of rollouts here, and of judging them: apart from training's.
 _ROLLOUT_SEEDS, _JUDGE_SEED = 1 << 39, 7
+# As many windows tell how loss falls with trees and depth.
+_TRADE_WINDOWS = 50_000
 # How near the student must be in closed loop, as shares of the teacher's.
 GOODPUT_WITHIN, LATENCY_WITHIN = 0.01, 0.05
 # Of a delta in targets: what table VI may mean by under-utilised, on target and congested.
@@ -113,8 +115,9 @@ def distill(
         if done[-1].agrees or number == rounds:
             break
         seen = np.concatenate([seen, work.drive(source, seed + number)])
+    some = np.random.default_rng(seed).permutation(len(seen))[:_TRADE_WINDOWS]
     trade = {
-        (count, depth): _loss_of(teacher, seen, Budget(count, depth, 10**6), seed, model)
+        (count, depth): _loss_of(teacher, seen[some], Budget(count, depth, 10**6), seed, model)
         for depth in (1, 2, 3, 4, 5, 6)
         for count in (1, 2, 5, 10, 20)
     }

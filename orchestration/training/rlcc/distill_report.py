@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orchestration.model.errors import InputError
 from orchestration.training.rlcc.distill import CONDITIONS, Distilled, Teacher
@@ -18,7 +17,7 @@ PUBLISHED = np.array([[1.05, 0.92, 0.89], [1.1, 1.0, 0.9], [1.15, 1.07, 0.94]])
 
 
 def teacher_of(name: str) -> Teacher:
-    """Return the network of a checkpoint, by its name or file. Raises InputError if it is no MLP."""
+    """Return a checkpoint's network. Raises InputError if there is none, or if it is no MLP."""
     try:
         found = files.load(name)
     except files.CheckpointError as error:
@@ -36,7 +35,8 @@ def report(made: Distilled, checkpoint: str) -> str:
     lines = [
         f"# RL-CC's network {checkpoint} as trees",
         "",
-        f"{len(made.trees.trees)} trees, {operations(len(made.trees.trees), _depth(made))} operations. "
+        f"{len(made.trees.trees)} trees, "
+        f"{operations(len(made.trees.trees), _depth(made))} operations. "
         + (
             "In closed loop both agree: goodput within 1 %, latency within 5 %."
             if last.agrees
@@ -51,7 +51,8 @@ def report(made: Distilled, checkpoint: str) -> str:
             for number, one in enumerate(made.rounds, start=1)
         ),
         "",
-        "| scenario | goodput: network | trees | latency, us: network | trees | drops: network | trees |",
+        "| scenario | goodput: network | trees | latency, us: network | trees "
+        "| drops: network | trees |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         *(
             f"| {other.scenario.name} | {other.goodput:.4f} | {own.goodput:.4f} "

@@ -1,4 +1,4 @@
-"""How a model of RL-CC does in steady state: in ns-3, flows starting at line rate as in a NIC."""
+"""How a model of RL-CC does in steady state, in ns-3, from rates near the fair share."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.backends.simulated.program import Program
 from orchestration.training.rlcc.rollout import Rollout, play
-from orchestration.training.rlcc.scenarios import Scenario
+from orchestration.training.rlcc.scenarios import Scenario, first_shares
 from tuners.nic.observation import expected_inflation
 
 # Of a packet with 1 KB of payload on the line, framing and preamble counted: see roce.py.
 _LINE_BPS = 100_000_000_000
-# Flows start one after the other over some 100 us; the second half of the time is judged.
 STEADY = (
-    Scenario("many-to-one", 2, 10_000),
-    Scenario("many-to-one", 4, 10_000),
-    Scenario("many-to-one", 16, 20_000),
-    Scenario("many-to-one", 64, 20_000),
-    Scenario("many-to-one", 256, 30_000),
-    Scenario("many-to-one", 1024, 60_000),
+    Scenario("many-to-one", 2, 4_000),
+    Scenario("many-to-one", 4, 4_000),
+    Scenario("many-to-one", 16, 4_000),
+    Scenario("many-to-one", 64, 5_000),
+    Scenario("many-to-one", 256, 8_000),
+    Scenario("many-to-one", 1024, 40_000),
 )
 
 
@@ -32,8 +31,7 @@ class Steady:
     """Means over flows in the second half: round trip over base, rates, Jain's index of these.
 
     `goodput` is the payload that senders had acknowledged, a share of the receiver's line;
-    `latency_us` the mean round trip; `drops` counts the packets lost in the whole time, and
-    `late_drops` those that a flow lost there are not known of.
+    `latency_us` the mean round trip; `drops` counts the packets lost in the whole time.
     """
 
     scenario: Scenario
@@ -52,7 +50,7 @@ class Steady:
 
 def judged(rollout: Rollout) -> Steady:
     """Return a rollout's steady state; flows without a decision in it count as rate 0."""
-    steady, count = rollout.steady, rollout.scenario.flows
+    steady, count = rollout.steady & (rollout.rtt_ns > 0), rollout.scenario.flows
     rows = np.flatnonzero(steady.sum(axis=1) > 1)
     inflation, rates = [], np.zeros(count)
     for place, row in enumerate(rows):
@@ -81,8 +79,18 @@ def steady_states(
     scenarios: Iterable[Scenario] = STEADY,
     weights: bytes = b"",
 ) -> list[Steady]:
-    """Play each scenario with a model's library from the policy's own starts."""
+    """Play each scenario with a model's library, and judge it."""
     return [
-        judged(play(program, model, scenario, testbed, seed, weights=weights))
+        judged(
+            play(
+                program,
+                model,
+                scenario,
+                testbed,
+                seed,
+                first_shares(scenario, seed),
+                weights,
+            )
+        )
         for scenario in scenarios
     ]

@@ -60,7 +60,8 @@ TRAINING = (
 def first_shares(scenario: Scenario, seed: int) -> NDArray[np.float64]:
     """Return the shares of the line that flows of a rollout start with.
 
-    From half the fair share to twice it, each by itself, and all of them together so again: a rollout is short, and should not be spent on filling and emptying a buffer.
+    From half the fair share to twice it, each by itself, and all of them together so again: a
+    rollout is short, and should not be spent on filling and emptying a buffer.
     """
     rng = np.random.default_rng([seed, scenario.flows, 1])
     flows_of_a_port = scenario.flows if scenario.pattern == "many-to-one" else scenario.flows / 7

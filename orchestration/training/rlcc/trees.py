@@ -1,4 +1,4 @@
-"""CatBoost's side of distillation: from windows and actions to a model that `closloop compile` takes.
+"""CatBoost's side of distillation: windows and actions to a model for `closloop compile`.
 
 Fuhrer et al., HPSR 2023, section V-C: regression by RMSE, at most 10 trees of depth 4, at most 150
 operations.
