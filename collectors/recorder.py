@@ -6,7 +6,7 @@ import numpy as np
 
 from collectors.newness import Newness
 from inventory.topology import Testbed
-from orchestration.model.knobs import KNOBS
+from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import (
     MISSING,
     Applied,
@@ -63,8 +63,9 @@ class Recorder:
         return {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
 
     def changes(self) -> dict[str, ChangeRecords]:
-        """Return the changes by knob, one row per changed target."""
-        return {name: _joined(name, rows) for name, rows in self._changes.items()}
+        """Return the changes by knob, one row per changed target; of ECN even if there are none."""
+        turned = {name: rows for name, rows in self._changes.items() if rows or name == ECN.name}
+        return {name: _joined(name, rows) for name, rows in turned.items()}
 
 
 class _Blocks:

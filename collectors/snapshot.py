@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,21 @@ from numpy.typing import NDArray
 
 from orchestration.model.codec import pack, unpack
 from orchestration.model.files import write_whole
-from orchestration.model.records import Applied, Change, Columns, Floats, Ints, Observation
+from orchestration.model.records import (
+    Applied,
+    Change,
+    Columns,
+    Floats,
+    HostReading,
+    Ints,
+    Observation,
+)
 from orchestration.model.signals import recorded
 from orchestration.model.trial import TrialSpec
 
 # Files in a trial's work folder: its snapshot, and the description of the trial.
 SNAPSHOT_FILE, ABOUT_FILE = "live.bin", "live.json"
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
 _MAGIC = b"CLOSLIVE"
 
 # Shortest interval between snapshots in wall time.
@@ -34,9 +42,17 @@ EVERY_S = 0.25
 # a guest a snapshot costs a twentieth of a sample of 40 queues with its traffic.
 _SNAPSHOTS, _LEAST_SAMPLES = 50, 10
 _RECENT = 6
-# The recorded signals of queues: those in a snapshot, and those it also has at an earlier time.
-_SIGNALS = tuple(signal.key for signal in recorded("queue"))
-_CUMULATIVE = tuple(signal.key for signal in recorded("queue") if signal.cumulative)
+# The recorded signals of switches: those in a snapshot, and those it also has at an earlier time.
+_RECORDED = (*recorded("queue"), *recorded("priority"), *recorded("switch"))
+_SIGNALS = tuple(signal.key for signal in _RECORDED)
+_CUMULATIVE = tuple(signal.key for signal in _RECORDED if signal.cumulative)
+_BUFFER = "switch.buffer_bytes"
+_NO_HOSTS = HostReading(0, {})
+
+
+def samples_a_snapshot(trial: TrialSpec) -> int:
+    """Return how many samples are between two snapshots, if only samples can be counted."""
+    return max(_LEAST_SAMPLES, trial.duration_ns // trial.sample_period_ns // _SNAPSHOTS)
 
 
 class SnapshotError(ValueError):
@@ -58,11 +74,14 @@ class Turned:
 class Snapshot(Columns):
     """A reading of all queues, arrays of shape (queues,), and the state of the trial.
 
-    `values` are the recorded signals, `before` the cumulative ones at `before_ns`, some samples
-    ago. `mean_bytes` and `peak_bytes` cover each queue's samples since then. `settings` has the
-    knobs by name and column. `flows_done` is -1 if the backend learns it only at the end.
-    `late_samples` counts readings that were more than half a period off their time, `changes` the
-    tuner's answers. `recent` has the last changes, newest last.
+    `values` are the recorded signals of queues, and of lossless queues and switches with a shared
+    buffer, by `Signal.key`; `before` are the cumulative ones at `before_ns`, some samples ago.
+    `mean_bytes` and `peak_bytes` cover each queue's samples since then, `peak_buffer_bytes`
+    (switches,) those of shared buffers. `settings` has the knobs by name and column. `flows_done`
+    is -1 if the backend learns it only at the end. `late_samples` counts readings that were more
+    than half a period off their time, `changes` the tuner's answers. `recent` has the last changes,
+    newest last. `hosts` are the signals of hosts, (hosts,), at their last reading, `hosts_ns`, and
+    `hosts_before` at an earlier one, `hosts_before_ns`; both are empty before the first.
     """
 
     t_ns: int
@@ -77,9 +96,21 @@ class Snapshot(Columns):
     settings: Mapping[str, Mapping[str, NDArray[Any]]]
     mean_bytes: Floats
     peak_bytes: Ints
+    peak_buffer_bytes: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    hosts_ns: int = 0
+    hosts_before_ns: int = 0
+    hosts: Mapping[str, Ints] = field(default_factory=dict)
+    hosts_before: Mapping[str, Ints] = field(default_factory=dict)
 
 
-_NUMBERS = ("t_ns", "before_ns", "samples", "late_samples", "flows_done", "changes")
+_NUMBERS = (
+    *("t_ns", "before_ns", "samples", "late_samples", "flows_done", "changes"),
+    *("hosts_ns", "hosts_before_ns"),
+)
+_ARRAYS = (
+    *("values", "before", "settings", "mean_bytes", "peak_bytes", "peak_buffer_bytes"),
+    *("hosts", "hosts_before"),
+)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
@@ -89,8 +120,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
         "recent": [asdict(turned) for turned in snapshot.recent],
         **{name: int(getattr(snapshot, name)) for name in _NUMBERS},
     }
-    names = ("values", "before", "settings", "mean_bytes", "peak_bytes")
-    return _MAGIC + pack({name: getattr(snapshot, name) for name in names}, about)
+    return _MAGIC + pack({name: getattr(snapshot, name) for name in _ARRAYS}, about)
 
 
 def decode_snapshot(data: bytes) -> Snapshot:
@@ -114,9 +144,10 @@ def decode_snapshot(data: bytes) -> Snapshot:
 class LiveObserver:
     """Writes snapshots of a trial into `folder`, where viewers look. It never stops the trial.
 
-    `flows_done` returns how many flows have ended, -1 if that is not known yet. Snapshots are at
-    least `EVERY_S` of wall time apart. With `by_samples`, for trials that have no wall clock, one
-    is written every so many samples, which makes 50 to 200 snapshots per trial.
+    `flows_done` returns how many flows have ended, -1 if that is not known yet; `last_hosts` the
+    last reading of the hosts, None before the first. Snapshots are at least `EVERY_S` of wall time
+    apart. With `by_samples`, for trials that have no wall clock, one is written every so many
+    samples, which makes 50 to 200 snapshots per trial.
     """
 
     def __init__(
@@ -124,6 +155,7 @@ class LiveObserver:
         folder: Path,
         trial: TrialSpec,
         flows_done: Callable[[], int],
+        last_hosts: Callable[[], HostReading | None] = lambda: None,
         *,
         by_samples: bool = False,
         clock: Callable[[], float] = time.monotonic,
@@ -131,15 +163,16 @@ class LiveObserver:
         self._path = folder / SNAPSHOT_FILE
         self._period_ns = trial.sample_period_ns
         self._flows_done = flows_done
+        self._last_hosts = last_hosts
+        self._hosts: tuple[HostReading, HostReading] | None = None
         self._clock = clock
         self._due_s = float("-inf")
         self._by_samples = by_samples
-        samples = trial.duration_ns // trial.sample_period_ns
-        self._every = max(_LEAST_SAMPLES, samples // _SNAPSHOTS)
+        self._every = samples_a_snapshot(trial)
         self._written = self._samples = self._late = self._changes = 0
         self._recent: deque[tuple[int, int, Change]] = deque(maxlen=_RECENT)
         self._before: Observation | None = None
-        self._peak = self._sum = np.zeros(0, dtype=np.int64)
+        self._peak = self._sum = self._peak_buffer = np.zeros(0, dtype=np.int64)
         self._summed = 0
         self._broken = False
 
@@ -148,12 +181,14 @@ class LiveObserver:
         self._samples += 1
         if abs(observation.t_ns - self._samples * self._period_ns) > self._period_ns // 2:
             self._late += 1
-        length = observation["qlen_bytes"]
+        length, held = observation["qlen_bytes"], observation.get(_BUFFER)
         if self._summed:
             np.maximum(self._peak, length, out=self._peak)
             self._sum += length
         else:
             self._peak, self._sum = length.copy(), length.copy()
+        if held is not None:
+            self._peak_buffer = np.maximum(self._peak_buffer, held) if self._summed else held.copy()
         self._summed += 1
         if self._is_due() and not self._broken:
             self._write(observation)
@@ -174,6 +209,7 @@ class LiveObserver:
 
     def _write(self, now: Observation) -> None:
         before = self._before or now
+        hosts_before, hosts = self._two_hosts()
         snapshot = Snapshot(
             t_ns=now.t_ns,
             before_ns=before.t_ns,
@@ -187,6 +223,11 @@ class LiveObserver:
             settings=now.settings,
             mean_bytes=self._sum / self._summed,
             peak_bytes=self._peak,
+            peak_buffer_bytes=self._peak_buffer,
+            hosts_ns=hosts.t_ns,
+            hosts_before_ns=hosts_before.t_ns,
+            hosts=hosts.values,
+            hosts_before=hosts_before.values,
         )
         try:
             write_whole(self._path, encode_snapshot(snapshot))
@@ -196,6 +237,17 @@ class LiveObserver:
         self._written += 1
         if self._by_samples and self._written % (2 * _SNAPSHOTS) == 0:
             self._every *= 2
+
+    def _two_hosts(self) -> tuple[HostReading, HostReading]:
+        """Return the last reading of the hosts, and before it the one of an earlier snapshot."""
+        last = self._last_hosts()
+        if last is None:
+            return _NO_HOSTS, _NO_HOSTS
+        if self._hosts is None:
+            self._hosts = (last, last)
+        elif last.t_ns != self._hosts[1].t_ns:
+            self._hosts = (self._hosts[1], last)
+        return self._hosts
 
 
 def _summed_up(t_ns: int, applied_ns: int, change: Change) -> Turned:

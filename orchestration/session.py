@@ -31,8 +31,10 @@ def run_trial(
     samples, and nothing is spooled. Raises TrialError as `run_loop` and the rig do.
     """
     recorder = Recorder(testbed)
-    live = LiveObserver(folder, trial, rig.flows_done, by_samples=in_guest)
-    observer = Observers(recorder, live, *(() if in_guest else spooled(folder, testbed)))
+    live = LiveObserver(folder, trial, rig.flows_done, rig.last_hosts, by_samples=in_guest)
+    observer = Observers(
+        recorder, live, *(() if in_guest else spooled(folder, testbed, rig.last_hosts))
+    )
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
     outcome = rig.finish(observer)
     return TrialRecord(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.model.knobs import KNOBS, ImpossibleSetting
+from orchestration.model.knobs import KNOBS, ImpossibleSetting, Knob
 from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, Observation, Setup
 from orchestration.model.signals import BY_KEY, Signal, targets
@@ -68,7 +68,14 @@ def readings(
     observed = [BY_KEY[key] for key in tuner.observes]
     ages = np.zeros(len(testbed.queues), dtype=np.int64)
     series = {one.key: _series(rng, one, count, testbed) for one in observed}
-    settings = {change.knob: dict(change.values) for change in setup.action}
+    presets = {name: KNOBS[name] for name in tuner.knobs if KNOBS[name].preset}
+    settings = {name: _preset(knob, testbed) for name, knob in presets.items()}
+    for change in setup.action:
+        if change.knob not in presets:
+            settings[change.knob] = dict(change.values)
+            continue
+        for name, values in change.values.items():
+            settings[change.knob][name][change.targets] = values
     return [
         Observation(
             t_ns=_PERIOD_NS * (number + 1),
@@ -78,6 +85,13 @@ def readings(
         )
         for number in range(count)
     ]
+
+
+def _preset(knob: Knob, testbed: Testbed) -> dict[str, np.ndarray]:
+    """Return what the campaign presets at all targets; nothing of most knobs."""
+    count = len(targets(testbed, knob.scope))
+    dtypes = {column.name: column.dtype for column in knob.columns}
+    return {name: np.full(count, value, dtypes[name]) for name, value in knob.preset.items()}
 
 
 def _series(rng: np.random.Generator, signal: Signal, count: int, testbed: Testbed) -> np.ndarray:
@@ -125,7 +139,7 @@ def _unset(start: Setup, tuner: Tuner, testbed: Testbed) -> Iterator[str]:
         change = KNOBS[name].of(start.action)
         count = len(targets(testbed, KNOBS[name].scope))
         found = 0 if change is None else len(np.unique(change.targets))
-        if found < count:
+        if found < count and not KNOBS[name].preset:
             yield (
                 f"{found} of {count} {KNOBS[name].scope}s have a setting of {name} at the start: "
                 "return one for each from `reset`"

@@ -9,6 +9,7 @@ import numpy as np
 
 from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
 from inventory.topology import Testbed
+from orchestration.model import signals
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Floats, Ints
 
@@ -19,11 +20,38 @@ _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
 # The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
+# Signals of shared buffers, by their keys in observations.
+BUFFER_SIGNALS = tuple(
+    signal.key for signal in (*signals.recorded("priority"), *signals.recorded("switch"))
+)
+
 
 def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
     """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
     cut = _QUEUE_COUNTERS * len(testbed.queues)
     return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, HOST_COUNTERS)
+
+
+def nics(words: Ints) -> dict[str, Ints]:
+    """Return the signals of hosts' RoCE NICs by key, arrays (hosts,)."""
+    return dict(zip(signals.NIC_KEYS, words.reshape(-1, len(signals.NIC_KEYS)).T, strict=True))
+
+
+def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, int]]:
+    """Return the signals of lossless classes and of switches by key, and the lossless drops.
+
+    These are packets of lossless classes that found no headroom, by switch, if any.
+    """
+    priority, switch = signals.recorded("priority"), signals.recorded("switch")
+    cut = len(priority) * len(testbed.lossless_queues)
+    of_classes = words[:cut].reshape(-1, len(priority)).T
+    *of_switches, drops = words[cut:].reshape(len(testbed.switches), -1).T
+    values = {signal.key: row for signal, row in zip(switch, of_switches, strict=True)}
+    if cut:
+        rows = zip(priority, of_classes, strict=True)
+        values = {**{signal.key: row for signal, row in rows}, **values}
+    lossless = zip(testbed.switches, drops.tolist(), strict=True)
+    return values, {name: count for name, count in lossless if count}
 
 
 def thresholds(known: Ints, pmax_of: Callable[[Floats], Floats]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from collectors.newness import Newness
 from collectors.sinks.names import run_tag
@@ -23,20 +24,36 @@ from collectors.sinks.spool import SpoolWriter
 from inventory.topology import Testbed
 from orchestration.model.knobs import KNOBS
 from orchestration.model.ports import Observer
-from orchestration.model.records import MISSING, Applied, Change, Ints, Observation
-from orchestration.model.signals import Scope, recorded, target_names
+from orchestration.model.records import (
+    MISSING,
+    Applied,
+    Change,
+    HostReading,
+    Ints,
+    Observation,
+)
+from orchestration.model.signals import (
+    OPTIONAL_SCOPES,
+    Scope,
+    Signal,
+    recorded,
+    sampled_scopes,
+    target_names,
+)
 
-READING, CHANGE = 1, 2
-_SIGNALS = recorded("queue")
+# Frames of kind 1 had queues only: their trials are sent from the archive.
+CHANGE, READING = 2, 3
 _KNOBS = tuple(KNOBS.values())
-_SCOPES: set[Scope] = {"queue", *(knob.scope for knob in _KNOBS)}
+# Scopes by their number in frames.
+_SAMPLED = sampled_scopes()
+_SCOPES: set[Scope] = {*_SAMPLED, *(knob.scope for knob in _KNOBS)}
 
 NOTE_FILE, STARTED_FILE = "spool.json", "started.json"
 # Limits of a frame: readings, records, age. Appending several readings at once costs a third.
 _MOST_READINGS, _MOST_RECORDS, _OLDEST_S = 64, 4_000, 0.2
 _LONG_AGO_NS = -(1 << 62)
-# number of readings, number of queues
-_READINGS = struct.Struct("<II")
+# the scope's number, number of readings, number of targets
+_READINGS = struct.Struct("<III")
 # the knob's number, observed_ns, decided_ns, applied_ns, first row, number of targets
 _CHANGE = struct.Struct("<IqqqqI")
 
@@ -53,11 +70,12 @@ class SpoolNote:
 
 @dataclass(frozen=True)
 class Readings:
-    """Readings as spooled: `columns` have shape (readings, queues), -1 where a value is missing.
+    """Readings of a scope as spooled: `columns` have shape (readings, targets), -1 where missing.
 
     `times_ns` (readings,) are the points' times, `t_ns` the trial's own.
     """
 
+    scope: Scope
     times_ns: Ints
     t_ns: Ints
     columns: dict[str, Ints]
@@ -96,62 +114,125 @@ def started_ns(work: Path, otherwise_ns: int) -> int:
         return otherwise_ns
 
 
-def spooled(work: Path, testbed: Testbed) -> tuple[Observer, ...]:
-    """Return the observers that the note in `work` asks for; empty without a note."""
+def spooled(
+    work: Path, testbed: Testbed, last_hosts: Callable[[], HostReading | None] = lambda: None
+) -> tuple[Observer, ...]:
+    """Return the observers that the note in `work` asks for; empty without a note.
+
+    `last_hosts` returns the last reading of the hosts, None before the first.
+    """
     try:
         note = SpoolNote(**json.loads((work / NOTE_FILE).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):  # no note, or one that a full disk cut off
         return ()
-    return (SpoolObserver(note, testbed, work / STARTED_FILE),)
+    return (SpoolObserver(note, testbed, work / STARTED_FILE, last_hosts),)
+
+
+class _Rows:
+    """Readings of one scope that wait to be spooled.
+
+    They are copied here, so that their own memory is reused while it is in the CPU's cache.
+    """
+
+    def __init__(self, scope: Scope, targets: int, most: int) -> None:
+        self._signals = recorded(scope)
+        self._number, self._targets = _SAMPLED.index(scope), targets
+        self._values = np.empty((most, len(self._signals), targets), dtype="<i8")
+        self._t_ns: list[int] = []
+        self._last_ns = _LONG_AGO_NS
+
+    @property
+    def keys(self) -> list[str]:
+        """The signals' keys in observations."""
+        return [signal.key for signal in self._signals]
+
+    @property
+    def full(self) -> bool:
+        """Whether no more fit."""
+        return len(self._t_ns) >= len(self._values)
+
+    def take(
+        self, t_ns: int, get: Callable[[Signal], Ints | None], repeats: NDArray[Any] | None
+    ) -> None:
+        """Keep one reading; `get` returns a signal's values, None for those that are not there."""
+        values = self._values[len(self._t_ns)]
+        for place, signal in enumerate(self._signals):
+            reading = get(signal)
+            values[place] = MISSING if reading is None else reading
+        if repeats is not None:
+            values[repeats] = MISSING
+        self._t_ns.append(t_ns)
+
+    def frame(self, start_ns: int) -> bytes | None:
+        """Return what waits as a frame's payload, None if nothing does; then nothing waits."""
+        if not self._t_ns:
+            return None
+        t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
+        values = self._values[: len(t_ns)].transpose(1, 0, 2).copy()
+        times = t_ns.copy()
+        times[0] = max(t_ns[0], self._last_ns + 1)
+        number = np.arange(len(t_ns))
+        times = np.maximum.accumulate(times - number) + number
+        self._last_ns = int(times[-1])
+        head = _READINGS.pack(self._number, len(t_ns), self._targets)
+        times += start_ns
+        return head + times.tobytes() + t_ns.tobytes() + values.tobytes()
 
 
 class SpoolObserver:
-    """Spools a trial's readings of queues and its changes. Use a new one for each run."""
+    """Spools a trial's readings and changes. Use a new one for each run.
+
+    Of pauses and shared buffers it spools what the first observation has; of hosts, each reading
+    that `last_hosts` returns while queues are read.
+    """
 
     def __init__(
         self,
         note: SpoolNote,
         testbed: Testbed,
         started_file: Path | None = None,
+        last_hosts: Callable[[], HostReading | None] = lambda: None,
         clock_ns: Callable[[], int] = time.time_ns,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._writer: SpoolWriter | None = None
         self._note, self._started_file = note, started_file
         self._clock_ns, self._clock_s = clock_ns, clock_s
+        self._last_hosts = last_hosts
         self._targets = {scope: target_names(testbed, scope) for scope in _SCOPES}
-        self._queues = self._targets["queue"]
-        self._at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, len(self._queues))))
-        # Readings are copied here, so their own memory is reused while it is in the CPU's cache.
-        self._values = np.empty((self._at_once, len(_SIGNALS), len(self._queues)), dtype="<i8")
-        self._t_ns: list[int] = []
+        queues = len(self._targets["queue"])
+        at_once = max(1, min(_MOST_READINGS, _MOST_RECORDS // max(1, queues)))
+        self._rows_of = {
+            scope: _Rows(scope, len(self._targets[scope]), at_once) for scope in _SAMPLED
+        }
+        self._queues, self._hosts = self._rows_of["queue"], self._rows_of.pop("host")
+        self._hosts_ns = _LONG_AGO_NS
         self._due_s = 0.0
         self._waiting: list[tuple[int, int, Applied]] = []
         self._start_ns = 0
-        self._last_ns = _LONG_AGO_NS
         counts = {knob.name: len(self._targets[knob.scope]) for knob in _KNOBS}
         self._last_change_ns = {
             name: np.full(count, _LONG_AGO_NS, dtype=np.int64) for name, count in counts.items()
         }
         self._rows = dict.fromkeys(counts, 0)
-        self._newness = Newness([signal.key for signal in _SIGNALS])
+        self._newness = Newness(self._queues.keys)
 
     def __del__(self) -> None:
         self.close()
 
     def observed(self, observation: Observation) -> None:
-        """Take one reading of all queues; append the waiting readings if it is time."""
+        """Take one reading; append the waiting readings if it is time."""
         if self._writer is None:
-            self._begin(observation.t_ns)
-        values = self._values[len(self._t_ns)]
-        for place, signal in enumerate(_SIGNALS):
-            reading = observation.get(signal.key)
-            values[place] = MISSING if reading is None else reading
-        repeats = self._newness.repeats(observation)
-        if repeats is not None:
-            values[repeats] = MISSING
-        self._t_ns.append(observation.t_ns)
-        if len(self._t_ns) >= self._at_once or self._clock_s() >= self._due_s:
+            self._begin(observation)
+        t_ns = observation.t_ns
+        for rows in self._rows_of.values():
+            repeats = self._newness.repeats(observation) if rows is self._queues else None
+            rows.take(t_ns, lambda signal: observation.get(signal.key), repeats)
+        hosts = self._last_hosts()
+        if hosts is not None and hosts.t_ns > self._hosts_ns:
+            self._hosts_ns = hosts.t_ns
+            self._hosts.take(hosts.t_ns, lambda signal: hosts.values.get(signal.name), None)
+        if self._queues.full or self._clock_s() >= self._due_s:
             self._append()
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
@@ -167,9 +248,14 @@ class SpoolObserver:
             self._append()
             self._writer.close()
 
-    def _begin(self, t_ns: int) -> None:
+    def _begin(self, observation: Observation) -> None:
         """Fix the trial's start on the wall clock, and open the spool under its name."""
-        self._start_ns = self._clock_ns() - t_ns
+        self._start_ns = self._clock_ns() - observation.t_ns
+        self._rows_of = {
+            scope: rows
+            for scope, rows in self._rows_of.items()
+            if scope not in OPTIONAL_SCOPES or any(key in observation.values for key in rows.keys)
+        }
         note, run = self._note, run_tag(self._start_ns)
         about = {
             "campaign": note.campaign,
@@ -192,20 +278,12 @@ class SpoolObserver:
         self._due_s = self._clock_s() + _OLDEST_S
 
     def _append(self) -> None:
-        """Append the waiting readings as one frame."""
-        t_ns, self._t_ns = np.array(self._t_ns, dtype="<i8"), []
+        """Append the waiting readings, a frame for each scope."""
         self._due_s = self._clock_s() + _OLDEST_S
-        if not len(t_ns) or self._writer is None or self._writer.full:
-            return
-        values = self._values[: len(t_ns)].transpose(1, 0, 2).copy()
-        times = t_ns.copy()
-        times[0] = max(t_ns[0], self._last_ns + 1)
-        number = np.arange(len(t_ns))
-        times = np.maximum.accumulate(times - number) + number
-        self._last_ns = int(times[-1])
-        head = _READINGS.pack(len(t_ns), len(self._queues))
-        times += self._start_ns
-        self._writer.add(READING, head + times.tobytes() + t_ns.tobytes() + values.tobytes())
+        for rows in (*self._rows_of.values(), self._hosts):
+            payload = rows.frame(self._start_ns)
+            if payload is not None and self._writer is not None:
+                self._writer.add(READING, payload)
 
     def _change(
         self, writer: SpoolWriter, observed_ns: int, decided_ns: int, applied: Applied
@@ -232,6 +310,8 @@ def _little(dtype: str) -> str:
 
 def decode(kind: int, payload: bytes) -> Readings | SpooledChange:
     """Return the content of a frame. Raises ValueError if no observer wrote it."""
+    if kind not in (READING, CHANGE):
+        raise ValueError(f"a frame of kind {kind}, of another version of closloop")
     try:
         return _decode_readings(payload) if kind == READING else _decode_change(payload)
     except struct.error as error:
@@ -239,11 +319,15 @@ def decode(kind: int, payload: bytes) -> Readings | SpooledChange:
 
 
 def _decode_readings(payload: bytes) -> Readings:
-    rows, queues = _READINGS.unpack_from(payload)
+    number, rows, targets = _READINGS.unpack_from(payload)
+    if number >= len(_SAMPLED):
+        raise ValueError(f"readings of scope {number} of {len(_SAMPLED)}")
+    scope = _SAMPLED[number]
+    signals = recorded(scope)
     numbers: Any = np.frombuffer(payload, "<i8", offset=_READINGS.size)
-    values = numbers[2 * rows :].reshape(len(_SIGNALS), rows, queues)
-    columns = dict(zip((signal.name for signal in _SIGNALS), values, strict=True))
-    return Readings(numbers[:rows], numbers[rows : 2 * rows], columns)
+    values = numbers[2 * rows :].reshape(len(signals), rows, targets)
+    columns = dict(zip((signal.name for signal in signals), values, strict=True))
+    return Readings(scope, numbers[:rows], numbers[rows : 2 * rows], columns)
 
 
 def _decode_change(payload: bytes) -> SpooledChange:

@@ -46,12 +46,15 @@ def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
     return np.asarray(values.reshape(shape).sum(axis=-1), dtype=np.float64)
 
 
-def check_rates(testbed: Testbed, ports: Samples, *, faults: bool) -> Iterator[Reason]:
+def check_rates(
+    testbed: Testbed, ports: Samples, *, faults: bool, pauses: Samples | None = None
+) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less although it was busy.
 
     A link was surely busy if its queues held more at the start of the interval than it can send
     until the end. A single traffic class may take the whole rate, so all classes are summed. With
-    `faults`, links that go down as planned may be slower.
+    `faults`, links that go down as planned may be slower; and so may one for the time for which
+    its peer had stopped it, by the samples `pauses` of the lossless classes.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
@@ -70,11 +73,25 @@ def check_rates(testbed: Testbed, ports: Samples, *, faults: bool) -> Iterator[R
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
     over = (sent > could * (1 + RATE_TOLERANCE) + cut) & sure
-    below = (sent < could * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
+    free = could - rate_bps * _stopped_ns(testbed, pauses, sent.shape) / 8e9
+    below = (sent < free * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
     if np.any(over):
         yield _rate_reason(testbed, ports, sent, over, "link-over-rate", "more than")
     if np.any(below) and not faults:
         yield _rate_reason(testbed, ports, sent, below, "link-below-rate", "with a backlog, below")
+
+
+def _stopped_ns(testbed: Testbed, pauses: Samples | None, shape: tuple[int, ...]) -> Floats:
+    """Return for how long each port was stopped in each interval: shape (intervals, ports)."""
+    found = np.zeros(shape)
+    if pauses is None:
+        return found
+    number = {port.label: place for place, port in enumerate(testbed.switch_ports)}
+    grown = np.diff(pauses.paused_ns, axis=0)
+    for place, queue in enumerate(testbed.lossless_queues):
+        mine = found[:, number[queue.port.label]]
+        np.maximum(mine, grown[:, place], out=mine)
+    return found
 
 
 def known_queues(samples: Ints) -> np.ndarray:

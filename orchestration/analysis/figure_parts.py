@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from orchestration.analysis.figure_style import (
     INK,
     TITLE_LINE_PIXELS,
+    Colours,
     base_figure,
     line,
     log_ticks,
     padded,
     ratio_ticks,
+    readable,
+    short,
     wrapped,
 )
-from orchestration.analysis.plot import Figure, scatter
+from orchestration.analysis.plot import Figure, Trace, scatter
 from orchestration.model.units import format_size
 
 # Background of text, to keep it readable on top of lines.
@@ -152,3 +156,71 @@ def value_row(
             hovertemplate=f"{mean_name} {number}<extra></extra>",
         )
     )
+
+
+# Above and below the panels of a grid: the scale with its title, the x axis with its title.
+# A panel's name is written above it.
+_SCALE_PIXELS, _SCALE_NAME_PIXELS, _AXIS_PIXELS, _NAME_PIXELS = 84, 22, 52, 32
+
+
+def cell_panels(
+    panels: Mapping[str, Trace],
+    colours: Colours,
+    *,
+    rows: int,
+    row_pixels: int,
+    x_title: str,
+    scale: Mapping[str, Any],
+    scale_title: str,
+    below_pixels: int = _AXIS_PIXELS,
+) -> Figure:
+    """Return heat maps of one colour scale, one below the other, a panel per tuner.
+
+    `panels` is tuner -> heat map of `rows` rows, the first on top. `scale` has the attributes
+    of a colour axis of plotly.js, `colorbar` those of its bar; `below_pixels` is for the x axis.
+    """
+    height = len(panels) * (row_pixels * rows + _NAME_PIXELS)
+    figure = Figure(len(panels), gap=_NAME_PIXELS / height if len(panels) > 1 else 0)
+    base_figure(height=height + _SCALE_PIXELS + below_pixels + 14, right=12, figure=figure)
+    figure.update_layout({"margin": {"t": _SCALE_PIXELS, "b": below_pixels}})
+    for row, (tuner, panel) in enumerate(panels.items(), start=1):
+        figure.add_trace({**panel, "coloraxis": "coloraxis"}, row=row)
+        figure.add_annotation(
+            x=0,
+            xref="paper",
+            y=figure.top(row),
+            yref="paper",
+            text=f"<b>{short(tuner)}</b>",
+            font={"color": readable(colours[tuner]), "size": 13},
+            xanchor="left",
+            yanchor="bottom",
+            showarrow=False,
+        )
+    # plotly.js' own title of the bar would touch the bar
+    figure.add_annotation(
+        x=0.5,
+        xref="paper",
+        y=1,
+        yref="paper",
+        yshift=_SCALE_PIXELS,
+        text=scale_title,
+        xanchor="center",
+        yanchor="top",
+        showarrow=False,
+    )
+    bar = {
+        "orientation": "h",
+        "thickness": 10,
+        "x": 0.5,
+        "y": 1 - _SCALE_NAME_PIXELS / figure.layout["height"],
+        "yref": "container",
+        "yanchor": "top",
+        "ypad": 0,
+    }
+    figure.update_layout({"coloraxis": {"colorbar": bar}})
+    figure.update_layout({"coloraxis": scale})
+    figure.update_yaxes(
+        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
+    )
+    figure.update_xaxes(title=x_title, row=len(panels))
+    return figure

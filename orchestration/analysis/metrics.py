@@ -16,20 +16,21 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
+from orchestration.analysis.device_metrics import measure_devices
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram
+from orchestration.analysis.sample_parts import arrivals, counted, total
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES
 from orchestration.model.errors import InputError
 from orchestration.model.records import (
     DONE,
-    MISSING,
     STATUS_NAMES,
     Floats,
     Ints,
     Samples,
 )
 
-Unit = Literal["ns", "bytes", "ratio", "share", "count"]
+Unit = Literal["ns", "bytes", "bps", "ratio", "share", "count"]
 
 # The papers' flow-size classes: (0, 100 KB], (100 KB, 10 MB), [10 MB, inf).
 SIZE_CLASSES = {
@@ -97,6 +98,13 @@ METRICS: tuple[Metric, ...] = (
     Metric("utilisation_max", "utilisation, busiest link", "share"),
     Metric("dropped_packets", "packets dropped", "count"),
     Metric("retransmits", "segments retransmitted", "count"),
+    Metric("cnps", "CNPs", "count", compared=True),
+    Metric("rate_mean_bps", "mean rate allowed to a host", "bps", compared=True),
+    Metric("rtt_p99_ns", "p99 RTT", "ns", compared=True),
+    Metric("pauses_sent", "pauses", "count", compared=True),
+    Metric("pausing_ns", "time stopped by pauses, all ports", "ns"),
+    Metric("buffer_max_bytes", "fullest buffer of a switch", "bytes", compared=True),
+    Metric("headroom_max_bytes", "most headroom in use at a switch", "bytes"),
 )
 METRIC = {metric.key: metric for metric in METRICS}
 
@@ -151,8 +159,9 @@ def measure(result: TrialResult) -> TrialMetrics:
     return TrialMetrics(
         scalars={
             **flow_scalars(flows.size_bytes, flows.fct_ns, flows.slowdown),
-            "retransmits": _total(result.table("flows")["retransmits"]),
+            "retransmits": total(result.table("flows")["retransmits"]),
             **ports.scalars,
+            **measure_devices(result),
         },
         size_bytes=flows.size_bytes,
         fct_ns=flows.fct_ns,
@@ -185,22 +194,15 @@ def measure_ports(result: TrialResult) -> PortFigures:
     means = np.full(window.qlen_bytes.shape[1], math.nan)
     if len(queue):
         means[known_queues(window.qlen_bytes)] = queue.mean(axis=0)
-    dropped = result.ports.dropped_packets
     scalars = {
         **_queue_scalars(queue),
         **_link_scalars(result.testbed, window),
-        "dropped_packets": _total(totals(dropped) if (dropped != MISSING).any() else dropped),
+        "dropped_packets": counted(result.ports.dropped_packets),
     }
     if not len(queue) and FACT in result.facts:
         found = QueueHistogram.of(result.facts[FACT], result.testbed)
         return PortFigures({**scalars, **found.scalars}, found.ccdf(QUEUE_GRID_BYTES), found.means)
     return PortFigures(scalars, _ccdf(queue), means)
-
-
-def _total(counts: Ints) -> float:
-    """Return the sum of a counter; NaN if nothing was counted, as in some imports."""
-    known = counts[counts != MISSING]
-    return float(known.sum()) if len(known) else math.nan
 
 
 def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
@@ -212,14 +214,6 @@ def in_class(size_bytes: Ints, klass: str) -> np.ndarray:
     if klass == "medium":
         return (size_bytes > _SMALL_UPTO_BYTES) & (size_bytes < _LARGE_FROM_BYTES)
     return np.ones(len(size_bytes), dtype=bool)
-
-
-def arrivals(ports: Samples, duration_ns: int) -> Samples:
-    """Return the samples taken while flows arrived, or all samples if those are fewer than two."""
-    upto = int(np.searchsorted(ports.t_ns, duration_ns, side="right"))
-    if upto < 2:
-        return ports
-    return ports.upto(upto)
 
 
 def flow_scalars(size: Ints, fct: Floats, slowdown: Floats) -> dict[str, float]:
@@ -268,13 +262,6 @@ def _link_scalars(testbed: Testbed, ports: Samples) -> dict[str, float]:
         "utilisation_max": math.nan if np.isnan(busy).all() else float(np.nanmax(busy)),
         "marked_share": marked / total if total else math.nan,
     }
-
-
-def totals(samples: Ints) -> Ints:
-    """Return each queue's last value of a counter, 0 if it never had one: shape (queues,)."""
-    if not len(samples):
-        return np.zeros(samples.shape[1], dtype=np.int64)
-    return np.asarray(np.maximum(samples.max(axis=0), 0))
 
 
 def _sent(samples: Ints) -> Floats:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from inventory.topology import Testbed
-from orchestration.analysis.metrics import totals
+from orchestration.analysis.sample_parts import totals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import Samples, TrialRecord

@@ -9,7 +9,7 @@ from html import escape
 
 from orchestration.analysis.metrics import METRIC, SIZE_CLASSES
 from orchestration.analysis.summary import Condition, Summary, Trial
-from orchestration.analysis.tables import FABRIC_METRICS, FLOWS_FOR_P99, flow_cells, measured
+from orchestration.analysis.tables import FLOWS_FOR_P99, flow_cells, measured_fabric
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import NOTHING, quantity, with_error
 from orchestration.model.trial import TrialSpec
@@ -114,7 +114,7 @@ def p_value(p: float) -> str:
 
 def fabric_table(condition: Condition) -> str:
     """Return the metrics of the switch ports, and name those not measured."""
-    known, lacking = measured(condition.arms, FABRIC_METRICS)
+    known, lacking = measured_fabric(condition.arms)
     rows = [
         (
             "",

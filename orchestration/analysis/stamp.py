@@ -132,7 +132,12 @@ def _sampler(case: _Case) -> Iterable[Reason]:
 
 
 def _rates(case: _Case) -> Iterable[Reason]:
-    return check_rates(case.testbed, case.record.ports, faults=bool(case.trial.faults))
+    return check_rates(
+        case.testbed,
+        case.record.ports,
+        faults=bool(case.trial.faults),
+        pauses=case.record.samples.get("priority"),
+    )
 
 
 def _delivered(case: _Case) -> Iterable[Reason] | None:

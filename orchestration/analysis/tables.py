@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestration.analysis.answer import answers, marking_law, standing
+from orchestration.analysis.device_metrics import BUFFER_METRICS, NIC_METRICS
 from orchestration.analysis.metrics import (
     METRIC,
     METRICS,
@@ -126,18 +127,27 @@ def _comparisons(condition: Condition) -> Table:
     return table
 
 
-def measured(arms: Sequence[Arm], keys: Sequence[str]) -> tuple[list[str], str]:
-    """Return the metrics for which some tuner has a value, and a sentence on the others."""
-    known = [key for key in keys if any(math.isfinite(arm.estimates[key].mean) for arm in arms)]
-    if not known:
-        return [], "Nothing was measured of queues and links."
-    lacking = [METRIC[key].label for key in keys if key not in known]
+def measured(arms: Sequence[Arm], keys: Sequence[str]) -> list[str]:
+    """Return the metrics for which some tuner has a value."""
+    return [key for key in keys if any(math.isfinite(arm.estimates[key].mean) for arm in arms)]
+
+
+def measured_fabric(arms: Sequence[Arm]) -> tuple[list[str], str]:
+    """Return the metrics of queues, links, NICs and buffers that have values, and what lacks one.
+
+    Only of queues and links every trial should have all.
+    """
+    fabric = measured(arms, FABRIC_METRICS)
+    known = [*fabric, *measured(arms, (*NIC_METRICS, *BUFFER_METRICS))]
+    if not fabric:
+        return known, "Nothing was measured of queues and links."
+    lacking = [METRIC[key].label for key in FABRIC_METRICS if key not in fabric]
     return known, f"Not measured: {'; '.join(lacking)}." if lacking else ""
 
 
 def _fabric(condition: Condition) -> RenderableType:
     law = marking_law(condition)
-    known, lacking = measured(condition.arms, FABRIC_METRICS)
+    known, lacking = measured_fabric(condition.arms)
     spans = condition.queue_spans
     said = [spans, lacking, f"Marking law: {law}" if law else ""]
     if not known:

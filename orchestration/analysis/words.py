@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from orchestration.analysis.metrics import Unit
 from orchestration.analysis.statistics import Estimate
-from orchestration.model.units import format_duration, format_size
+from orchestration.model.units import format_duration, format_rate, format_size
 
 NOTHING = "–"
 
@@ -20,10 +20,14 @@ def quantity(value: float, unit: Unit) -> str:
         return format_duration(value, _decimals(value))
     if unit == "bytes":
         return format_size(value, _decimals(value))
+    if unit == "bps":
+        return format_rate(value, _decimals(value))
     if unit == "share":
         percent = 100 * value
         return f"{percent:.{2 if abs(percent) < 1 else 1}f}%"
-    return f"{value:,.{_decimals(value)}f}" if unit == "ratio" else f"{value:,.4g}"
+    if unit == "ratio":
+        return f"{value:,.{_decimals(value)}f}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _decimals(value: float) -> int:

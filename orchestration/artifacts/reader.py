@@ -18,10 +18,16 @@ from orchestration.artifacts.tables import TABLES, Columns, read_table
 from orchestration.artifacts.writer import TESTBED_FILE, TRIAL_FILE, TRIAL_FORMAT
 from orchestration.model.errors import InputError
 from orchestration.model.records import Samples
-from orchestration.model.signals import TARGET_COLUMNS, names, target_names
+from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, names, target_names
 from orchestration.model.trial import TrialSpec
 
 _AGAIN = "run the trial again, or restore the file from a copy"
+_PLURAL: dict[Scope, str] = {
+    "queue": "queues",
+    "priority": "lossless queues",
+    "switch": "switches",
+    "host": "hosts",
+}
 
 
 @dataclass(frozen=True)
@@ -60,20 +66,29 @@ class TrialResult:
     @cached_property
     def ports(self) -> Samples:
         """The table `ports` as matrices (samples, queues), in the order of `Testbed.queues`."""
-        table, queues = self.table("ports"), self.testbed.queues
+        return self.samples("queue")
+
+    def samples(self, scope: Scope) -> Samples:
+        """Return a scope's table as matrices (samples, targets), targets in the testbed's order.
+
+        Without the table there are no samples.
+        """
+        name, known = TABLE_OF[scope], target_names(self.testbed, scope)
+        table = self.table(name)
         rows = len(table["t_ns"])
-        samples = rows // max(1, len(queues))
-        columns = zip(*target_names(self.testbed, "queue"), strict=True)
-        if samples * len(queues) != rows or not all(
-            np.array_equal(table[name], np.repeat(np.array(column, dtype=object), samples))
-            for name, column in zip(TARGET_COLUMNS["queue"], columns, strict=True)
+        samples = rows // max(1, len(known))
+        columns = zip(*known, strict=True)
+        if samples * len(known) != rows or not all(
+            np.array_equal(table[column], np.repeat(np.array(values, dtype=object), samples))
+            for column, values in zip(TARGET_COLUMNS[scope], columns, strict=False)
         ):
-            where = str(self.folder / TABLES["ports"].file)
+            where = str(self.folder / TABLES[name].file)
             what = (
-                f"its rows are not the {len(queues)} queues of {TESTBED_FILE}, each sampled alike"
+                f"its rows are not the {len(known)} {_PLURAL[scope]} of {TESTBED_FILE}, "
+                "each sampled alike"
             )
             raise InputError.single(where, what, _AGAIN)
-        matrices = {name: table[name].reshape(len(queues), samples).T for name in names("queue")}
+        matrices = {one: table[one].reshape(len(known), samples).T for one in names(scope)}
         return Samples(table["t_ns"][:samples], matrices)
 
 

@@ -57,7 +57,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     if testbed is not None:
         host, patterns = whole.get("host"), whole.get("traffic", ())
         controls = controls_of(testbed, host, patterns) if host else ()
-        yield from check_switch(whole, testbed, list(controls))
+        own = host.congestion_control if host else ""
+        yield from check_switch(whole, testbed, list(controls), own)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

@@ -12,7 +12,7 @@ from orchestration.campaign.finding import Fields, Finding
 from orchestration.campaign.hosts import Host, chosen_fabric
 from orchestration.campaign.schema import AnyPattern
 from orchestration.model.congestion import PROGRAM
-from orchestration.model.roce import DCQCN_RANGES, DCQCN_SETS, HEADER_BYTES, MOST_PAYLOAD_BYTES
+from orchestration.model.roce import DCQCN_PARAMETERS, HEADER_BYTES, MOST_PAYLOAD_BYTES
 from orchestration.model.trial import ROCE_CONTROLS
 
 
@@ -72,8 +72,7 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
             "leave it out, or run --on emulated",
         )
     if roce and backend == "simulated":
-        probes = host.roce.rtt_probe_interval
-        yield from check_simulated(list(places), where, host.roce.recovery, probes)
+        yield from check_simulated(list(places), where)
     if len(roce) > 1:
         yield Finding(
             places[roce[1]],
@@ -127,15 +126,15 @@ def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:
 def _check_dcqcn(host: Host) -> Iterator[Finding]:
     for name, value in host.roce.dcqcn.own.items():
         loc: Loc = ("host", "roce", "dcqcn", name)
-        if name not in DCQCN_SETS["mlx5"]:
-            known = ", ".join(DCQCN_SETS["mlx5"])
+        if name not in DCQCN_PARAMETERS:
+            known = ", ".join(DCQCN_PARAMETERS)
             what = f"DCQCN has no parameter {name!r}"
-            yield Finding(loc, what, f"{suggest(name, DCQCN_SETS['mlx5'])}it has {known}")
+            yield Finding(loc, what, f"{suggest(name, DCQCN_PARAMETERS)}it has {known}")
             continue
-        unit, least, most = DCQCN_RANGES[name]
-        if type(value) is not int or not least <= value <= most:
+        one = DCQCN_PARAMETERS[name]
+        if type(value) is not int or not one.least <= value <= one.most:
             yield Finding(
                 loc,
-                f"{value!r} is not a whole number from {least} to {most} ({unit})",
+                f"{value!r} is not a whole number from {one.least} to {one.most} ({one.unit})",
                 "see docs/campaign.md",
             )

@@ -32,7 +32,7 @@ def compile(
     """
     from orchestration.policies.compile import compile_model, known_target
 
-    made = compile_model(model, known_target(target), output, _loads)
+    made = compile_model(model, known_target(target), output, loads)
     facts = {
         "name": made.name,
         "hash": made.model.hash,
@@ -52,7 +52,7 @@ def compile(
         typer.echo(f"  {path}")
 
 
-def _loads(program: Path) -> None:
+def loads(program: Path) -> None:
     """Have a guest's kernel look at a BPF object, if there is one."""
     from collectors.bpf.policy import PolicyError
     from orchestration.backends.emulated.kernel.cache import find_kernel

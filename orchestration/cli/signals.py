@@ -89,7 +89,9 @@ def as_markdown(data: dict[str, Any]) -> str:
         "",
         "A tuner names the signals that it observes and the knobs that it turns; `closloop plan`",
         "refuses it on a backend that lacks one. What is kept is in a run folder's tables.",
-        "Hosts' signals are kept, and no tuner can observe them yet.",
+        "Hosts' signals are kept at every tenth reading; a tuner that observes them has them with",
+        "each. Those of RoCE NICs are -1 where hosts have none; `dcqcn` is set where they are",
+        "under DCQCN.",
     ]
     for title, (headings, rows) in _tables(data).items():
         lines += ["", f"## {title}", "", _row(headings), _row(["---"] * len(headings))]

@@ -6,12 +6,12 @@ Heights carry the meaning and colours repeat it, so the view is readable without
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from rich.text import Text
 
 from collectors.snapshot import Turned
 from inventory.topology import Testbed
+from orchestration.cli.watch_devices import aligned, device_lines, device_tables
 from orchestration.model.knobs import KNOBS
 from orchestration.model.records import Floats
 from orchestration.model.units import format_duration, format_size
@@ -25,7 +25,9 @@ _BAR, _ASCII_BAR = ("━", "─"), ("#", "-")
 # Okabe and Ito's colours: distinct for colour-blind readers, on dark and light backgrounds.
 _STYLES = ("dim", *["#0072b2"] * 2, *["#56b4e9"] * 3, *["#e69f00"] * 2, "bold #d55e00")
 _MARKS = {"invalid": "bold #d55e00", "failed": "bold #d55e00", "warning": "#e69f00"}
-_MOST_TRIALS, _MOST_PORTS, _MOST_CHANGES, _MOST_REMARKS = 4, 6, 3, 3
+_MOST_TRIALS, _MOST_PORTS, _MOST_CHANGES, _MOST_REMARKS, _MOST_DEVICES = 4, 6, 3, 3, 5
+# Lines for the fabric from which pauses, buffers and hosts have tables besides their lines.
+_ROOM_FOR_TABLES = 34
 _FULL_LINK = 0.99
 _BAR_WIDTH = 12
 
@@ -99,7 +101,11 @@ class _Drawn:
         assert trial.snapshot is not None
         figures = port_figures(trial.testbed, trial.snapshot)
         changes = self._tuner(trial, _MOST_CHANGES if room >= 22 else 1)
-        changes = [self._marks(trial, figures), *changes]
+        of_devices = (trial.testbed, trial.snapshot, self._width)
+        devices = device_lines(*of_devices, self._to)
+        if room >= _ROOM_FOR_TABLES:
+            devices += device_tables(*of_devices, _MOST_DEVICES, self._to)
+        changes = [*devices, self._marks(trial, figures), *changes]
         ports = min(_MOST_PORTS, max(0, (room - len(changes)) // 4 - 1))
         table = self._ports(trial, figures, ports) if ports else []
         # Three lines: two of legend, and an empty one below the map.
@@ -214,9 +220,8 @@ class _Drawn:
             )
         if not rows:
             return [Text("all queues are empty", style="dim")]
-        widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
-        lines = [Text(_columns(heads, widths), style="dim")]
-        return [*lines, *(Text(_columns(row, widths)) for row in rows)]
+        head, *lines = aligned([heads, *rows])
+        return [Text(head, style="dim"), *(Text(line) for line in lines)]
 
     def _marks(self, trial: TrialState, figures: PortFigures) -> Text:
         """Marks and drops summed over all ports."""
@@ -276,11 +281,6 @@ def _result(state: RunState) -> str:
 
 def _range(low: str, high: str) -> str:
     return low if low == high else f"{low}..{high}"
-
-
-def _columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    first, *rest = zip(cells, widths, strict=True)
-    return "  ".join([f"{first[0]:<{first[1]}}", *(f"{cell:>{size}}" for cell, size in rest)])
 
 
 def _size(value: float) -> str:

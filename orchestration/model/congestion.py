@@ -80,6 +80,8 @@ CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
 _BASE_RTT = {"hpcc": "t", **dict.fromkeys(("rlcc", "rlcc-mlp", "rlcc-lstm"), "base_rtt")}
 # Whose packets may be marked, and are answered with CNPs.
 HEARS_MARKS = ("dcqcn", PROGRAM)
+# Whose trials say how many flows never had their round trip timed, and so kept their rate.
+TIMES_ROUND_TRIPS = ("rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # They act on each acknowledgement; the others know of more at one.
 ACK_EVERY = dict.fromkeys(("swift", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm"), 1)
 # Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from orchestration.model.records import Action, Change, Ints
+from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.signals import Scope, targets
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ class ImpossibleSetting(ValueError):  # noqa: N818 (it is what the tuner asked f
 class Column:
     """One number of a setting: its unit, its bounds (both included) and what it means.
 
-    If `most` is None, the upper bound depends on the target: see `Knob.capacity`.
+    If `most` is None, the upper bound depends on the target: see `Knob.capacity`. `preset` is what
+    the campaign sets where it says nothing (see `Knob`), None if it never does.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Column:
     dtype: Literal["int64", "float64"] = "int64"
     least: float = 0
     most: float | None = None
+    preset: float | None = None
 
     @property
     def short(self) -> str:
@@ -59,9 +62,14 @@ class Column:
     @property
     def range(self) -> str:
         """The bounds in words."""
-        if self.most is None:
-            return f"{self.least:g} or more {self.unit}"
-        return f"{self.least:g}..{self.most:g}"
+        least = _short(self.least)
+        return (
+            f"{least} or more {self.unit}" if self.most is None else f"{least}..{_short(self.most)}"
+        )
+
+
+def _short(bound: float) -> str:
+    return f"{bound:.0f}" if bound == round(bound) else f"{bound:g}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,10 @@ class Knob:
     `capacity` returns the upper bounds of columns that have none of their own, shape (targets,).
     Columns of `ascending` must not decrease from one to the next. `table` is the table of its
     actions in a run folder; `plural` is the word for its settings in messages.
+
+    Knobs whose columns have a `preset` are set by the campaign first: a tuner need not set them at
+    the start, and a change may leave out columns, which keep their values. `control` is the
+    congestion control that hosts need to have the knob, "" for none.
     """
 
     name: str
@@ -81,6 +93,7 @@ class Knob:
     ascending: tuple[str, ...] = ()
     table: str = ""
     plural: str = "settings"
+    control: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "table", self.table or f"actions_{self.name}")
@@ -90,18 +103,25 @@ class Knob:
         """The columns' names, in order."""
         return tuple(column.name for column in self.columns)
 
-    def change(self, targets: ArrayLike, *values: ArrayLike) -> Change:
+    @property
+    def preset(self) -> dict[str, float]:
+        """Return what the campaign sets where it says nothing, by column; empty for most knobs."""
+        return {one.name: one.preset for one in self.columns if one.preset is not None}
+
+    def change(self, targets: ArrayLike, *values: ArrayLike, **columns: ArrayLike) -> Change:
         """Return the change that sets `targets` to `values`, one array per column, in order.
 
-        A single number applies to all targets.
+        Columns may be named instead. A single number applies to all targets.
         """
         index = np.asarray(targets, dtype=np.int64)
-        arrays = [
-            np.asarray(value) if np.ndim(value) else np.full(index.shape, value) for value in values
-        ]
-        return Change(self.name, index, self.named(*arrays))
+        given = {**self.named(*values), **columns} if values else columns
+        arrays = {
+            name: np.asarray(value) if np.ndim(value) else np.full(index.shape, value)
+            for name, value in given.items()
+        }
+        return Change(self.name, index, arrays)
 
-    def named(self, *values: Array) -> dict[str, Array]:
+    def named(self, *values: Any) -> dict[str, Any]:
         """Return arrays, given in the order of the columns, by name."""
         return dict(zip(self.column_names, values, strict=True))
 
@@ -134,7 +154,7 @@ class Bounds:
         values: dict[str, Array] = dict(change.values)
         changed = np.zeros(len(change.targets), dtype=bool)
         above: Array | None = None
-        for column in reversed(self.knob.columns):
+        for column in reversed(self._columns(change)):
             ordered = column.name in self.knob.ascending
             most = above if ordered and above is not None else self._most(column, change.targets)
             asked = values[column.name]
@@ -159,13 +179,17 @@ class Bounds:
             for at in np.flatnonzero(~np.logical_and.reduce(rises))[:1].tolist():
                 found = " and ".join(str(row[at]) for row in rows)
                 self._refuse(change, at, f"needs {order}, got {found} {unit}")
-        for column in self.knob.columns:
+        for column in self._columns(change):
             values, most = change.values[column.name], self._most(column, change.targets)
             if column not in ascending:
                 wrong = ~((values >= column.least) & (values <= most))
                 for at in np.flatnonzero(wrong)[:1].tolist():
                     what = f"{column.short} {values[at]} is not in {column.range}"
                     self._refuse(change, at, what)
+
+    def _columns(self, change: Change) -> list[Column]:
+        """Return the columns that a change sets."""
+        return [column for column in self.knob.columns if column.name in change.values]
 
     def _most(self, column: Column, targets: Ints) -> Any:
         if column.most is not None:
@@ -178,12 +202,15 @@ class Bounds:
     def _check_targets(self, change: Change) -> None:
         index, scope, count = change.targets, self.knob.scope, self.count
         names = self.knob.column_names
-        if set(change.values) != set(names):
+        given = set(change.values)
+        if self.knob.preset and not (given and given <= set(names)):
+            raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}: name some of them")
+        if not self.knob.preset and given != set(names):
             raise ImpossibleSetting(f"{change.knob} has {', '.join(names)}, no less and no more")
         shapes = {np.shape(part) for part in (index, *change.values.values())}
         if len(shapes) != 1 or len(next(iter(shapes))) != 1:
             raise ImpossibleSetting(
-                f"targets and {', '.join(names)} must be arrays of one length, not {shapes}"
+                f"targets and {', '.join(change.values)} must be arrays of one length, not {shapes}"
             )
         if len(index) and (index.min() < 0 or index.max() >= count):
             raise ImpossibleSetting(
@@ -212,4 +239,16 @@ ECN = Knob(
     plural="thresholds",
 )
 
-KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN,)}
+DCQCN = Knob(
+    "dcqcn",
+    "host",
+    tuple(
+        Column(name, one.unit, one.help, least=one.least, most=one.most, preset=one.default)
+        for name, one in DCQCN_PARAMETERS.items()
+    ),
+    "parameters of DCQCN in a host's RoCE NICs, under mlx5's names",
+    plural="parameters",
+    control="dcqcn",
+)
+
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN)}

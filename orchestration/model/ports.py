@@ -14,6 +14,7 @@ from orchestration.model.records import (
     Applied,
     Event,
     FlowRecords,
+    HostReading,
     Observation,
     Program,
     Samples,
@@ -80,6 +81,9 @@ class Rig(Protocol):
 
     def flows_done(self) -> int:
         """Return how many flows have ended by now; -1 if that is known only at the end."""
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
 
     def finish(self, observer: Observer) -> Outcome:
         """Give `observer` the remaining readings, and return the trial's outcome."""

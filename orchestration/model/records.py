@@ -185,6 +185,14 @@ class Samples(Columns):
 
 
 @dataclass(frozen=True)
+class HostReading(Columns):
+    """One reading of all hosts at `t_ns`: recorded signals by name, arrays of shape (hosts,)."""
+
+    t_ns: int
+    values: Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
 class ChangeRecords(Columns):
     """All changes of one knob, one row per changed target; arrays of shape (changes,).
 

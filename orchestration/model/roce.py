@@ -12,26 +12,58 @@ from typing import Literal
 from orchestration.model.congestion import TELEMETRY_BYTES, defaults
 from orchestration.model.records import Ints
 
-# NVIDIA, "DCQCN CC Parameters" (DOCA 3.4), in the order of policy_dcqcn.c.
-_MLX5 = {
-    "rpg_time_reset": 300,
-    "rpg_byte_reset": 32_767,
-    "rpg_threshold": 1,
-    "rpg_ai_rate": 5,
-    "rpg_hai_rate": 50,
-    "rpg_gd": 11,
-    "rpg_min_dec_fac": 50,
-    "rpg_min_rate": 1,
-    "rpg_max_rate": 0,
-    "rate_to_set_on_first_cnp": 0,
-    "dce_tcp_g": 1019,
-    "dce_tcp_rtt": 1,
-    "rate_reduce_monitor_period": 4,
-    "initial_alpha_value": 1023,
-    "clamp_tgt_rate": 0,
-    "clamp_tgt_rate_after_time_inc": 1,
-    "min_time_between_cnps": 4,
+
+@dataclass(frozen=True)
+class DcqcnParameter:
+    """A parameter of DCQCN as mlx5 NICs have it: default, unit, least and largest value."""
+
+    default: int
+    unit: str
+    least: int
+    most: int
+    help: str
+
+
+_U32 = 2**32 - 1
+# In the order of policy_dcqcn.c, whose last one is followed by that of the receiver. Defaults and
+# bounds are those of NVIDIA's "DCQCN CC Parameters" (DOCA 3.4) and of mlxconfig's help; where
+# neither has a bound, the width of the register (linux/mlx5/mlx5_ifc.h).
+DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
+    "rpg_time_reset": DcqcnParameter(300, "us", 1, 131_071, "time between two increases by time"),
+    "rpg_byte_reset": DcqcnParameter(
+        32_767, "bytes, 0 is off", 0, 32_767, "bytes sent between two increases by bytes"
+    ),
+    "rpg_threshold": DcqcnParameter(
+        1, "events", 0, 31, "increases of either kind until the target rate rises"
+    ),
+    "rpg_ai_rate": DcqcnParameter(5, "Mbps", 1, _U32, "additive increase of the target rate"),
+    "rpg_hai_rate": DcqcnParameter(50, "Mbps", 1, _U32, "hyper-active increase of the target rate"),
+    "rpg_gd": DcqcnParameter(11, "log2", 0, 15, "a rate is cut by alpha / 2^rpg_gd of it"),
+    "rpg_min_dec_fac": DcqcnParameter(50, "%", 1, 100, "least that a cut leaves of a rate"),
+    "rpg_min_rate": DcqcnParameter(1, "Mbps", 1, _U32, "least rate of a flow"),
+    "rpg_max_rate": DcqcnParameter(
+        0, "Mbps, 0 is line rate", 0, _U32, "largest rate of a flow that is not below it"
+    ),
+    "rate_to_set_on_first_cnp": DcqcnParameter(
+        0, "Mbps, 0 is line rate", 0, _U32, "rate of a flow after its first CNP"
+    ),
+    "dce_tcp_g": DcqcnParameter(1019, "/1024", 0, 1023, "weight of the old alpha in the new one"),
+    "dce_tcp_rtt": DcqcnParameter(1, "us", 1, 131_071, "time between two updates of alpha"),
+    "rate_reduce_monitor_period": DcqcnParameter(
+        4, "us", 1, _U32, "period at whose end a rate is cut, if a CNP came in it"
+    ),
+    "initial_alpha_value": DcqcnParameter(1023, "/1024", 1, 1023, "alpha at a flow's first CNP"),
+    "clamp_tgt_rate": DcqcnParameter(
+        0, "0 or 1", 0, 1, "a cut sets the target rate to the rate before it, always"
+    ),
+    "clamp_tgt_rate_after_time_inc": DcqcnParameter(
+        1, "0 or 1", 0, 1, "an increase by time keeps the target rate to the line's"
+    ),
+    "min_time_between_cnps": DcqcnParameter(
+        4, "us", 0, _U32, "least time between two CNPs of a flow, which its receiver sends"
+    ),
 }
+_MLX5 = {name: one.default for name, one in DCQCN_PARAMETERS.items()}
 # Sets of parameters, by name. Some values of papers are outside the range of mlx5 NICs.
 DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
     "mlx5": _MLX5,
@@ -60,32 +92,6 @@ DCQCN_SETS: Mapping[str, Mapping[str, int]] = {
         "dce_tcp_g": 1020,
         "min_time_between_cnps": 0,
     },
-}
-
-
-_U32 = 2**32 - 1
-# The unit of each parameter, and the least and largest value that mlx5 NICs take: NVIDIA's "DCQCN
-# CC Parameters" and mlxconfig's help; where neither has one, the width of the register
-# (linux/mlx5/mlx5_ifc.h).
-DCQCN_RANGES: Mapping[str, tuple[str, int, int]] = {
-    "clamp_tgt_rate": ("0 or 1", 0, 1),
-    "clamp_tgt_rate_after_time_inc": ("0 or 1", 0, 1),
-    "rpg_time_reset": ("us", 1, 131_071),
-    "rpg_byte_reset": ("bytes, 0 is off", 0, 32_767),
-    "rpg_threshold": ("events", 0, 31),
-    "rpg_max_rate": ("Mbps, 0 is line rate", 0, _U32),
-    "rpg_ai_rate": ("Mbps", 1, _U32),
-    "rpg_hai_rate": ("Mbps", 1, _U32),
-    "rpg_gd": ("log2", 0, 15),
-    "rpg_min_dec_fac": ("%", 1, 100),
-    "rpg_min_rate": ("Mbps", 1, _U32),
-    "rate_to_set_on_first_cnp": ("Mbps, 0 is line rate", 0, _U32),
-    # weight of the old alpha: 1019 is 1 - 5/1024
-    "dce_tcp_g": ("/1024", 0, 1023),
-    "dce_tcp_rtt": ("us", 1, 131_071),
-    "rate_reduce_monitor_period": ("us", 1, _U32),
-    "initial_alpha_value": ("/1024", 1, 1023),
-    "min_time_between_cnps": ("us", 0, _U32),
 }
 
 # The largest path MTU of InfiniBand.

@@ -160,7 +160,9 @@ SIGNALS: tuple[Signal, ...] = (
 BY_KEY = {signal.key: signal for signal in SIGNALS}
 # Signals that the loop computes from others, so that every backend has them.
 DERIVED = ("qlen_mean_bytes",)
-# Signals of hosts' RoCE NICs, by their keys in observations.
+# Signals of hosts, by their keys in observations.
+HOST_KEYS = tuple(signal.key for signal in SIGNALS if signal.scope == "host")
+# Those of them that RoCE NICs have.
 NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
 # The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)

@@ -77,7 +77,7 @@ def compile_model(
     return Compiled(name, model, tuple(made))
 
 
-def build_library(source: Path, made: Path) -> None:
+def build_library(source: Path, made: Path, *flags: str) -> None:
     """Compile a policy's C to a shared library with `rlcc_infer_all` and `rlcc_happen_all`.
 
     Raises NotReadyError without gcc.
@@ -86,7 +86,15 @@ def build_library(source: Path, made: Path) -> None:
         raise NotReadyError(
             f"a library needs a C compiler, and there is no {COMPILER}", "apt-get install gcc"
         )
-    command = [COMPILER, *_LIBRARY_FLAGS, "-shared", "-fPIC", "-DRLCC_LIBRARY", f"-I{HEADERS}"]
+    command = [
+        COMPILER,
+        *_LIBRARY_FLAGS,
+        "-shared",
+        "-fPIC",
+        "-DRLCC_LIBRARY",
+        f"-I{HEADERS}",
+        *flags,
+    ]
     answer = subprocess.run(
         [*command, "-o", str(made), str(source)], capture_output=True, text=True, check=False
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from inventory.topology import Testbed
 from orchestration.model.errors import InputError, Problem
+from orchestration.model.knobs import KNOBS
 from orchestration.model.ports import Offer
 from orchestration.model.trial import TrialSpec
 from tuners.registry import create
@@ -18,21 +19,34 @@ def check_fit(
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that the backend lacks.
 
+    Likewise if it needs a knob that is of another congestion control than the hosts' NICs have.
     `testbeds` are the trials' testbeds, by name; `offer` is the backend's.
     """
     problems: dict[Problem, None] = {}
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, ...]] = set()
     for trial in trials:
-        key = (trial.testbed, trial.tuner.name, repr(sorted(trial.tuner.params.items())))
+        roce = trial.host.roce
+        control = trial.host.congestion_control if roce is None else roce.control
+        params = repr(sorted(trial.tuner.params.items()))
+        key = (trial.testbed, trial.tuner.name, params, control)
         if key in seen:
             continue
         seen.add(key)
-        offered = offer(testbeds[trial.testbed])
-        for lack in offered.lacks(create(trial.tuner)):
+        offered, tuner = offer(testbeds[trial.testbed]), create(trial.tuner)
+        lacks = offered.lacks(tuner)
+        for lack in lacks:
             what = f"tuner {trial.tuner.name!r} needs the {lack}, which {trial.backend} lacks"
             kind = lack.partition(" ")[0]
             have = getattr(offered, f"{kind}s")
             remedy = f"its {kind}s are {', '.join(have) or 'none'}; run another tuner there"
             problems[Problem(trial.campaign, what, remedy)] = None
+        for knob in (KNOBS[name] for name in tuner.knobs if name in KNOBS and not lacks):
+            if knob.control and knob.control != control:
+                what = (
+                    f"tuner {trial.tuner.name!r} turns the {knob.plural} of {knob.control}, "
+                    f"and the hosts are under {control}"
+                )
+                remedy = f"add `host: {{congestion_control: {knob.control}}}`, or run another tuner"
+                problems[Problem(trial.campaign, what, remedy)] = None
     if problems:
         raise InputError(list(problems))

@@ -112,13 +112,13 @@ class Delivery:
 class Sent:
     """The data of one run of a trial that the server has confirmed.
 
-    `readings` and `changes` count those of the spool, up to `place`; `spool_done` is True if there
-    will be no more. The archive has been sent up to row `rows` of `table`. `done` is True if
-    everything has been sent.
+    `readings`, by table, and `changes` count those of the spool, up to `place`; `spool_done` is
+    True if there will be no more. The archive has been sent up to row `rows` of `table`. `done` is
+    True if everything has been sent.
     """
 
     place: Place = field(default_factory=Place)
-    readings: int = 0
+    readings: dict[str, int] = field(default_factory=dict)
     changes: int = 0
     spool_done: bool = False
     table: str = ""
@@ -183,6 +183,8 @@ class Ledger:
             )
         except ValueError:
             return
+        if isinstance(readings, int):  # an earlier version: it spooled ports only
+            readings = {"ports": readings}
         self._runs[trial, run] = Sent(
             Place(segment, byte), readings, changes, spooled, table, rows, done
         )

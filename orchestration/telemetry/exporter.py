@@ -167,7 +167,9 @@ def _queues(state: RunState) -> list[_Queues]:
     """Return the queues of the running trials, or else of the trial that ended last."""
     if state.trials:
         return [
-            _Queues(trial.id, trial.testbed, {**trial.snapshot.values, **_settings(trial.snapshot)})
+            _Queues(
+                trial.id, trial.testbed, {**_values(trial.snapshot), **_settings(trial.snapshot)}
+            )
             for trial in state.trials
             if trial.snapshot is not None
         ]
@@ -184,6 +186,13 @@ def _queues(state: RunState) -> list[_Queues]:
         return []
     columns = {name: values[-1] for name, values in ports.values.items()}
     return [_Queues(trial.spec.id, trial.testbed, columns)]
+
+
+def _values(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the signals and settings of queues."""
+    read = snapshot.values
+    signals = {one.name: read[one.key] for one in recorded("queue") if one.key in read}
+    return {**signals, **_settings(snapshot)}
 
 
 def _settings(snapshot: Snapshot) -> dict[str, Any]:

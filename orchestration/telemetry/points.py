@@ -21,8 +21,8 @@ from collectors.sinks.names import (
     FILE,
     FLOW,
     OF_TABLES,
-    PORT,
     ROW,
+    SAMPLES,
     TRIAL,
     Measurement,
     run_tag,
@@ -45,7 +45,7 @@ LINES = 5_000
 _PART_CHARACTERS = 10_000
 _FILES, _LAST = "files", "trial"
 _MEASUREMENTS: list[tuple[Measurement, Scope]] = [
-    (PORT, "queue"),
+    *((measurement, scope) for scope, measurement in SAMPLES.items()),
     *((ACTIONS[knob.name], knob.scope) for knob in KNOBS.values()),
 ]
 # The order in which an archive is sent.
@@ -223,11 +223,11 @@ def _text(path: Path) -> str:
 
 @dataclass(frozen=True)
 class SpoolBatch:
-    """Lines from a spool, the place after them, and their numbers of readings and changes."""
+    """Lines from a spool, the place after them, their readings by table, and their changes."""
 
     lines: list[str]
     place: Place
-    readings: int
+    readings: dict[str, int]
     changes: int
 
 
@@ -266,15 +266,17 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
         ]
         for one, scope in _MEASUREMENTS
     }
-    queues = about["targets"]["queue"]
     readings: list[Readings] = []
     changes: list[SpooledChange] = []
     waiting = 0
     place = after
 
     def batch(end: Place) -> SpoolBatch:
-        lines = _port_lines(begins[PORT.name], readings) + _action_lines(begins, changes)
-        rows = sum(len(one.t_ns) for one in readings)
+        lines, rows = _action_lines(begins, changes), {}
+        for scope, measurement in SAMPLES.items():
+            mine = [one for one in readings if one.scope == scope]
+            lines += _sample_lines(measurement, begins[measurement.name], mine)
+            rows[measurement.table] = sum(len(one.t_ns) for one in mine)
         changed = sum(len(one.change.targets) for one in changes)
         return SpoolBatch(lines, end, rows, changed)
 
@@ -285,7 +287,7 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
             raise DamagedSpool(str(error)) from error
         if isinstance(record, Readings):
             readings.append(record)
-            waiting += len(record.t_ns) * len(queues)
+            waiting += next(iter(record.columns.values())).size
         else:
             changes.append(record)
             waiting += len(record.change.targets)
@@ -296,7 +298,9 @@ def spool_batches(run: SpooledRun, about: dict[str, Any], after: Place) -> Itera
         yield batch(place)
 
 
-def _port_lines(begins: list[str], readings: list[Readings]) -> list[str]:
+def _sample_lines(
+    measurement: Measurement, begins: list[str], readings: list[Readings]
+) -> list[str]:
     if not readings:
         return []
     count = len(begins)
@@ -305,7 +309,7 @@ def _port_lines(begins: list[str], readings: list[Readings]) -> list[str]:
     for name in readings[0].columns:
         columns[name] = np.concatenate([one.columns[name].ravel() for one in readings])
     times = np.repeat(np.concatenate([one.times_ns for one in readings]), count)
-    return encode(PORT, begins, np.tile(np.arange(count), len(t_ns)), columns, times)
+    return encode(measurement, begins, np.tile(np.arange(count), len(t_ns)), columns, times)
 
 
 def _action_lines(begins: dict[str, list[str]], changes: list[SpooledChange]) -> list[str]:

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collectors.sinks.influx import InfluxConnection
-from collectors.sinks.names import ACTIONS
+from collectors.sinks.names import ACTIONS, SAMPLES
 from collectors.sinks.spool import DamagedSpool, SpooledRun, spooled_runs
 from orchestration.artifacts.found import trial_folders
 from orchestration.artifacts.reader import TrialResult, finished_trials, read_trial
 from orchestration.model.errors import InputError, NotReadyError, TrialError
+from orchestration.model.signals import targets
 from orchestration.telemetry.delivery import Delivery, GaveUp, Ledger, Refused, Sent
 from orchestration.telemetry.points import ArchivedPoints, spool_batches, started_ns
 from orchestration.telemetry.settings import Settings
@@ -129,7 +130,7 @@ class Sender:
             self._done.add(trial.folder.name)
             return False
         points.check()
-        skip = ("ports", "actions") if self._spool_had_all(trial, points, sent) else ()
+        skip = self._spooled_whole(trial, points, sent)
         for batch in points.batches(sent.table, sent.rows, skip):
             self._delivery.send(batch.lines)
             sent.table, sent.rows = batch.stage, batch.next_row
@@ -139,22 +140,29 @@ class Sender:
         self._done.add(trial.folder.name)
         return True
 
-    def _spool_had_all(self, trial: TrialResult, points: ArchivedPoints, sent: Sent) -> bool:
+    def _spooled_whole(
+        self, trial: TrialResult, points: ArchivedPoints, sent: Sent
+    ) -> tuple[str, ...]:
+        """Return the tables of which the spool took all rows."""
         if not sent.spool_done:
-            return False
-        readings = points.rows("ports") // max(1, len(trial.testbed.queues))
-        if (sent.readings, sent.changes) == (
-            readings,
-            sum(points.rows(one.table) for one in ACTIONS.values()),
-        ):
-            return True
-        self._say(
-            f"{trial.spec.id}: the spool took {sent.readings} of {readings} readings; "
-            "they are sent from the archive",
-            "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they are "
-            "sent while the trial runs",
-        )
-        return False
+            return ()
+        whole = []
+        for scope, measurement in SAMPLES.items():
+            table = measurement.table
+            readings = points.rows(table) // max(1, len(targets(trial.testbed, scope)))
+            if readings and sent.readings.get(table, 0) == readings:
+                whole.append(table)
+            elif scope == "queue":
+                self._say(
+                    f"{trial.spec.id}: the spool took {sent.readings.get(table, 0)} of {readings} "
+                    "readings; they are sent from the archive",
+                    "nothing is lost; with more room on the disk or in CLOSLOOP_INFLUX_SPOOL they "
+                    "are sent while the trial runs",
+                )
+        actions = [one.table for one in ACTIONS.values()]
+        if sent.changes == sum(points.rows(table) for table in actions):
+            whole += actions
+        return tuple(whole)
 
     def _send_spool(self, run: SpooledRun) -> bool:
         busy = False
@@ -169,7 +177,8 @@ class Sender:
                 for batch in spool_batches(run, about, sent.place):
                     self._delivery.send(batch.lines)
                     sent.place = batch.place
-                    sent.readings += batch.readings
+                    for table, readings in batch.readings.items():
+                        sent.readings[table] = sent.readings.get(table, 0) + readings
                     sent.changes += batch.changes
                     self._ledger.note(*key)
                     run.forget(sent.place)

@@ -12,6 +12,7 @@ from collectors.snapshot import Snapshot
 from inventory.topology import Testbed
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import Floats, Ints
+from orchestration.watch.devices import devices_to_json
 from orchestration.watch.state import RunState, TrialState
 
 
@@ -160,6 +161,7 @@ def _trial(trial: TrialState, now_s: float) -> dict[str, Any]:
             }
             for number, port in enumerate(trial.testbed.switch_ports)
         ],
+        **devices_to_json(trial.testbed, snapshot),
     }
 
 

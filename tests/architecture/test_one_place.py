@@ -65,7 +65,7 @@ FLOWLET = Knob(
     "the flowlet timeout of a switch",
 )
 
-KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, FLOWLET)}
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET)}
 """
 
 
@@ -116,7 +116,7 @@ def python(root: Path, program: str) -> str:
 
 
 def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
-    declared = "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN,)}\n"
+    declared = "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN)}\n"
     touched = {
         replace(copy, f"{MODEL}/knobs.py", declared, KNOB.lstrip()),
         replace(copy, FLUID, "KNOBS = (ECN.name,)", 'KNOBS = (ECN.name, "flowlet")'),

@@ -13,8 +13,16 @@ from orchestration.analysis.stamp import stamp
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import DONE, UNFINISHED, Setup
+from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import BY_KEY, targets
-from orchestration.model.trial import IncastSpec, SingleFlowSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import (
+    FabricSpec,
+    HostSpec,
+    IncastSpec,
+    SingleFlowSpec,
+    TrialSpec,
+    TunerSpec,
+)
 from traffic.schedule import make_schedule
 from tuners.base import BaseTuner
 from tuners.ecn.static import StaticEcn
@@ -180,6 +188,9 @@ def test_what_is_offered_is_there(backend, tmp_path):
     trial = TrialSpec(
         "contract", "rlcc-7", backend.name, TunerSpec("secn1"), (INCAST,), 3, 1, 2 * MS, 20 * MS
     )
+    if backend.name != "fluid":  # NICs under DCQCN have more than TCP's
+        host, fabric = HostSpec("dcqcn", roce=RoceSpec()), FabricSpec("closloop")
+        trial = dataclasses.replace(trial, host=host, fabric=fabric)
     tuner = Everything(backend.offer(TESTBED))
     assert backend.offer(TESTBED).lacks(tuner) == []
     schedule = make_schedule(trial, TESTBED)

@@ -6,7 +6,8 @@ import pytest
 from collectors.snapshot import SNAPSHOT_FILE, decode_snapshot
 from inventory.files import load_testbed
 from orchestration import wiring
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.model.roce import RoceSpec
+from orchestration.model.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
 MS = 1_000_000
@@ -40,4 +41,42 @@ def test_the_last_picture_agrees_with_the_tables(backend, tmp_path):
     assert abs(shown.flows_done - ended) <= 1  # one may end while it is being read
     applied_ns = record.changes["ecn"].applied_ns
     assert shown.changes == len(np.unique(applied_ns[applied_ns <= shown.t_ns]))
+    hosts = record.samples["host"]
+    (row,) = np.flatnonzero(hosts.t_ns == shown.hosts_ns)
+    for name in ("retransmits", "timeouts", "tx_bytes"):
+        assert np.array_equal(shown.hosts[name], hosts[name][row]), name
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.kernel
+def test_pauses_buffers_and_nics_are_shown_as_the_tables_have_them(tmp_path):
+    path = tmp_path / "one.yml"
+    path.write_text(
+        "{kind: single-switch, name: one, mtu: 1500B, hosts: 10, "
+        "host_link: {rate: 25Gbps, delay: 1us}, switch: {buffer: 1MB, alpha: 1/8, pfc: [3]}}"
+    )
+    testbed = load_testbed(str(path))
+    backend = wiring.backend("emulated")
+    traffic = (IncastSpec(9, 400_000, 100 * MS, 0, MS, receiver=testbed.hosts[0]),)
+    tuner, host = TunerSpec("secn1"), HostSpec("dcqcn", roce=RoceSpec())
+    trial = TrialSpec(
+        *("contract", str(path), backend.name, tuner, traffic, 3, 1, 2 * MS, 20 * MS),
+        host=host,
+        fabric=FabricSpec("closloop"),
+    )
+    schedule = make_schedule(trial, testbed)
+    record = backend.run(trial, testbed, schedule, tmp_path, lambda now_ns, end_ns: None)
+    shown = decode_snapshot((tmp_path / SNAPSHOT_FILE).read_bytes())
+    row = shown.samples - 1
+    for scope in ("priority", "switch"):
+        for name, values in record.samples[scope].values.items():
+            assert np.array_equal(shown.values[f"{scope}.{name}"], values[row]), name
+    assert shown.values["priority.pausing_ns"].sum() > 0
+    hosts = record.samples["host"]
+    (row,) = np.flatnonzero(hosts.t_ns == shown.hosts_ns)
+    (before,) = np.flatnonzero(hosts.t_ns == shown.hosts_before_ns)
+    assert before < row
+    for name in ("cnps", "rate_bps", "rtt_ns"):
+        assert np.array_equal(shown.hosts[name], hosts[name][row]), name
+        assert np.array_equal(shown.hosts_before[name], hosts[name][before]), name
+    assert hosts["cnps"][row].sum() > 0

@@ -1,5 +1,6 @@
 """The example of a tuner in a package of its own: run by its file, and installed."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -73,3 +74,51 @@ def test_a_tuner_that_needs_what_a_backend_lacks_is_refused_by_plan(tmp_path):
         said = closloop(verb, str(folder / "campaign.yml"), "--on", "fluid")
         assert said.returncode == 2
         assert "needs the signal 'host.timeouts', which fluid lacks" in said.stderr
+
+
+@pytest.fixture
+def increase(tmp_path):
+    """A short copy of the example that turns a parameter of DCQCN."""
+    for name in ("dcqcn_increase.py", "dcqcn_increase.yml"):
+        shutil.copy(ROOT / "examples" / name, tmp_path)
+    path = tmp_path / "dcqcn_increase.yml"
+    text = path.read_text().replace("repeats: 6", "repeats: 1")
+    path.write_text(text.replace("duration: 10ms", "duration: 2ms"), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ],
+)
+def test_the_example_that_turns_a_parameter_of_dcqcn_does_so(increase, backend):
+    said = closloop("check-tuner", f"{increase.with_suffix('.py')}:Increase")
+    assert (said.returncode, said.stdout.count("holds")) == (0, 3), said.stderr
+    run = ["run", str(increase), "--on", backend, "--out", "runs", "--no-report"]
+    said = closloop(*run, cwd=increase.parent)
+    assert said.returncode == 0, said.stderr
+    asked = (
+        "select t_ns > 0 as later, count(*) as rows, min(rpg_ai_rate) as least,"
+        " max(rpg_ai_rate) as most, max(rpg_hai_rate) as hai"
+        " from actions_dcqcn group by later order by later"
+    )
+    said = closloop("sql", "runs", asked, "--json", cwd=increase.parent)
+    start, later = json.loads(said.stdout)
+    # of 24 hosts; what the tuner does not name is as the campaign has it
+    assert start == {"later": False, "rows": 24, "least": 5, "most": 5, "hai": 50}
+    assert later["rows"] > 24
+    assert later["least"] == 5 < later["most"] <= 1_000
+    assert later["hai"] == 50
+
+
+def test_a_tuner_of_dcqcn_is_refused_where_hosts_are_under_another_control(increase):
+    text = increase.read_text().replace("congestion_control: dcqcn", "congestion_control: dctcp")
+    increase.write_text(text, encoding="utf-8")
+    said = closloop("plan", str(increase))
+    assert said.returncode == 2
+    assert "turns the parameters of dcqcn, and the hosts are under dctcp" in said.stderr
+    said = closloop("plan", str(increase), "--on", "fluid")
+    assert "knob 'dcqcn', which fluid lacks" in said.stderr

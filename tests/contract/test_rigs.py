@@ -14,8 +14,9 @@ from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.records import DONE, Program
+from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import BY_KEY, DERIVED, targets, wants_flow_table
-from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
+from orchestration.model.trial import FabricSpec, HostSpec, IncastSpec, TrialSpec, TunerSpec
 from orchestration.session import Observers
 from traffic.schedule import make_schedule
 
@@ -138,17 +139,26 @@ def test_the_clock_is_where_it_was_sent(rig):
 
 @pytest.fixture(params=["fluid", pytest.param("simulated", marks=pytest.mark.ns3)])
 def offering(request, tmp_path):
-    """Return what a backend offers, and a rig of it that is asked for all of that."""
+    """Return what a backend offers, and a rig of it that is asked for all of that.
+
+    Hosts have NICs under DCQCN where they can, because those have more.
+    """
     traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
     trial = TrialSpec("c", "rlcc-7", "fluid", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
     schedule = make_schedule(trial, TESTBED)
+    if request.param == "simulated":
+        host = HostSpec("dcqcn", roce=RoceSpec())
+        trial = dataclasses.replace(trial, host=host, fabric=FabricSpec("closloop"))
     offer = wiring.backend(request.param).offer(TESTBED)
     watches = wants_flow_table(offer.signals)
     if request.param == "fluid":
         yield offer, FluidRig(trial, TESTBED, schedule, flow_table=watches)
         return
     with Simulation(require_program(), tmp_path) as simulation:
-        yield offer, SimulatedRig(simulation, trial, TESTBED, schedule, flow_table=watches)
+        rig = SimulatedRig(
+            simulation, trial, TESTBED, schedule, flow_table=watches, watches_hosts=True
+        )
+        yield offer, rig
 
 
 def test_every_signal_that_is_offered_is_observed(offering):

@@ -23,8 +23,9 @@ from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
-from orchestration.backends.emulated.namespaces import NetlinkError
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
+from orchestration.backends.emulated.namespaces import Fabric, NetlinkError
+from orchestration.backends.emulated.rig import EmulatedRig
+from orchestration.backends.emulated.traffic import NoTraffic
 from orchestration.model.knobs import ECN
 
 

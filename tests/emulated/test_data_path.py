@@ -1,9 +1,12 @@
 """The data path of our own: exact times and marks, TCP as on Linux' fabric, RoCE under DCQCN."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from inventory.files import load_testbed
+from inventory.switch import SwitchSpec
 from orchestration.analysis.stamp import stamp
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.codec import flattened, record_tables
@@ -146,13 +149,23 @@ def test_the_same_trial_gives_the_same_tables_to_the_bit(host, marks):
 class Idle(BaseTuner):
     """Decides after each reading, and changes nothing: the loop must wake for each."""
 
+    observes = ("qlen_bytes", "host.cnps")  # hosts are read with each, too
+
     def reset(self, testbed, seed):
         return Secn1().reset(testbed, seed)
 
 
-@pytest.mark.parametrize("host", [TCP, roce("hpcc")], ids=["tcp", "roce"])
-def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, tmp_path):
-    testbed, patterns = load_testbed("graphcc"), (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
+PFC = SwitchSpec(1_500_000, (1 / 8,), lossless=(0,), priorities=(3,))
+
+
+@pytest.mark.parametrize(
+    ("host", "switch"),
+    [(TCP, None), (roce("hpcc"), None), (roce("hpcc"), PFC)],
+    ids=["tcp", "roce", "pfc"],
+)
+def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, switch, tmp_path):
+    testbed = dataclasses.replace(load_testbed("graphcc"), switch=switch)
+    patterns = (PoissonSpec("WebSearch", 0.6, 0, 2 * MS),)
     trial = TrialSpec(
         "c", "graphcc", "emulated", SECN1, patterns, 1, 1, 2 * MS, 100 * MS,
         host=host, fabric=OURS,
@@ -171,6 +184,10 @@ def test_readings_that_nobody_wakes_for_are_those_of_a_tuner_that_decides(host, 
     assert 0 <= late_ns < 100_000
     assert alone.facts["decisions"] == decides.facts["decisions"] > 20
     assert alone.ports.marked_packets[-1].sum() > 0
+    if switch is not None:
+        assert alone.samples["priority"].paused_ns[-1].sum() > 0
+    # the guest goes no further than that
+    assert alone.facts["end_ns"] == decides.facts["end_ns"] < alone.ports.t_ns[-1] + 100_000
 
 
 @pytest.mark.parametrize("name", ["paper", "hpcc"])

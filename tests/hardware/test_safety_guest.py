@@ -23,7 +23,7 @@ from orchestration.backends.emulated.guest import prepare_process
 from orchestration.backends.emulated.system import power_off
 from orchestration.backends.emulated.job import read_job
 from orchestration.backends.emulated.namespaces import new_namespace
-from orchestration.backends.emulated.rig import Fabric
+from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.device.agent import deadman, state
 from orchestration.device.agent.main import Decoder, encode
 from orchestration.device.agent.main import Agent

@@ -177,6 +177,33 @@ def test_what_is_dropped_is_sent_again(run):
     assert record.hosts.retransmits[-1].sum() == facts["resent"]
 
 
+def test_selective_repeat_sends_again_what_was_dropped_and_no_more(run):
+    flows = tuple(SingleFlowSpec(f"h{n + 2}", "h1", 1_000_000, 0) for n in range(16))
+    host = roce("paper", recovery="selective-repeat")
+    _, _, schedule, record = run(flows, testbed="star", buffer="300KB", host=host)
+    times(schedule, record)
+    resent = record.facts["resent"]
+    assert resent == record.ports.dropped_packets[-1].sum() > 1_000
+    assert record.facts["packets"] == 16 * 977 + resent
+
+
+def test_probes_and_the_signals_of_nics(run):
+    flow = (SingleFlowSpec("h2", "h1", 5_000_000, 0),)
+    host = roce(ack_every=100_000, rtt_probe_interval_ns=50_000)
+    trial, testbed, schedule, record = run(flow, testbed="star", host=host)
+    # a probe of 66 bytes and its framing takes the flow's turn
+    ideal_ns = ideal_times_ns(testbed, schedule, trial)[0]
+    probes = record.facts["probes"]
+    assert probes == pytest.approx(ideal_ns / 50_000, abs=1)
+    assert times(schedule, record)[0] == pytest.approx(ideal_ns + probes * 90 * 8 / 25, abs=2)
+    # the answer comes after four cables: nothing waits, and nothing is before it on the line
+    hosts, h2 = record.hosts, testbed.hosts.index("h2")
+    assert set(np.unique(hosts.rtt_ns[:, h2])) == {0, 4_000}
+    assert hosts.rate_bps[:, h2].tolist() == [25_000_000_000, 25_000_000_000, 0]
+    assert hosts.rate_bps.sum() == hosts.rate_bps[:, h2].sum()
+    assert hosts.roce_resent.sum() == hosts.cnps.sum() == 0
+
+
 def test_what_a_cut_link_loses_is_asked_for_or_found_by_a_timeout(run):
     long = tuple(SingleFlowSpec(f"h{n}", f"h{n + 18}", 3_000_000, 0) for n in range(1, 4))
     # all sent before routes follow: nothing that comes later tells of the loss
@@ -285,3 +312,34 @@ def test_the_emulated_fabric_does_the_same(run, host):
     assert here.facts["marked"] == pytest.approx(there.facts["marked"], rel=0.02)
     assert here.facts["cnps"] == pytest.approx(there.facts["cnps"], abs=2)
     assert (here.facts["cnps"] > 10) == (host.congestion_control == "dcqcn")
+
+
+RLCC = HostSpec("rlcc", roce=RoceSpec(control="rlcc"))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["simulated", "emulated"])
+def test_a_flow_without_a_round_trip_is_counted(run, backend):
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 100_000, 0) for n in (2, 3))
+    cut = FaultSpec(down_ns=2_000, up_ns=None, convergence_ns=1_000, links=("h2-switch1",))
+    _, _, _, record = run(
+        flows, testbed="star", host=RLCC, backend=backend, faults=(cut,), drain_ns=2 * MS
+    )
+    assert (record.flows.status == DONE).tolist() == [False, True]
+    assert record.facts["untimed_flows"] == 1
+
+
+def test_the_later_and_rarer_a_policy_decides_the_longer_the_queue(run):
+    flows = tuple(SingleFlowSpec(f"h{2 + n % 4}", "h1", 2_000_000, 9_000 * n) for n in range(8))
+
+    def queue_bytes(latency_ns, how):
+        late = {"decision_latency_ns": latency_ns, "decisions": how}
+        host = HostSpec("rlcc", roce=RoceSpec(control="rlcc", window_bytes=32_000, **late))
+        _, _, schedule, record = run(flows, testbed="star", host=host)
+        assert (times(schedule, record) > 0).all()
+        return record.ports.qlen_bytes[:30].max(axis=1).mean()
+
+    # a decision takes longer than a round trip of some 80 us; without a latency there is no while
+    found = [queue_bytes(0, "serial"), *(queue_bytes(100_000, how) for how in DECISIONS)]
+    assert found == sorted(set(found))
+    assert found[0] == queue_bytes(0, "pipelined")

@@ -96,6 +96,37 @@ def test_a_run_is_in_the_server_when_it_ends(server, proxy, environment, tmp_pat
     assert environment["CLOSLOOP_INFLUX_TOKEN"].encode() not in written + done.stderr.encode()
 
 
+LOSSLESS = """\
+{kind: single-switch, name: one, mtu: 1500B, hosts: 10, host_link: {rate: 25Gbps, delay: 1us},
+ switch: {buffer: 1MB, alpha: 1/8, pfc: [3]}}
+"""
+STOPPED = """\
+campaign: stopped
+testbed: TESTBED
+host: {congestion_control: dcqcn}
+tuners: [secn1]
+traffic:
+  - {kind: incast, fan_in: 9, size: 1MB, period: 5ms}
+repeats: 1
+duration: 15ms
+drain: 100ms
+sample_period: 1ms
+"""
+
+
+@pytest.mark.kernel
+def test_pauses_buffers_and_cnps_are_in_the_server_too(server, proxy, environment, tmp_path):
+    (tmp_path / "one.yml").write_text(LOSSLESS)
+    file = tmp_path / "stopped.yml"
+    file.write_text(STOPPED.replace("TESTBED", str(tmp_path / "one.yml")))
+    done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    agree(server, tmp_path / "runs" / "stopped", 1)
+    kept = server.export(campaign="stopped")
+    for name in ("pause_pausing_ns", "switch_buffer_bytes", "host_cnps", "host_rate_bps"):
+        assert any(max(one["values"]) > 0 for one in kept[f"closloop_{name}"]), name
+
+
 @pytest.mark.slow
 def test_a_run_that_meets_every_trouble_and_is_killed(server, proxy, environment, tmp_path):
     file = write_campaign(tmp_path, repeats=8, duration_ms=120, testbed="graphcc")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestration.backends.emulated import data_path
 
-START, TX, ACK, NACK, CNP, TIMEOUT, RTT = range(7)
+START, TX, ACK, NACK, CNP, TIMEOUT, RTT, SETTLE, CHANGED = range(9)
 OWN_WORDS, MOST_PARAMETERS, MOST_HOPS = 24, 24, 8
 US = 1_000
 
@@ -72,6 +72,12 @@ class Flow:
         self._policy = policy
         self._numbers = (ctypes.c_uint32 * MOST_PARAMETERS)(*numbers)
         self.state = State(rate_bps=line_bps, line_bps=line_bps, payload_bytes=payload_bytes)
+
+    def change(self, numbers, now_ns):
+        """Give it other parameters at a time; return the rate that it answers."""
+        self.tell(SETTLE, now_ns)
+        self._numbers = (ctypes.c_uint32 * MOST_PARAMETERS)(*numbers)
+        return self.tell(CHANGED, now_ns)
 
     def tell(self, event, now_ns, size_bytes=0, hops=(), **seen):
         """Tell it of an event; return the rate that it answers."""

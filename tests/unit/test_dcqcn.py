@@ -21,6 +21,10 @@ class Flow(PolicyFlow):
     def __init__(self, library, parameters):
         super().__init__(library, [parameters[name] for name in PARAMETER_ORDER], LINE_BPS)
 
+    def change(self, parameters, now_ns):
+        numbers = [parameters[name] for name in PARAMETER_ORDER]
+        return super().change(numbers, now_ns) / LINE_BPS
+
 
 def share(flow, event, now_ns, size_bytes=0):
     return flow.tell(event, now_ns, size_bytes) / LINE_BPS
@@ -73,6 +77,46 @@ def test_after_fast_recovery_the_target_rises_by_ai_then_by_hai(library):
         rate = (rate + target) / 2
         now_ns = (8 + 300 * (stage + 1)) * US
         assert share(flow, TX, now_ns) == pytest.approx(rate, abs=1e-3), stage
+
+
+def test_what_was_due_before_new_parameters_happens_by_the_old_ones(library):
+    before = {**DCQCN_SETS["mlx5"], "rpg_byte_reset": 0}
+    flow = Flow(library, before)
+    flow.tell(START, 0)
+    flow.tell(CNP, 0)
+    cut = 1 - share(flow, TX, 4 * US)
+    # one increase at 304 us and one at 604, both scheduled by then; the next ones 10 us apart
+    rate = flow.change({**before, "rpg_time_reset": 10}, 400 * US)
+    assert rate == pytest.approx(1 - cut / 2, abs=1e-3)
+    assert share(flow, TX, 604 * US - 1) == pytest.approx(1 - cut / 2, abs=1e-3)
+    assert share(flow, TX, 604 * US) == pytest.approx(1 - cut / 4, abs=1e-3)
+    assert share(flow, TX, 614 * US) == pytest.approx(1 - cut / 8, abs=1e-3)
+
+
+def test_new_bounds_of_a_rate_hold_at_once(library):
+    mlx5 = DCQCN_SETS["mlx5"]
+    flow = Flow(library, mlx5)
+    flow.tell(START, 0)
+    assert flow.change({**mlx5, "rpg_max_rate": 10_000}, 10 * US) == 0.1
+    assert flow.change({**mlx5, "rpg_max_rate": 200_000}, 20 * US) == 1
+    flow.tell(CNP, 20 * US)
+    cut = share(flow, TX, 24 * US)
+    assert 0.4 < cut < 0.6
+    assert flow.change({**mlx5, "rpg_min_rate": 70_000}, 25 * US) == 0.7
+    assert flow.change({**mlx5, "rpg_max_rate": 30_000}, 26 * US) == 0.3
+    # the target, too, is within the bounds: there is nothing to recover
+    assert share(flow, TX, 400 * US) == 0.3
+
+
+def test_bytes_that_were_sent_before_a_smaller_byte_counter_raise_the_rate_once_at_most(library):
+    mlx5 = DCQCN_SETS["mlx5"]
+    flow = Flow(library, mlx5)
+    flow.tell(START, 0)
+    flow.tell(CNP, 0)
+    rate = share(flow, TX, 4 * US, 32_000)
+    assert flow.change({**mlx5, "rpg_byte_reset": 1_000}, 5 * US) == rate
+    assert share(flow, TX, 6 * US, 999) == rate
+    assert share(flow, TX, 7 * US, 1) > rate
 
 
 def test_bytes_raise_the_rate_too(library):

@@ -18,7 +18,7 @@ from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.codec import flattened
 from orchestration.model.files import write_whole
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Applied, Observation
+from orchestration.model.records import Applied, HostReading, Observation
 from orchestration.model.trial import IncastSpec, TrialSpec, TunerSpec
 from traffic.schedule import make_schedule
 
@@ -103,6 +103,31 @@ def test_a_snapshot_sums_up_what_was_read_since_the_one_before(tmp_path, wall, s
     assert (found.tx_bytes - found.before["tx_bytes"]).tolist() == [3000, 3000]
 
 
+def test_a_snapshot_has_the_hosts_last_two_readings_and_what_buffers_held(tmp_path, wall, shown):
+    hosts = [None]
+    observer = LiveObserver(tmp_path, TRIAL, lambda: 0, lambda: hosts[0], clock=wall)
+    for tick, held, cnps in ((1, 10, None), (2, 900, 3), (3, 50, 3), (4, 40, 8)):
+        if cnps is not None:
+            hosts[0] = HostReading(10 * cnps, {"cnps": np.array([cnps])})
+        read = reading(tick)
+        buffers = {"switch.buffer_bytes": np.array([held]), "priority.pausing_ns": np.array([tick])}
+        wall.now_s += 1 if tick != 2 else 0
+        observer.observed(dataclasses.replace(read, values={**read.values, **buffers}))
+        if tick == 1:
+            assert (shown().hosts, shown().hosts_before) == ({}, {})
+        if tick == 3:
+            # that of the second reading was between two snapshots
+            assert shown().peak_buffer_bytes.tolist() == [900]
+            assert shown().values["switch.buffer_bytes"].tolist() == [50]
+            assert (shown().hosts_ns, shown().hosts_before_ns) == (30, 30)
+    found = shown()
+    assert found.peak_buffer_bytes.tolist() == [40]
+    assert (found.hosts_before_ns, found.hosts_ns) == (30, 80)
+    assert (found.hosts["cnps"] - found.hosts_before["cnps"]).tolist() == [5]
+    grown = found.values["priority.pausing_ns"] - found.before["priority.pausing_ns"]
+    assert grown.tolist() == [1]
+
+
 def test_readings_off_their_time_are_counted(tmp_path, wall, shown):
     observer = LiveObserver(tmp_path, TRIAL, lambda: 0, clock=wall)
     for tick, late_ns in ((1, 0), (2, 40_000), (3, 60_000), (4, -60_000)):
@@ -152,7 +177,7 @@ def test_what_is_no_snapshot_is_refused(damage):
 def test_a_truncated_or_newer_snapshot_is_refused(tmp_path, shown):
     LiveObserver(tmp_path, TRIAL, lambda: 0).observed(reading(1))
     data = (tmp_path / SNAPSHOT_FILE).read_bytes()
-    for bad in (data[:-8], data + b"12345678", data.replace(b'"format":2', b'"format":3')):
+    for bad in (data[:-8], data + b"12345678", data.replace(b'"format":3', b'"format":4')):
         with pytest.raises(SnapshotError):
             decode_snapshot(bad)
 

@@ -175,6 +175,8 @@ ROCE = "host: {congestion_control: dcqcn}\nfabric: closloop\n"
             "fabric: closloop\n",
             "hosts whose congestion control is dctcp have no NIC that obeys pauses",
         ),
+        ("{buffer: 12MB, pfc: [3]}", f"backend: simulated\n{ROCE}", ""),
+        ("{buffer: 12MB}", "backend: simulated\n", "has a shared buffer, which only the emulated"),
     ],
 )
 def test_plan_refuses_a_switch_where_there_is_none(tmp_path, monkeypatch, switch, more, said):

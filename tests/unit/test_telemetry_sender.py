@@ -11,15 +11,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collectors.recorder import Recorder
 from collectors.sinks.influx import Answer
 from collectors.sinks.names import MEASUREMENTS, run_tag
 from collectors.sinks.spooling import SpoolNote, leave_note, spooled, started_ns
 from inventory.files import load_testbed
 from orchestration.analysis.stamp import stamp
 from orchestration.artifacts.reader import finished_trials, read_trial
+from orchestration.artifacts.stamp import Stamp
 from orchestration.artifacts.writer import write_trial
 from orchestration.backends.fluid.backend import FluidBackend
 from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.records import (
+    FlowRecords,
+    HostReading,
+    Observation,
+    Samples,
+    Schedule,
+    TrialRecord,
+)
+from orchestration.model.signals import names, recorded, targets
 from orchestration.model.trial import PoissonSpec, TrialSpec, TunerSpec
 from orchestration.telemetry.delivery import Delivery, GaveUp, Refused
 from orchestration.telemetry.sender import Sender
@@ -130,6 +141,65 @@ def test_an_archive_alone_gives_the_same_points_as_a_live_run(campaign, store):
     send_all(campaign, from_archive)
     assert from_archive.points == store.points
     assert store.of("closloop_action", trial=trial.id)
+
+
+LOSSLESS = """
+kind: single-switch
+name: one
+mtu: 1500B
+switch: {buffer: 1MB, pfc: [3]}
+hosts: 3
+host_link: {rate: 25Gbps, delay: 1us}
+"""
+
+
+def test_pauses_buffers_and_hosts_are_sent_while_the_trial_runs(campaign, store, tmp_path):
+    (tmp_path / "one.yml").write_text(LOSSLESS)
+    testbed = load_testbed(str(tmp_path / "one.yml"))
+    trial = TrialSpec("tele", "one", "fluid", TunerSpec("secn1"), (), 1, 1, 10**9, 0)
+    work = campaign / ".work"
+    work.mkdir(parents=True)
+    home = campaign / ".telemetry" / "home"
+    leave_note(work, SpoolNote(str(home), SPOOL, "tele", trial.id))
+    read = []
+    live = spooled(work, testbed, lambda: read[-1] if read else None)
+    recorder = Recorder(testbed)
+    kept = {scope: targets(testbed, scope) for scope in ("queue", "priority", "switch")}
+    for tick in range(1, 8):
+        if tick % 3 == 0:  # hosts are read less often
+            read.append(HostReading(tick, {name: np.arange(3) + tick for name in names("host")}))
+        values = {
+            signal.key: np.arange(len(kept[scope])) + 100 * tick + place
+            for scope in kept
+            for place, signal in enumerate(recorded(scope))
+        }
+        observation = Observation(tick, np.zeros(3, dtype=np.int64), values)
+        for observer in (recorder, *live):
+            observer.observed(observation)
+    live[0].close()
+    sender, _ = sending(campaign, store)
+    with closing(sender):
+        sender.send_spooled()
+    assert [len(store.of(f"closloop_{name}")) for name in ("pause", "switch", "host")] == [21, 7, 6]
+    hosts = Samples(
+        np.array([one.t_ns for one in read]),
+        {name: np.stack([one.values[name] for one in read]) for name in names("host")},
+    )
+    none = np.zeros(0, dtype=np.int64)
+    record = TrialRecord(
+        FlowRecords(none, none, none, none),
+        {**recorder.samples(), "host": hosts},
+        recorder.changes(),
+        (),
+    )
+    schedule = Schedule(none, none, none, none, none, ())
+    facts = {"started_ns": started_ns(work, 0)}
+    verdict = Stamp(True, (), ())
+    write_trial(campaign / trial.id, trial, testbed, schedule, record, verdict, facts)
+    shutil.rmtree(work)
+    send_all(campaign, store)
+    agree(campaign, store)
+    assert store.lines == len(store.points)
 
 
 @pytest.mark.parametrize("limit", [0, 1_100_000])

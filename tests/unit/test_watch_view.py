@@ -24,6 +24,7 @@ from orchestration.cli.watch_screen import choose, meanings
 from orchestration.cli.watch_view import view
 from orchestration.model.knobs import ECN
 from orchestration.model.trial import TrialSpec, TunerSpec
+from orchestration.watch.ports import state_to_json
 from orchestration.watch.state import RunState, TrialState
 from orchestration.watch.tally import RunningTrial, Tally
 
@@ -117,6 +118,79 @@ def test_the_picture_says_what_the_snapshot_has():
     assert "4ms/10ms" in text
     assert "20.0 % of those sent" in text
     assert "amt: 39 actions; 3.9ms: 3 queues Kmin 5KB..50KB, Kmax 200KB..400KB, Pmax 1..10" in text
+
+
+LOSSLESS = """
+kind: leaf-spine
+name: lossless
+mtu: 1500B
+switch: {buffer: 4MB, pfc: [3]}
+leaves: 4
+spines: 2
+hosts_per_leaf: 6
+host_link: {rate: 25Gbps, delay: 1us}
+uplink: {rate: 100Gbps, delay: 1us}
+"""
+
+
+def stopped(tmp_path):
+    """A trial in which leaf1 stops h1 half of the time, and h2 is told to slow down."""
+    path = tmp_path / "lossless.yml"
+    path.write_text(LOSSLESS)
+    one = trial("one", str(path))
+    queues, hosts = np.zeros(40, dtype=np.int64), np.zeros(24, dtype=np.int64)
+    switches = np.zeros(6, dtype=np.int64)
+    pausing, cnps, rate = queues.copy(), hosts.copy(), hosts.copy()
+    pausing[0], cnps[1], rate[:2], switches[0] = 500_000, 250, (50e9, 5e9), 1_000_000
+    snapshot = one.snapshot
+    counters = {"priority.pausing_ns": pausing, "priority.pauses_sent": pausing // 100_000}
+    buffers = {"switch.buffer_bytes": switches, "switch.headroom_bytes": switches // 100}
+    of_hosts = {"cnps": cnps, "rate_bps": rate, "rtt_ns": hosts + 9_000}
+    return dataclasses.replace(
+        one,
+        snapshot=dataclasses.replace(
+            snapshot,
+            values={**snapshot.values, **counters, **buffers},
+            before={**snapshot.before, **dict.fromkeys(counters, queues)},
+            peak_buffer_bytes=2 * switches,
+            hosts_ns=2_000_000,
+            hosts_before_ns=1_000_000,
+            hosts=of_hosts,
+            hosts_before={**of_hosts, "cnps": hosts},
+        ),
+    )
+
+
+def test_pauses_buffers_and_hosts_have_lines_and_where_there_is_room_tables(tmp_path):
+    one = stopped(tmp_path)
+    lines = shown(state([one]), one, keys="q: quit")
+    text = "\n".join(lines)
+    assert "stopped, of the time: leaf1 → h1 50 %" in lines
+    assert "fullest buffer: leaf1 1MB, up to 2MB of 4MB (50 %), headroom 10KB" in lines
+    # a host may send no more than its line does
+    assert "hosts: CNPs 250k/s (h2 250k), rate 15Gbps (h2 5Gbps), RTT 9us (h1 9us)" in lines
+    assert "fullest queues" in text
+    assert "hosts held back" not in text
+    high = shown(state([one]), one, 80, 60)
+    row = next(line for line in high if line.startswith("h2 "))
+    assert row.split()[:6] == ["h2", "250k", "5Gbps", "20", "%", "9us"]
+    wide = shown(state([one]), one, 140, 60)
+    assert any("hosts held back" in line and "who stops whom" in line for line in wide)
+    data = state_to_json(state([one]))["running_trials"][0]
+    assert data["stops"] == [{"device": "leaf1", "peer": "h1", "share": 0.5}]
+    assert data["switches"][0]["peak_bytes"] == 2_000_000
+    assert data["hosts"][1] == {
+        "host": "h2", "cnps_per_s": 250_000.0, "rate_bps": 5e9, "rtt_ns": 9_000.0,
+    }  # fmt: skip
+
+
+def test_a_trial_without_them_says_nothing_of_pauses_buffers_and_hosts():
+    one = trial("one")
+    text = "\n".join(shown(state([one]), one, 140, 60))
+    assert not any(word in text for word in ("stopped", "buffer", "hosts"))
+    assert not {"stops", "switches", "hosts"} & set(
+        state_to_json(state([one]))["running_trials"][0]
+    )
 
 
 def test_numbers_that_a_device_lacks_are_question_marks():

@@ -10,7 +10,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.comparison.flows import BLOCKS, QUEUE_EDGES_BYTES, block_of, histogram
 from orchestration.analysis.counters import known_queues, per_port
-from orchestration.analysis.metrics import arrivals
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.errors import InputError
 from orchestration.model.records import Floats, Ints, Samples

@@ -9,10 +9,12 @@ import numpy as np
 
 from inventory.topology import Testbed
 from orchestration.analysis.counters import per_port
-from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
-from orchestration.analysis.metrics import arrivals
-from orchestration.analysis.plot import Figure, heatmap
+from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_style import Colours, Picture
+from orchestration.analysis.plot import Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
+from orchestration.analysis.report.spans import Spans, spans_of
+from orchestration.analysis.sample_parts import arrivals
 from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import MISSING, Floats, Ints
@@ -20,7 +22,7 @@ from orchestration.model.units import format_size
 
 # Shorter queues look empty: this is less than a full frame.
 _FLOOR_BYTES = 1e3
-_ROW_PIXELS, _PANEL_PIXELS = 14, 30
+_ROW_PIXELS = 14
 # Brewer's Blues: a single hue that varies in lightness only; dark means much.
 _SCALE = [
     (0, "#F1F4F8"),
@@ -33,72 +35,24 @@ _SCALE = [
 
 def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     """Draw the longest queue of each port in each time span, on a log scale."""
-    tuners = list(grids.peak_bytes)
-    height = len(tuners) * (_ROW_PIXELS * len(grids.ports) + _PANEL_PIXELS)
-    gap = _PANEL_PIXELS / height if len(tuners) > 1 else 0
-    figure = Figure(len(tuners), gap=gap)
-    base_figure(height=height + 150, right=12, figure=figure)
-    figure.update_layout({"margin": {"t": 84}})
     top = max(10 * _FLOOR_BYTES, *(float(np.nanmax(grid)) for grid in grids.peak_bytes.values()))
-    middle_ms = (grids.begins_ns + grids.span_ns / 2) / 1e6
-    for row, tuner in enumerate(tuners, start=1):
-        grid = grids.peak_bytes[tuner]
-        figure.add_trace(
-            heatmap(
-                x=np.round(middle_ms, 4),
-                y=list(grids.ports),
-                # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
-                z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
-                text=[[quantity(float(value), "bytes") for value in line] for line in grid],
-                coloraxis="coloraxis",
-                hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
-                ygap=1,
-            ),
-            row=row,
-        )
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            y=figure.top(row),
-            yref="paper",
-            text=f"<b>{short(tuner)}</b>",
-            font={"color": readable(colours[tuner]), "size": 13},
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-        )
     decades = [at for at in (3, 4, 5, 6, 7, 8) if 10**at <= top * 1.001]
-    figure.update_layout(
-        {
-            "coloraxis": {
-                "colorscale": _SCALE,
-                "cmin": np.log10(_FLOOR_BYTES),
-                "cmax": np.log10(top),
-                "colorbar": {
-                    "orientation": "h",
-                    "thickness": 10,
-                    "x": 0.5,
-                    "y": 1,
-                    "yref": "container",
-                    "yanchor": "top",
-                    "title": {"text": "longest queue in the span", "side": "top"},
-                    "tickvals": decades,
-                    "ticktext": [
-                        f"≤{format_size(10**at)}" if at == 3 else format_size(10**at)
-                        for at in decades
-                    ],
-                },
-            }
-        }
+    names = [format_size(10**at) for at in decades]
+    ticks = {"tickvals": decades, "ticktext": [f"≤{names[0]}", *names[1:]]}
+    ends = {"cmin": np.log10(_FLOOR_BYTES), "cmax": np.log10(top)}
+    figure = cell_panels(
+        {tuner: _panel(tuner, grid, grids) for tuner, grid in grids.peak_bytes.items()},
+        colours,
+        rows=len(grids.ports),
+        row_pixels=_ROW_PIXELS,
+        x_title="time since the start, ms",
+        scale={"colorscale": _SCALE, **ends, "colorbar": ticks},
+        scale_title="longest queue in the span",
     )
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
-    )
-    figure.update_xaxes(title="time since the start, ms", row=len(tuners))
     return Picture(
         f"{_hottest(grids)}",
         f"{_busy(grids)} Each cell is the most that the port's queues held within "
-        f"{quantity(grids.span_ns, 'ns')}, in repeat {grids.repeat}, while flows arrived."
+        f"{quantity(grids.spans.span_ns, 'ns')}, in repeat {grids.repeat}, while flows arrived."
         f"{_left(grids)}{_unknown(grids)}",
         figure,
         "fabric-over-time",
@@ -106,14 +60,26 @@ def fabric_heatmap(grids: FabricGrids, colours: Colours) -> Picture:
     )
 
 
+def _panel(tuner: str, grid: Floats, grids: FabricGrids) -> Trace:
+    return heatmap(
+        x=grids.spans.middle_ms,
+        y=list(grids.ports),
+        # steps of a hundredth of a decade: as fine as the eye can see, and short in JSON
+        z=np.round(np.log10(np.maximum(grid, _FLOOR_BYTES)), 2).tolist(),
+        text=[[quantity(float(value), "bytes") for value in line] for line in grid],
+        hovertemplate=f"{tuner}, %{{y}}, %{{x:.2f}} ms: up to %{{text}}<extra></extra>",
+        ygap=1,
+    )
+
+
 def _hottest(grids: FabricGrids) -> str:
     tuner = max(grids.peak_bytes, key=lambda name: float(np.nanmax(grids.peak_bytes[name])))
     grid = grids.peak_bytes[tuner]
     row, span = np.unravel_index(int(np.nanargmax(grid)), grid.shape)
+    at = quantity(float(grids.spans.begins_ns[span]), "ns")
     return (
         f"The longest queue: {quantity(float(grid[row, span]), 'bytes')} at {grids.ports[row]} "
-        f"towards {grids.towards[row]} around {quantity(float(grids.begins_ns[span]), 'ns')}, "
-        f"with {tuner}"
+        f"towards {grids.towards[row]} around {at}, with {tuner}"
     )
 
 
@@ -154,10 +120,10 @@ def _unknown(grids: FabricGrids) -> str:
 
 def _data(grids: FabricGrids) -> dict[str, list[object]]:
     """Return one row per tuner and time span, one column per port."""
-    spans = range(len(grids.begins_ns))
+    spans = range(len(grids.spans.begins_ns))
     return {
         "tuner": [tuner for tuner in grids.peak_bytes for _ in spans],
-        "from_ns": [int(grids.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
+        "from_ns": [int(grids.spans.begins_ns[span]) for _ in grids.peak_bytes for span in spans],
         **{
             port: [float(grid[row, span]) for grid in grids.peak_bytes.values() for span in spans]
             for row, port in enumerate(grids.ports)
@@ -174,15 +140,14 @@ class FabricGrids:
     """Queues by port and time span, for each tuner, in one repeat.
 
     `peak_bytes` is tuner -> (ports, spans): the maximum that a port's queues held in each span, NaN
-    if unknown. `begins_ns` has shape (spans,). `left_out` counts ports that are not shown and never
-    held more than `left_bytes`; `unsampled` counts ports without samples.
+    if unknown. `left_out` counts ports that are not shown and never held more than `left_bytes`;
+    `unsampled` counts ports without samples.
     """
 
     repeat: int
     ports: tuple[str, ...]
     towards: tuple[str, ...]
-    begins_ns: Ints
-    span_ns: float
+    spans: Spans
     peak_bytes: dict[str, Floats]
     left_out: int
     left_bytes: float
@@ -201,19 +166,14 @@ def fabric_grids(shown: ShownRepeat, spans: int) -> FabricGrids | None:
     sampled = np.flatnonzero(~np.isnan(worst))
     by_peak = sampled[np.argsort(-worst[sampled], kind="stable")]
     rows, rest = np.sort(by_peak[:_MOST_PORTS]), worst[by_peak[_MOST_PORTS:]]
-    first, last = held[0][0][0], min(float(t_ns[-1]) for t_ns, _ in held)
-    samples = min(len(t_ns) for t_ns, _ in held)
-    count, half_ns = min(spans, samples), (last - first) / max(1, samples - 1) / 2
-    # place samples inside spans, not on their edges
-    edges = np.linspace(max(0.0, first - half_ns), last + half_ns + 1, count + 1)
+    of_time = spans_of([t_ns for t_ns, _ in held], spans)
     return FabricGrids(
         repeat=shown.repeat,
         ports=tuple(_label(testbed, row) for row in rows),
         towards=tuple(testbed.peer_device(testbed.switch_ports[row]).name for row in rows),
-        begins_ns=edges[:-1].astype(np.int64),
-        span_ns=float(edges[1] - edges[0]),
+        spans=of_time,
         peak_bytes={
-            trial.tuner: _binned(t_ns, values[:, rows], edges)
+            trial.tuner: of_time.binned(t_ns, values[:, rows])
             for trial, (t_ns, values) in zip(shown.trials, held, strict=True)
         },
         left_out=len(rest),
@@ -233,14 +193,3 @@ def _held(result: TrialResult) -> tuple[Ints, Floats]:
 def _label(testbed: Testbed, row: int) -> str:
     port = testbed.switch_ports[row]
     return f"{port.device}:{port.name}"
-
-
-def _binned(t_ns: Ints, values: Floats, edges: Floats) -> Floats:
-    """Return the maximum in each span between edges, shape (ports, spans), NaN without samples."""
-    found = np.full((values.shape[1], len(edges) - 1), math.nan)
-    place = np.clip(np.searchsorted(edges, t_ns, side="left") - 1, 0, len(edges) - 2)
-    for span in np.unique(place):
-        part = values[place == span]
-        known = ~np.isnan(part).all(axis=0)
-        found[known, span] = np.nanmax(part[:, known], axis=0)
-    return found

@@ -6,15 +6,17 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from inventory.topology import Testbed
-from orchestration.analysis.figure_style import Colours, Picture, base_figure, readable, short
-from orchestration.analysis.plot import Figure, heatmap
+from orchestration.analysis.figure_parts import cell_panels
+from orchestration.analysis.figure_style import Colours, Picture
+from orchestration.analysis.plot import Trace, heatmap
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.analysis.words import quantity
 from orchestration.artifacts.reader import TrialResult
 
 # The most rows and columns whose names are readable on a phone.
 _MOST_DEVICES = 24
-_ROW_PIXELS, _PANEL_PIXELS = 18, 34
+# Names of devices stand upright below the columns.
+_ROW_PIXELS, _NAMES_PIXELS = 18, 86
 # Brewer's Reds: a single hue that varies in lightness only; dark means long.
 _SCALE = [(0, "#FBF3F0"), (0.25, "#FCBBA1"), (0.5, "#FB6A4A"), (0.75, "#CB181D"), (1, "#67000D")]
 
@@ -85,63 +87,18 @@ def _longest(total: _Pairs, side: int, order: dict[str, int]) -> tuple[str, ...]
 
 def pause_picture(found: PausedPairs, colours: Colours) -> Picture:
     """Draw a cell for each pair of neighbours: the time for which the row stopped the column."""
-    tuners = list(found.paused_ns)
-    height = len(tuners) * (_ROW_PIXELS * len(found.stopping) + _PANEL_PIXELS)
-    figure = Figure(len(tuners), gap=_PANEL_PIXELS / height if len(tuners) > 1 else 0)
-    base_figure(height=height + 170, right=12, figure=figure)
-    figure.update_layout({"margin": {"t": 84, "b": 86}})
     top_ms = max(ns for pairs in found.paused_ns.values() for ns in pairs.values()) / 1e6
-    for row, tuner in enumerate(tuners, start=1):
-        pairs = found.paused_ns[tuner]
-        grid = [[pairs.get((a, b)) for b in found.stopped] for a in found.stopping]
-        figure.add_trace(
-            heatmap(
-                x=list(found.stopped),
-                y=list(found.stopping),
-                z=[[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
-                text=[["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
-                coloraxis="coloraxis",
-                hovertemplate=f"{tuner}: %{{y}} stopped %{{x}} for %{{text}}<extra></extra>",
-                hoverongaps=False,
-                xgap=1,
-                ygap=1,
-            ),
-            row=row,
-        )
-        figure.add_annotation(
-            x=0,
-            xref="paper",
-            y=figure.top(row),
-            yref="paper",
-            text=f"<b>{short(tuner)}</b>",
-            font={"color": readable(colours[tuner]), "size": 13},
-            xanchor="left",
-            yanchor="bottom",
-            showarrow=False,
-        )
-    figure.update_layout(
-        {
-            "coloraxis": {
-                "colorscale": _SCALE,
-                "cmin": 0,
-                "cmax": top_ms,
-                "colorbar": {
-                    "orientation": "h",
-                    "thickness": 10,
-                    "x": 0.5,
-                    "y": 1,
-                    "yref": "container",
-                    "yanchor": "top",
-                    "title": {"text": "time stopped, ms", "side": "top"},
-                },
-            }
-        }
-    )
-    figure.update_yaxes(
-        autorange="reversed", showgrid=False, tickfont={"size": 10}, dtick=1, ticks=""
+    figure = cell_panels(
+        {tuner: _panel(tuner, pairs, found) for tuner, pairs in found.paused_ns.items()},
+        colours,
+        rows=len(found.stopping),
+        row_pixels=_ROW_PIXELS,
+        x_title="is stopped by the row",
+        scale={"colorscale": _SCALE, "cmin": 0, "cmax": top_ms},
+        scale_title="time stopped, ms",
+        below_pixels=_NAMES_PIXELS,
     )
     figure.update_xaxes(type="category", showgrid=False, tickangle=-90, dtick=1)
-    figure.update_xaxes(title="is stopped by the row", row=len(tuners))
     return Picture(
         _most(found),
         f"{_counts(found)} Each cell is how long the device of the row had stopped that of the "
@@ -150,6 +107,20 @@ def pause_picture(found: PausedPairs, colours: Colours) -> Picture:
         figure,
         "who-stops-whom",
         _data(found),
+    )
+
+
+def _panel(tuner: str, pairs: _Pairs, found: PausedPairs) -> Trace:
+    grid = [[pairs.get((a, b)) for b in found.stopped] for a in found.stopping]
+    return heatmap(
+        x=list(found.stopped),
+        y=list(found.stopping),
+        z=[[None if ns is None else round(ns / 1e6, 4) for ns in line] for line in grid],
+        text=[["" if ns is None else quantity(ns, "ns") for ns in line] for line in grid],
+        hovertemplate=f"{tuner}: %{{y}} stopped %{{x}} for %{{text}}<extra></extra>",
+        hoverongaps=False,
+        xgap=1,
+        ygap=1,
     )
 
 

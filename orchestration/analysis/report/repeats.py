@@ -110,4 +110,5 @@ def _scale(unit: Unit, highest: float) -> tuple[float, str]:
     """Return the scale factor, and the unit to write on the axis."""
     if unit == "ns":
         return (1e-6, "ms") if highest >= 1e7 else (1e-3, "us")
-    return {"share": (100.0, "%"), "bytes": (1e-3, "KB")}.get(unit, (1.0, ""))
+    scales = {"share": (100.0, "%"), "bytes": (1e-3, "KB"), "bps": (1e-9, "Gbps")}
+    return scales.get(unit, (1.0, ""))

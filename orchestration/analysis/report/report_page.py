@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,11 +21,19 @@ from orchestration.analysis.page_tables import (
 )
 from orchestration.analysis.report import differences, queue_figures, slowdowns
 from orchestration.analysis.report.actions import acted_queues, actions_over_queue
+from orchestration.analysis.report.buffers import buffer_map, fullest_buffer, shared_buffers
 from orchestration.analysis.report.convergence import convergence
 from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
+from orchestration.analysis.report.nics import host_grids, rate_picture
+from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
 from orchestration.analysis.report.pauses import pause_picture, paused_pairs
 from orchestration.analysis.report.repeats import repeats
-from orchestration.analysis.report.shown import MOST_TUNERS, shown_arms, shown_repeat
+from orchestration.analysis.report.shown import (
+    MOST_TUNERS,
+    ShownRepeat,
+    shown_arms,
+    shown_repeat,
+)
 from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
 
@@ -202,11 +210,50 @@ class _Page:
         if grids:
             picture = fabric_heatmap(grids, self._colours)
             parts += ["<h3>The fabric over time</h3>", self._grid(condition, [picture])]
+        parts += self._buffers(condition, shown)
+        parts += self._hosts(condition, shown)
+        return parts
+
+    def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[str]:
+        parts = []
+        held = shared_buffers(shown)
+        pictures: list[Picture | None]
+        if held:
+            pictures = [
+                fullest_buffer(held, self._colours, self._points),
+                buffer_map(held, self._colours, self._spans),
+            ]
+            parts += ["<h3>Shared buffers</h3>", self._grid(condition, pictures)]
+            titles = {
+                "buffer_max_bytes": "The fullest buffer held {}",
+                "headroom_max_bytes": "Most headroom in use at a switch: {}",
+            }
+            parts.append(self._repeats(condition, titles))
         paused = paused_pairs(shown)
         if paused:
-            picture = pause_picture(paused, self._colours)
-            parts += ["<h3>Who stops whom</h3>", self._grid(condition, [picture])]
+            counted = repeats(condition, "pauses_sent", "Pauses: {}", self._colours)
+            pictures = [pause_picture(paused, self._colours), counted]
+            parts += ["<h3>Who stops whom</h3>", self._grid(condition, pictures)]
         return parts
+
+    def _hosts(self, condition: Condition, shown: ShownRepeat) -> list[str]:
+        grids = host_grids(shown, self._spans)
+        timelines = nic_timelines(shown, self._spans)
+        pictures = [rate_picture(grids, self._colours)] if grids else []
+        pictures += [nics_over_time(timelines, self._colours)] if timelines else []
+        if not pictures:
+            return []
+        titles = {
+            "cnps": "CNPs: {}",
+            "rate_mean_bps": "A host with flows may send {}",
+            "rtt_p99_ns": "1% of round trips take longer than {}",
+        }
+        parts = ["<h3>RoCE NICs: notifications, rates, round trips</h3>"]
+        return [*parts, self._grid(condition, pictures), self._repeats(condition, titles)]
+
+    def _repeats(self, condition: Condition, titles: Mapping[str, str]) -> str:
+        pictures = [repeats(condition, key, title, self._colours) for key, title in titles.items()]
+        return self._grid(condition, pictures, wide=False)
 
     def _links(self, condition: Condition) -> list[str]:
         titles = {
@@ -214,12 +261,10 @@ class _Page:
             "utilisation_hosts": "Links to hosts are busy {}",
             "utilisation_fabric": "Links between switches are busy {}",
         }
-        pictures = [repeats(condition, key, title, self._colours) for key, title in titles.items()]
         law = marking_law(condition)
         parts = []
-        if any(pictures):
-            parts += ["<h3>Marking and utilisation</h3>"]
-            parts.append(self._grid(condition, pictures, wide=False))
+        if pictures := self._repeats(condition, titles):
+            parts += ["<h3>Marking and utilisation</h3>", pictures]
         if law:
             parts.append(f'<p class="caption">Marking law: {escape(law)}</p>')
         return [*parts, fabric_table(condition)]

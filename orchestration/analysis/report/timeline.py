@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestration.analysis.report.shown import ShownRepeat
 from orchestration.artifacts.reader import TrialResult
@@ -106,7 +108,7 @@ def changes_of(result: TrialResult, queue: int) -> np.ndarray:
     return np.asarray(mine & (actions["queue"] == port.klass))
 
 
-def downsample(t_ns: Ints, values: Ints, points: int) -> tuple[Ints, Ints]:
+def downsample(t_ns: Ints, values: NDArray[Any], points: int) -> tuple[Ints, NDArray[Any]]:
     """Reduce to at most `points` points that include the minimum and maximum of each stretch."""
     if len(t_ns) <= points:
         return t_ns, values

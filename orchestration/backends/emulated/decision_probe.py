@@ -14,7 +14,9 @@ import numpy as np
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic
+from orchestration.backends.emulated.namespaces import Fabric
+from orchestration.backends.emulated.rig import EmulatedRig
+from orchestration.backends.emulated.traffic import NoTraffic
 from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, Observation
 from orchestration.model.trial import TunerSpec

@@ -11,7 +11,7 @@ from collectors.bpf.load import LoadedProgram
 from collectors.readers.flows import FlowTables
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import Fabric
+from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.model.errors import NotReadyError
 from orchestration.model.signals import wants_flow_table
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Traffic
+from orchestration.backends.emulated.namespaces import Fabric
+from orchestration.backends.emulated.rig import EmulatedRig
+from orchestration.backends.emulated.traffic import Traffic
 from orchestration.model.knobs import ECN
 
 _ETH_P_ALL = 3

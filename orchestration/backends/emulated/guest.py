@@ -41,11 +41,12 @@ def run_job(folder: Path) -> None:
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.namespaces import Fabric
     from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
-    from orchestration.backends.emulated.rig import EmulatedRig, Fabric
+    from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
-    from orchestration.model.signals import NIC_KEYS
+    from orchestration.model.signals import HOST_KEYS
     from orchestration.session import run_trial
     from tuners.registry import create
 
@@ -67,8 +68,8 @@ def run_job(folder: Path) -> None:
     repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = traffic_of(job, fabric)
-    watches_nics = not set(NIC_KEYS).isdisjoint(tuner.observes)
-    rig = EmulatedRig(job, fabric, driver, flows, watches_nics=watches_nics)
+    watches_hosts = not set(HOST_KEYS).isdisjoint(tuner.observes)
+    rig = EmulatedRig(job, fabric, driver, flows, watches_hosts=watches_hosts)
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:

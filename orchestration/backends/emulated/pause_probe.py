@@ -11,7 +11,9 @@ import numpy as np
 
 from orchestration.backends.emulated.data_path.pauses import SIGNALS
 from orchestration.backends.emulated.job import Job
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, Traffic
+from orchestration.backends.emulated.namespaces import Fabric
+from orchestration.backends.emulated.rig import EmulatedRig
+from orchestration.backends.emulated.traffic import Traffic
 from orchestration.model.records import Applied, Observation
 
 _ETH_P_ALL, _ETH_P_PAUSE = 3, 0x8808

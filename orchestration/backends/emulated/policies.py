@@ -22,7 +22,7 @@ POLICY = "policy"
 # Beside it: what to run it on, each a struct cl_context of policy.h, and what becomes of them.
 CONTEXTS, CHANGED = "contexts", "changed"
 _MEMORY_BYTES = 256 << 20
-_CHUNK = 2_000
+CHUNK = 2_000  # the guest tells of each so many
 
 
 def load_in_guest(
@@ -30,8 +30,8 @@ def load_in_guest(
 ) -> np.ndarray | None:
     """Load a policy's object in a guest; run it once on each of `contexts`, and return these.
 
-    `contexts` is an array of `CONTEXT`. The guest tells `listener` before the first and after each
-    `chunk` of them. Raises TrialError with the verifier's reason, NotReadyError without a kernel.
+    `contexts` is an array of `CONTEXT`. The guest tells `listener` before the first, and after each
+    `CHUNK` of them. Raises TrialError with the verifier's reason, NotReadyError without a kernel.
     """
     kernel = require_kernel()
     with tempfile.TemporaryDirectory(prefix="closloop-policy-") as place:
@@ -50,7 +50,7 @@ def run_contexts(program: int, folder: Path) -> None:
     if not (folder / CONTEXTS).exists():
         return
     size = CONTEXT.itemsize
-    buffer = ctypes.create_string_buffer(_CHUNK * size)
+    buffer = ctypes.create_string_buffer(CHUNK * size)
     with (folder / CONTEXTS).open("rb") as given, (folder / CHANGED).open("wb") as changed:
         say(stage="run", contexts=0)
         while count := given.readinto(buffer):

@@ -20,8 +20,10 @@ from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.frame_probe import frames
 from orchestration.backends.emulated.job import Job
+from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.backends.emulated.pause_probe import pauses
-from orchestration.backends.emulated.rig import EmulatedRig, Fabric, NoTraffic, Traffic
+from orchestration.backends.emulated.rig import EmulatedRig
+from orchestration.backends.emulated.traffic import NoTraffic, Traffic
 from orchestration.backends.ticker import Ticker
 from orchestration.model.knobs import ECN
 

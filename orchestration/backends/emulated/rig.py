@@ -1,65 +1,46 @@
-"""The fabric that the loop drives, in the guest: builds it, reads queues, changes thresholds."""
+"""The fabric that the loop drives, in the guest: reads it, and turns its knobs."""
 
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from collectors.readers.flows import FlowReading, FlowTables
+from collectors.readers.flows import FlowTables
 from collectors.readers.tc import QueueReading
+from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
-from orchestration.backends.emulated.data_path.hosts import HostCounters
-from orchestration.backends.emulated.data_path.nics import SIGNALS as NIC_SIGNALS
+from orchestration.backends.emulated.data_path.hosts import Hosts
 from orchestration.backends.emulated.data_path.nics import NicFile
+from orchestration.backends.emulated.data_path.parameters import ParameterFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
+from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
-from orchestration.backends.emulated.namespaces import (
-    enter_namespace,
-    links_operational,
-    new_namespace,
-    offloads_off,
-    route_socket,
-    send_requests,
-)
+from orchestration.backends.emulated.namespaces import Fabric, send_requests
+from orchestration.backends.emulated.traffic import Traffic
+from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
-    MISSING,
     Action,
     Applied,
     Change,
     Event,
     Floats,
-    FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
-    Samples,
 )
 
-# Settings of the whole guest, written before the namespaces copy them.
-_GLOBAL_SYSCTLS = {
-    "fs/nr_open": "2000000",
-    "net/core/somaxconn": "65535",
-    "net/core/netdev_max_backlog": "10000000",
-    "net/core/rmem_max": "268435456",
-    "net/core/wmem_max": "268435456",
-    "net/ipv4/tcp_allowed_congestion_control": "reno cubic dctcp bbr",
-    "net/ipv4/tcp_congestion_control": "dctcp",
-    "net/ipv4/tcp_rmem": "4096 16777216 134217728",
-    "net/ipv4/tcp_wmem": "4096 8388608 134217728",
-    "net/ipv4/tcp_mem": "1000000 2000000 4000000",
-}
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
@@ -67,106 +48,6 @@ _HEAD_START_NS = 2_000_000
 # the kernel's ticks then fall at the same times, so two trials differ only from the moment their
 # thresholds do.
 _TIME_0_MULTIPLE_NS = 100_000_000
-# The kernel's link watch runs once a second.
-_CARRIER_TRIES, _CARRIER_WAIT_S = 100, 0.1
-
-
-def write_sysctl(name: str, value: str) -> None:
-    """Write one sysctl of this namespace."""
-    with open(f"/proc/sys/{name}", "w") as file:
-        file.write(value)
-
-
-class Fabric:
-    """The namespaces with their sockets. Building them takes no virtual time."""
-
-    def __init__(self, job: Job) -> None:
-        for name, value in _GLOBAL_SYSCTLS.items():
-            write_sysctl(name, value)
-        self.number = {item.name: place for place, item in enumerate(job.namespaces)}
-        self.sockets: list[socket.socket] = []
-        self.offloads_on: list[str] = []
-        for place, item in enumerate(job.namespaces):
-            new_namespace(FIRST_NAMESPACE_FD + place)
-            for name, value in item.sysctls.items():
-                write_sysctl(name, value)
-            self.sockets.append(route_socket())
-        send_requests(self.sockets[0], job.links)
-        for place, item in enumerate(job.namespaces):
-            send_requests(self.sockets[place], item.links_up)
-        self._wait_for_carriers()
-        for place, item in enumerate(job.namespaces):
-            self.enter(place)
-            on = offloads_off(item.interfaces)
-            self.offloads_on += [f"{item.name} {what}" for what in on]
-            send_requests(self.sockets[place], item.requests)
-
-    def _wait_for_carriers(self) -> None:
-        """Let virtual time pass until the kernel has noticed that every link is up."""
-        for _ in range(_CARRIER_TRIES):
-            if all(links_operational(netlink) for netlink in self.sockets):
-                return
-            time.sleep(_CARRIER_WAIT_S)
-        raise RuntimeError("a link of the fabric does not come up")
-
-    def enter(self, place: int) -> None:
-        """Move this process into a device's namespace."""
-        enter_namespace(FIRST_NAMESPACE_FD + place)
-
-
-class Traffic(Protocol):
-    """Sends the trial's flows, in a process of its own."""
-
-    def launch(self, t0_ns: int) -> None:
-        """Start the traffic at `t0_ns` of CLOCK_MONOTONIC."""
-
-    def alive(self) -> None:
-        """Raise RuntimeError if the driver has died."""
-
-    def all_done(self) -> bool:
-        """Return whether every flow has ended."""
-
-    def ended_ns(self) -> int | None:
-        """Return when the last of them ended, of CLOCK_MONOTONIC; None if nothing is read later."""
-
-    def flows_done(self) -> int:
-        """Return how many flows have ended."""
-
-    def outcome(self) -> FlowRecords:
-        """Wait for the driver's end, and return the outcome of the flows."""
-
-    def facts(self) -> dict[str, Any]:
-        """Return facts on how the flows were sent, after `outcome`."""
-
-
-class NoTraffic:
-    """Traffic of a fabric on which no trial runs."""
-
-    def launch(self, t0_ns: int) -> None:
-        """Send nothing."""
-
-    def alive(self) -> None:
-        """Do nothing: there is no driver."""
-
-    def all_done(self) -> bool:
-        """Return False: no flow was started."""
-        return False
-
-    def ended_ns(self) -> None:
-        """Return None: no flow ends."""
-
-    def flows_done(self) -> int:
-        """Return 0."""
-        return 0
-
-    def facts(self) -> dict[str, Any]:
-        """Return none."""
-        return {}
-
-    def outcome(self) -> FlowRecords:
-        """Return no flows."""
-        none = np.zeros(0, dtype=np.int64)
-        return FlowRecords(none, none, none, none)
 
 
 class Queues(Protocol):
@@ -192,7 +73,7 @@ class Queues(Protocol):
 class EmulatedRig:
     """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
 
-    With `watches_nics`, they have the signals of hosts' RoCE NICs.
+    With `watches_hosts`, they have the signals of hosts.
     """
 
     def __init__(
@@ -202,30 +83,37 @@ class EmulatedRig:
         traffic: Traffic,
         flows: FlowTables | OwnFlowTables | None = None,
         *,
-        watches_nics: bool = False,
+        watches_hosts: bool = False,
     ) -> None:
         self._fabric = fabric
         self._traffic = traffic
         self._job = job
         self._flows = flows
-        self._program = flows if isinstance(flows, FlowTables) else None
         self._steps = list(job.steps)
-        self._queues: Queues = (
-            LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
-            if job.trial.fabric.kind == "linux"
-            else QueueFile(len(job.testbed.queues), flows=isinstance(flows, OwnFlowTables))
-        )
         self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
-        self._known: QueueReading | None = None
-        self._hosts = HostCounters(
-            [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts]
-        )
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
-        self._nics = NicFile(addresses) if job.trial.host.roce is not None else None
-        self._nic_rows: list[dict[str, Ints]] = []
-        self._watches_nics = watches_nics
+        self._hosts = Hosts(
+            [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts],
+            NicFile(addresses) if job.trial.host.roce is not None else None,
+        )
+        self._queues: Queues
+        self._samples: SampleFile | None = None
+        count = len(job.testbed.queues)
+        if job.trial.fabric.kind == "linux":
+            self._queues = LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
+        else:
+            self._queues = QueueFile(count)
+            own = isinstance(flows, OwnFlowTables)
+            self._samples = SampleFile(count, self._hosts, self._shared, traffic.senders, flows=own)
+        self._known: QueueReading | None = None
+        self._watches_hosts = watches_hosts
         self._bounds = ECN.bounds(job.testbed)
         self._turn = {ECN.name: self._set_thresholds}
+        self._parameters: NicParameters | None = None
+        if NicParameters.are_in(job.trial.host):
+            exchange = ParameterFile(addresses).exchange
+            self._parameters = NicParameters(job.trial.host, job.testbed, exchange)
+            self._turn[DCQCN.name] = self._parameters.turn
         self._ticker = Ticker()
         self._t0_ns = 0
         self._ticks = 0
@@ -237,7 +125,7 @@ class EmulatedRig:
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
-        self._sample_hosts(0)
+        self._hosts.keep(0, self._hosts.read())
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -261,79 +149,71 @@ class EmulatedRig:
     def readings(self, times_ns: range) -> tuple[list[Observation], bool]:
         """Read at the first of `times_ns`, or at several; say whether flows are left.
 
-        The data path reads by itself, and this process sleeps until the last reading. It sleeps
-        only as long as nothing else is to be read at one of the times.
+        The data path reads by itself, and this process sleeps until the last reading, the next
+        fault, or the next snapshot for viewers.
         """
-        if not isinstance(self._queues, QueueFile):
+        if self._samples is None:
             more = self.wait_until(times_ns[0])
             return [self.observe()], more
-        at_once = self._program or self._shared or self._watches_nics
-        ahead = 1 if at_once else HOST_EVERY - self._ticks % HOST_EVERY
-        times = times_ns[: min(ahead, self._queues.most_ahead)]
-        self._queues.ask(self._t0_ns + times[0], times.step, len(times))
+        times = times_ns[: self._ahead(times_ns, self._samples)]
+        self._ask(self._samples, self._t0_ns + times[0], times.step, len(times))
         self._take_steps(times[-1])
-        found = self._queues.asked()
+        found = self._samples.asked()
         self._traffic.alive()
         more = not self._traffic.all_done()
-        if not more and (ended_ns := self._traffic.ended_ns()) is not None:
-            after = sum(sample.t_ns < ended_ns for sample in found)
-            found = found[: after + 1]
-        self._ticks += len(found)
-        self._known = found[-1].queues
-        seen = [
-            self._observation(sample.t_ns - self._t0_ns, sample.queues, sample.flows)
-            for sample in found
-        ]
-        if self._ticks % HOST_EVERY == 0 or not more:
-            self._sample_hosts(seen[-1].t_ns)
-        return seen, more
+        return [self._taken(one, last=not more and one is found[-1]) for one in found], more
+
+    def _ahead(self, times_ns: range, samples: SampleFile) -> int:
+        """Return how many readings to ask for: none behind a fault, which this process makes."""
+        most = min(samples.most_ahead, max(HOST_EVERY, samples_a_snapshot(self._job.trial)))
+        if self._steps:
+            before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
+            most = min(most, max(1, len(before)))
+        return min(most, len(times_ns))
+
+    def _ask(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
+        due = HOST_EVERY - 1 - self._ticks % HOST_EVERY
+        hosts = (0, 1) if self._watches_hosts else (due, HOST_EVERY)
+        samples.ask(first_ns, period_ns, readings, *hosts)
 
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
-        if isinstance(self._queues, QueueFile):
-            self._queues.ask(time.monotonic_ns(), 1, 1)
-            ((t_ns, reading, flows),) = self._queues.asked()
-            t_ns -= self._t0_ns
-            self._known = reading
+        if self._samples is None:
+            flows = self._flows.read() if isinstance(self._flows, FlowTables) else None
+            sample = Sample(time.monotonic_ns(), self._read(), flows)
         else:
-            t_ns, reading, flows = self.now_ns(), self._read(), None
-        self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or self._traffic.all_done():
-            self._sample_hosts(t_ns)
-        return self._observation(t_ns, reading, flows, self.now_ns() - t_ns)
+            self._ask(self._samples, time.monotonic_ns(), 1, 1)
+            (sample,) = self._samples.asked()
+        return self._taken(sample, last=self._traffic.all_done(), age=True)
 
-    def _observation(
-        self, t_ns: int, reading: QueueReading, flows: FlowReading | None, age_ns: int = 0
-    ) -> Observation:
-        if self._program:
-            flows = self._program.read()
-        counted = vars(flows) if flows else {}
-        shared = self._shared.read() if self._shared else {}
+    def _taken(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
+        """Return a reading as an observation, and keep its hosts if it is their turn."""
+        self._known = sample.queues
+        self._ticks += 1
+        t_ns = sample.t_ns - self._t0_ns
+        due = last or self._ticks % HOST_EVERY == 0
+        hosts = sample.hosts
+        if hosts is None and (due or self._watches_hosts):
+            hosts = self._hosts.read()
+        if hosts is not None and due:
+            self._hosts.keep(t_ns, hosts)
+        watched = hosts if hosts is not None and self._watches_hosts else {}
         return Observation(
             t_ns=t_ns,
-            age_ns=np.full(len(self._job.queue_places), age_ns, dtype=np.int64),
-            values={**reading.counters(), **counted, **shared, **self._nic_values()},
-            settings={ECN.name: self._thresholds(reading)},
+            age_ns=np.full(
+                len(self._job.queue_places), self.now_ns() - t_ns if age else 0, dtype=np.int64
+            ),
+            values={
+                **sample.queues.counters(),
+                **(vars(sample.flows) if sample.flows else {}),
+                **(sample.shared or {}),
+                **{f"host.{name}": values for name, values in watched.items()},
+            },
+            settings={
+                ECN.name: self._thresholds(sample.queues),
+                **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+            },
         )
-
-    def _sample_hosts(self, t_ns: int) -> None:
-        self._hosts.sample(t_ns)
-        if self._nics is not None:
-            self._nic_rows.append(self._nics.read())
-
-    def _host_samples(self) -> Samples:
-        samples = self._hosts.samples()
-        rows = self._nic_rows
-        own = {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
-        return Samples(samples.t_ns, {**samples.values, **own})
-
-    def _nic_values(self) -> dict[str, Ints]:
-        """Return the NICs' signals if the tuner observes them; MISSING where hosts have no NIC."""
-        if not self._watches_nics:
-            return {}
-        missing = np.full(len(self._job.testbed.hosts), MISSING, dtype=np.int64)
-        found = self._nics.read() if self._nics else dict.fromkeys(NIC_SIGNALS, missing)
-        return {f"host.{name}": values for name, values in found.items()}
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -380,13 +260,17 @@ class EmulatedRig:
         """Return how many flows have ended by now."""
         return self._traffic.flows_done()
 
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        return self._hosts.last()
+
     def finish(self, observer: Observer) -> Outcome:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         return Outcome(
             flows,
-            self._host_samples(),
+            self._hosts.samples(),
             sorted([*self.events, *events], key=lambda event: event.t_ns),
             {
                 "kernel": os.uname().release,

@@ -10,15 +10,79 @@ import traceback
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from orchestration.backends.emulated.data_path.samples import Senders, last_reading_now
+
+if TYPE_CHECKING:
+    from orchestration.model.records import FlowRecords
+
+
+class Traffic(Protocol):
+    """Sends the trial's flows: a process of its own, the NICs, or both."""
+
+    @property
+    def senders(self) -> Senders:
+        """Return who tells the engine that no flow is left."""
+
+    def launch(self, t0_ns: int) -> None:
+        """Start the traffic at `t0_ns` of CLOCK_MONOTONIC."""
+
+    def alive(self) -> None:
+        """Raise RuntimeError if the driver has died."""
+
+    def all_done(self) -> bool:
+        """Return whether every flow has ended."""
+
+    def flows_done(self) -> int:
+        """Return how many flows have ended."""
+
+    def outcome(self) -> FlowRecords:
+        """Wait for the driver's end, and return the outcome of the flows."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts on how the flows were sent, after `outcome`."""
+
+
+class NoTraffic:
+    """Traffic of a fabric on which no trial runs."""
+
+    senders = Senders.NOBODY
+
+    def launch(self, t0_ns: int) -> None:
+        """Send nothing."""
+
+    def alive(self) -> None:
+        """Do nothing: there is no driver."""
+
+    def all_done(self) -> bool:
+        """Return False: no flow was started."""
+        return False
+
+    def flows_done(self) -> int:
+        """Return 0."""
+        return 0
+
+    def facts(self) -> dict[str, Any]:
+        """Return none."""
+        return {}
+
+    def outcome(self) -> FlowRecords:
+        """Return no flows."""
+        import numpy as np
+
+        from orchestration.model.records import FlowRecords
+
+        none = np.zeros(0, dtype=np.int64)
+        return FlowRecords(none, none, none, none)
 
 
 class Driver:
     """The traffic driver, in a process of its own that ends with the trial."""
 
-    def __init__(
-        self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None] | None
-    ) -> None:
+    senders = Senders.PROCESS
+
+    def __init__(self, job: Any, fabric: Any, schedule: Any, ended: Callable[[], None]) -> None:
         """Prepare it; `ended` is called in that process when all flows have ended."""
         from traffic.drivers.connections import services
         from traffic.drivers.flows import Endpoints, Flows
@@ -53,8 +117,7 @@ class Driver:
             os.write(told, b"r")
             os.read(go, 1)
             driver.run(self.board.t0_ns, self._end_ns)
-            if self._ended is not None:
-                self._ended()
+            self._ended()
             os._exit(0)
         except BaseException:
             traceback.print_exc()
@@ -69,13 +132,6 @@ class Driver:
     def all_done(self) -> bool:
         """Return whether every flow has ended."""
         return self.board.done >= self._flows
-
-    def ended_ns(self) -> int | None:
-        """Return when the last flow ended, of CLOCK_MONOTONIC.
-
-        None if `ended` was told, because nothing was read after that.
-        """
-        return None if self._ended else self.board.t0_ns + int(max(self.board.end_ns))
 
     def flows_done(self) -> int:
         """Return how many flows have ended."""
@@ -108,6 +164,8 @@ class Driver:
 class RoceTraffic:
     """The flows of a trial on RoCE NICs: the kernel sends them, no process does."""
 
+    senders = Senders.NICS
+
     def __init__(self, job: Any, schedule: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
@@ -138,10 +196,6 @@ class RoceTraffic:
         """Return whether the sender of every flow knows that it has been received."""
         return self._flows.all_done()
 
-    def ended_ns(self) -> int | None:
-        """Return when the last sender knew, of CLOCK_MONOTONIC."""
-        return int(self._flows.results()["done_ns"].max())
-
     def flows_done(self) -> int:
         """Return how many flows have been received."""
         return self._flows.received()
@@ -152,14 +206,13 @@ class RoceTraffic:
 
     def facts(self) -> dict[str, int]:
         """Return sums over all flows."""
-        from orchestration.backends.emulated.data_path.flows import COUNTERS
-
-        found = self._flows.results()
-        return {name: int(found[name].sum()) for name in COUNTERS}
+        return self._flows.facts()
 
 
 class MixedTraffic:
     """Flows of both transports: each part has those of `flows` that are true, by `traffic`."""
+
+    senders = Senders.PROCESS | Senders.NICS
 
     def __init__(self, parts: list[tuple[Any, Any]]) -> None:
         self._parts = parts
@@ -177,10 +230,6 @@ class MixedTraffic:
     def all_done(self) -> bool:
         """Return whether every flow has ended."""
         return all(traffic.all_done() for _, traffic in self._parts)
-
-    def ended_ns(self) -> int | None:
-        """Return when the last flow ended, of CLOCK_MONOTONIC."""
-        return max(int(traffic.ended_ns()) for flows, traffic in self._parts if flows.any())
 
     def flows_done(self) -> int:
         """Return how many flows have ended."""
@@ -207,8 +256,6 @@ class MixedTraffic:
 
 def traffic_of(job: Any, fabric: Any) -> Any:
     """Return what sends the trial's flows, ready to start."""
-    from orchestration.backends.emulated.data_path.ports import last_reading_now
-
     if job.trial.host.roce is None:
         own = job.trial.fabric.kind != "linux"
         return Driver(job, fabric, job.schedule, last_reading_now if own else lambda: None)
@@ -220,6 +267,6 @@ def traffic_of(job: Any, fabric: Any) -> Any:
     return MixedTraffic(
         [
             (roce, RoceTraffic(job, part_of(job.schedule, roce))),
-            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce), None)),
+            (~roce, Driver(job, fabric, part_of(job.schedule, ~roce), last_reading_now)),
         ]
     )

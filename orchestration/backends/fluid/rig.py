@@ -25,6 +25,7 @@ from orchestration.model.records import (
     Event,
     Floats,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -143,6 +144,14 @@ class FluidRig:
     def flows_done(self) -> int:
         """Return how many flows have ended by now."""
         return int(np.count_nonzero(self.flows().status == DONE))
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if not self._host_rows:
+            return None
+        t_ns, retransmits, timeouts, tx_bytes = self._host_rows[-1]
+        values = {"retransmits": retransmits, "timeouts": timeouts, "tx_bytes": tx_bytes}
+        return HostReading(t_ns, {**values, "out_of_order": np.zeros_like(timeouts)})
 
     def hosts(self) -> Samples:
         """Return the hosts' counters, one row for each observation."""

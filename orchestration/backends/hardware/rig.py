@@ -27,12 +27,13 @@ from orchestration.model.records import (
     Change,
     Event,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
     Samples,
 )
-from orchestration.model.signals import BY_KEY
+from orchestration.model.signals import BY_KEY, names
 
 # Traffic starts this long after the order has gone out to all hosts.
 HEAD_START_NS = 100_000_000
@@ -225,6 +226,13 @@ class HardwareRig:
         return {
             self._labels[number]: int(peak) for number, peak in enumerate(self._peaks) if peak > 0
         }
+
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if not self._host_rows:
+            return None
+        grown = np.array(self._host_rows[-1]) - np.array(self._host_rows[0])
+        return HostReading(self._host_times[-1], dict(zip(names("host"), grown.T, strict=False)))
 
     def hosts(self) -> Samples:
         """Return the TCP counters of all hosts so far."""

@@ -8,17 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from collectors.readers.ns3 import SIGNALS
+from collectors.readers.ns3 import BUFFER_SIGNALS, SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import DERIVED, FLOW_TABLE, wants_flow_table
+from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
@@ -32,7 +32,8 @@ class SimulatedBackend:
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
-        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE), [ECN.name])
+        shared = BUFFER_SIGNALS if testbed.switch else ()
+        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name, DCQCN.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.
@@ -58,7 +59,14 @@ class SimulatedBackend:
         begin_s = time.monotonic()
         with Simulation(program, folder) as simulation:
             watches = wants_flow_table(tuner.observes)
-            rig = SimulatedRig(simulation, trial, testbed, schedule, flow_table=watches)
+            rig = SimulatedRig(
+                simulation,
+                trial,
+                testbed,
+                schedule,
+                flow_table=watches,
+                watches_hosts=not set(HOST_KEYS).isdisjoint(tuner.observes),
+            )
             build_s = round(time.monotonic() - begin_s, 3)
             record = run_trial(rig, tuner, trial, testbed, folder, progress)
         facts = {

@@ -9,6 +9,7 @@ import numpy as np
 
 from inventory.addressing import attachments, emulated_addresses
 from inventory.routing import next_hops
+from inventory.switch import WATCHDOG_ACTIONS
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
@@ -27,6 +28,8 @@ CONGESTION_CONTROLS = {"dctcp": 0, "reno": 1, "cubic": 2}
 MAX_ATTACHMENTS = 250
 # As on emulated hosts: the defaults of tcp_wmem and tcp_rmem.
 SEND_BUFFER_BYTES, RECEIVE_BUFFER_BYTES = 8_388_608, 16_777_216
+# What alphas are given as shares of.
+_ALPHA_UNIT = 1 << 16
 
 
 def check_supported(testbed: Testbed) -> None:
@@ -85,6 +88,7 @@ def build_arrays(
         _ints(_quanta(testbed)),
         route_rows(testbed, ()),
         *_flow_arrays(trial, testbed, schedule),
+        *(_buffer_arrays(testbed) if trial.host.roce else ()),
     ]
 
 
@@ -145,9 +149,44 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
         interval_us * 1000,
         spec.timeout_ns,
         int(spec.control in HEARS_MARKS),
+        int(spec.recovery == "selective-repeat"),
+        spec.rtt_probe_interval_ns,
         spec.decision_latency_ns,
         DECISIONS.index(spec.decisions),
         *numbers,
+    ]
+
+
+def _buffer_arrays(testbed: Testbed) -> list[Ints]:
+    """Return the switches' shared buffers: by class, by device and by port; empty without them."""
+    spec = testbed.switch
+    if spec is None:
+        return [_ints([])] * 6
+    rooms = {
+        port.index: spec.port_headroom_bytes(port.rate_bps, port.delay_ns, testbed.frame_bytes)
+        for port in testbed.switch_ports
+    }
+    pools = {
+        name: spec.buffer_bytes - len(spec.lossless) * sum(rooms[port.index] for port in ports)
+        for name in testbed.switches
+        for ports in [testbed.ports_of[name]]
+    }
+    return [
+        _ints(
+            [
+                spec.xoff_bytes,
+                spec.xon_offset_bytes,
+                spec.quanta,
+                spec.detect_ns if spec.lossless else 0,
+                spec.restore_ns,
+                WATCHDOG_ACTIONS.index(spec.action),
+            ]
+        ),
+        _ints([round(alpha * _ALPHA_UNIT) for alpha in spec.alpha]),
+        _ints([int(klass in spec.lossless) for klass in range(len(spec.alpha))]),
+        _ints(list(spec.priorities)),
+        _ints([pools.get(device.name, 0) for device in testbed.devices]),
+        _ints([rooms.get(port.index, 0) for port in testbed.ports]),
     ]
 
 

@@ -38,6 +38,11 @@ class Operation(IntEnum):
     ROUTES = 6
     FLOWS = 7
     FLOW_TABLE = 8
+    NICS = 9
+    BUFFERS = 10
+    INCIDENTS = 11
+    PAUSE = 12
+    PARAMETERS = 13
 
 
 class Simulation:

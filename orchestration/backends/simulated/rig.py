@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,22 +13,29 @@ from collectors.readers.ns3 import (
     SIGNALS,
     THRESHOLDS,
     FlowWindow,
+    buffers,
+    nics,
     queues_and_hosts,
     thresholds,
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
+from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.model.congestion import TIMES_ROUND_TRIPS
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    MISSING,
     Action,
     Applied,
     Change,
     Event,
     FlowRecords,
+    HostReading,
     Ints,
     Observation,
     Program,
@@ -35,17 +43,24 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
+from orchestration.model.signals import HOST_KEYS
 from orchestration.model.trial import TrialSpec
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 # What the program sums up of all flows on RoCE NICs, in its order.
-_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts")
+_ROCE_SUMS = (
+    *("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes"),
+    "untimed_flows",
+)
 
 
 class SimulatedRig:
-    """A `Rig` over a started program, in which it builds the fabric of one trial."""
+    """A `Rig` over a started program, in which it builds the fabric of one trial.
+
+    With `watches_hosts`, observations have the signals of hosts.
+    """
 
     def __init__(
         self,
@@ -55,8 +70,10 @@ class SimulatedRig:
         schedule: Schedule,
         *,
         flow_table: bool = False,
+        watches_hosts: bool = False,
     ) -> None:
         self._simulation = simulation
+        self._trial = trial
         self._testbed = testbed
         self._schedule = schedule
         self._steps = list(fault_plan(trial, testbed))
@@ -67,7 +84,8 @@ class SimulatedRig:
         self._now_ns = self._ended = 0
         self._ticks = 0
         self._host_times: list[int] = []
-        self._host_rows: list[Ints] = []
+        self._host_rows: list[dict[str, Ints]] = []
+        self._has_nics, self._watches_hosts = trial.host.roce is not None, watches_hosts
         slot = max(1, trial.action_period_ns // trial.sample_period_ns)
         self._flows = (
             FlowWindow(
@@ -84,11 +102,15 @@ class SimulatedRig:
         self._known, _ = self._read()
         self._bounds = ECN.bounds(testbed)
         self._turn = {ECN.name: self._set_thresholds}
+        self._parameters: NicParameters | None = None
+        if NicParameters.are_in(trial.host):
+            self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
+            self._turn[DCQCN.name] = self._parameters.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
-        self._keep_hosts(self._read()[1])
+        self._keep_hosts(self._host_signals(self._read()[1]))
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -111,6 +133,13 @@ class SimulatedRig:
         """Return how many flows have ended by now."""
         return self._ended
 
+    def last_hosts(self) -> HostReading | None:
+        """Return the last reading of the hosts, without a new one; None before the first."""
+        if not self._host_times:
+            return None
+        rows = {key.removeprefix("host."): row for key, row in self._host_rows[-1].items()}
+        return HostReading(self._host_times[-1], rows)
+
     def _all_done(self) -> bool:
         return self._ended >= len(self._schedule)
 
@@ -125,8 +154,10 @@ class SimulatedRig:
         """Read every queue, all at one instant."""
         self._known, hosts = self._read()
         self._ticks += 1
-        if self._ticks % HOST_EVERY == 0 or self._all_done():
-            self._keep_hosts(hosts)
+        due = self._ticks % HOST_EVERY == 0 or self._all_done()
+        signals = self._host_signals(hosts) if due or self._watches_hosts else {}
+        if due:
+            self._keep_hosts(signals)
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -134,8 +165,13 @@ class SimulatedRig:
             values={
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
+                **(self._buffers()[0] if self._testbed.switch else {}),
+                **(signals if self._watches_hosts else {}),
             },
-            settings={ECN.name: thresholds(known, self._pmax_of)},
+            settings={
+                ECN.name: thresholds(known, self._pmax_of),
+                **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+            },
         )
 
     def apply(self, action: Action) -> Applied:
@@ -158,13 +194,44 @@ class SimulatedRig:
             self._known, _ = self._read()
         return Change(ECN.name, queues, thresholds(self._known[queues], self._pmax_of))
 
+    def _exchange_parameters(self, hosts: Ints, values: Ints) -> Ints:
+        words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
+        return words.reshape(values.shape)
+
     def _read(self) -> tuple[Ints, Ints]:
         """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
 
-    def _keep_hosts(self, counters: Ints) -> None:
+    def _buffers(self) -> tuple[dict[str, Ints], dict[str, int]]:
+        return buffers(self._simulation.ask(Operation.BUFFERS), self._testbed)
+
+    def _nics(self) -> dict[str, Ints]:
+        return nics(self._simulation.ask(Operation.NICS))
+
+    def _host_signals(self, counters: Ints) -> dict[str, Ints]:
+        """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
+        missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
+        counted = dict(zip(HOST_KEYS[:HOST_COUNTERS], counters.T, strict=True))
+        own = self._nics() if self._has_nics else {}
+        return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
+
+    def _keep_hosts(self, signals: dict[str, Ints]) -> None:
         self._host_times.append(self._now_ns)
-        self._host_rows.append(counters)
+        self._host_rows.append(signals)
+
+    def _host_samples(self) -> Samples:
+        columns = [np.array([row[key] for row in self._host_rows]) for key in HOST_KEYS]
+        return Samples.of("host", np.array(self._host_times, dtype=np.int64), *columns)
+
+    def _incidents(self) -> list[Incident]:
+        """Return what the watchdog has found."""
+        count, *words = self._simulation.ask(Operation.INCIDENTS).tolist()
+        found = []
+        for _ in range(count):
+            t_ns, kind, begin, length, *words = words
+            numbers, words = words[:length], words[length:]
+            found.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
+        return found
 
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
@@ -172,17 +239,22 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
         flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
-        host_packets, events, *sums = rest.tolist()
-        shape = (len(self._host_rows), len(self._testbed.hosts), HOST_COUNTERS)
-        rows = np.array(self._host_rows, dtype=np.int64).reshape(shape)
-        t_ns = np.array(self._host_times, dtype=np.int64)
-        hosts = Samples.of("host", t_ns, *np.moveaxis(rows, 2, 0))
+        host_packets, simulated, *sums = rest.tolist()
+        events: list[Event] = []
+        found: dict[str, Any] = {}
+        if self._testbed.switch:
+            events, found = pfc_outcome(self._incidents(), self._buffers()[1])
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
             "packet_hops": switched + host_packets,
-            "events": events,
+            "events": simulated,
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
+            **found,
         }
-        return Outcome(flows, hosts, self.events, facts)
+        events = sorted([*self.events, *events], key=lambda event: event.t_ns)
+        roce = self._trial.host.roce
+        if roce is None or roce.control not in TIMES_ROUND_TRIPS:
+            facts.pop("untimed_flows", None)
+        return Outcome(flows, self._host_samples(), events, facts)

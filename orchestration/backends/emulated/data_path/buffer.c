@@ -25,7 +25,7 @@
 
 static unsigned int buffers_id __read_mostly;
 static struct cl_buffer *buffers[CL_MOST_SWITCHES];
-static u32 switches, highest_queue;
+static u32 switches;
 /* Of a switch's port, by the index of its interface, which is unique in the whole fabric: 1 + its
  * place in its switch.
  */
@@ -231,7 +231,6 @@ int cl_buffer_join(struct cl_share *share, const struct cl_buffer_options *optio
 	share->headroom_bytes = options->headroom_bytes;
 	share->refresh.happen = refresh;
 	share->refresh_ns = max(1ULL, cl_quanta_ns(options->quanta, rate_bps) / 2);
-	highest_queue = max(highest_queue, share->first_queue + share->classes);
 	cl_watch_init(share);
 	return 0;
 }
@@ -249,25 +248,13 @@ void cl_buffer_leave(struct cl_share *share)
 	share->buffer = NULL;
 }
 
-/* /proc/closloop/buffers: a struct buffer_state for each switch. */
-struct buffer_state {
-	u64 lossless_drops;
-	u32 used_bytes, headroom_bytes;
-};
-
-/* /proc/closloop/pauses: a struct pause_state for each queue, by its number. */
-struct pause_state {
-	u64 frames_received, paused_ns, frames_sent, stopping_ns;
-	u32 held_bytes, headroom_bytes;
-};
-
-static void read_port(const struct cl_share *share, struct pause_state *states, u64 now_ns)
+static void read_port(const struct cl_share *share, struct cl_pause_state *states, u64 now_ns)
 {
 	for (u32 i = 0; i < share->classes; i++) {
 		u32 priority = share->buffer->options.priority[i];
 		bool stopping = share->stopping & BIT(i);
 
-		states[i] = (struct pause_state){
+		states[i] = (struct cl_pause_state){
 			.frames_received = share->pause.frames[priority],
 			.paused_ns = cl_paused_ns(&share->pause, priority, now_ns),
 			.frames_sent = share->frames[i],
@@ -279,65 +266,54 @@ static void read_port(const struct cl_share *share, struct pause_state *states, 
 	}
 }
 
-static ssize_t give(char __user *to, size_t size, const void *from, size_t bytes)
+void cl_pauses_states(struct cl_pause_state *states, u32 count)
 {
-	return copy_to_user(to, from, min(size, bytes)) ? -EFAULT : min(size, bytes);
-}
-
-static ssize_t pauses_read(struct file *file, char __user *to, size_t size, loff_t *unused)
-{
-	size_t bytes = highest_queue * sizeof(struct pause_state);
-	struct pause_state *states = kvzalloc(max_t(size_t, bytes, 1), GFP_KERNEL);
 	u64 now_ns = cl_now_ns();
-	ssize_t result;
 
-	if (!states)
-		return -ENOMEM;
-	local_bh_disable();
 	for (u32 i = 0; i < switches; i++) {
 		if (!buffers[i])
 			continue;
 		settle_all(buffers[i]);
-		for (u32 j = 0; j < buffers[i]->ports; j++)
-			if (buffers[i]->share[j])
-				read_port(buffers[i]->share[j],
-					  &states[buffers[i]->share[j]->first_queue], now_ns);
+		for (u32 j = 0; j < buffers[i]->ports; j++) {
+			const struct cl_share *share = buffers[i]->share[j];
+
+			if (share && share->first_queue + share->classes <= count)
+				read_port(share, &states[share->first_queue], now_ns);
+		}
 	}
-	local_bh_enable();
-	result = give(to, size, states, bytes);
-	kvfree(states);
-	return result;
 }
 
-static ssize_t buffers_read(struct file *file, char __user *to, size_t size, loff_t *unused)
+void cl_buffers_states(struct cl_buffer_state *states, u32 count)
 {
-	size_t bytes = switches * sizeof(struct buffer_state);
-	struct buffer_state *states = kvzalloc(max_t(size_t, bytes, 1), GFP_KERNEL);
-	ssize_t result;
-
-	if (!states)
-		return -ENOMEM;
-	local_bh_disable();
-	for (u32 i = 0; i < switches; i++) {
+	for (u32 i = 0; i < min(count, switches); i++) {
 		if (!buffers[i])
 			continue;
 		settle_all(buffers[i]);
-		states[i] = (struct buffer_state){
+		states[i] = (struct cl_buffer_state){
 			.lossless_drops = buffers[i]->lossless_drops,
 			.used_bytes = buffers[i]->used_bytes + buffers[i]->headroom_used,
 			.headroom_bytes = buffers[i]->headroom_used,
 		};
 	}
+}
+
+/* /proc/closloop/buffers: a struct cl_buffer_state for each switch. */
+static ssize_t buffers_read(struct file *file, char __user *to, size_t size, loff_t *unused)
+{
+	size_t bytes = min_t(size_t, size, switches * sizeof(struct cl_buffer_state));
+	struct cl_buffer_state *states = kvzalloc(max_t(size_t, bytes, 1), GFP_KERNEL);
+	ssize_t result = bytes;
+
+	if (!states)
+		return -ENOMEM;
+	local_bh_disable();
+	cl_buffers_states(states, bytes / sizeof(*states));
 	local_bh_enable();
-	result = give(to, size, states, bytes);
+	if (copy_to_user(to, states, bytes))
+		result = -EFAULT;
 	kvfree(states);
 	return result;
 }
-
-static const struct proc_ops pauses_ops = {
-	.proc_read = pauses_read,
-	.proc_lseek = noop_llseek,
-};
 
 static const struct proc_ops buffers_ops = {
 	.proc_read = buffers_read,
@@ -362,8 +338,7 @@ static struct pernet_operations of_switches = {
 
 static int __init begin(void)
 {
-	if (!proc_create("closloop/pauses", 0400, NULL, &pauses_ops) ||
-	    !proc_create("closloop/buffers", 0400, NULL, &buffers_ops))
+	if (!proc_create("closloop/buffers", 0400, NULL, &buffers_ops))
 		return -ENOMEM;
 	return register_pernet_subsys(&of_switches);
 }

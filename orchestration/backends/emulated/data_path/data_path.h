@@ -10,7 +10,7 @@
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h
  *   policy_*.c  congestion controls of flows
  *   queues.c    /proc/closloop/queues: all queues read, and thresholds set, in one call
- *   sample.c    /proc/closloop/samples: all queues read at given times, by the engine itself
+ *   sample.c    /proc/closloop/samples: all of these read at given times, by the engine itself
  *   buffer.c    a switch's shared buffer, with pfc.c and watchdog.c: see pfc.h
  *
  * There is one CPU. Everything here runs in a softirq or with bottom halves off.
@@ -123,6 +123,20 @@ int cl_queues_add(struct Qdisc *port, u32 first, u32 count);
 void cl_queues_remove(u32 first, u32 count);
 u32 cl_queues_count(void);
 void cl_queues_states(struct cl_queue_state *states, u32 count);
+
+/* What user space reads of a host: see hosts.c. */
+struct cl_host_state {
+	u64 retransmits, timeouts, out_of_order, tx_bytes;
+};
+
+u32 cl_hosts_count(void);
+void cl_host_state(u32 host, struct cl_host_state *state);
+
+/* Who sends flows: sample.c is told when they have none left. */
+#define CL_SENT_BY_PROCESS BIT(0)
+#define CL_SENT_BY_NICS BIT(1)
+
+void cl_samples_ended(u32 sender);
 
 int cl_forward_begin(struct net_device *dev);
 void cl_forward_end(struct net_device *dev);

@@ -28,7 +28,7 @@ static u64 *busy_until_ns(struct flow *flow)
 bool cl_decisions_hear(struct flow *flow, u32 event, u64 now_ns)
 {
 	return !cl_roce.decision_latency_ns || cl_roce.decisions == PIPELINED || event == CL_START ||
-	       now_ns >= *busy_until_ns(flow);
+	       event == CL_SETTLE || event == CL_CHANGED || now_ns >= *busy_until_ns(flow);
 }
 
 /* Take what the policy has answered to an event; before, it was at `rate_bps` and `window_bytes`. */

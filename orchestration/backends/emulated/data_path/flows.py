@@ -14,9 +14,14 @@ import numpy as np
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
-from orchestration.model.congestion import HEARS_MARKS, PROGRAM, with_base_rtt
+from orchestration.model.congestion import (
+    HEARS_MARKS,
+    PROGRAM,
+    TIMES_ROUND_TRIPS,
+    with_base_rtt,
+)
 from orchestration.model.records import FlowRecords, Schedule
-from orchestration.model.roce import DECISIONS, RoceSpec, udp_source
+from orchestration.model.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.model.status import DONE, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -26,29 +31,13 @@ ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
 POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
-# The order of parameters in policy_dcqcn.c.
-PARAMETER_ORDER = (
-    "rpg_time_reset",
-    "rpg_byte_reset",
-    "rpg_threshold",
-    "rpg_ai_rate",
-    "rpg_hai_rate",
-    "rpg_gd",
-    "rpg_min_dec_fac",
-    "rpg_min_rate",
-    "rpg_max_rate",
-    "rate_to_set_on_first_cnp",
-    "dce_tcp_g",
-    "dce_tcp_rtt",
-    "rate_reduce_monitor_period",
-    "initial_alpha_value",
-    "clamp_tgt_rate",
-    "clamp_tgt_rate_after_time_inc",
-)
-_MOST_PARAMETERS = 24
+# Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
+CNP_INTERVAL = "min_time_between_cnps"
+PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
+MOST_PARAMETERS = 24
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{_MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -114,7 +103,7 @@ class RoceFlows:
         parameters = spec.parameters
         numbers = _numbers(spec, base_rtt_ns)
         self._settings = _SETTINGS.pack(
-            parameters["min_time_between_cnps"] * 1000,
+            parameters[CNP_INTERVAL] * 1000,
             spec.timeout_ns,
             spec.rtt_probe_interval_ns,
             spec.decision_latency_ns,
@@ -127,7 +116,7 @@ class RoceFlows:
             DECISIONS.index(spec.decisions),
             0,
             *numbers,
-            *[0] * (_MOST_PARAMETERS - len(numbers)),
+            *[0] * (MOST_PARAMETERS - len(numbers)),
         )
         self._tos = np.full(len(schedule), ROCE_TOS, dtype=np.uint8)
         if len(tos):
@@ -135,6 +124,7 @@ class RoceFlows:
         if spec.control not in HEARS_MARKS:
             self._tos &= _NOT_ECT
         self._schedule = schedule
+        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
@@ -185,6 +175,15 @@ class RoceFlows:
         found = np.zeros(len(self._schedule), dtype=RESULT)
         found[self._order] = np.frombuffer(data, dtype=RESULT)
         return found
+
+    def facts(self) -> dict[str, int]:
+        """Return sums over all flows, and how many were sent without one round trip timed."""
+        found = self.results()
+        sums = {name: int(found[name].sum()) for name in COUNTERS}
+        if self._times_round_trips:
+            untimed = (found["sent_ns"] > 0) & (found["rtt_ns"] == 0)
+            sums["untimed_flows"] = int(untimed.sum())
+        return sums
 
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""

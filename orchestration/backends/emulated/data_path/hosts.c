@@ -2,16 +2,17 @@
 /* /proc/closloop/hosts: TCP's counters of all hosts, as numbers, in one call.
  *
  * Writing file descriptors (32 bits) of network namespaces says which. Reading gives four numbers
- * of 64 bits for each: what the names below have in its /proc/net/snmp and netstat.
+ * of 64 bits for each: what the names below have in its /proc/net/snmp and netstat. sample.c reads
+ * them at given times.
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
 #include <net/ip.h>
 #include <net/net_namespace.h>
 #include <net/tcp.h>
+#include "data_path.h"
 
 #define MOST_HOSTS 4096
-#define COUNTERS 4
 
 static struct net *hosts[MOST_HOSTS];
 static u32 count;
@@ -38,24 +39,36 @@ static ssize_t hosts_write(struct file *file, const char __user *from, size_t si
 	return size;
 }
 
+u32 cl_hosts_count(void)
+{
+	return count;
+}
+
+void cl_host_state(u32 host, struct cl_host_state *state)
+{
+	const struct netns_mib *mib = &hosts[host]->mib;
+
+	*state = (struct cl_host_state){
+		.retransmits = snmp_fold_field(mib->tcp_statistics, TCP_MIB_RETRANSSEGS),
+		.timeouts = snmp_fold_field(mib->net_statistics, LINUX_MIB_TCPTIMEOUTS),
+		.out_of_order = snmp_fold_field(mib->net_statistics, LINUX_MIB_TCPOFOQUEUE),
+		.tx_bytes = snmp_fold_field64(mib->ip_statistics, IPSTATS_MIB_OUTOCTETS,
+					      offsetof(struct ipstats_mib, syncp)),
+	};
+}
+
 static ssize_t hosts_read(struct file *file, char __user *to, size_t size, loff_t *unused)
 {
-	if (size < count * COUNTERS * sizeof(u64))
+	struct cl_host_state state;
+
+	if (size < count * sizeof(state))
 		return -EINVAL;
 	for (u32 i = 0; i < count; i++) {
-		const struct netns_mib *mib = &hosts[i]->mib;
-		u64 counters[COUNTERS] = {
-			snmp_fold_field(mib->tcp_statistics, TCP_MIB_RETRANSSEGS),
-			snmp_fold_field(mib->net_statistics, LINUX_MIB_TCPTIMEOUTS),
-			snmp_fold_field(mib->net_statistics, LINUX_MIB_TCPOFOQUEUE),
-			snmp_fold_field64(mib->ip_statistics, IPSTATS_MIB_OUTOCTETS,
-					  offsetof(struct ipstats_mib, syncp)),
-		};
-
-		if (copy_to_user(to + i * sizeof(counters), counters, sizeof(counters)))
+		cl_host_state(i, &state);
+		if (copy_to_user(to + i * sizeof(state), &state, sizeof(state)))
 			return -EFAULT;
 	}
-	return count * COUNTERS * sizeof(u64);
+	return count * sizeof(state);
 }
 
 static const struct proc_ops hosts_ops = {

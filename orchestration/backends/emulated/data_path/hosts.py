@@ -1,4 +1,4 @@
-"""Reads the TCP counters of all hosts, which are network namespaces of this guest."""
+"""Reads the hosts, which are network namespaces of this guest: TCP's counters, and RoCE NICs."""
 
 from __future__ import annotations
 
@@ -7,34 +7,54 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from orchestration.model.records import Samples
+from orchestration.backends.emulated.data_path.nics import NicFile
+from orchestration.model.records import MISSING, HostReading, Ints, Samples
+from orchestration.model.signals import names
 
 HOSTS = "/proc/closloop/hosts"
-# The first of the hosts' signals, in the order of hosts.c.
-_COUNTERS = 4
+# struct cl_host_state; the names are those of signals
+HOST_STATE = np.dtype(
+    [(name, np.int64) for name in ("retransmits", "timeouts", "out_of_order", "tx_bytes")]
+)
 
 
-class HostCounters:
-    """Reads every host's TCP counters with one system call.
+class Hosts:
+    """All hosts, in the order of `Testbed.hosts`, and the samples of them that were kept."""
 
-    `namespaces` are file descriptors of the hosts' network namespaces.
-    """
-
-    def __init__(self, namespaces: Sequence[int]) -> None:
+    def __init__(self, namespaces: Sequence[int], nics: NicFile | None) -> None:
+        """`namespaces` are file descriptors of the hosts' network namespaces."""
         self._fd = os.open(HOSTS, os.O_RDWR)
         os.write(self._fd, np.array(namespaces, dtype=np.int32).tobytes())
-        self._shape = (len(namespaces), _COUNTERS)
+        self.count = len(namespaces)
+        self.nics = nics
         self._t_ns: list[int] = []
-        self._rows: list[bytes] = []
+        self._rows: list[dict[str, Ints]] = []
 
-    def sample(self, t_ns: int) -> None:
-        """Keep the numbers of one reading."""
+    def read(self) -> dict[str, Ints]:
+        """Return the signals by name, arrays (hosts,), now."""
+        data = os.pread(self._fd, self.count * HOST_STATE.itemsize, 0)
+        own = self.nics.read() if self.nics else {}
+        return self._signals(np.frombuffer(data, dtype=HOST_STATE), own)
+
+    def values(self, states: np.ndarray, of_nics: np.ndarray) -> dict[str, Ints]:
+        """Return the signals by name, from the states of hosts and of their NICs."""
+        return self._signals(states, self.nics.values(of_nics) if self.nics else {})
+
+    def _signals(self, states: np.ndarray, own: dict[str, Ints]) -> dict[str, Ints]:
+        of_tcp = {name: states[name].copy() for name in HOST_STATE.names or ()}
+        missing = np.full(self.count, MISSING, dtype=np.int64)
+        return {**dict.fromkeys(names("host"), missing), **of_tcp, **own}
+
+    def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
+        """Keep the signals of one moment for the trial's record."""
         self._t_ns.append(t_ns)
-        self._rows.append(os.pread(self._fd, 8 * self._shape[0] * self._shape[1], 0))
+        self._rows.append(values)
+
+    def last(self) -> HostReading | None:
+        """Return the signals that were kept last; None if none were."""
+        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
 
     def samples(self) -> Samples:
-        """Return the readings."""
-        values = np.frombuffer(b"".join(self._rows), dtype=np.int64)
-        values = values.reshape(len(self._rows), *self._shape)
-        columns = [values[:, :, place] for place in range(_COUNTERS)]
+        """Return what was kept."""
+        columns = [np.array([row[name] for row in self._rows]) for name in names("host")]
         return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)

@@ -16,7 +16,8 @@ from orchestration.model.records import Ints
 NICS = "/proc/closloop/nics"
 # Signals of scope host by the fields of struct nic_state.
 SIGNALS = {"cnps": "cnps", "roce_resent": "resent", "rtt_ns": "rtt_ns", "rate_bps": "rate_bps"}
-_STATE = np.dtype(
+# struct nic_state
+NIC_STATE = np.dtype(
     [
         *((name, np.uint64) for name in ("cnps", "resent", "rtt_ns", "rate_bps")),
         ("address", "V4"),
@@ -39,16 +40,26 @@ class NicFile:
         self._host = np.array([host_of[bytes(item)] for item in found["address"]], dtype=np.int64)
 
     def _states(self, count: int) -> np.ndarray:
-        size = count * _STATE.itemsize
+        size = count * NIC_STATE.itemsize
         data = os.pread(self._fd, size, 0)
         if len(data) != size:
             raise OSError(f"{NICS} has {len(data)} bytes instead of {size}")
-        return np.frombuffer(data, dtype=_STATE)
+        return np.frombuffer(data, dtype=NIC_STATE)
+
+    @property
+    def count(self) -> int:
+        """Return the number of NICs."""
+        return len(self._host)
 
     def read(self) -> dict[str, Ints]:
-        """Return the hosts' signals by name, arrays (hosts,): sums over a host's NICs, of round
-        trips the longest."""
-        states = self._states(len(self._host))
+        """Return the hosts' signals by name, now."""
+        return self.values(self._states(self.count))
+
+    def values(self, states: np.ndarray) -> dict[str, Ints]:
+        """Return the hosts' signals by name, arrays (hosts,), from the NICs' states.
+
+        They are sums over a host's NICs, of round trips the longest.
+        """
         values = {name: np.zeros(self._hosts, dtype=np.int64) for name in SIGNALS}
         for name, field in SIGNALS.items():
             join = np.maximum if name == "rtt_ns" else np.add

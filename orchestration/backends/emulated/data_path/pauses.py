@@ -1,23 +1,24 @@
 """Reads the switches' shared buffers, their pauses, and what the watchdog has found.
 
-The structs are those of `buffer.c` and `watchdog.c`.
+The structs are those of `pfc.h` and `watchdog.c`. States of queues and switches come with the
+engine's readings (see `samples`).
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
-from inventory.topology import Queue, Testbed
+from inventory.topology import Testbed
+from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.model.records import Event, Ints
-from orchestration.model.units import format_duration
 
-PAUSES, BUFFERS = "/proc/closloop/pauses", "/proc/closloop/buffers"
+BUFFERS = "/proc/closloop/buffers"
 INCIDENTS = "/proc/closloop/incidents"
-_PAUSE = np.dtype(
+# struct cl_pause_state
+PAUSE_STATE = np.dtype(
     [
         ("pauses_received", np.uint64),
         ("paused_ns", np.uint64),
@@ -27,7 +28,8 @@ _PAUSE = np.dtype(
         ("headroom_bytes", np.uint32),
     ]
 )
-_BUFFER = np.dtype(
+# struct cl_buffer_state
+BUFFER_STATE = np.dtype(
     [("lossless_drops", np.uint64), ("buffer_bytes", np.uint32), ("headroom_bytes", np.uint32)]
 )
 _MOST_STEPS = 24
@@ -41,42 +43,11 @@ _INCIDENT = np.dtype(
         ("unused", np.uint32),
     ]
 )
-Kind = Literal["deadlock", "storm", "congestion", "restored"]
-_KINDS: tuple[Kind, ...] = ("deadlock", "storm", "congestion", "restored")
 SIGNALS = (
-    *(f"priority.{name}" for name in _PAUSE.names or ()),
+    *(f"priority.{name}" for name in PAUSE_STATE.names or ()),
     "switch.buffer_bytes",
     "switch.headroom_bytes",
 )
-
-
-@dataclass(frozen=True)
-class Incident:
-    """What the watchdog found at a queue: `queues` are their labels, each waits for the next.
-
-    A deadlock's last one waits for that at `begin`; that of a storm is stopped by `peer`.
-    """
-
-    t_ns: int
-    kind: Kind
-    queues: tuple[str, ...]
-    begin: int = 0
-    peer: str = ""
-
-    def words(self) -> str:
-        """Return it as a sentence's end."""
-        chain = " > ".join(self.queues)
-        match self.kind:
-            case "deadlock":
-                circle = self.queues[self.begin :]
-                led = "" if not self.begin else f", which {self.queues[0]} waits for"
-                return f"{' > '.join((*circle, circle[0]))} wait for each other{led}"
-            case "storm":
-                return f"{chain} is stopped by {self.peer}, which has no reason to"
-            case "congestion":
-                return f"{chain} is stopped by a queue that sends"
-            case "restored":
-                return f"{chain} obeys pauses again"
 
 
 class SharedBuffers:
@@ -89,17 +60,25 @@ class SharedBuffers:
             [number for number, queue in enumerate(testbed.queues) if queue in lossless],
             dtype=np.int64,
         )
-        self._pauses = os.open(PAUSES, os.O_RDONLY)
         self._buffers = os.open(BUFFERS, os.O_RDONLY)
 
-    def read(self) -> dict[str, Ints]:
-        """Return the signals of lossless classes and of switches, by key."""
-        buffers = _read(self._buffers, _BUFFER, len(self._testbed.switches))
+    @property
+    def switches(self) -> int:
+        """Return the number of switches."""
+        return len(self._testbed.switches)
+
+    def values(self, pauses: np.ndarray, buffers: np.ndarray) -> dict[str, Ints]:
+        """Return the signals of lossless classes and of switches, by key.
+
+        `pauses` has the states of all queues, dtype `PAUSE_STATE`, `buffers` those of all switches,
+        dtype `BUFFER_STATE`.
+        """
         of_classes: dict[str, Ints] = {}
         if len(self._places):
-            pauses = _read(self._pauses, _PAUSE, len(self._testbed.queues))[self._places]
+            lossless = pauses[self._places]
             of_classes = {
-                f"priority.{name}": pauses[name].astype(np.int64) for name in _PAUSE.names or ()
+                f"priority.{name}": lossless[name].astype(np.int64)
+                for name in PAUSE_STATE.names or ()
             }
         return {
             **of_classes,
@@ -114,22 +93,17 @@ class SharedBuffers:
         return [self._incident(row, t0_ns) for row in found]
 
     def _incident(self, row: np.void, t0_ns: int) -> Incident:
-        queues = [self._testbed.queues[number] for number in row["queue"][: row["count"]]]
-        return Incident(
-            int(row["at_ns"]) - t0_ns,
-            _KINDS[row["kind"]],
-            tuple(queue.label for queue in queues),
-            int(row["begin"]),
-            self._peer(queues[-1]),
-        )
-
-    def _peer(self, queue: Queue) -> str:
-        peer = self._testbed.ports[queue.peer]
-        return peer.label
+        numbers = row["queue"][: row["count"]].tolist()
+        t_ns = int(row["at_ns"]) - t0_ns
+        return incident(self._testbed, t_ns, KINDS[row["kind"]], numbers, int(row["begin"]))
 
     def lossless_drops(self) -> dict[str, int]:
         """Return the packets of lossless classes that found no headroom, by switch, if any."""
-        drops = _read(self._buffers, _BUFFER, len(self._testbed.switches))["lossless_drops"]
+        size = self.switches * BUFFER_STATE.itemsize
+        data = os.pread(self._buffers, size, 0)
+        if len(data) != size:
+            raise OSError(f"{BUFFERS} has {len(data)} bytes instead of {size}")
+        drops = np.frombuffer(data, dtype=BUFFER_STATE)["lossless_drops"]
         return {
             name: int(count)
             for name, count in zip(self._testbed.switches, drops, strict=True)
@@ -138,46 +112,4 @@ class SharedBuffers:
 
     def outcome(self, t0_ns: int) -> tuple[list[Event], dict[str, Any]]:
         """Return a trial's events and facts: what was found, and findings for its stamp."""
-        incidents, drops = self.incidents(t0_ns), self.lossless_drops()
-        findings = [
-            {
-                "code": f"pfc-{one.kind}",
-                "severity": "warning",
-                "text": f"at {format_duration(one.t_ns, 4)} {one.words()}",
-            }
-            for one in _first_of_each(incidents)
-        ]
-        if drops:
-            name = max(drops, key=lambda switch: drops[switch])
-            findings.append(
-                {
-                    "code": "headroom-exceeded",
-                    "severity": "warning",
-                    "text": f"{sum(drops.values())} packets of lossless classes found no headroom "
-                    f"and were dropped, {drops[name]} of them at {name}",
-                }
-            )
-        events = [Event(one.t_ns, f"pfc-{one.kind}", one.words()) for one in incidents]
-        facts = {
-            "pfc": {"incidents": [asdict(one) for one in incidents], "lossless_drops": drops},
-            "findings": findings,
-        }
-        return events, facts
-
-
-def _first_of_each(incidents: list[Incident]) -> list[Incident]:
-    """Return the first incident of each kind and circle; what was restored needs no finding."""
-    first: dict[tuple[str, frozenset[str]], Incident] = {}
-    for one in incidents:
-        about = one.queues[one.begin :] if one.kind == "deadlock" else one.queues[-1:]
-        if one.kind != "restored":
-            first.setdefault((one.kind, frozenset(about)), one)
-    return list(first.values())
-
-
-def _read(fd: int, dtype: np.dtype[Any], count: int) -> Any:
-    size = count * dtype.itemsize
-    data = os.pread(fd, size, 0)
-    if len(data) != size:
-        raise OSError(f"the kernel has {len(data)} bytes of buffers instead of {size}")
-    return cast(Any, np.frombuffer(data, dtype=dtype))
+        return pfc_outcome(self.incidents(t0_ns), self.lossless_drops())

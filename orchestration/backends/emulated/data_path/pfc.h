@@ -68,6 +68,7 @@ struct cl_share {
 	/* the watchdog's */
 	struct cl_event watch;
 	u8 stuck, discards; /* classes, as bits */
+	u64 looked_ns[CL_MOST_CLASSES]; /* when it last found a stopped queue empty, or let it go on */
 	u32 trace[CL_MOST_CLASSES];
 };
 
@@ -79,6 +80,21 @@ struct cl_buffer {
 	u32 stopping; /* ports and classes that are told to stop */
 	u64 lossless_drops;
 };
+
+/* What user space reads of a switch, and of one queue of a port: its pauses, and what came in by it. */
+struct cl_buffer_state {
+	u64 lossless_drops;
+	u32 used_bytes, headroom_bytes;
+};
+
+struct cl_pause_state {
+	u64 frames_received, paused_ns, frames_sent, stopping_ns;
+	u32 held_bytes, headroom_bytes;
+};
+
+/* The first `count` queues' and switches' now, with bottom halves off. Others are left alone. */
+void cl_pauses_states(struct cl_pause_state *states, u32 count);
+void cl_buffers_states(struct cl_buffer_state *states, u32 count);
 
 int cl_buffer_join(struct cl_share *share, const struct cl_buffer_options *options, u64 rate_bps,
 		   struct netlink_ext_ack *extack);

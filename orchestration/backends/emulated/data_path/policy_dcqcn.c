@@ -156,6 +156,21 @@ CL_INLINE void arrived(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p
 		d->reduce_ns = flow->now_ns + period_ns - (flow->now_ns - d->first_ns) % period_ns;
 }
 
+/* New parameters hold. What was to happen at a time happens then, and after that as they say. */
+CL_INLINE void changed(struct cl_flow_state *flow, struct dcqcn *d, const u32 *p)
+{
+	u64 least = p[MIN_RATE_MBPS] * MBPS, most = most_bps(flow, p);
+
+	if (p[BYTE_RESET])
+		d->sent_bytes %= p[BYTE_RESET];
+	if (!d->limited || flow->rate_bps > most)
+		flow->rate_bps = most;
+	else if (flow->rate_bps < least)
+		flow->rate_bps = least < most ? least : most;
+	if (!d->limited || d->target_bps > most)
+		d->target_bps = most;
+}
+
 CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_hop *hop)
 {
 	struct dcqcn *d = (struct dcqcn *)flow->own;
@@ -180,6 +195,13 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 		if (d->limited)
 			catch_up(flow, d, p);
 		arrived(flow, d, p);
+		break;
+	case CL_SETTLE:
+		if (d->limited)
+			catch_up(flow, d, p);
+		break;
+	case CL_CHANGED:
+		changed(flow, d, p);
 		break;
 	}
 late:

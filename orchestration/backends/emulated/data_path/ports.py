@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
 from inventory.switch import WATCHDOG_ACTIONS, SwitchSpec
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
 from orchestration.model.records import Floats, Ints
 
-QUEUES, SAMPLES = "/proc/closloop/queues", "/proc/closloop/samples"
+QUEUES = "/proc/closloop/queues"
 KIND, HOST_KIND = "closloop", "closloop_host"
 MOST_CLASSES = 8
 _OPTIONS = 1
@@ -29,10 +28,7 @@ _QUEUE = struct.Struct("=II")
 # struct cl_buffer_options
 _BUFFER = struct.Struct("=QQIIII8IIHBB8B")
 # struct cl_queue_state
-_PLAN = struct.Struct("=QQII")
-# The kernel keeps no more of readings until they are fetched.
-_MOST_SAMPLES_BYTES = 16 << 20
-_STATE = np.dtype(
+QUEUE_STATE = np.dtype(
     [
         ("tx_bytes", np.uint64),
         ("tx_packets", np.uint64),
@@ -44,7 +40,7 @@ _STATE = np.dtype(
         ("max_p", np.uint32),
     ]
 )
-_COUNTERS = tuple(name for name in _STATE.names or () if name != "max_p")
+_COUNTERS = tuple(name for name in QUEUE_STATE.names or () if name != "max_p")
 
 
 class BufferOptions(NamedTuple):
@@ -128,22 +124,8 @@ def port(
     )
 
 
-class Sample(NamedTuple):
-    """A reading that the kernel took by itself, with its time of CLOCK_MONOTONIC."""
-
-    t_ns: int
-    queues: QueueReading
-    flows: FlowReading | None
-
-
-def last_reading_now() -> None:
-    """Let the next of the readings that were asked for be the last, because traffic has ended."""
-    fd = os.open(SAMPLES, os.O_WRONLY)
-    os.write(fd, b"\1")
-    os.close(fd)
-
-
-def _reading(states: np.ndarray) -> QueueReading:
+def queue_reading(states: np.ndarray) -> QueueReading:
+    """Return the states of queues, dtype `QUEUE_STATE`, as a reading."""
     return QueueReading(
         **{name: states[name].astype(np.int64) for name in _COUNTERS},
         max_p=states["max_p"].astype(np.float64),
@@ -158,49 +140,18 @@ class QueueFile:
 
     calls = 1
 
-    def __init__(self, count: int, *, flows: bool = False) -> None:
-        """Open it; with `flows`, the kernel counts flows (see `flow_tables`)."""
+    def __init__(self, count: int) -> None:
+        """Open it."""
         self._fd = os.open(QUEUES, os.O_RDWR)
-        self._samples = os.open(SAMPLES, os.O_RDWR)
         self._count = count
-        fields: list[Any] = [("t_ns", np.uint64), ("queues", _STATE, (count,))]
-        if flows:
-            words = 3 * count
-            fields += [("flows", np.uint32, (count, 3)), ("unused", np.uint32, (words % 2,))]
-        self._flows = flows
-        self._sample = np.dtype(fields)
-        self._asked = 0
 
     def read(self) -> QueueReading:
         """Read all queues, at one moment. Raises OSError if there are fewer in the kernel."""
-        size = self._count * _STATE.itemsize
+        size = self._count * QUEUE_STATE.itemsize
         data = os.pread(self._fd, size, 0)
         if len(data) != size:
             raise OSError(f"{QUEUES} has {len(data)} bytes instead of {size}")
-        return _reading(np.frombuffer(data, dtype=_STATE))
-
-    @property
-    def most_ahead(self) -> int:
-        """Return how many readings can be asked for at once."""
-        return _MOST_SAMPLES_BYTES // self._sample.itemsize
-
-    def ask(self, first_ns: int, period_ns: int, readings: int) -> None:
-        """Let the kernel read all queues by itself, at times of CLOCK_MONOTONIC."""
-        os.write(self._samples, _PLAN.pack(first_ns, period_ns, readings, self._count))
-        self._asked = readings
-
-    def asked(self) -> list[Sample]:
-        """Wait for the readings that were asked for."""
-        data = os.pread(self._samples, self._asked * self._sample.itemsize, 0)
-        samples = np.frombuffer(data, dtype=self._sample)
-        return [
-            Sample(
-                int(one["t_ns"]),
-                _reading(one["queues"]),
-                FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
-            )
-            for one in samples
-        ]
+        return queue_reading(np.frombuffer(data, dtype=QUEUE_STATE))
 
     def set(self, queues: Ints, kmin_bytes: Ints, kmax_bytes: Ints, pmax: Floats) -> None:
         """Set thresholds of `queues`; all arrays have shape (changes,)."""

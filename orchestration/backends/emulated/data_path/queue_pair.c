@@ -9,7 +9,7 @@
 #include <net/inet_ecn.h>
 #include "roce.h"
 
-static void tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
+void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 {
 	struct cl_flow_state *state = &flow->state;
 	u64 rate_bps = state->rate_bps;
@@ -22,7 +22,7 @@ static void tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 	state->bytes = bytes;
 	state->sent_bytes = (u64)flow->next * cl_roce.payload_bytes;
 	state->acked_bytes = (u64)flow->acked * cl_roce.payload_bytes;
-	cl_roce.policy->happen(state, cl_roce.parameters, cl_roce.hop);
+	cl_roce.policy->happen(state, flow->nic->parameters, cl_roce.hop);
 	if (cl_roce.window_bytes &&
 	    (!state->window_bytes || state->window_bytes > cl_roce.window_bytes))
 		state->window_bytes = cl_roce.window_bytes;
@@ -64,7 +64,7 @@ bool cl_flow_may_send(const struct flow *flow)
 void cl_flow_begin(struct flow *flow)
 {
 	flow->probe_ns = flow->posted.start_ns;
-	tell(flow, CL_START, flow->posted.start_ns, 0);
+	cl_flow_tell(flow, CL_START, flow->posted.start_ns, 0);
 }
 
 /* Let `resend` be the first from `first` on that is lost. */
@@ -118,7 +118,7 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 	if (!flow->result.sent_ns)
 		flow->result.sent_ns = at_ns;
 	flow->result.packets++;
-	tell(flow, CL_TX, at_ns, skb->len);
+	cl_flow_tell(flow, CL_TX, at_ns, skb->len);
 	return skb;
 }
 
@@ -140,7 +140,7 @@ void cl_flow_time_out(struct flow *flow, u64 now_ns)
 		flow->next = flow->acked;
 	}
 	flow->timed_first = flow->timed_end;
-	tell(flow, CL_TIMEOUT, now_ns, 0);
+	cl_flow_tell(flow, CL_TIMEOUT, now_ns, 0);
 	cl_nic_wait(flow->nic, flow, now_ns * CL_PS_PER_NS);
 }
 
@@ -220,10 +220,12 @@ static void acknowledged(struct nic *nic, struct flow *flow, const struct header
 		if (has_lost(flow))
 			find_lost(flow, flow->resend);
 	}
-	tell(flow, loss ? CL_NACK : CL_ACK, now_ns, newly * cl_roce.payload_bytes);
+	cl_flow_tell(flow, loss ? CL_NACK : CL_ACK, now_ns, newly * cl_roce.payload_bytes);
 	if (flow->acked == flow->packets) {
 		flow->result.done_ns = now_ns;
 		list_del(&flow->unfinished);
+		if (++cl_roce.done == cl_roce.count)
+			cl_samples_ended(CL_SENT_BY_NICS);
 	} else {
 		cl_nic_wait(nic, flow, now_ns * CL_PS_PER_NS);
 	}
@@ -252,7 +254,7 @@ static void received(struct nic *nic, struct flow *flow, const struct header *h,
 		return;
 	if (INET_ECN_is_ce(h->ip.tos)) {
 		flow->result.marked++;
-		if (!flow->cnp_ns || now_ns - flow->cnp_ns >= cl_roce.cnp_interval_ns) {
+		if (!flow->cnp_ns || now_ns - flow->cnp_ns >= nic->cnp_interval_ns) {
 			flow->cnp_ns = now_ns;
 			answer(nic, cl_cnp_packet(flow), now_ns);
 		}
@@ -282,7 +284,7 @@ void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h,
 	case CNP:
 		flow->result.cnps++;
 		flow->nic->cnps++;
-		tell(flow, CL_CNP, now_ns, 0);
+		cl_flow_tell(flow, CL_CNP, now_ns, 0);
 		break;
 	case ACKNOWLEDGE:
 		acknowledged(nic, flow, h, now_ns);
@@ -292,7 +294,7 @@ void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h,
 		break;
 	case PROBE_ANSWER:
 		measured(flow, now_ns - be64_to_cpu(h->probe_ns));
-		tell(flow, CL_RTT, now_ns, 0);
+		cl_flow_tell(flow, CL_RTT, now_ns, 0);
 		break;
 	default:
 		received(nic, flow, h, now_ns);

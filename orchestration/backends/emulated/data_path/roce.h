@@ -5,7 +5,8 @@
  *   queue_pair.c    what senders and receivers do: acknowledge, mark, send again
  *   decisions.c     when what a policy decides takes effect
  *   roce_packets.c  packets as they are on the wire
- *   roce_flows.c    /proc/closloop/flows and received
+ *   roce_flows.c    /proc/closloop/flows, received and nics
+ *   parameters.c    /proc/closloop/parameters: each NIC's own, at run time
  */
 #ifndef CLOSLOOP_ROCE_H
 #define CLOSLOOP_ROCE_H
@@ -148,9 +149,12 @@ struct nic {
 	struct cl_event decided;
 	struct decision *first_decision, *last_decision; /* that have not taken effect */
 	u64 busy_until_ns;
+	u32 parameters[CL_MOST_PARAMETERS]; /* of its flows' policy */
+	u64 cnp_interval_ns; /* of one flow's CNPs, which it sends as receiver */
+	bool has_own; /* they are its own, not those of all NICs */
 };
 
-/* What user space reads of one NIC: /proc/closloop/nics. */
+/* What user space reads of one NIC: /proc/closloop/nics and samples. */
 struct nic_state {
 	u64 cnps, resent, rtt_ns;
 	u64 rate_bps; /* the sum of those of its unfinished flows */
@@ -166,13 +170,12 @@ enum decisions { PIPELINED, BLOCKING, SERIAL };
 /* All flows and NICs of this guest. */
 struct roce {
 	struct flow *flow;
-	u32 count, received;
+	u32 count, received, done;
 	const struct cl_policy *policy;
-	u32 parameters[CL_MOST_PARAMETERS];
 	struct cl_hop hop[CL_MOST_HOPS]; /* of the packet that is being read */
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
-	u64 cnp_interval_ns, timeout_ns, probe_interval_ns;
+	u64 timeout_ns, probe_interval_ns;
 	u64 decision_latency_ns;
 	enum decisions decisions;
 	bool selective, icrc;
@@ -196,6 +199,10 @@ struct settings {
 
 extern struct roce cl_roce;
 
+/* roce_flows.c: with bottom halves off */
+void cl_nic_state(u32 number, struct nic_state *state);
+struct nic *cl_nic_of(__be32 address);
+
 /* nic.c */
 void cl_nic_wait(struct nic *nic, struct flow *flow, u64 not_before_ps);
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns);
@@ -206,6 +213,7 @@ void cl_nic_settle(struct nic *nic);
 /* queue_pair.c */
 bool cl_flow_may_send(const struct flow *flow);
 void cl_flow_begin(struct flow *flow);
+void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes);
 struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns);
 void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h, u64 now_ns);
 void cl_flow_time_out(struct flow *flow, u64 now_ns);

@@ -17,7 +17,7 @@ static const struct cl_policy *const policies[] = {
 	&cl_policy_rlcc, &cl_policy_rlcc_mlp, &cl_policy_rlcc_lstm, &cl_policy_program,
 };
 
-static struct nic *nic_of(__be32 address)
+struct nic *cl_nic_of(__be32 address)
 {
 	for (u32 i = 0; i < cl_roce.nics; i++)
 		if (cl_roce.nic[i]->address == address)
@@ -28,8 +28,8 @@ static struct nic *nic_of(__be32 address)
 static int add_flow(struct flow *flow, const struct posted *posted)
 {
 	flow->posted = *posted;
-	flow->nic = nic_of(posted->src);
-	flow->to = nic_of(posted->dst);
+	flow->nic = cl_nic_of(posted->src);
+	flow->to = cl_nic_of(posted->dst);
 	if (!flow->nic || !flow->to)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
@@ -37,6 +37,19 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 	flow->state.payload_bytes = cl_roce.payload_bytes;
 	flow->nic->posts++;
 	return 0;
+}
+
+/* Those that a NIC has been given before are its own. */
+static void give_parameters(const struct settings *settings)
+{
+	for (u32 i = 0; i < cl_roce.nics; i++) {
+		struct nic *nic = cl_roce.nic[i];
+
+		if (nic->has_own)
+			continue;
+		memcpy(nic->parameters, settings->parameters, sizeof(nic->parameters));
+		nic->cnp_interval_ns = settings->cnp_interval_ns;
+	}
 }
 
 /* With selective repeat, every flow has two bits a packet: the sender's and the receiver's. */
@@ -93,17 +106,16 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	if (cl_roce.policy == &cl_policy_program && !cl_policy_program_is_there())
 		return -ENOENT;
 	cl_telemetry = cl_roce.policy->telemetry;
-	memcpy(cl_roce.parameters, settings.parameters, sizeof(cl_roce.parameters));
 	cl_roce.payload_bytes = settings.payload_bytes;
 	cl_roce.ack_every = settings.ack_every;
 	cl_roce.window_bytes = settings.window_bytes;
-	cl_roce.cnp_interval_ns = settings.cnp_interval_ns;
 	cl_roce.timeout_ns = settings.timeout_ns;
 	cl_roce.probe_interval_ns = settings.probe_interval_ns;
 	cl_roce.decision_latency_ns = settings.decision_latency_ns;
 	cl_roce.decisions = settings.decisions;
 	cl_roce.selective = settings.selective;
 	cl_roce.icrc = settings.icrc;
+	give_parameters(&settings);
 	cl_roce.flow = vzalloc(array_size(max(1U, count), sizeof(struct flow)));
 	if (!cl_roce.flow)
 		return -ENOMEM;
@@ -124,6 +136,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	local_bh_disable();
 	for (u32 i = 0; i < cl_roce.nics; i++)
 		cl_nic_expect(cl_roce.nic[i]);
+	if (!count)
+		cl_samples_ended(CL_SENT_BY_NICS);
 	local_bh_enable();
 	return size;
 }
@@ -163,25 +177,34 @@ static const struct proc_ops received_ops = {
 	.proc_lseek = noop_llseek,
 };
 
+void cl_nic_state(u32 number, struct nic_state *state)
+{
+	struct nic *nic = cl_roce.nic[number];
+	struct flow *flow;
+
+	cl_nic_settle(nic);
+	*state = (struct nic_state){
+		.cnps = nic->cnps,
+		.resent = nic->resent,
+		.rtt_ns = nic->rtt_ns,
+		.address = nic->address,
+	};
+	list_for_each_entry(flow, &nic->unfinished, unfinished) {
+		state->rate_bps += flow->rate_bps;
+		state->flows++;
+	}
+}
+
 /* /proc/closloop/nics: struct nic_state of every NIC, as they were made. */
 static ssize_t nics_read(struct file *file, char __user *to, size_t size, loff_t *at)
 {
 	u32 first = *at / sizeof(struct nic_state), count = 0;
 
 	for (; first + count < cl_roce.nics && (count + 1) * sizeof(struct nic_state) <= size; count++) {
-		struct nic *nic = cl_roce.nic[first + count];
-		struct nic_state state = { .address = nic->address };
-		struct flow *flow;
+		struct nic_state state;
 
 		local_bh_disable();
-		cl_nic_settle(nic);
-		state.cnps = nic->cnps;
-		state.resent = nic->resent;
-		state.rtt_ns = nic->rtt_ns;
-		list_for_each_entry(flow, &nic->unfinished, unfinished) {
-			state.rate_bps += flow->rate_bps;
-			state.flows++;
-		}
+		cl_nic_state(first + count, &state);
 		local_bh_enable();
 		if (copy_to_user(to + count * sizeof(state), &state, sizeof(state)))
 			return -EFAULT;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* /proc/closloop/samples: all queues read at given times, by the engine itself.
+/* /proc/closloop/samples: the fabric read at given times, by the engine itself.
  *
  * Writing a struct plan asks for readings; they are taken after all else that happens at their
- * times. Reading waits for the last of them and gives them all: of each its time (64 bits), then a
- * struct cl_queue_state a queue, then, if flows are counted, a struct cl_queue_flows a queue. Writing one byte says that the readings' end is near: the next
- * one is the last. Readings cost no process its turn, and shift nothing.
+ * times. Reading waits for the last of them and gives them all, each as `struct parts` lays it out.
+ * Once all flows have ended, the next reading is the last: RoCE NICs say so themselves, a process
+ * that sends flows writes one byte. Readings cost no process its turn, and shift nothing.
  */
 #include <linux/proc_fs.h>
 #include <linux/uaccess.h>
@@ -12,35 +12,91 @@
 #include <linux/wait.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "pfc.h"
+#include "roce.h"
 
 #define MOST_BYTES (16 << 20)
 
 struct plan {
 	u64 first_ns, period_ns; /* of CLOCK_MONOTONIC */
-	u32 readings, queues;
+	u32 readings;
+	u32 senders; /* who sends flows, CL_SENT_BY_...; 0: the readings do not end with the flows */
+	/* How many of each a reading has. With switches come the pauses of all queues. Hosts and
+	 * NICs are read at each `hosts_every`th reading only, from `hosts_first` (0: the first) on.
+	 */
+	u32 queues, switches, hosts, nics;
+	u32 hosts_first, hosts_every;
+};
+
+/* Where the parts of a reading are, in the order of its bytes. Before them is its time. Flows are
+ * there if they are counted.
+ */
+struct parts {
+	struct cl_queue_state *queues;
+	struct cl_queue_flows *flows;
+	struct cl_pause_state *pauses;
+	struct cl_buffer_state *buffers;
+	struct cl_host_state *hosts;
+	struct nic_state *nics;
 };
 
 static struct plan plan;
-static u32 taken;
+static u32 taken, ended;
 static void *readings;
 static size_t room_bytes;
 static DECLARE_WAIT_QUEUE_HEAD(reader);
 
+/* Lay out a reading that begins at `at`; return its size. */
+static size_t lay_out(void *at, struct parts *parts)
+{
+	void *end = at + sizeof(u64);
+
+	parts->queues = end;
+	end = parts->queues + plan.queues;
+	parts->flows = end;
+	end = PTR_ALIGN((void *)(parts->flows + cl_flow_tables_queues()), sizeof(u64));
+	parts->pauses = end;
+	end = parts->pauses + (plan.switches ? plan.queues : 0);
+	parts->buffers = end;
+	end = parts->buffers + plan.switches;
+	parts->hosts = end;
+	end = parts->hosts + plan.hosts;
+	parts->nics = end;
+	return (void *)(parts->nics + plan.nics) - at;
+}
+
 static size_t reading_bytes(void)
 {
-	return ALIGN(sizeof(u64) + plan.queues * sizeof(struct cl_queue_state) +
-		     cl_flow_tables_queues() * sizeof(struct cl_queue_flows), sizeof(u64));
+	struct parts unused;
+
+	return lay_out(NULL, &unused);
+}
+
+static bool has_hosts(void)
+{
+	return taken >= plan.hosts_first && !((taken - plan.hosts_first) % plan.hosts_every);
 }
 
 static void take(struct cl_event *event)
 {
 	u64 *reading = readings + taken * reading_bytes();
-	struct cl_queue_state *states = (struct cl_queue_state *)(reading + 1);
+	struct parts parts;
 
+	lay_out(reading, &parts);
 	*reading = cl_now_ns();
-	cl_queues_states(states, plan.queues);
+	cl_queues_states(parts.queues, plan.queues);
 	if (cl_flow_tables_queues())
-		cl_flow_tables_read((struct cl_queue_flows *)(states + plan.queues));
+		cl_flow_tables_read(parts.flows);
+	if (plan.switches) {
+		cl_pauses_states(parts.pauses, plan.queues);
+		cl_buffers_states(parts.buffers, plan.switches);
+	}
+	if (has_hosts()) {
+		for (u32 i = 0; i < plan.hosts; i++)
+			cl_host_state(i, &parts.hosts[i]);
+		for (u32 i = 0; i < plan.nics; i++)
+			cl_nic_state(i, &parts.nics[i]);
+	}
 	if (++taken < plan.readings)
 		cl_schedule_last(event, plan.first_ns + taken * plan.period_ns);
 	else
@@ -49,6 +105,19 @@ static void take(struct cl_event *event)
 
 static struct cl_event next = { .happen = take };
 
+static void end_if_all_have(void)
+{
+	if (plan.senders && (ended & plan.senders) == plan.senders)
+		plan.readings = min(plan.readings, taken + 1);
+}
+
+/* With bottom halves off. */
+void cl_samples_ended(u32 sender)
+{
+	ended |= sender;
+	end_if_all_have();
+}
+
 static ssize_t samples_write(struct file *file, const char __user *from, size_t size, loff_t *unused)
 {
 	struct plan wanted;
@@ -56,7 +125,7 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 
 	if (size == 1) {
 		local_bh_disable();
-		plan.readings = min(plan.readings, taken + 1);
+		cl_samples_ended(CL_SENT_BY_PROCESS);
 		local_bh_enable();
 		return size;
 	}
@@ -66,7 +135,9 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 		return -EFAULT;
 	if (taken < plan.readings)
 		return -EBUSY;
-	if (!wanted.readings || wanted.queues > cl_queues_count())
+	if (!wanted.readings || !wanted.hosts_every || wanted.queues > cl_queues_count() ||
+	    wanted.switches > CL_MOST_SWITCHES || wanted.hosts > cl_hosts_count() ||
+	    wanted.nics > cl_roce.nics)
 		return -EINVAL;
 	plan = wanted;
 	taken = 0;
@@ -85,6 +156,7 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 		}
 	}
 	local_bh_disable();
+	end_if_all_have();
 	cl_schedule_last(&next, plan.first_ns);
 	local_bh_enable();
 	return size;

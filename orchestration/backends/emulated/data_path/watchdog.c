@@ -103,7 +103,8 @@ static u64 look_ns(const struct cl_share *share, u32 klass, u64 now_ns)
 		return max(now_ns + 1, share->pause.last_ns[priority] + options->restore_ns);
 	if (!(share->pause.told & BIT(priority)))
 		return U64_MAX;
-	return share->pause.since_ns[priority] + options->detect_ns;
+	/* nothing was in the queue when it was last looked at: not before that time has passed again */
+	return max(share->pause.since_ns[priority], share->looked_ns[klass]) + options->detect_ns;
 }
 
 void cl_watch(struct cl_share *share, u64 now_ns)
@@ -112,13 +113,8 @@ void cl_watch(struct cl_share *share, u64 now_ns)
 
 	if (!share->buffer->options.detect_ns)
 		return;
-	for (u32 i = 0; i < share->classes; i++) {
-		u64 at_ns = look_ns(share, i, now_ns);
-
-		if (at_ns <= now_ns) /* nothing was in the queue: look again later */
-			at_ns = now_ns + share->buffer->options.detect_ns;
-		first_ns = min(first_ns, at_ns);
-	}
+	for (u32 i = 0; i < share->classes; i++)
+		first_ns = min(first_ns, look_ns(share, i, now_ns));
 	if (first_ns == U64_MAX)
 		cl_cancel(&share->watch);
 	else
@@ -143,6 +139,7 @@ static void begin_of(struct cl_share *share, u32 klass, u64 now_ns)
 static void end_of(struct cl_share *share, u32 klass, u64 now_ns)
 {
 	report(share, klass, true, now_ns);
+	share->looked_ns[klass] = now_ns;
 	share->stuck &= ~BIT(klass);
 	share->discards &= ~BIT(klass);
 	share->pause.ignored &= ~cl_class_bit(share, klass);
@@ -161,10 +158,11 @@ static void look(struct cl_event *event)
 		if (share->stuck & BIT(i)) {
 			if (now_ns >= share->pause.last_ns[priority] + options->restore_ns)
 				end_of(share, i, now_ns);
-		} else if ((share->pause.told & BIT(priority)) &&
-			   now_ns >= share->pause.since_ns[priority] + options->detect_ns &&
-			   cl_port_holds(share->port, i, NULL)) {
-			begin_of(share, i, now_ns);
+		} else if (look_ns(share, i, now_ns) <= now_ns) {
+			if (cl_port_holds(share->port, i, NULL))
+				begin_of(share, i, now_ns);
+			else
+				share->looked_ns[i] = now_ns;
 		}
 	}
 	share->pause.obey(&share->pause, now_ns);

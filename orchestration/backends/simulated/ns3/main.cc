@@ -9,6 +9,36 @@
 
 namespace closloop {
 
+// Answers what only RoCE NICs and their switches are asked for; false if it is nothing of that.
+bool ServeOwn(const Fabric&, Request&) { return false; }
+
+bool ServeOwn(roce::Fabric& fabric, Request& request) {
+    switch (request.operation()) {
+    case NICS:
+        Answer(fabric.Nics());
+        return true;
+    case BUFFERS:
+        Answer(fabric.Buffers());
+        return true;
+    case INCIDENTS:
+        Answer(fabric.Incidents());
+        return true;
+    case PARAMETERS: {
+        Ints hosts = request.Next();
+        Answer(fabric.SetParameters(hosts, request.Next()));
+        return true;
+    }
+    case PAUSE: {
+        Ints frame = request.Next();
+        fabric.SendPause(frame.at(0), frame.at(1), frame.at(2));
+        Answer({});
+        return true;
+    }
+    default:
+        return false;
+    }
+}
+
 // Answers the requests about a built fabric.
 template <class Built> void Serve(Built& fabric, Request& request) {
     while (request.Receive()) {
@@ -44,7 +74,9 @@ template <class Built> void Serve(Built& fabric, Request& request) {
             break;
         }
         default:
-            Fail("an operation that is not known");
+            if (!ServeOwn(fabric, request)) {
+                Fail("an operation that is not known");
+            }
         }
     }
 }

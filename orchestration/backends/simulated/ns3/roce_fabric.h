@@ -2,15 +2,20 @@
 #pragma once
 
 #include "flow_table.h"
+#include "roce_buffer.h"
 #include "roce_nic.h"
 #include "roce_packet.h"
 #include "roce_port.h"
+#include "roce_switch.h"
+#include "roce_watchdog.h"
 #include "wire.h"
 
 #include "ns3/object-factory.h"
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace closloop::roce {
@@ -29,6 +34,7 @@ class Fabric {
         Ints routes = BuildPorts(request);
         SetRoutes(routes);
         ReadFlows(request);
+        ShareBuffers(request);
     }
 
     int64_t Now() const { return clock_->Now() / PS_PER_NS; }
@@ -105,17 +111,80 @@ class Fabric {
         return all;
     }
 
+    // Four numbers a host, of its NICs: congestion notifications, packets sent again, the longest of
+    // their last round trips, and the rates that its flows are allowed.
+    Ints Nics() const {
+        Ints all;
+        for (const auto& host : hosts_) {
+            int64_t rtt_ns = 0, rates_bps = 0;
+            for (const Nic* nic : host->nics) {
+                rtt_ns = std::max(rtt_ns, nic->rtt_ns());
+                rates_bps += nic->RatesBps();
+            }
+            const HostCounters& own = host->counters;
+            all.insert(all.end(), {own.cnps, own.resent, rtt_ns, rates_bps});
+        }
+        return all;
+    }
+
+    // New parameters of the NICs of some hosts: a row each, of the policy's and the CNPs' interval in
+    // us. Returns what they have then.
+    Ints SetParameters(const Ints& hosts, const Ints& rows) {
+        Ints all;
+        auto width = static_cast<long>(rows.size() / std::max<size_t>(1, hosts.size()));
+        for (size_t i = 0; i < hosts.size(); ++i) {
+            auto row = rows.begin() + static_cast<long>(i) * width;
+            const auto& nics = hosts_[static_cast<size_t>(hosts[i])]->nics;
+            for (Nic* nic : nics) {
+                nic->SetParameters(Ints(row, row + width));
+            }
+            Ints now = nics.front()->parameters();
+            all.insert(all.end(), now.begin(), now.end());
+        }
+        return all;
+    }
+
+    // Six numbers a queue of a lossless class, then three a switch.
+    Ints Buffers() const {
+        Ints all;
+        for (const auto& [port, klass] : places_) {
+            const PriorityGroup* group = port->queue(klass).group;
+            if (group != nullptr) {
+                const PauseTimers& timers = port->timers();
+                size_t priority = port->priority(klass);
+                all.insert(all.end(),
+                           {timers.frames(priority), timers.PausedPs(priority) / PS_PER_NS,
+                            group->frames(), group->StoppedPs() / PS_PER_NS,
+                            group->shared_bytes + group->headroom_bytes, group->headroom_bytes});
+            }
+        }
+        for (const auto& buffer : buffers_) {
+            all.insert(all.end(), {buffer->used_bytes(), buffer->headroom_bytes(),
+                                   buffer->lossless_drops()});
+        }
+        return all;
+    }
+
+    Ints Incidents() const { return watchdog_ ? watchdog_->Incidents() : Ints{0}; }
+
+    // Lets the NIC at this port of the testbed send a pause frame.
+    void SendPause(int64_t port, int64_t priorities, int64_t quanta) {
+        nics_.at(static_cast<size_t>(port))
+            ->SendPause(static_cast<uint8_t>(priorities), static_cast<uint16_t>(quanta));
+    }
+
     // Four numbers a flow, the packets that hosts have sent, ns-3's events, and sums over all flows.
     Ints Outcome() const {
         Ints all;
-        Ints sums(6, 0);
+        Ints sums(8, 0);
         for (const Flow& flow : flows_) {
             bool done = flow.end_ps >= 0;
             all.insert(all.end(), {flow.sent_ps < 0 ? -1 : flow.start_ps / PS_PER_NS,
                                    done ? Ns(flow.end_ps) : -1,
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
-                              flow.cnps, flow.naks,   flow.timeouts};
+                              flow.cnps, flow.naks,   flow.timeouts, flow.probes,
+                              flow.sent_ps >= 0 && !flow.timed_any};
             for (size_t i = 0; i < sums.size(); ++i) {
                 sums[i] += own[i];
             }
@@ -139,8 +208,8 @@ class Fabric {
     };
     enum Scalar : size_t {
         SEED = 0, FRAMING = 2, OBSERVES_FLOWS = 8, MARKS_DEPARTURES = 10, POLICY, PAYLOAD,
-        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, DECISION_LATENCY_NS, DECISIONS,
-        FIRST_PARAMETER,
+        ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, SELECTIVE, PROBE_INTERVAL_NS,
+        DECISION_LATENCY_NS, DECISIONS, FIRST_PARAMETER,
     };
     int64_t scalar(size_t which) const { return scalars_.at(which); }
 
@@ -152,7 +221,7 @@ class Fabric {
             host_of_.push_back(nullptr);
             if (is_switch[i] != 0) {
                 switches_[i] = std::make_unique<Switch>(static_cast<uint32_t>(seeds[i]),
-                                                        clock_.get(), &packets_, table_.get());
+                                                        &packets_, table_.get());
             } else {
                 hosts_.push_back(std::make_unique<Host>());
                 host_of_[i] = hosts_.back().get();
@@ -165,6 +234,9 @@ class Fabric {
         settings_.cnp_interval_ps = scalar(CNP_INTERVAL_NS) * PS_PER_NS;
         settings_.timeout_ps = scalar(TIMEOUT_NS) * PS_PER_NS;
         settings_.hears_marks = scalar(HEARS_MARKS) != 0;
+        settings_.selective = scalar(SELECTIVE) != 0;
+        settings_.probe_interval_ps = scalar(PROBE_INTERVAL_NS) * PS_PER_NS;
+        settings_.priority.fill(0);
         settings_.decision_latency_ps = scalar(DECISION_LATENCY_NS) * PS_PER_NS;
         settings_.decisions = static_cast<Decisions>(scalar(DECISIONS));
         settings_.parameters.assign(scalars_.begin() + FIRST_PARAMETER, scalars_.end());
@@ -197,7 +269,9 @@ class Fabric {
             } else {
                 ports_[i] = std::make_unique<Port>(switches_[owner].get(), line,
                                                    seed + static_cast<uint64_t>(first[i]),
-                                                   scalar(MARKS_DEPARTURES) != 0, first[i]);
+                                                   scalar(MARKS_DEPARTURES) != 0, first[i],
+                                                   clock_.get(), &packets_);
+                switches_[owner]->AddPort(ports_[i].get());
             }
         }
         for (size_t i = 0; i < device.size(); ++i) {
@@ -216,7 +290,8 @@ class Fabric {
         }
         for (size_t i = 0; i < queue_port.size(); ++i) {
             auto port = static_cast<size_t>(queue_port[i]);
-            queues_.push_back(&ports_[port]->queue(i - static_cast<size_t>(first[port])));
+            places_.emplace_back(ports_[port].get(), i - static_cast<size_t>(first[port]));
+            queues_.push_back(&ports_[port]->queue(places_.back().second));
         }
         return request.Next();
     }
@@ -262,6 +337,44 @@ class Fabric {
         }
     }
 
+    // Switches whose ports share a buffer, if the testbed has such.
+    void ShareBuffers(Request& request) {
+        enum Own : size_t { XOFF, XON_OFFSET, QUANTA, DETECT_NS, RESTORE_NS, ACTION };
+        Ints own = request.Next();
+        shared_.alpha = request.Next();
+        shared_.lossless = request.Next();
+        shared_.priority = request.Next();
+        Ints pool = request.Next(), headroom = request.Next();
+        if (own.empty()) {
+            return;
+        }
+        shared_.xoff_bytes = own.at(XOFF);
+        shared_.xon_offset_bytes = own.at(XON_OFFSET);
+        shared_.quanta = static_cast<uint16_t>(own.at(QUANTA));
+        shared_.detect_ps = own.at(DETECT_NS) * PS_PER_NS;
+        shared_.restore_ps = own.at(RESTORE_NS) * PS_PER_NS;
+        shared_.action = own.at(ACTION);
+        std::copy(shared_.priority.begin(), shared_.priority.end(), settings_.priority.begin());
+        watchdog_ = shared_.detect_ps > 0 ? std::make_unique<Watchdog>(&shared_, clock_.get())
+                                          : nullptr;
+        std::unordered_map<const Switch*, SharedBuffer*> buffer_of;
+        for (size_t i = 0; i < switches_.size(); ++i) {
+            if (switches_[i]) {
+                buffers_.push_back(
+                    std::make_unique<SharedBuffer>(&shared_, pool[i], clock_.get()));
+                buffer_of[switches_[i].get()] = buffers_.back().get();
+            }
+        }
+        for (size_t i = 0; i < ports_.size(); ++i) {
+            if (ports_[i]) {
+                ports_[i]->Share(buffer_of.at(&ports_[i]->owner()), headroom[i]);
+                if (watchdog_) {
+                    watchdog_->Add(ports_[i].get());
+                }
+            }
+        }
+    }
+
     static FiveTuple Tuple(int64_t near_address, int64_t near_port, int64_t far_address,
                            int64_t far_port) {
         constexpr uint8_t udp = 17;
@@ -282,6 +395,9 @@ class Fabric {
     Packets packets_;
     std::unique_ptr<Clock> clock_;
     std::unique_ptr<FlowTable> table_;
+    BufferSettings shared_;
+    std::unique_ptr<Watchdog> watchdog_;               // null if there is none
+    std::vector<std::unique_ptr<SharedBuffer>> buffers_; // of all switches, or none
     std::vector<std::unique_ptr<Switch>> switches_;
     std::vector<Host*> host_of_;
     std::vector<std::unique_ptr<Host>> hosts_;
@@ -289,6 +405,7 @@ class Fabric {
     std::vector<std::unique_ptr<Nic>> nics_;   // null where there is a switch's port
     std::unordered_map<uint32_t, Nic*> nic_of_;
     std::vector<Queue*> queues_;
+    std::vector<std::pair<Port*, size_t>> places_; // of the queues: ports and classes
     std::vector<Flow> flows_;
     std::vector<Ways> ways_;
     int64_t ended_ = 0;

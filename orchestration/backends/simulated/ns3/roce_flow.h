@@ -3,7 +3,10 @@
 
 #include "policies.h"
 #include "roce_packet.h"
+#include "roce_pause.h"
+#include "roce_recovery.h"
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <utility>
@@ -14,6 +17,8 @@ namespace closloop::roce {
 // Ethernet, IPv4, UDP and InfiniBand's transport header, and its checksum behind the payload.
 constexpr uint32_t HEADER_BYTES = 14 + 20 + 8 + 12 + 4;
 constexpr uint32_t ACK_BYTES = HEADER_BYTES + 4, CNP_BYTES = HEADER_BYTES + 16;
+// A NACK that names the packet that made it, and a probe with its time.
+constexpr uint32_t SELECTIVE_NACK_BYTES = ACK_BYTES + 4, PROBE_BYTES = HEADER_BYTES + 8;
 
 // What happens to events while a policy decides: further ones are heard, or those of the flow or of
 // all flows of the NIC are ignored.
@@ -24,6 +29,9 @@ struct Settings {
     const policies::cl_policy* policy;
     int64_t payload_bytes, ack_every, window_bytes, cnp_interval_ps, timeout_ps;
     bool hears_marks; // else its packets cannot carry one
+    bool selective;   // repeat, else go-back-N
+    int64_t probe_interval_ps; // 0: no probes
+    std::array<size_t, PRIORITIES> priority; // of each class, in pause frames
     int64_t decision_latency_ps;
     Decisions decisions;
     std::vector<uint32_t> parameters;
@@ -50,15 +58,20 @@ class Flow : public ns3::EventImpl {
     uint64_t rate_bps = 0;
     uint32_t window_bytes = 0;
     int64_t busy_until_ps = 0;
+    Missing missing;
+    int64_t probe_ps = 0; // when it last probed its path, or began
+    bool probed = false;  // with the packet before this one
 
     // the receiver's
     uint32_t expected = 0;
     bool told_missing = false;
+    Early early;
     int64_t cnp_ps = -1;
 
     // results
     int64_t sent_ps = -1, end_ps = -1;
-    int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0;
+    bool timed_any = false; // a round trip of it has been timed
+    int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0, probes = 0;
 
   private:
     void Notify() override;
@@ -66,7 +79,7 @@ class Flow : public ns3::EventImpl {
 
 // A host's counters, in the places of TCP's.
 struct HostCounters {
-    int64_t resent = 0, timeouts = 0, out_of_order = 0;
+    int64_t resent = 0, timeouts = 0, out_of_order = 0, cnps = 0;
 };
 
 } // namespace closloop::roce

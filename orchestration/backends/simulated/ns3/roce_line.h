@@ -18,6 +18,7 @@ class Line {
         : rate_bps_(rate_bps), framing_bytes_(framing_bytes), delay_ps_(delay_ns * PS_PER_NS) {}
 
     void SetPeer(End* peer) { peer_ = peer; }
+    const End* peer() const { return peer_; }
 
     int64_t rate_bps() const { return rate_bps_; }
     int64_t framing_bytes() const { return framing_bytes_; }

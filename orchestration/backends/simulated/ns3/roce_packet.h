@@ -15,6 +15,7 @@
 namespace closloop::roce {
 
 class Packet;
+class PriorityGroup;
 
 // An end of a cable.
 class End {
@@ -23,7 +24,7 @@ class End {
     virtual void Arrive(Packet* packet) = 0;
 };
 
-enum class Kind : uint8_t { DATA, ACK, NACK, CNP };
+enum class Kind : uint8_t { DATA, ACK, NACK, CNP, PROBE, PROBE_ANSWER, PAUSE };
 
 // In-band telemetry as HPCC's packets carry it: Li et al., SIGCOMM 2019, figure 7. Two bytes, and
 // eight for each of five hops, however many there are; times and bytes in steps.
@@ -64,11 +65,20 @@ class Packet : public ns3::EventImpl {
     uint32_t psn;
     uint32_t bytes;         // on Ethernet, checksum and framing apart
     uint32_t payload_bytes; // of them
+    union {
+        uint32_t arrived; // with selective repeat, the packet that made a NACK
+        int64_t probe_ps; // when a probe, or the one that is answered, was sent
+        struct {
+            uint16_t quanta;    // of a pause, 0 ends it
+            uint8_t priorities; // that it is about, as bits
+        } pause;
+    };
     End* to;
     Packet* behind = nullptr; // in a Fifo
+    PriorityGroup* group;     // in a shared buffer: what it is counted with, null for its queue
     Telemetry seen;           // of ports, by this packet or the one that it acknowledges
 
-    bool goes_back() const { return kind != Kind::DATA; }
+    bool goes_back() const { return kind != Kind::DATA && kind != Kind::PROBE; }
 
   private:
     void Notify() override { to->Arrive(this); }
@@ -88,6 +98,23 @@ class Fifo {
         Packet* packet = first_;
         first_ = packet->behind;
         return packet;
+    }
+    // Moves those of a class to the end of another one, in their order.
+    void Move(uint8_t klass, Fifo& to) {
+        Fifo all = *this;
+        first_ = nullptr;
+        while (!all.empty()) {
+            Packet* packet = all.Take();
+            (packet->klass == klass ? to : *this).Put(packet);
+        }
+    }
+    // Whether one of them is counted with `group`, or whether there is any.
+    bool Holds(const PriorityGroup* group) const {
+        const Packet* packet = first_;
+        while (packet != nullptr && group != nullptr && packet->group != group) {
+            packet = packet->behind;
+        }
+        return packet != nullptr;
     }
 
   private:

@@ -1,19 +1,20 @@
-// A switch and its ports: queues by class, marks by the straight line on the instantaneous queue.
+// A switch's port: queues by class, marks by the straight line on the instantaneous queue.
 #pragma once
 
-#include "ecmp_hash.h"
-#include "flow_table.h"
 #include "random.h"
+#include "roce_buffer.h"
 #include "roce_line.h"
 #include "roce_packet.h"
+#include "roce_pause.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
-#include <memory>
-#include <unordered_map>
 #include <vector>
 
 namespace closloop::roce {
+
+class Watch;
 
 // One class' queue at a port, with its counters.
 struct Queue {
@@ -23,57 +24,135 @@ struct Queue {
     Fifo packets;
     int64_t backlog_bytes = 0, deficit_bytes = 0;
     int64_t tx_bytes = 0, tx_packets = 0, marked = 0, dropped = 0;
+    // with a shared buffer: the class of what comes in here, null if it may be dropped
+    PriorityGroup* group = nullptr;
+    bool stopped = false; // by the peer
+    // what the watchdog makes of that
+    Watch* watch = nullptr;
+    bool ignores_pauses = false, discards = false;
 };
 
 class Switch;
 
-class Port : public End {
+class Port : public End, public Pauses, private Obeys {
   public:
     // `first_queue` is the number of its first queue among all of the fabric's.
-    Port(Switch* owner, Line line, uint64_t seed, bool marks_departures, int64_t first_queue)
+    Port(Switch* owner, Line line, uint64_t seed, bool marks_departures, int64_t first_queue,
+         const Clock* clock, Packets* packets)
         : line_(line), owner_(owner), random_(seed), marks_departures_(marks_departures),
-          first_queue_(first_queue) {}
+          first_queue_(first_queue), clock_(clock), packets_(packets),
+          timers_(line.rate_bps(), clock, this) {}
 
     void AddQueue(int64_t limit_bytes, int64_t quantum_bytes) {
         queues_.push_back({limit_bytes, quantum_bytes, limit_bytes + 1, limit_bytes + 1});
     }
 
+    // Lets it have a part in the buffer of its switch. Its queues' own limits do not count then.
+    void Share(SharedBuffer* buffer, int64_t headroom_bytes) {
+        buffer_ = buffer;
+        for (size_t i = 0; i < queues_.size(); ++i) {
+            if (buffer->settings().lossless[i] != 0) {
+                queues_[i].group = buffer->AddGroup(this, static_cast<uint8_t>(i), headroom_bytes,
+                                                    line_.rate_bps());
+            }
+        }
+    }
+
+    const Switch& owner() const { return *owner_; }
     Line& line() { return line_; }
+    const Line& line() const { return line_; }
+    size_t classes() const { return queues_.size(); }
     Queue& queue(size_t klass) { return queues_[klass]; }
+    const Queue& queue(size_t klass) const { return queues_[klass]; }
     int64_t first_queue() const { return first_queue_; }
+    const PauseTimers& timers() const { return timers_; }
+    size_t priority(size_t klass) const {
+        return static_cast<size_t>(buffer_->settings().priority[klass]);
+    }
     void SetCut(bool cut) { cut_ = cut; }
 
     void Arrive(Packet* packet) override;
 
-    // A packet wants to leave here. False: there is no room for it.
-    bool Put(Packet* packet, const Clock& clock) {
+    // A packet that came in by `in` wants to leave here. False: there is no room for it.
+    bool Put(Packet* packet, const Port& in) {
         Queue& queue = queues_[packet->klass];
-        if (queue.backlog_bytes + packet->bytes > queue.limit_bytes) {
+        if (!Admits(queue, packet, in)) {
             ++queue.dropped;
             return false;
         }
         if (!marks_departures_) {
             Mark(queue, packet);
         }
-        if (queue.packets.empty()) {
-            queue.deficit_bytes = queue.quantum_bytes;
-            turns_.push_back(packet->klass);
+        if (queue.packets.empty() && !queue.stopped) {
+            Join(packet->klass);
         }
         queue.packets.Put(packet);
         queue.backlog_bytes += packet->bytes;
-        if (!waits_for_line_) {
-            int64_t now_ps = clock.Now();
-            if (line_.free_ps() <= now_ps) {
-                SendNext(now_ps, clock);
-            } else {
-                waits_for_line_ = true;
-                clock.At(line_.free_ps(), &line_free_);
-            }
-        }
+        SendIfFree();
         return true;
     }
 
+    void SendPause(uint8_t priorities, uint16_t quanta) override {
+        control_.Put(PauseFrame(*packets_, priorities, quanta));
+        SendIfFree();
+    }
+
+    // Drops what waits in a queue.
+    void Discard(size_t klass) {
+        Queue& queue = queues_[klass];
+        while (!queue.packets.empty()) {
+            Packet* packet = queue.packets.Take();
+            queue.backlog_bytes -= packet->bytes;
+            ++queue.dropped;
+            buffer_->Release(*packet);
+            packets_->Done(packet);
+        }
+        Rejoin(klass);
+    }
+
+    // The peer's pauses of a class, or whether they count, have changed.
+    void Rejoin(size_t klass) {
+        Queue& queue = queues_[klass];
+        queue.stopped = timers_.stopped(priority(klass)) && !queue.ignores_pauses;
+        bool may_send = !queue.packets.empty() && !queue.stopped;
+        auto turn = std::find(turns_.begin(), turns_.end(), klass);
+        if (may_send && turn == turns_.end()) {
+            Join(static_cast<uint8_t>(klass));
+            SendIfFree();
+        } else if (!may_send && turn != turns_.end()) {
+            turns_.erase(turn);
+        }
+    }
+
   private:
+    bool Admits(const Queue& queue, Packet* packet, const Port& in) {
+        if (buffer_ == nullptr) {
+            return queue.backlog_bytes + packet->bytes <= queue.limit_bytes;
+        }
+        return !queue.discards &&
+               buffer_->Admit(packet, in.queues_[packet->klass].group, queue.backlog_bytes);
+    }
+
+    void Join(uint8_t klass) {
+        queues_[klass].deficit_bytes = queues_[klass].quantum_bytes;
+        turns_.push_back(klass);
+    }
+
+    void Obey(size_t priority) override;
+
+    void SendIfFree() {
+        if (waits_for_line_ || (turns_.empty() && control_.empty())) {
+            return;
+        }
+        int64_t now_ps = clock_->Now();
+        if (line_.free_ps() <= now_ps) {
+            SendNext(now_ps);
+        } else {
+            waits_for_line_ = true;
+            clock_->At(line_.free_ps(), &line_free_);
+        }
+    }
+
     // Whether a packet that leaves so many bytes behind it, or finds so many before it, is marked.
     void Mark(Queue& queue, Packet* packet) {
         int64_t above = queue.backlog_bytes - queue.kmin_bytes;
@@ -103,7 +182,23 @@ class Port : public End {
         return queues_[turns_.front()];
     }
 
-    void SendNext(int64_t now_ps, const Clock& clock) {
+    // Sends what is next, pause frames first. All that comes of it finds the line taken.
+    void SendNext(int64_t now_ps) {
+        waits_for_line_ = true;
+        if (!control_.empty()) {
+            Packet* frame = control_.Take();
+            control_bytes_ += frame->bytes + line_.framing_bytes();
+            line_.Send(frame, now_ps, *clock_);
+        } else if (!turns_.empty()) {
+            SendData(now_ps);
+        }
+        waits_for_line_ = !turns_.empty() || !control_.empty();
+        if (waits_for_line_) {
+            clock_->At(line_.free_ps(), &line_free_);
+        }
+    }
+
+    void SendData(int64_t now_ps) {
         Queue& queue = Next();
         Packet* packet = queue.packets.Take();
         queue.deficit_bytes -= packet->bytes;
@@ -119,16 +214,15 @@ class Port : public End {
         if (packet->telemetry) {
             AddTelemetry(packet, now_ps);
         }
-        line_.Send(packet, now_ps, clock);
-        waits_for_line_ = !turns_.empty();
-        if (waits_for_line_) {
-            clock.At(line_.free_ps(), &line_free_);
+        line_.Send(packet, now_ps, *clock_);
+        if (buffer_ != nullptr) {
+            buffer_->Release(*packet);
         }
     }
 
     // Of all classes, and with their framing: what the line can send.
     void AddTelemetry(Packet* packet, int64_t now_ps) const {
-        int64_t sent = -(packet->bytes + line_.framing_bytes()), left = 0;
+        int64_t sent = control_bytes_ - (packet->bytes + line_.framing_bytes()), left = 0;
         for (const Queue& queue : queues_) {
             sent += queue.tx_bytes + queue.tx_packets * line_.framing_bytes();
             left += queue.backlog_bytes;
@@ -137,7 +231,7 @@ class Port : public End {
                          line_.rate_bps());
     }
 
-    void LineFree();
+    void LineFree() { SendNext(clock_->Now()); }
 
     Line line_;
     Switch* owner_;
@@ -145,90 +239,15 @@ class Port : public End {
     bool marks_departures_, cut_ = false;
     bool waits_for_line_ = false; // LineFree will be called when it is free
     int64_t first_queue_;
-    std::vector<Queue> queues_;
-    std::deque<uint8_t> turns_; // classes that have packets, the next first
-    Call<Port, &Port::LineFree> line_free_{this};
-};
-
-// What a switch knows of a flow: the ends as its packets carry them.
-struct Ways {
-    FiveTuple tuple;
-    uint32_t source, destination;
-};
-
-class Switch {
-  public:
-    Switch(uint32_t seed, const Clock* clock, Packets* packets, FlowTable* table)
-        : clock_(clock), packets_(packets), table_(table), hash_(seed) {}
-
-    void AddHost(uint32_t address, Port* port) { hosts_[address] = port; }
-    void Know(const std::vector<Ways>* ways) {
-        ways_ = ways;
-        out_.assign(2 * ways->size(), nullptr);
-    }
-
-    // Forgets which way flows go.
-    void Forget() { std::fill(out_.begin(), out_.end(), nullptr); }
-
-    // Ports towards the switch number `target`; none makes it unreachable.
-    void SetPaths(size_t target, std::vector<Port*> ports) {
-        if (paths_.size() <= target) {
-            paths_.resize(target + 1);
-        }
-        paths_[target] = std::move(ports);
-    }
-
-    void Forward(Packet* packet) {
-        ++packet->switches;
-        Port*& out = out_[2 * packet->flow + (packet->goes_back() ? 1 : 0)];
-        if (out == nullptr) {
-            out = Route(*packet);
-        }
-        if (out != nullptr && table_ != nullptr && packet->payload_bytes > 0) {
-            table_->Note(packet->flow, packet->payload_bytes, out->first_queue() + packet->klass);
-        }
-        if (out == nullptr || !out->Put(packet, *clock_)) {
-            packets_->Done(packet);
-        }
-    }
-
-    const Clock& clock() const { return *clock_; }
-    Packets& packets() { return *packets_; }
-
-  private:
-    Port* Route(const Packet& packet) const {
-        const Ways& ways = (*ways_)[packet.flow];
-        uint32_t to = packet.goes_back() ? ways.source : ways.destination;
-        auto host = hosts_.find(to);
-        if (host != hosts_.end()) {
-            return host->second;
-        }
-        size_t target = to >> 16 & 0xff;
-        if (target >= paths_.size() || paths_[target].empty()) {
-            return nullptr;
-        }
-        // the hash is the same in both directions
-        return paths_[target][EcmpHash::Choose(hash_(ways.tuple), paths_[target].size())];
-    }
-
     const Clock* clock_;
     Packets* packets_;
-    FlowTable* table_;
-    EcmpHash hash_;
-    std::unordered_map<uint32_t, Port*> hosts_;
-    std::vector<std::vector<Port*>> paths_;
-    const std::vector<Ways>* ways_ = nullptr;
-    std::vector<Port*> out_; // of each flow, there and back; null while not known
+    std::vector<Queue> queues_;
+    std::deque<uint8_t> turns_; // classes that have packets and may send, the next first
+    Fifo control_;              // pause frames
+    int64_t control_bytes_ = 0; // that were sent, with their framing
+    SharedBuffer* buffer_ = nullptr;
+    PauseTimers timers_;
+    Call<Port, &Port::LineFree> line_free_{this};
 };
-
-inline void Port::Arrive(Packet* packet) {
-    if (cut_) {
-        owner_->packets().Done(packet);
-    } else {
-        owner_->Forward(packet);
-    }
-}
-
-inline void Port::LineFree() { SendNext(owner_->clock().Now(), owner_->clock()); }
 
 } // namespace closloop::roce

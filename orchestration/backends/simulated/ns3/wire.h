@@ -23,6 +23,11 @@ enum Operation : int64_t {
     ROUTES = 6,     // where switches send what is for whom
     FLOWS = 7,      // what became of the flows
     FLOW_TABLE = 8, // which flows each queue has seen lately
+    NICS = 9,       // every host's congestion notifications, round trips and rates
+    BUFFERS = 10,   // what is paused and held at switches with a shared buffer
+    INCIDENTS = 11, // what the watchdog has found
+    PAUSE = 12,     // a NIC sends a pause frame: its port, priorities as bits, quanta
+    PARAMETERS = 13, // new parameters of some hosts' congestion control
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.

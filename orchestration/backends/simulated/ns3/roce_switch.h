@@ -1,0 +1,97 @@
+// A switch: which way packets go. Its ports are in roce_port.h.
+#pragma once
+
+#include "ecmp_hash.h"
+#include "flow_table.h"
+#include "roce_port.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace closloop::roce {
+
+// What a switch knows of a flow: the ends as its packets carry them.
+struct Ways {
+    FiveTuple tuple;
+    uint32_t source, destination;
+};
+
+class Switch {
+  public:
+    Switch(uint32_t seed, Packets* packets, FlowTable* table)
+        : packets_(packets), table_(table), hash_(seed) {}
+
+    void AddPort(Port* port) { ports_.push_back(port); }
+    const std::vector<Port*>& ports() const { return ports_; }
+
+    void AddHost(uint32_t address, Port* port) { hosts_[address] = port; }
+    void Know(const std::vector<Ways>* ways) {
+        ways_ = ways;
+        out_.assign(2 * ways->size(), nullptr);
+    }
+
+    // Forgets which way flows go.
+    void Forget() { std::fill(out_.begin(), out_.end(), nullptr); }
+
+    // Ports towards the switch number `target`; none makes it unreachable.
+    void SetPaths(size_t target, std::vector<Port*> ports) {
+        if (paths_.size() <= target) {
+            paths_.resize(target + 1);
+        }
+        paths_[target] = std::move(ports);
+    }
+
+    void Forward(Packet* packet, const Port& in) {
+        ++packet->switches;
+        Port*& out = out_[2 * packet->flow + (packet->goes_back() ? 1 : 0)];
+        if (out == nullptr) {
+            out = Route(*packet);
+        }
+        if (out != nullptr && table_ != nullptr && packet->payload_bytes > 0) {
+            table_->Note(packet->flow, packet->payload_bytes, out->first_queue() + packet->klass);
+        }
+        if (out == nullptr || !out->Put(packet, in)) {
+            packets_->Done(packet);
+        }
+    }
+
+  private:
+    Port* Route(const Packet& packet) const {
+        const Ways& ways = (*ways_)[packet.flow];
+        uint32_t to = packet.goes_back() ? ways.source : ways.destination;
+        auto host = hosts_.find(to);
+        if (host != hosts_.end()) {
+            return host->second;
+        }
+        size_t target = to >> 16 & 0xff;
+        if (target >= paths_.size() || paths_[target].empty()) {
+            return nullptr;
+        }
+        // the hash is the same in both directions
+        return paths_[target][EcmpHash::Choose(hash_(ways.tuple), paths_[target].size())];
+    }
+
+    Packets* packets_;
+    FlowTable* table_;
+    EcmpHash hash_;
+    std::vector<Port*> ports_;
+    std::unordered_map<uint32_t, Port*> hosts_;
+    std::vector<std::vector<Port*>> paths_;
+    const std::vector<Ways>* ways_ = nullptr;
+    std::vector<Port*> out_; // of each flow, there and back; null while not known
+};
+
+inline void Port::Arrive(Packet* packet) {
+    if (!cut_ && packet->kind != Kind::PAUSE) {
+        owner_->Forward(packet, *this);
+        return;
+    }
+    if (!cut_) {
+        timers_.Take(*packet);
+    }
+    packets_->Done(packet);
+}
+
+} // namespace closloop::roce
