@@ -186,7 +186,8 @@ class _Loop:
         seen = np.stack([rollout.delta, rollout.before - 1.0], axis=-1)
         made = windows(np.where(rollout.valid[..., None], seen, 0.0), self._architecture.history)
         made[..., 1::2] += 1.0
-        return np.rint(made[rollout.valid] * ONE).astype(np.int32)
+        seen_there: NDArray[np.int32] = np.rint(made[rollout.valid] * ONE).astype(np.int32)
+        return seen_there
 
     def judge(self, source: str) -> list[Steady]:
         """Return a model's steady states."""

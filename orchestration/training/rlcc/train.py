@@ -32,7 +32,7 @@ from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
 from orchestration.training.rlcc.scenarios import TRAINING, first_shares, testbed
 from tuners import checkpoint as files
-from tuners.learning import NotANumberError
+from tuners.learning import NotANumberError, load_torch
 from tuners.nic.networks import ARCHITECTURES
 from tuners.nic.sources import network_source, weights_bytes
 
@@ -178,14 +178,12 @@ class _Training:
             csv.writer(file).writerows([_CURVE, *self._rows])
 
     def _card(self) -> dict[str, Any]:
-        import torch
-
         return {
             "tuner": "rl-cc",
             "architecture": dataclasses.asdict(self._architecture),
             "request": self._request.to_json(),
             "scenarios": [dataclasses.asdict(scenario) for scenario in TRAINING],
             "seeds": "2^40 + seed * 2^20 + update",
-            "versions": {**versions(), "torch": torch.__version__},
+            "versions": {**versions(), "torch": load_torch().__version__},
             "curve": [[row[0], *(round(value, 5) for value in row[1:4])] for row in self._rows],
         }
