@@ -202,6 +202,8 @@ CongestionControl = Literal[
     "timely",
     "hpcc",
     "rlcc",
+    "rlcc-mlp",
+    "rlcc-lstm",
     "fixed",
     "program",
 ]

@@ -32,7 +32,7 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
 CNP_INTERVAL = "min_time_between_cnps"
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)

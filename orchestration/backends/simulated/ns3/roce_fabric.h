@@ -238,7 +238,7 @@ class Fabric {
                 host_of_[i] = hosts_.back().get();
             }
         }
-        settings_.policy = policies::ALL.at(static_cast<size_t>(scalar(POLICY)));
+        settings_.policy = policies::Numbered(static_cast<size_t>(scalar(POLICY)));
         settings_.payload_bytes = scalar(PAYLOAD);
         settings_.ack_every = scalar(ACK_EVERY);
         settings_.window_bytes = scalar(WINDOW);
