@@ -137,6 +137,7 @@ struct nic {
 	__be32 address;
 	struct cl_line line;
 	struct cl_fifo wire, control, stack;
+	struct cl_fifo held;           /* acknowledgements whose priority is stopped */
 	struct rb_root_cached waiting; /* flows by the time of their next packet */
 	struct list_head turns;        /* flows whose time has come */
 	struct list_head stopped;      /* those of them whose priority is stopped */
