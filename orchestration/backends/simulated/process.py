@@ -43,6 +43,7 @@ class Operation(IntEnum):
     INCIDENTS = 11
     PAUSE = 12
     PARAMETERS = 13
+    COUNTERS = 14
 
 
 class Simulation:

@@ -13,11 +13,22 @@
 
 static void settle(struct nic *nic, u64 now_ns);
 
+static bool is_stopped(const struct nic *nic, u8 tos)
+{
+	return unlikely(cl_stopped(&nic->pause)) &&
+	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
+}
+
+static void add_control(struct nic *nic, struct sk_buff *skb)
+{
+	cl_append(is_stopped(nic, ip_hdr(skb)->tos) ? &nic->held : &nic->control, skb);
+}
+
 /* Queue an acknowledgement or a CNP. */
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
 	cl_on_wire(skb)->at_ns = now_ns;
-	cl_append(&nic->control, skb);
+	add_control(nic, skb);
 	qdisc_qlen_inc(nic->sch);
 }
 
@@ -48,12 +59,6 @@ static u64 next_start_ps(const struct nic *nic)
 	       cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
 }
 
-static bool is_stopped(const struct nic *nic, u8 tos)
-{
-	return unlikely(cl_stopped(&nic->pause)) &&
-	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
-}
-
 /* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
 static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
 {
@@ -61,12 +66,20 @@ static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
 			       !is_stopped(nic, ip_hdr(list->first)->tos));
 }
 
-/* What the switch has told: move flows between those in turn and those stopped, and go on. */
+/* What the switch has told: move flows and acknowledgements between those in turn and those stopped,
+ * and go on.
+ */
 static void obey(struct cl_pause *pause, u64 now_ns)
 {
 	struct nic *nic = container_of(pause, struct nic, pause);
+	struct cl_fifo control = nic->control, held = nic->held;
 	struct flow *flow, *next;
 
+	nic->control = nic->held = (struct cl_fifo){ };
+	while (control.first)
+		add_control(nic, cl_take(&control));
+	while (held.first)
+		add_control(nic, cl_take(&held));
 	list_splice_tail_init(&nic->stopped, &nic->turns);
 	list_for_each_entry_safe(flow, next, &nic->turns, turn)
 		if (is_stopped(nic, flow->posted.tos))
@@ -356,6 +369,7 @@ static void nic_reset(struct Qdisc *sch)
 	cl_cancel(&nic->pause.run_out);
 	cl_empty(&nic->wire);
 	cl_empty(&nic->control);
+	cl_empty(&nic->held);
 	cl_empty(&nic->stack);
 }
 

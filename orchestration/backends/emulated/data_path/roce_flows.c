@@ -150,6 +150,8 @@ static ssize_t flows_read(struct file *file, char __user *to, size_t size, loff_
 		struct flow *flow = &cl_roce.flow[first + count];
 
 		flow->result.rate_bps = flow->rate_bps;
+		flow->result.acked_bytes = min((u64)flow->acked * cl_roce.payload_bytes,
+					       flow->posted.bytes);
 		if (copy_to_user(to + count * sizeof(struct result), &flow->result,
 				 sizeof(struct result)))
 			return -EFAULT;

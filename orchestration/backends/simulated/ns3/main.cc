@@ -68,6 +68,9 @@ template <class Built> void Serve(Built& fabric, Request& request) {
         case FLOWS:
             Answer(fabric.Outcome());
             break;
+        case COUNTERS:
+            Answer(fabric.FlowCounters());
+            break;
         case FLOW_TABLE: {
             Ints slots = request.Next();
             Answer(fabric.table() ? fabric.table()->Read(slots.at(0), slots.at(1)) : Ints{});
