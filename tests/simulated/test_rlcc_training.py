@@ -8,7 +8,8 @@ import pytest
 from orchestration.backends.simulated.program import require_program
 from orchestration.training.rlcc.evaluate import judged
 from orchestration.training.rlcc.rollout import library, play
-from orchestration.training.rlcc.scenarios import Scenario, first_shares, testbed
+from orchestration.training.rlcc.scenarios import Scenario, first_shares
+from orchestration.training.rlcc.scenarios import testbed as one_switch
 from tuners import checkpoint
 from tuners.nic import fixed_point
 from tuners.nic.networks import MLP, first_weights, windows
@@ -17,7 +18,7 @@ from tuners.nic.sources import network_source, weights_bytes
 
 pytestmark = pytest.mark.ns3
 SCENARIO = Scenario("many-to-one", 16, 4_000)
-PACKAGED = "rl-cc-mlp-4"
+PACKAGED = "rl-cc-mlp-5"
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def played(tmp_path_factory):
     model = library(source, tmp_path_factory.mktemp("model"))
     shares = first_shares(SCENARIO, 3)
     weights = weights_bytes(MLP, arrays)
-    return arrays, play(require_program(), model, SCENARIO, testbed(), 3, shares, weights)
+    return arrays, play(require_program(), model, SCENARIO, one_switch(), 3, shares, weights)
 
 
 def test_a_rollout_has_each_decision_as_the_network_took_it(played):
