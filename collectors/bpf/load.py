@@ -11,7 +11,7 @@ import sys
 from collectors.bpf.elf import INSTRUCTION_BYTES, Program
 
 _BPF = 321 if sys.maxsize > 1 << 32 else 357  # x86-64, i386
-_MAP_CREATE, _PROG_LOAD, _PROG_ATTACH = 0, 5, 8
+_MAP_CREATE, _PROG_LOAD, _PROG_ATTACH, _PROG_TEST_RUN = 0, 5, 8, 10
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
@@ -84,6 +84,25 @@ def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
             refused.said = said
             raise refused from error
         raise
+
+
+def run_on_each(program: int, contexts: ctypes.Array[ctypes.c_char], size: int) -> None:
+    """Run a program of type SYSCALL once on each context of `size` bytes, which it may change.
+
+    Raises LoadError.
+    """
+    at = ctypes.addressof(contexts)
+    # union bpf_attr's `test`: the program, then what other types take, the context's size, itself
+    attributes = ctypes.create_string_buffer(
+        struct.pack("=4IQQ4IQQ", program, 0, 0, 0, 0, 0, 0, 0, size, 0, at, 0), _ATTRIBUTE_BYTES
+    )
+    where = ctypes.c_uint64.from_buffer(attributes, 48)
+    call, command, length = _libc.syscall, _PROG_TEST_RUN, _ATTRIBUTE_BYTES
+    for address in range(at, at + len(contexts), size):
+        where.value = address
+        if call(_BPF, command, attributes, length):
+            number = ctypes.get_errno()
+            raise LoadError(number, f"bpf run: {os.strerror(number)}")
 
 
 def _bpf(command: int, attributes: bytes, what: str) -> int:

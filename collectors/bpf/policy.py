@@ -13,6 +13,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from collectors.bpf.compile import compiled
 from collectors.bpf.elf import INSTRUCTION_BYTES, ObjectError, read_program, read_section
 from collectors.bpf.load import SYSCALL, LoadError, load
@@ -22,6 +24,18 @@ ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
 MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
+# struct cl_context of policy.h: what a policy that is a BPF program sees.
+CONTEXT = np.dtype(
+    [
+        *((name, np.uint64) for name in ("now_ns", "rate_bps", "line_bps", "rtt_ns")),
+        *((name, np.uint32) for name in ("event", "bytes")),
+        *((name, np.uint64) for name in ("sent_bytes", "acked_bytes")),
+        *((name, np.uint32) for name in ("window_bytes", "payload_bytes", "switches", "hops")),
+        ("own", np.uint64, 24),
+        ("parameters", np.uint32, MOST_PARAMETERS),
+        ("hop", np.uint32, (8, 5)),
+    ]
+)
 
 
 class PolicyError(ClosloopError):
@@ -47,7 +61,9 @@ def policy_object(path: Path) -> Path:
     made = path
     if path.suffix == ".c":
         try:
-            made = compiled(path, (f"-I{HEADERS}", "-Wno-unused-parameter"), HEADERS / "policy.h")
+            made = compiled(
+                path, (f"-I{HEADERS}", "-Wno-unused-parameter"), *sorted(HEADERS.glob("*.h"))
+            )
         except NotReadyError as error:
             if "does not compile" in error.message:
                 faults = [line for line in error.message.splitlines() if "error:" in line]
@@ -93,11 +109,11 @@ def read_policy(path: Path) -> Policy:
     return Policy(program.code, parameters, bool(telemetry))
 
 
-def attach(path: Path) -> None:
-    """Load a policy into this kernel and give it to the NICs. Raises PolicyError.
+def attach(path: Path) -> int:
+    """Load a policy into this kernel and give it to the NICs; return its file descriptor.
 
     What a policy does wrong is the verifier's or the NICs' to find: loops without an end, reads
-    past its state. A division by 0 is none: in BPF it gives 0.
+    past its state. A division by 0 is none: in BPF it gives 0. Raises PolicyError.
     """
     policy = read_policy(path)
     try:
@@ -114,6 +130,7 @@ def attach(path: Path) -> None:
     except OSError as error:
         what, remedy = _FAR if error.errno == errno.ERANGE else (str(error), _LOOK)
         raise PolicyError(f"the kernel refuses policy {path.name}: {what}", remedy) from error
+    return program
 
 
 _LOOK = "see docs/policies.md for what a policy may do"

@@ -20,9 +20,10 @@ from orchestration.model.congestion import (
     defaults,
     relation_fault,
 )
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.trial import ROCE_CONTROLS
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
+from orchestration.policies.store import program_path
 
 _EXAMPLES = {"time": "25us", "rate": "10Mbps", "number": "0.8", "size": "80B", "count": "5"}
 _MBPS = 1_000_000
@@ -183,11 +184,14 @@ def _check_program(program: Program, folder: Path) -> Iterator[Finding]:
             what = f"a program's parameters are whole numbers below 2^32, and one is {number!r}"
             yield Finding(loc, what, "write them like [40, 200]")
     try:
-        wanted = read_policy(policy_object(folder / program.program)).parameters
+        wanted = read_policy(policy_object(program_path(folder, program.program))).parameters
     except PolicyError as error:
         yield Finding(loc, f"{program.program}: {error.message}", error.remedy)
     except NotReadyError as error:
         yield Finding(loc, error.message, error.remedy)
+    except InputError as error:
+        (problem,) = error.problems
+        yield Finding(loc, f"{problem.where}: {problem.what}", problem.remedy)
     else:
         if wanted != len(program.parameters):
             yield Finding(

@@ -52,6 +52,7 @@ from orchestration.model.trial import (
     TunerSpec,
     of_repeat,
 )
+from orchestration.policies.store import program_path
 from traffic.workloads import load_workload
 from tuners.checkpoint import find as find_checkpoint
 from tuners.registry import actions_of, checkpoint_of
@@ -289,7 +290,7 @@ def _trial(
 def _program_digest(host: Host, folder: str) -> dict[str, str]:
     if host.congestion_control != PROGRAM or host.roce.program is None:
         return {}
-    path = file_beside(folder, host.roce.program.program)
+    path = str(program_path(folder, host.roce.program.program))
     return {path: sha256_of(path)}
 
 

@@ -11,11 +11,12 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 from collectors.bpf.policy import policy_object, read_policy
 from inventory.strictyaml import Duration, StrictModel, suggest
 from orchestration.campaign.controls import Program, move_program, read_values
-from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize, file_beside
+from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
-from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Recovery, RoceSpec
+from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Decisions, Recovery, RoceSpec
 from orchestration.model.trial import ROCE_CONTROLS, CongestionControl
 from orchestration.model.units import parse_size_bytes
+from orchestration.policies.store import program_path
 
 
 def _dcqcn_set(name: str) -> str:
@@ -63,11 +64,14 @@ class Roce(StrictModel):
     timeout: PositiveDuration = RoceSpec.timeout_ns
     recovery: Recovery = RoceSpec.recovery
     rtt_probe_interval: Duration = RoceSpec.rtt_probe_interval_ns
+    decision_latency: Duration = RoceSpec.decision_latency_ns
+    decisions: Decisions = RoceSpec.decisions
     dcqcn: Annotated[Dcqcn, BeforeValidator(_set)] = Dcqcn()
     fixed: dict[str, Any] = Field(default_factory=dict)
     swift: dict[str, Any] = Field(default_factory=dict)
     timely: dict[str, Any] = Field(default_factory=dict)
     hpcc: dict[str, Any] = Field(default_factory=dict)
+    rlcc: dict[str, Any] = Field(default_factory=dict)
     program: Program | None = None
 
     @property
@@ -86,10 +90,12 @@ class Roce(StrictModel):
             self.rtt_probe_interval,
             self.dcqcn.parameters,
             control,
+            decision_latency_ns=self.decision_latency,
+            decisions=self.decisions,
         )
         if control == PROGRAM and self.program is not None:
             numbers = tuple((f"{n:02}", value) for n, value in enumerate(self.program.parameters))
-            program = file_beside(folder, self.program.program)
+            program = str(program_path(folder, self.program.program))
             asks = read_policy(policy_object(Path(program))).telemetry
             spec = replace(spec, values=numbers, program=program, telemetry=asks)
         elif control in CONTROLS:

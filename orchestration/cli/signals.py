@@ -37,7 +37,9 @@ def signals(
     console = Console()
     for title, (headings, rows) in _tables(data).items():
         shown = table(*headings, box=box.SIMPLE_HEAD, title=title, title_justify="left")
-        shown.columns[0].no_wrap = True
+        for column in shown.columns:  # names are never cut, also on a narrow terminal
+            column.no_wrap = column.header in ("signal", "knob", "column")
+            column.overflow = "fold"
         for row in rows:
             shown.add_row(*row)
         console.print(shown)

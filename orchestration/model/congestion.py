@@ -24,6 +24,12 @@ class Parameter:
 
 
 _MS = 1_000_000
+# What all models of RL-CC take, in the order of enum rlcc_parameter in policy_rlcc.h.
+_RLCC = {
+    "target": Parameter("number", 64, 1, 1_000),
+    "beta": Parameter("number", 1_500, 0, 100_000),
+    "base_rtt": Parameter("time", 0, 0, 100 * _MS),
+}
 # In the order of the C source's enum.
 CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
     "fixed": {"rate": Parameter("rate", 0, 0, 4_000_000)},  # 0: line rate
@@ -63,9 +69,16 @@ CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
         "w_ai": Parameter("size", 80, 1, 10_000_000),
         "t": Parameter("time", 0, 0, 16 * _MS),
     },
+    # Fuhrer et al., "Implementing RL Datacenter Congestion Control in NVIDIA NICs", HPSR 2023,
+    # sections III and IV; a base_rtt of 0: that of the testbed
+    "rlcc": _RLCC,
 }
+# A round trip that is that of the testbed if it is 0.
+_BASE_RTT = {"hpcc": "t", "rlcc": "base_rtt"}
 # Whose packets may be marked, and are answered with CNPs.
 HEARS_MARKS = ("dcqcn", PROGRAM)
+# Whose trials say how many flows never had their round trip timed, and so kept their rate.
+TIMES_ROUND_TRIPS = ("rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # They act on each acknowledgement; the others know of more at one.
 ACK_EVERY = {"swift": 1, "hpcc": 1}
 # Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
@@ -80,6 +93,12 @@ TELEMETRY_BYTES = 42
 def defaults(control: str) -> dict[str, int]:
     """Return a control's parameters by their names, as a NIC takes them; none of a program's."""
     return {name: item.default for name, item in CONTROLS.get(control, {}).items()}
+
+
+def with_base_rtt(control: str, values: Mapping[str, int], base_rtt_ns: int) -> list[int]:
+    """Return a control's numbers for its C source, with a base round trip of 0 replaced."""
+    name = _BASE_RTT.get(control)
+    return [value or base_rtt_ns if key == name else value for key, value in values.items()]
 
 
 def relation_fault(control: str, values: Mapping[str, int]) -> tuple[str, str, str] | None:

@@ -110,6 +110,9 @@ def udp_source(flows: Ints) -> Ints:
 
 
 Recovery = Literal["go-back-n", "selective-repeat"]
+# What happens to events while a policy decides, by their numbers in data_path/roce.h.
+Decisions = Literal["pipelined", "blocking", "serial"]
+DECISIONS: tuple[Decisions, ...] = ("pipelined", "blocking", "serial")
 # A window as large as the bytes that the longest path holds: Mittal et al., "Revisiting Network
 # Support for RDMA", SIGCOMM 2018, section 3.2.
 BDP_WINDOW = -1
@@ -126,6 +129,10 @@ class RoceSpec:
     Another `control` than DCQCN has its parameters in `values`, the defaults of
     orchestration/model/congestion.py in place of any left out; those of a program, by their
     numbers. `program` is its file, and `telemetry` whether it asks for that.
+
+    A change of a flow's rate or window takes effect `decision_latency_ns` after the event that it
+    answers. Meanwhile further events are heard (`pipelined`), or those of the flow (`blocking`) or
+    of all flows of the NIC (`serial`) are ignored: Fuhrer et al., HPSR 2023, tables I and II.
     """
 
     payload_bytes: int = 1024
@@ -139,6 +146,8 @@ class RoceSpec:
     values: tuple[tuple[str, int], ...] = ()
     program: str = ""
     telemetry: bool = False
+    decision_latency_ns: int = 0
+    decisions: Decisions = "pipelined"
 
     def packets(self, size_bytes: int) -> int:
         """Return the packets of a message."""

@@ -193,7 +193,17 @@ class FaultSpec:
 
 
 CongestionControl = Literal[
-    "dctcp", "cubic", "reno", "bbr", "dcqcn", "swift", "timely", "hpcc", "fixed", "program"
+    "dctcp",
+    "cubic",
+    "reno",
+    "bbr",
+    "dcqcn",
+    "swift",
+    "timely",
+    "hpcc",
+    "rlcc",
+    "fixed",
+    "program",
 ]
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
@@ -275,15 +285,18 @@ class TrialSpec:
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
-        `congestion_control` of patterns that name none, and the period of flow samples.
+        `congestion_control` of patterns that name none, how NICs decide that do so at once, and the
+        period of flow samples.
         """
         data = dataclasses.asdict(self)
-        if self.fabric == LINUX:
-            del data["fabric"]
         if not self.flow_sample_period_ns:
             del data["flow_sample_period_ns"]
+        if self.fabric == LINUX:
+            del data["fabric"]
         if self.host.roce is None:
             del data["host"]["roce"]
+        elif not self.host.roce.decision_latency_ns:
+            del data["host"]["roce"]["decision_latency_ns"], data["host"]["roce"]["decisions"]
         if not self.parent:
             del data["parent"]
         for pattern in data["traffic"]:

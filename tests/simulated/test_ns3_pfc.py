@@ -258,33 +258,44 @@ def twins(run, more, flows, **settings):
 
 SELECTIVE = RoceSpec(control="fixed", recovery="selective-repeat")
 PROBING = RoceSpec(control="swift", rtt_probe_interval_ns=20_000)
+WINDOW = RoceSpec(control="fixed", window_bytes=32 * 1024, timeout_ns=1_000 * MS)
+PFC = "switch: {buffer: 2MB, xoff: 30KB, pfc: [3]}"
+LOSSY = "switch: {buffer: 600KB, alpha: 1/2}"
+# h2 is stopped in one class, and acknowledges what it gets in both
+TWO_CLASSES = (
+    *(SingleFlowSpec(f"h{n + 2}", "h1", 500_000, 1_009 * n, "rdma") for n in range(12)),
+    SingleFlowSpec("h15", "h2", 900_000, 501, "rdma"),
+    SingleFlowSpec("h16", "h2", 900_000, 777, "other"),
+)
 
 
 @pytest.mark.kernel
 @pytest.mark.parametrize(
-    ("more", "host", "happens"),
+    ("more", "flows", "host", "happens"),
     [
-        ("switch: {buffer: 2MB, xoff: 30KB, pfc: [3]}", PATIENT, "pauses"),
+        (PFC, incast(12), PATIENT, "pauses"),
         # quanta of 19 us: renewed again and again
         (
-            "switch: {buffer: 2MB, xoff: 30KB, pfc: [3], quanta: 300, "
-            "watchdog: {detect: 1ms, restore: 1ms}}",
+            PFC.replace("}", ", quanta: 300, watchdog: {detect: 1ms, restore: 1ms}}"),
+            incast(12),
             PATIENT,
             "pauses",
         ),
-        ("switch: {buffer: 2MB, xoff: 30KB, headroom: 1.6KB, pfc: [3]}", FIXED, "drops"),
+        (PFC.replace("}", ", headroom: 1.6KB}"), incast(12), FIXED, "drops"),
         (
-            "switch: {buffer: 600KB, alpha: 1/2}",
-            HostSpec("fixed", roce=SELECTIVE),
-            "drops",
+            CLASSES + PFC.replace("[3]", "[rdma]"),
+            TWO_CLASSES,
+            HostSpec("fixed", roce=WINDOW),
+            "pauses",
         ),
-        ("switch: {buffer: 600KB, alpha: 1/2}", HostSpec("swift", roce=PROBING), "probes"),
+        (LOSSY, incast(12), HostSpec("fixed", roce=SELECTIVE), "drops"),
+        (LOSSY, incast(12), HostSpec("swift", roce=PROBING), "probes"),
     ],
-    ids=["XOFF", "renewed", "headroom", "selective repeat", "probes"],
+    ids=["XOFF", "renewed", "headroom", "two classes", "selective repeat", "probes"],
 )
-def test_the_emulated_fabric_does_the_same_to_the_nanosecond(run, more, host, happens):
+def test_the_emulated_fabric_does_the_same_to_the_nanosecond(run, more, flows, host, happens):
     """At 8 Gbit/s a byte takes a nanosecond, so nothing is rounded and nothing comes at once."""
-    ours, theirs = twins(run, more, incast(12), host=host, rate="8Gbps")
+    ours, theirs = twins(run, more, flows, host=host, rate="8Gbps")
     np.testing.assert_array_equal(ours.flows.end_ns, theirs.flows.end_ns)
     scopes = sorted({"priority", "switch", "host"} & set(ours.samples))
     for scope in scopes:

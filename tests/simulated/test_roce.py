@@ -10,7 +10,7 @@ from orchestration import wiring
 from orchestration.backends.emulated.data_path.flows import PARAMETER_ORDER
 from orchestration.model.codec import flattened, record_tables
 from orchestration.model.records import DONE
-from orchestration.model.roce import DCQCN_SETS, HEADER_BYTES, RoceSpec
+from orchestration.model.roce import DCQCN_SETS, DECISIONS, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
     FabricSpec,
     FaultSpec,
@@ -96,7 +96,10 @@ def test_a_lone_flow_takes_the_computed_time(run, payload, size):
     assert record.facts["packets"] == packets
 
 
-def test_one_cnp_halves_the_rate_at_the_next_period(run):
+@pytest.mark.kernel
+@pytest.mark.parametrize("latency_ns", [0, 50_000])
+@pytest.mark.parametrize("backend", ["simulated", "emulated"])
+def test_one_cnp_halves_the_rate_at_the_next_period(run, backend, latency_ns):
     """By hand: every packet is marked, one CNP comes, and nothing raises the rate again."""
     never = (
         ("min_time_between_cnps", 1_000_000),
@@ -106,9 +109,10 @@ def test_one_cnp_halves_the_rate_at_the_next_period(run):
         ("rpg_byte_reset", 0),
     )
     flow = (SingleFlowSpec("h2", "h1", 1_024_000, 0),)
-    _, _, schedule, record = run(flow, testbed="star", tuner=ALWAYS, host=roce(own=never))
+    host = roce(own=never, decision_latency_ns=latency_ns)
+    _, _, schedule, record = run(flow, testbed="star", tuner=ALWAYS, host=host, backend=backend)
     # the CNP is back after four cables, and the rate is cut 100 us later, at a packet's start
-    first_slow = int(np.ceil(104_000 / PACKET_NS))
+    first_slow = int(np.ceil(104_000 / PACKET_NS) + np.ceil(latency_ns / PACKET_NS))
     # alpha is 1023/1024 at first, and half of it is taken off
     slower = 1 / (1 - 1023 / 2048)
     last_ns = first_slow * PACKET_NS + (999 - first_slow) * PACKET_NS * slower
@@ -270,8 +274,20 @@ def test_hpcc_keeps_a_port_below_its_line_rate_without_a_queue(run):
         HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1)),
         HostSpec("timely", roce=RoceSpec(control="timely")),
         HostSpec("hpcc", roce=RoceSpec(control="hpcc", ack_every=1)),
+        HostSpec("rlcc", roce=RoceSpec(control="rlcc")),
+        *(
+            HostSpec(
+                "rlcc", roce=RoceSpec(control="rlcc", decision_latency_ns=17_000, decisions=how)
+            )
+            for how in DECISIONS
+        ),
+        HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1, decision_latency_ns=900)),
     ],
-    ids=["dcqcn, mlx5", "dcqcn, paper", "swift", "timely", "hpcc"],
+    ids=[
+        *("dcqcn, mlx5", "dcqcn, paper", "swift", "timely", "hpcc", "rlcc"),
+        *(f"rlcc, {how}" for how in DECISIONS),
+        "swift, late",
+    ],
 )
 def test_the_emulated_fabric_does_the_same(run, host):
     """With marks by a step nothing is drawn: the two part by the rounding to ns alone."""
@@ -296,3 +312,34 @@ def test_the_emulated_fabric_does_the_same(run, host):
     assert here.facts["marked"] == pytest.approx(there.facts["marked"], rel=0.02)
     assert here.facts["cnps"] == pytest.approx(there.facts["cnps"], abs=2)
     assert (here.facts["cnps"] > 10) == (host.congestion_control == "dcqcn")
+
+
+RLCC = HostSpec("rlcc", roce=RoceSpec(control="rlcc"))
+
+
+@pytest.mark.kernel
+@pytest.mark.parametrize("backend", ["simulated", "emulated"])
+def test_a_flow_without_a_round_trip_is_counted(run, backend):
+    flows = tuple(SingleFlowSpec(f"h{n}", "h1", 100_000, 0) for n in (2, 3))
+    cut = FaultSpec(down_ns=2_000, up_ns=None, convergence_ns=1_000, links=("h2-switch1",))
+    _, _, _, record = run(
+        flows, testbed="star", host=RLCC, backend=backend, faults=(cut,), drain_ns=2 * MS
+    )
+    assert (record.flows.status == DONE).tolist() == [False, True]
+    assert record.facts["untimed_flows"] == 1
+
+
+def test_the_later_and_rarer_a_policy_decides_the_longer_the_queue(run):
+    flows = tuple(SingleFlowSpec(f"h{2 + n % 4}", "h1", 2_000_000, 9_000 * n) for n in range(8))
+
+    def queue_bytes(latency_ns, how):
+        late = {"decision_latency_ns": latency_ns, "decisions": how}
+        host = HostSpec("rlcc", roce=RoceSpec(control="rlcc", window_bytes=32_000, **late))
+        _, _, schedule, record = run(flows, testbed="star", host=host)
+        assert (times(schedule, record) > 0).all()
+        return record.ports.qlen_bytes[:30].max(axis=1).mean()
+
+    # a decision takes longer than a round trip of some 80 us; without a latency there is no while
+    found = [queue_bytes(0, "serial"), *(queue_bytes(100_000, how) for how in DECISIONS)]
+    assert found == sorted(set(found))
+    assert found[0] == queue_bytes(0, "pipelined")

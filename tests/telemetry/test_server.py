@@ -114,12 +114,20 @@ sample_period: 1ms
 """
 
 
-@pytest.mark.kernel
-def test_pauses_buffers_and_cnps_are_in_the_server_too(server, proxy, environment, tmp_path):
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ],
+)
+def test_pauses_buffers_and_cnps_are_in_the_server_too(
+    server, proxy, environment, tmp_path, backend
+):
     (tmp_path / "one.yml").write_text(LOSSLESS)
     file = tmp_path / "stopped.yml"
     file.write_text(STOPPED.replace("TESTBED", str(tmp_path / "one.yml")))
-    done = closloop("run", file, "--sink", "influx", "--no-report", cwd=tmp_path)
+    done = closloop("run", file, "--on", backend, "--sink", "influx", "--no-report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     agree(server, tmp_path / "runs" / "stopped", 1)
     kept = server.export(campaign="stopped")

@@ -42,7 +42,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.namespaces import Fabric
-    from orchestration.backends.emulated.policies import POLICY
+    from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
@@ -51,7 +51,8 @@ def run_job(folder: Path) -> None:
     from tuners.registry import create
 
     if (folder / POLICY).exists():
-        attach(Path((folder / POLICY).read_text()))
+        program = attach(Path((folder / POLICY).read_text()))
+        run_contexts(program, folder)
         return
     job = read_job(folder)
     say(stage="build")

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from collectors.bpf.policy import PolicyError, policy_object
-from orchestration.backends.emulated.kernel.cache import find_kernel
-from orchestration.backends.emulated.launcher import run_guest
+import numpy as np
+
+from collectors.bpf.load import run_on_each
+from collectors.bpf.policy import CONTEXT, PolicyError, policy_object
+from orchestration.backends.emulated.console import say
+from orchestration.backends.emulated.kernel.cache import find_kernel, require_kernel
+from orchestration.backends.emulated.launcher import Listener, run_guest
 from orchestration.model.errors import InputError, TrialError
 from orchestration.model.trial import TrialSpec
 
 # The file in a job's folder that names the policy to load, in place of a trial.
 POLICY = "policy"
+# Beside it: what to run it on, each a struct cl_context of policy.h, and what becomes of them.
+CONTEXTS, CHANGED = "contexts", "changed"
 _MEMORY_BYTES = 256 << 20
+CHUNK = 2_000  # the guest tells of each so many
+
+
+def load_in_guest(
+    made: Path, contexts: np.ndarray | None = None, listener: Listener = lambda message: None
+) -> np.ndarray | None:
+    """Load a policy's object in a guest; run it once on each of `contexts`, and return these.
+
+    `contexts` is an array of `CONTEXT`. The guest tells `listener` before the first, and after each
+    `CHUNK` of them. Raises TrialError with the verifier's reason, NotReadyError without a kernel.
+    """
+    kernel = require_kernel()
+    with tempfile.TemporaryDirectory(prefix="closloop-policy-") as place:
+        folder = Path(place)
+        (folder / POLICY).write_text(str(made.absolute()))
+        if contexts is not None:
+            contexts.tofile(folder / CONTEXTS)
+        run_guest(kernel, folder, _MEMORY_BYTES, listener)
+        if contexts is None:
+            return None
+        return np.fromfile(folder / CHANGED, dtype=CONTEXT)
+
+
+def run_contexts(program: int, folder: Path) -> None:
+    """In the guest: run a program on the folder's contexts, if it has any."""
+    if not (folder / CONTEXTS).exists():
+        return
+    size = CONTEXT.itemsize
+    buffer = ctypes.create_string_buffer(CHUNK * size)
+    with (folder / CONTEXTS).open("rb") as given, (folder / CHANGED).open("wb") as changed:
+        say(stage="run", contexts=0)
+        while count := given.readinto(buffer):
+            run_on_each(program, (ctypes.c_char * count).from_buffer(buffer), size)
+            changed.write(memoryview(buffer)[:count])
+            say(stage="run", contexts=count // size)
 
 
 def check_policies(trials: Sequence[TrialSpec]) -> None:
@@ -27,11 +69,7 @@ def check_policies(trials: Sequence[TrialSpec]) -> None:
     for program in dict.fromkeys(spec.program for spec in specs if spec.program):
         try:
             made = policy_object(Path(program))
-            kernel = find_kernel()
-            if kernel is None:
-                continue
-            with tempfile.TemporaryDirectory(prefix="closloop-policy-") as folder:
-                Path(folder, POLICY).write_text(str(made.absolute()))
-                run_guest(kernel, Path(folder), _MEMORY_BYTES, lambda message: None)
+            if find_kernel() is not None:
+                load_in_guest(made)
         except (PolicyError, TrialError) as error:
             raise InputError.single(program, error.message, error.remedy) from error

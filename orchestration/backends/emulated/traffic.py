@@ -224,10 +224,7 @@ class RoceTraffic:
 
     def facts(self) -> dict[str, int]:
         """Return sums over all flows."""
-        from orchestration.backends.emulated.data_path.flows import COUNTERS
-
-        found = self._flows.results()
-        return {name: int(found[name].sum()) for name in COUNTERS}
+        return self._flows.facts()
 
 
 class MixedTraffic:

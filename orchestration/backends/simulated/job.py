@@ -13,10 +13,10 @@ from inventory.switch import WATCHDOG_ACTIONS
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
 from orchestration.backends.simulated.program import policy_names
-from orchestration.model.congestion import HEARS_MARKS
+from orchestration.model.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.model.errors import InputError, NotReadyError, TrialError
 from orchestration.model.records import Ints, Schedule
-from orchestration.model.roce import UDP_PORT, udp_source
+from orchestration.model.roce import DECISIONS, UDP_PORT, udp_source
 from orchestration.model.trial import TrialSpec
 from traffic.drivers.connections import services
 from traffic.drivers.flows import Endpoints, Flows
@@ -136,9 +136,10 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
     # the interval of CNPs is the NIC's, all others are its congestion control's
     dcqcn = spec.parameters
     interval_us = dcqcn.pop("min_time_between_cnps")
-    values = dcqcn if spec.control == "dcqcn" else spec.control_values
-    if spec.control == "hpcc":
-        values["t"] = values["t"] or base_rtt_ns(testbed)
+    if spec.control == "dcqcn":
+        numbers = list(dcqcn.values())
+    else:
+        numbers = with_base_rtt(spec.control, spec.control_values, base_rtt_ns(testbed))
     return [
         int(trial.fabric.marks == "departures"),
         policy_names().index(spec.control),
@@ -150,7 +151,9 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
         int(spec.control in HEARS_MARKS),
         int(spec.recovery == "selective-repeat"),
         spec.rtt_probe_interval_ns,
-        *values.values(),
+        spec.decision_latency_ns,
+        DECISIONS.index(spec.decisions),
+        *numbers,
     ]
 
 

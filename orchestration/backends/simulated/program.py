@@ -88,7 +88,11 @@ def require_program() -> Program:
 
 def policy_names() -> tuple[str, ...]:
     """Return the names of the congestion controls of RoCE NICs, numbered as in the program."""
-    return tuple(file.stem.removeprefix("policy_") for file in _policy_sources())
+    return tuple(name.replace("_", "-") for name in _policy_words())
+
+
+def _policy_words() -> list[str]:
+    return [file.stem.removeprefix("policy_") for file in _policy_sources()]
 
 
 def _policy_sources() -> list[Path]:
@@ -100,7 +104,7 @@ def _program(wheel: Wheel) -> Program:
     flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
     digest = hashlib.sha256(repr(flags).encode())
     own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
-    for file in (*own, _POLICIES / "policy.h", *_policy_sources()):
+    for file in (*own, *sorted(_POLICIES.glob("*.h")), *_policy_sources()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -114,7 +118,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
     """
     libraries = wheel.folder / "lib64"
     sources = _policy_sources()
-    listed = " ".join(f"X({name})" for name in policy_names())
+    listed = " ".join(f"X({name})" for name in _policy_words())
     policies = [word for file in sources for word in ("-x", "c", str(file))]
     return [COMPILER, *_C_FLAGS, *policies], [
         COMPILER,

@@ -25,6 +25,7 @@ from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outc
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
 from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.model.congestion import TIMES_ROUND_TRIPS
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
@@ -53,7 +54,10 @@ from traffic.schedule import lasting_flows
 HOST_EVERY = 10
 _FLOW_COLUMNS = 4
 # What the program sums up of all flows on RoCE NICs, in its order.
-_ROCE_SUMS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes")
+_ROCE_SUMS = (
+    *("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes"),
+    "untimed_flows",
+)
 
 
 class SimulatedRig:
@@ -73,6 +77,7 @@ class SimulatedRig:
         watches_hosts: bool = False,
     ) -> None:
         self._simulation = simulation
+        self._trial = trial
         self._testbed = testbed
         self._schedule = schedule
         self._steps = list(fault_plan(trial, testbed))
@@ -268,5 +273,8 @@ class SimulatedRig:
             **found,
         }
         events = sorted([*self.events, *events], key=lambda event: event.t_ns)
+        roce = self._trial.host.roce
+        if roce is None or roce.control not in TIMES_ROUND_TRIPS:
+            facts.pop("untimed_flows", None)
         sampled = self._flow_samples.samples() if self._flow_every else None
         return Outcome(flows, self._host_samples(), events, facts, sampled)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from orchestration.model.errors import InputError
 from orchestration.studies.bench import (
     decision,
+    decision_cost,
     large_runs,
     learned,
     observing,
@@ -37,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "sampling": speed.sampling_cost,
     "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
+    "decision-cost": decision_cost.decision_cost,
     "training": learned.training_cost,
     "training-seeds": training_seeds.training_seeds,
     "idle-rule": learned.idle_rule,

@@ -16,9 +16,14 @@ from numpy.typing import NDArray
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
-from orchestration.model.congestion import HEARS_MARKS, PROGRAM
+from orchestration.model.congestion import (
+    HEARS_MARKS,
+    PROGRAM,
+    TIMES_ROUND_TRIPS,
+    with_base_rtt,
+)
 from orchestration.model.records import FlowRecords, Ints, Schedule
-from orchestration.model.roce import DCQCN_PARAMETERS, RoceSpec, udp_source
+from orchestration.model.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
 from orchestration.model.status import DONE, LASTING, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
@@ -27,7 +32,7 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
 # Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
 CNP_INTERVAL = "min_time_between_cnps"
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
@@ -42,7 +47,7 @@ SIGNALS = {
 }
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
-_SETTINGS = struct.Struct(f"=QQQIIIIII{MOST_PARAMETERS}I")
+_SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MOST_PARAMETERS}I")
 _POSTED = np.dtype(
     [
         ("start_ns", np.uint64),
@@ -82,10 +87,7 @@ def _numbers(spec: RoceSpec, base_rtt_ns: int) -> list[int]:
     if spec.control == "dcqcn":
         parameters = spec.parameters
         return [parameters[name] for name in PARAMETER_ORDER]
-    values = spec.control_values
-    if spec.control == "hpcc":
-        values["t"] = values["t"] or base_rtt_ns
-    return list(values.values())
+    return with_base_rtt(spec.control, spec.control_values, base_rtt_ns)
 
 
 class RoceFlows:
@@ -119,12 +121,15 @@ class RoceFlows:
             parameters[CNP_INTERVAL] * 1000,
             spec.timeout_ns,
             spec.rtt_probe_interval_ns,
+            spec.decision_latency_ns,
             spec.payload_bytes,
             spec.ack_every,
             spec.window_bytes,
             POLICIES.index(spec.control),
             int(spec.recovery == "selective-repeat"),
             int(icrc),
+            DECISIONS.index(spec.decisions),
+            0,
             *numbers,
             *[0] * (MOST_PARAMETERS - len(numbers)),
         )
@@ -136,6 +141,7 @@ class RoceFlows:
         self._schedule = schedule
         self._lasting = np.zeros(len(schedule), dtype=bool) if lasting is None else lasting
         self._lasts_until_ns = lasts_until_ns if self._lasting.any() else 0
+        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
@@ -194,6 +200,15 @@ class RoceFlows:
         found = np.zeros(len(self._schedule), dtype=RESULT)
         found[self._order] = np.frombuffer(data, dtype=RESULT)
         return found
+
+    def facts(self) -> dict[str, int]:
+        """Return sums over all flows, and how many were sent without one round trip timed."""
+        found = self.results()
+        sums = {name: int(found[name].sum()) for name in COUNTERS}
+        if self._times_round_trips:
+            untimed = (found["sent_ns"] > 0) & (found["rtt_ns"] == 0)
+            sums["untimed_flows"] = int(untimed.sum())
+        return sums
 
     def records(self) -> FlowRecords:
         """Return the flows' records: a flow ends when its sender has the last acknowledgement."""

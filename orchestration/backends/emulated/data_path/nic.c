@@ -13,11 +13,22 @@
 
 static void settle(struct nic *nic, u64 now_ns);
 
+static bool is_stopped(const struct nic *nic, u8 tos)
+{
+	return unlikely(cl_stopped(&nic->pause)) &&
+	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
+}
+
+static void add_control(struct nic *nic, struct sk_buff *skb)
+{
+	cl_append(is_stopped(nic, ip_hdr(skb)->tos) ? &nic->held : &nic->control, skb);
+}
+
 /* Queue an acknowledgement or a CNP. */
 void cl_nic_control(struct nic *nic, struct sk_buff *skb, u64 now_ns)
 {
 	cl_on_wire(skb)->at_ns = now_ns;
-	cl_append(&nic->control, skb);
+	add_control(nic, skb);
 	qdisc_qlen_inc(nic->sch);
 }
 
@@ -48,12 +59,6 @@ static u64 next_start_ps(const struct nic *nic)
 	       cl_roce.flow[nic->posted[nic->begun]].posted.start_ns * CL_PS_PER_NS : U64_MAX;
 }
 
-static bool is_stopped(const struct nic *nic, u8 tos)
-{
-	return unlikely(cl_stopped(&nic->pause)) &&
-	       (cl_stopped(&nic->pause) & BIT(cl_priority_of(tos)));
-}
-
 /* Whether a list's first packet may be sent. One that is stopped holds up those behind it. */
 static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
 {
@@ -61,12 +66,20 @@ static bool is_ready(const struct nic *nic, const struct cl_fifo *list)
 			       !is_stopped(nic, ip_hdr(list->first)->tos));
 }
 
-/* What the switch has told: move flows between those in turn and those stopped, and go on. */
+/* What the switch has told: move flows and acknowledgements between those in turn and those stopped,
+ * and go on.
+ */
 static void obey(struct cl_pause *pause, u64 now_ns)
 {
 	struct nic *nic = container_of(pause, struct nic, pause);
+	struct cl_fifo control = nic->control, held = nic->held;
 	struct flow *flow, *next;
 
+	nic->control = nic->held = (struct cl_fifo){ };
+	while (control.first)
+		add_control(nic, cl_take(&control));
+	while (held.first)
+		add_control(nic, cl_take(&held));
 	list_splice_tail_init(&nic->stopped, &nic->turns);
 	list_for_each_entry_safe(flow, next, &nic->turns, turn)
 		if (is_stopped(nic, flow->posted.tos))
@@ -138,9 +151,8 @@ static struct sk_buff *next_of_flow(struct nic *nic, u64 at_ps)
 	if (!skb)
 		return NULL;
 	sending_ps = cl_sending_ps(&nic->line, skb->len);
-	if (flow->state.rate_bps < flow->state.line_bps)
-		sending_ps = mul_u64_u64_div_u64(sending_ps, flow->state.line_bps,
-						 flow->state.rate_bps);
+	if (flow->rate_bps < flow->state.line_bps)
+		sending_ps = mul_u64_u64_div_u64(sending_ps, flow->state.line_bps, flow->rate_bps);
 	flow->next_ps = at_ps + sending_ps;
 	cl_nic_wait(nic, flow, 0);
 	qdisc_qlen_inc(nic->sch);
@@ -156,6 +168,8 @@ static void settle(struct nic *nic, u64 now_ns)
 		struct sk_buff *skb;
 		bool own = true;
 
+		if (unlikely(nic->first_decision) && cl_decision_takes_effect(nic, at_ps))
+			continue;
 		begin_turns(nic, at_ps);
 		if (is_ready(nic, &nic->control) &&
 		    cl_on_wire(nic->control.first)->at_ns * CL_PS_PER_NS <= at_ps) {
@@ -330,6 +344,7 @@ static int nic_init(struct Qdisc *sch, struct nlattr *opt, struct netlink_ext_ac
 	nic->sch = sch;
 	nic->event.happen = arrive;
 	nic->patience.happen = be_patient;
+	cl_decisions_begin(nic);
 	nic->address = options.address;
 	nic->waiting = RB_ROOT_CACHED;
 	INIT_LIST_HEAD(&nic->turns);
@@ -350,9 +365,11 @@ static void nic_reset(struct Qdisc *sch)
 	if (!nic->sch)
 		return;
 	cl_cancel(&nic->event);
+	cl_decisions_end(nic);
 	cl_cancel(&nic->pause.run_out);
 	cl_empty(&nic->wire);
 	cl_empty(&nic->control);
+	cl_empty(&nic->held);
 	cl_empty(&nic->stack);
 }
 

@@ -12,7 +12,11 @@
 void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 {
 	struct cl_flow_state *state = &flow->state;
+	u64 rate_bps = state->rate_bps;
+	u32 window_bytes = state->window_bytes;
 
+	if (!cl_decisions_hear(flow, event, now_ns))
+		return;
 	state->now_ns = now_ns;
 	state->event = event;
 	state->bytes = bytes;
@@ -23,6 +27,7 @@ void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes)
 	    (!state->window_bytes || state->window_bytes > cl_roce.window_bytes))
 		state->window_bytes = cl_roce.window_bytes;
 	state->rate_bps = clamp(state->rate_bps, 1000000ULL, state->line_bps);
+	cl_decisions_take(flow, rate_bps, window_bytes);
 }
 
 static void count_resent(struct flow *flow, u32 packets)
@@ -54,8 +59,8 @@ bool cl_flow_may_send(const struct flow *flow)
 {
 	return has_lost(flow) ||
 	       (flow->next < flow->packets &&
-		(!flow->state.window_bytes ||
-		 (u64)(flow->next - flow->acked) * cl_roce.payload_bytes < flow->state.window_bytes));
+		(!flow->window_bytes ||
+		 (u64)(flow->next - flow->acked) * cl_roce.payload_bytes < flow->window_bytes));
 }
 
 void cl_flow_begin(struct flow *flow)
@@ -92,8 +97,8 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 	}
 	/* a window that closes before anybody was asked would never open */
 	flow->asked = min(flow->asked, psn);
-	if (flow->state.window_bytes && flow->asked <= flow->acked &&
-	    (u64)(psn + 1 - flow->acked) * cl_roce.payload_bytes >= flow->state.window_bytes)
+	if (flow->window_bytes && flow->asked <= flow->acked &&
+	    (u64)(psn + 1 - flow->acked) * cl_roce.payload_bytes >= flow->window_bytes)
 		ask = true;
 	skb = cl_data_packet(flow, psn, ask);
 	if (!skb)

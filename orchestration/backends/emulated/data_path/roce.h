@@ -3,6 +3,7 @@
  *
  *   nic.c           the line, and the queueing discipline "closloop_nic"
  *   queue_pair.c    what senders and receivers do: acknowledge, mark, send again
+ *   decisions.c     when what a policy decides takes effect
  *   roce_packets.c  packets as they are on the wire
  *   roce_flows.c    /proc/closloop/flows, received and nics
  *   parameters.c    /proc/closloop/parameters: each NIC's own, at run time
@@ -103,6 +104,9 @@ struct flow {
 	struct posted posted;
 	struct result result;
 	struct cl_flow_state state;
+	/* what is in effect of what its policy has decided, and until when that decides */
+	u64 rate_bps, busy_until_ns;
+	u32 window_bytes;
 	/* the sender's, in packets */
 	u32 packets, next, acked, asked; /* asked: after the last that asked */
 	u64 next_ps, progress_ns, probe_ns;
@@ -135,6 +139,7 @@ struct nic {
 	__be32 address;
 	struct cl_line line;
 	struct cl_fifo wire, control, stack;
+	struct cl_fifo held;           /* acknowledgements whose priority is stopped */
 	struct rb_root_cached waiting; /* flows by the time of their next packet */
 	struct list_head turns;        /* flows whose time has come */
 	struct list_head stopped;      /* those of them whose priority is stopped */
@@ -144,6 +149,9 @@ struct nic {
 	bool stack_was_last;
 	u16 ident;
 	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+	struct cl_event decided;
+	struct decision *first_decision, *last_decision; /* that have not taken effect */
+	u64 busy_until_ns;
 	u32 parameters[CL_MOST_PARAMETERS]; /* of its flows' policy */
 	u64 cnp_interval_ns; /* of one flow's CNPs, which it sends as receiver */
 	bool has_own; /* they are its own, not those of all NICs */
@@ -159,6 +167,9 @@ struct nic_state {
 
 #define MOST_NICS 4096
 
+/* What happens to events while a policy decides: see decisions.c. By their numbers in flows.py. */
+enum decisions { PIPELINED, BLOCKING, SERIAL };
+
 /* All flows and NICs of this guest. */
 struct roce {
 	struct flow *flow;
@@ -168,6 +179,8 @@ struct roce {
 	/* of all NICs; see struct settings */
 	u32 payload_bytes, ack_every, window_bytes;
 	u64 timeout_ns, probe_interval_ns;
+	u64 decision_latency_ns;
+	enum decisions decisions;
 	bool selective, icrc;
 	unsigned long *bits; /* of all flows' `known` and `held` */
 	struct nic *nic[MOST_NICS];
@@ -179,9 +192,11 @@ struct roce {
 struct settings {
 	u64 cnp_interval_ns, timeout_ns;
 	u64 probe_interval_ns; /* 0: no probes */
+	u64 decision_latency_ns;
 	u32 payload_bytes, ack_every, window_bytes, policy;
 	u32 selective; /* 1: selective repeat, 0: go-back-N */
 	u32 icrc;      /* 1: packets have their CRC, for a capture */
+	u32 decisions, unused;
 	u32 parameters[CL_MOST_PARAMETERS];
 };
 
@@ -205,6 +220,13 @@ void cl_flow_tell(struct flow *flow, u32 event, u64 now_ns, u32 bytes);
 struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns);
 void cl_flow_receive(struct nic *nic, struct flow *flow, const struct header *h, u64 now_ns);
 void cl_flow_time_out(struct flow *flow, u64 now_ns);
+
+/* decisions.c */
+bool cl_decisions_hear(struct flow *flow, u32 event, u64 now_ns);
+void cl_decisions_take(struct flow *flow, u64 rate_bps, u32 window_bytes);
+bool cl_decision_takes_effect(struct nic *nic, u64 at_ps);
+void cl_decisions_begin(struct nic *nic);
+void cl_decisions_end(struct nic *nic);
 
 /* roce_packets.c */
 struct sk_buff *cl_data_packet(const struct flow *flow, u32 psn, bool ask);

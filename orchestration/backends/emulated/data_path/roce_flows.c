@@ -14,7 +14,7 @@ bool cl_telemetry;
 /* By their numbers in struct settings: POLICIES in flows.py. */
 static const struct cl_policy *const policies[] = {
 	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
-	&cl_policy_program,
+	&cl_policy_rlcc, &cl_policy_program,
 };
 
 struct nic *cl_nic_of(__be32 address)
@@ -33,7 +33,7 @@ static int add_flow(struct flow *flow, const struct posted *posted)
 	if (!flow->nic || !flow->to)
 		return -ENODEV;
 	flow->packets = max_t(u64, 1, DIV_ROUND_UP_ULL(posted->bytes, cl_roce.payload_bytes));
-	flow->state.line_bps = flow->state.rate_bps = flow->nic->line.rate_bps;
+	flow->state.line_bps = flow->state.rate_bps = flow->rate_bps = flow->nic->line.rate_bps;
 	flow->state.payload_bytes = cl_roce.payload_bytes;
 	flow->nic->posts++;
 	return 0;
@@ -111,6 +111,8 @@ static ssize_t flows_write(struct file *file, const char __user *from, size_t si
 	cl_roce.window_bytes = settings.window_bytes;
 	cl_roce.timeout_ns = settings.timeout_ns;
 	cl_roce.probe_interval_ns = settings.probe_interval_ns;
+	cl_roce.decision_latency_ns = settings.decision_latency_ns;
+	cl_roce.decisions = settings.decisions;
 	cl_roce.selective = settings.selective;
 	cl_roce.icrc = settings.icrc;
 	give_parameters(&settings);
@@ -147,7 +149,7 @@ static ssize_t flows_read(struct file *file, char __user *to, size_t size, loff_
 	for (; first + count < cl_roce.count && (count + 1) * sizeof(struct result) <= size; count++) {
 		struct flow *flow = &cl_roce.flow[first + count];
 
-		flow->result.rate_bps = flow->state.rate_bps;
+		flow->result.rate_bps = flow->rate_bps;
 		flow->result.acked_bytes = min((u64)flow->acked * cl_roce.payload_bytes,
 					       flow->posted.bytes);
 		if (copy_to_user(to + count * sizeof(struct result), &flow->result,
@@ -190,7 +192,7 @@ void cl_nic_state(u32 number, struct nic_state *state)
 		.address = nic->address,
 	};
 	list_for_each_entry(flow, &nic->unfinished, unfinished) {
-		state->rate_bps += flow->state.rate_bps;
+		state->rate_bps += flow->rate_bps;
 		state->flows++;
 	}
 }

@@ -176,14 +176,15 @@ class Fabric {
     // Four numbers a flow, the packets that hosts have sent, ns-3's events, and sums over all flows.
     Ints Outcome() const {
         Ints all;
-        Ints sums(7, 0);
+        Ints sums(8, 0);
         for (const Flow& flow : flows_) {
             bool done = flow.end_ps >= 0;
             all.insert(all.end(), {flow.sent_ps < 0 ? -1 : flow.start_ps / PS_PER_NS,
                                    done ? Ns(flow.end_ps) : -1,
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
-                              flow.cnps, flow.naks,   flow.timeouts, flow.probes};
+                              flow.cnps, flow.naks,   flow.timeouts, flow.probes,
+                              flow.sent_ps >= 0 && !flow.timed_any};
             for (size_t i = 0; i < sums.size(); ++i) {
                 sums[i] += own[i];
             }
@@ -204,7 +205,7 @@ class Fabric {
         for (const Flow& flow : flows_) {
             int64_t acked = std::min(flow.acked * settings_.payload_bytes, flow.size_bytes);
             all.insert(all.end(), {acked, flow.resent, flow.rtts, flow.rtt_sum_ns,
-                                   static_cast<int64_t>(flow.state.rate_bps)});
+                                   static_cast<int64_t>(flow.rate_bps)});
         }
         return all;
     }
@@ -219,7 +220,7 @@ class Fabric {
     enum Scalar : size_t {
         SEED = 0, FRAMING = 2, OBSERVES_FLOWS = 8, MARKS_DEPARTURES = 10, POLICY, PAYLOAD,
         ACK_EVERY, WINDOW, CNP_INTERVAL_NS, TIMEOUT_NS, HEARS_MARKS, SELECTIVE, PROBE_INTERVAL_NS,
-        FIRST_PARAMETER,
+        DECISION_LATENCY_NS, DECISIONS, FIRST_PARAMETER,
     };
     int64_t scalar(size_t which) const { return scalars_.at(which); }
 
@@ -247,6 +248,8 @@ class Fabric {
         settings_.selective = scalar(SELECTIVE) != 0;
         settings_.probe_interval_ps = scalar(PROBE_INTERVAL_NS) * PS_PER_NS;
         settings_.priority.fill(0);
+        settings_.decision_latency_ps = scalar(DECISION_LATENCY_NS) * PS_PER_NS;
+        settings_.decisions = static_cast<Decisions>(scalar(DECISIONS));
         settings_.parameters.assign(scalars_.begin() + FIRST_PARAMETER, scalars_.end());
         if (settings_.parameters.size() < settings_.policy->parameters) {
             Fail("a policy has fewer parameters than it needs");

@@ -20,6 +20,10 @@ constexpr uint32_t ACK_BYTES = HEADER_BYTES + 4, CNP_BYTES = HEADER_BYTES + 16;
 // A NACK that names the packet that made it, and a probe with its time.
 constexpr uint32_t SELECTIVE_NACK_BYTES = ACK_BYTES + 4, PROBE_BYTES = HEADER_BYTES + 8;
 
+// What happens to events while a policy decides: further ones are heard, or those of the flow or of
+// all flows of the NIC are ignored.
+enum class Decisions { PIPELINED, BLOCKING, SERIAL };
+
 // What all NICs have in common.
 struct Settings {
     const policies::cl_policy* policy;
@@ -28,6 +32,8 @@ struct Settings {
     bool selective;   // repeat, else go-back-N
     int64_t probe_interval_ps; // 0: no probes
     std::array<size_t, PRIORITIES> priority; // of each class, in pause frames
+    int64_t decision_latency_ps;
+    Decisions decisions;
     std::vector<uint32_t> parameters;
 };
 
@@ -48,6 +54,10 @@ class Flow : public ns3::EventImpl {
     int64_t next_ps = 0, progress_ps = 0;
     std::deque<std::pair<uint32_t, int64_t>> timed; // packets that asked, and when they were sent
     policies::cl_flow_state state{};
+    // what is in effect of what its policy has decided, and until when that decides
+    uint64_t rate_bps = 0;
+    uint32_t window_bytes = 0;
+    int64_t busy_until_ps = 0;
     Missing missing;
     int64_t probe_ps = 0; // when it last probed its path, or began
     bool probed = false;  // with the packet before this one
@@ -60,6 +70,7 @@ class Flow : public ns3::EventImpl {
 
     // results
     int64_t sent_ps = -1, end_ps = -1;
+    bool timed_any = false; // a round trip of it has been timed
     int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0, probes = 0;
     int64_t rtts = 0, rtt_sum_ns = 0; // all round trips that were timed
 

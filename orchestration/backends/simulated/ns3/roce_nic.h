@@ -2,6 +2,7 @@
 #pragma once
 
 #include "policies.h"
+#include "roce_deciding.h"
 #include "roce_flow.h"
 #include "roce_line.h"
 #include "roce_nic_line.h"
@@ -18,7 +19,8 @@ class Nic : public NicLine {
     Nic(Line line, const Settings* settings, const Clock* clock, Packets* packets,
         HostCounters* host, std::vector<Flow>* flows, int64_t* ended)
         : NicLine(line, settings, clock, packets), host_(host), flows_(flows), ended_(ended),
-          parameters_(settings->parameters), cnp_interval_ps_(settings->cnp_interval_ps) {}
+          parameters_(settings->parameters), cnp_interval_ps_(settings->cnp_interval_ps),
+          deciding_(settings, clock, [this](Flow& flow, int64_t at_ps) { List(flow, at_ps); }) {}
 
     // New parameters of the policy, then the least time between two of a flow's CNPs in us. They
     // hold from now on, for flows that have begun too.
@@ -96,6 +98,11 @@ class Nic : public NicLine {
 
     void Tell(Flow& flow, policies::cl_event_kind event, int64_t now_ps, int64_t bytes,
               const policies::cl_hop* hop = nullptr) {
+        uint64_t rate_bps = flow.state.rate_bps;
+        uint32_t window_bytes = flow.state.window_bytes;
+        if (!deciding_.Hears(flow, event, now_ps)) {
+            return;
+        }
         auto of = [this](uint32_t packets) {
             return static_cast<uint64_t>(packets * settings().payload_bytes);
         };
@@ -111,6 +118,7 @@ class Nic : public NicLine {
         }
         flow.state.rate_bps =
             std::clamp<uint64_t>(flow.state.rate_bps, 1'000'000, flow.state.line_bps);
+        deciding_.Take(flow, rate_bps, window_bytes, now_ps);
     }
 
     void Measured(Flow& flow, int64_t sent_ps) {
@@ -118,13 +126,14 @@ class Nic : public NicLine {
         flow.state.rtt_ns = static_cast<uint64_t>(rtt_ns_);
         flow.rtt_sum_ns += rtt_ns_;
         ++flow.rtts;
+        flow.timed_any = true;
     }
 
     bool MaySend(const Flow& flow) const override {
         return flow.missing.any() ||
                (flow.next < flow.packets &&
-                (flow.state.window_bytes == 0 ||
-                 (flow.next - flow.acked) * settings().payload_bytes < flow.state.window_bytes));
+                (flow.window_bytes == 0 ||
+                 (flow.next - flow.acked) * settings().payload_bytes < flow.window_bytes));
     }
 
     void CountResent(Flow& flow, int64_t packets) {
@@ -214,9 +223,8 @@ class Nic : public NicLine {
         }
         // a window that closes before anybody was asked would never open
         flow.asked = std::min(flow.asked, psn);
-        packet->asks |= flow.state.window_bytes > 0 && flow.asked <= flow.acked &&
-                        (psn + 1 - flow.acked) * settings().payload_bytes >=
-                            flow.state.window_bytes;
+        packet->asks |= flow.window_bytes > 0 && flow.asked <= flow.acked &&
+                        (psn + 1 - flow.acked) * settings().payload_bytes >= flow.window_bytes;
         if (packet->asks) {
             flow.asked = psn + 1;
         }
@@ -349,6 +357,7 @@ class Nic : public NicLine {
     int64_t rtt_ns_ = 0;
     std::vector<uint32_t> parameters_; // of its flows' policy
     int64_t cnp_interval_ps_;          // of one flow's CNPs, which it sends as receiver
+    Deciding deciding_;
 };
 
 inline void Flow::Notify() { source->Look(*this); }

@@ -30,7 +30,8 @@ class NicLine : public End, public Pauses, private Obeys {
 
     // Gets a flow to send; in the order of their starts.
     void Post(Flow* flow) {
-        flow->state.line_bps = flow->state.rate_bps = static_cast<uint64_t>(line_.rate_bps());
+        flow->rate_bps = static_cast<uint64_t>(line_.rate_bps());
+        flow->state.line_bps = flow->state.rate_bps = flow->rate_bps;
         flow->state.payload_bytes = static_cast<uint32_t>(settings_->payload_bytes);
         posted_.push_back(flow);
         if (posted_.size() == 1) {
@@ -42,7 +43,7 @@ class NicLine : public End, public Pauses, private Obeys {
     int64_t RatesBps() const {
         uint64_t sum = 0;
         for (size_t i = 0; i < posted_.size() && posted_[i]->start_ps <= clock_->Now(); ++i) {
-            sum += posted_[i]->end_ps < 0 ? posted_[i]->state.rate_bps : 0;
+            sum += posted_[i]->end_ps < 0 ? posted_[i]->rate_bps : 0;
         }
         return static_cast<int64_t>(sum);
     }
@@ -196,10 +197,10 @@ class NicLine : public End, public Pauses, private Obeys {
     void SendOf(Flow& flow, int64_t now_ps) {
         Packet* packet = NextPacket(flow, now_ps);
         int64_t took_ps = line_.SendingPs(packet->bytes);
-        if (flow.state.rate_bps < flow.state.line_bps) {
+        if (flow.rate_bps < flow.state.line_bps) {
             using Wide = unsigned __int128;
             took_ps = static_cast<int64_t>(static_cast<Wide>(took_ps) * flow.state.line_bps /
-                                           flow.state.rate_bps);
+                                           flow.rate_bps);
         }
         flow.next_ps = now_ps + took_ps;
         Launch(packet, now_ps);

@@ -1,0 +1,68 @@
+"""`closloop compile`: makes a congestion control of a CatBoost model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestration.cli.options import Json, verb
+from orchestration.cli.terminal import print_json
+
+
+@verb(
+    "Examples:  closloop compile model.json -o my_policy.c  |  "
+    "closloop compile model.json --target bpf  |  closloop compile model.json --target doca"
+)
+def compile(
+    model: Annotated[Path, 'A CatBoost regressor, saved with format="json".'],
+    target: Annotated[str, "What to make: c, bpf, library or doca."] = "c",
+    output: Annotated[
+        Path | None, "--output", "-o", "Where; default: the model's name in this folder."
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make a congestion control of a CatBoost model: integer trees as C, BPF, a library, DOCA PCC.
+
+    A campaign runs it: `host: {congestion_control: {program: my_policy.c, parameters: [64, 1500,
+    0]}}`. Beside it NAME.json has the trees, the model's hash and the bound on the error.
+
+    Exit code: 0 made, 2 the model is refused, 3 a compiler is missing.
+    """
+    from orchestration.policies.compile import compile_model, known_target
+
+    made = compile_model(model, known_target(target), output, loads)
+    facts = {
+        "name": made.name,
+        "hash": made.model.hash,
+        "error_bound": made.model.error_bound,
+        "trees": len(made.model.trees),
+        "leaves": sum(len(tree.leaves) for tree in made.model.trees),
+        "files": [str(path) for path in made.files],
+    }
+    if as_json:
+        print_json(facts)
+        return
+    typer.echo(
+        f"{facts['name']}: model {facts['hash']}, {facts['trees']} trees with {facts['leaves']} "
+        f"leaves; an action is at most {made.model.error_bound:.2g} from the model's"
+    )
+    for path in made.files:
+        typer.echo(f"  {path}")
+
+
+def loads(program: Path) -> None:
+    """Have a guest's kernel look at a BPF object, if there is one."""
+    from collectors.bpf.policy import PolicyError
+    from orchestration.backends.emulated.kernel.cache import find_kernel
+    from orchestration.backends.emulated.policies import load_in_guest
+    from orchestration.model.errors import InputError, TrialError
+
+    if find_kernel() is None:
+        typer.echo("there is no virtual-time kernel to try it on: closloop kernel build", err=True)
+        return
+    try:
+        load_in_guest(program)
+    except (PolicyError, TrialError) as error:
+        raise InputError.single(program.name, error.message, error.remedy) from error

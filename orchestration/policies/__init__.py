@@ -1,0 +1,1 @@
+"""Learned congestion controls as integers: read, quantised, rendered as C, and deployed."""

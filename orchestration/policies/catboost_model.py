@@ -1,0 +1,255 @@
+"""Reads a CatBoost regressor (`save_model(path, format="json")`) as integer trees, or refuses it.
+
+What the policy needs to know beside the trees is JSON in the model's metadata, under `METADATA`:
+
+    model.get_metadata()["closloop"] = json.dumps({
+        "history": 3, "least_action": 0.8, "most_action": 1.2, "target": 0.064, "beta": 1.5,
+        "features": ["delta[0]", "action[0]", "delta[1]", ...],  # in the order of training
+    })
+
+`target` and `beta` default to the paper's, `features` to the names that the model was trained with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from orchestration.model.errors import InputError, Problem
+from orchestration.policies.trees import (
+    LEAST_ACTION,
+    MOST_ACTION,
+    MOST_DEPTH,
+    MOST_HISTORY,
+    MOST_LEAVES,
+    MOST_TREES,
+    ONE,
+    IntegerTrees,
+    Settings,
+    Tree,
+    feature_names,
+    fits,
+)
+
+METADATA = "closloop"
+_MOST_THRESHOLD = 2**15
+_SETTINGS_REMEDY = (
+    f'set model.get_metadata()["{METADATA}"] to JSON like '
+    '{"history": 3, "least_action": 0.8, "most_action": 1.2} before it is saved'
+)
+
+
+def read_model(path: Path) -> IntegerTrees:
+    """Return the model in a CatBoost JSON file as integer trees.
+
+    Raises InputError, with every fault that was found, for a file that is no such model, and for
+    one that cannot be a policy: categories, missing values, trees that are not oblivious, too many
+    trees or leaves, features that the policy does not have, leaves or thresholds that are no
+    numbers or too large.
+    """
+    where = str(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError.single(
+            where, f"cannot be read: {error.strerror}", "give the path of a model"
+        ) from error
+    except ValueError as error:
+        raise InputError.single(
+            where, "is no JSON", 'save it with model.save_model(path, format="json")'
+        ) from error
+    try:
+        return _model(where, data)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise InputError.single(
+            where,
+            f"is no CatBoost model in JSON ({type(error).__name__}: {error})",
+            'save it with model.save_model(path, format="json")',
+        ) from error
+
+
+def _model(where: str, data: Mapping[str, Any]) -> IntegerTrees:
+    problems = [Problem(where, *words) for words in _faults_of_kind(data)]
+    if problems:
+        raise InputError(problems)
+    floats = data["features_info"]["float_features"]
+    settings, names = _settings(where, data["model_info"].get(METADATA), floats)
+    words = [Problem(where, *words) for words in _faults_of_trees(data, floats, names, settings)]
+    if words:
+        raise InputError(words)
+    scale, (bias,) = data["scale_and_bias"]
+    trees = _rounded(data["oblivious_trees"], names, settings, scale, bias)
+    if not fits(trees):
+        raise InputError.single(
+            where, "its leaves add up to more than 32 bits", "train it on actions near 1"
+        )
+    return IntegerTrees(settings, trees)
+
+
+def _faults_of_kind(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Report what no integer trees can have."""
+    info = data["features_info"]
+    for kind in ("categorical", "text", "embedding"):
+        if info.get(f"{kind}_features"):
+            names = ", ".join(_name(item) for item in info[f"{kind}_features"])
+            yield (
+                f"it has {kind} features ({names}), and a NIC has numbers only",
+                "train it on deltas and actions as numbers",
+            )
+    missing = [
+        _name(item)
+        for item in info.get("float_features", [])
+        if item["has_nans"] and item["nan_value_treatment"] != "AsIs"
+    ]
+    if missing:
+        yield (
+            f"it decides on missing values of {', '.join(missing)}, and a NIC has none",
+            "leave samples without a value out of its training",
+        )
+    if "oblivious_trees" not in data:
+        if "trees" not in data:
+            raise KeyError("oblivious_trees")
+        yield (
+            "its trees are not oblivious (grow_policy Depthwise or Lossguide)",
+            "train it with CatBoost's default, grow_policy='SymmetricTree'",
+        )
+    if len(data["scale_and_bias"][1]) != 1:
+        yield "it has several outputs, and an action is one number", "train a regressor of one"
+
+
+def _settings(
+    where: str, text: str | None, floats: Sequence[Mapping[str, Any]]
+) -> tuple[Settings, tuple[str, ...]]:
+    """Return a model's settings, and the names of its features in the order of its training."""
+    if text is None:
+        raise InputError.single(where, f"its metadata has no {METADATA!r}", _SETTINGS_REMEDY)
+    try:
+        given = json.loads(text)
+        history = given["history"]
+        least, most = given["least_action"], given["most_action"]
+        values = [given.get("target", 0.064), given.get("beta", 1.5)]
+        sound = type(history) is int and all(
+            isinstance(value, (int, float)) and math.isfinite(value)
+            for value in (least, most, *values)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError.single(
+            where, f"its metadata {METADATA!r} lacks something: {error}", _SETTINGS_REMEDY
+        ) from error
+    if not sound:
+        raise InputError.single(
+            where, f"its metadata {METADATA!r} has what is no number", _SETTINGS_REMEDY
+        )
+    if not 1 <= history <= MOST_HISTORY:
+        raise InputError.single(
+            where,
+            f"it looks at {history} observations, and a flow remembers 1 to {MOST_HISTORY}",
+            "train it on fewer",
+        )
+    if not LEAST_ACTION <= least < 1 < most <= MOST_ACTION:
+        raise InputError.single(
+            where,
+            f"its actions go from {least} to {most}, and must lie on both sides of 1, "
+            f"from {LEAST_ACTION} to {MOST_ACTION:g}",
+            "correct least_action and most_action",
+        )
+    settings = Settings(
+        history, round(least * ONE), round(most * ONE), *(round(value * 1000) for value in values)
+    )
+    trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
+    names = given.get("features") or trained
+    return settings, tuple(str(name) for name in names)
+
+
+def _faults_of_trees(
+    data: Mapping[str, Any],
+    floats: Sequence[Mapping[str, Any]],
+    names: tuple[str, ...],
+    settings: Settings,
+) -> Iterator[tuple[str, str]]:
+    known = feature_names(settings.history)
+    foreign = [name for name in names if name not in known]
+    if foreign or len(names) < len(floats):
+        yield (
+            f"it has features that a flow does not have: {', '.join(foreign[:6])}"
+            if foreign
+            else f"it has {len(floats)} features, and {len(names)} names",
+            f"with a history of {settings.history} a flow has {', '.join(known)}; "
+            f"name them in the metadata's features",
+        )
+    trees = data["oblivious_trees"]
+    leaves = sum(len(tree["leaf_values"]) for tree in trees)
+    depth = max((len(tree["splits"] or ()) for tree in trees), default=0)
+    for count, most, what in (
+        (len(trees), MOST_TREES, "trees"),
+        (depth, MOST_DEPTH, "levels in a tree"),
+        (leaves, MOST_LEAVES, "leaves"),
+    ):
+        if count > most:
+            yield (
+                f"it has {count} {what}, and a NIC decides with at most {most}",
+                "train it with fewer iterations, or a smaller depth",
+            )
+    if not trees:
+        yield "it has no trees", "train it"
+    yield from _faults_of_numbers(trees, data["scale_and_bias"])
+
+
+def _faults_of_numbers(trees: Sequence[Any], scale_and_bias: Any) -> Iterator[tuple[str, str]]:
+    scale, (bias,) = scale_and_bias
+    for number, tree in enumerate(trees):
+        bad = [value for value in tree["leaf_values"] if not _is_number(value)]
+        if bad:
+            yield f"a leaf of tree {number} is {bad[0]}, which is no number", "train it again"
+        for split in tree["splits"] or ():
+            border = split["border"]
+            if split["split_type"] != "FloatFeature":
+                yield (
+                    f"tree {number} splits by {split['split_type']}, and a NIC compares numbers",
+                    "train it on numbers only",
+                )
+            elif not _is_number(border) or abs(border) >= _MOST_THRESHOLD:
+                yield (
+                    f"tree {number} compares with {border}, which no delta or action reaches",
+                    "train it on deltas and actions as policy_rlcc.h counts them",
+                )
+    if not (_is_number(scale) and _is_number(bias)):
+        yield f"its scale and bias are {scale} and {bias}, which are no numbers", "train it again"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item["feature_id"] or f"feature {item['flat_feature_index']}")
+
+
+def _rounded(
+    trees: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    settings: Settings,
+    scale: float,
+    bias: float,
+) -> tuple[Tree, ...]:
+    """Return trees in units of 2^-16, of which the first has the bias in its leaves."""
+    place = {name: number for number, name in enumerate(settings.features)}
+    made: list[Tree] = []
+    for tree in trees:
+        added = Fraction(0) if made else Fraction(bias)
+        splits = tree["splits"] or ()
+        made.append(
+            Tree(
+                tuple(place[names[split["float_feature_index"]]] for split in splits),
+                tuple(math.floor(Fraction(split["border"]) * ONE) for split in splits),
+                tuple(
+                    round((Fraction(scale) * Fraction(leaf) + added) * ONE)
+                    for leaf in tree["leaf_values"]
+                ),
+            )
+        )
+    return tuple(made)

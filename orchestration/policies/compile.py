@@ -1,0 +1,135 @@
+"""From a model's file to a policy: C, a BPF object, a shared library, or a DOCA PCC algorithm.
+
+Beside what is made lies `<name>.json`: the integer trees, the model's hash, the bound on the error,
+and the SHA-256 of each file. Files are replaced one by one and whole; if anything is refused,
+nothing is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from collectors.bpf.policy import HEADERS, policy_object
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.files import write_whole
+from orchestration.policies.catboost_model import read_model
+from orchestration.policies.render_c import policy_name, render_policy
+from orchestration.policies.render_doca import render_doca
+from orchestration.policies.trees import IntegerTrees
+
+Target = Literal["c", "bpf", "library", "doca"]
+_SUFFIXES: dict[Target, str] = {"c": ".c", "bpf": ".bpf.o", "library": ".so", "doca": "_doca"}
+TARGETS = tuple(_SUFFIXES)
+COMPILER = "gcc"
+_LIBRARY_FLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+# Looks at a BPF object as the kernel would, and raises if that refuses it.
+Check = Callable[[Path], object]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What was made of a model: its files, of which the last is the JSON beside them."""
+
+    name: str
+    model: IntegerTrees
+    files: tuple[Path, ...]
+
+
+def compile_model(
+    source: Path, target: Target, output: Path | None = None, check: Check | None = None
+) -> Compiled:
+    """Read a model, and write it to `output` (default: the model's name with the target's ending).
+
+    `check` is asked before a BPF object replaces an earlier one. Raises InputError for a model that
+    cannot be a policy, NotReadyError without a compiler or if a file cannot be written, and what
+    `check` raises.
+    """
+    output = output or Path(source.stem + _SUFFIXES[target])
+    name = policy_name(output.name.partition(".")[0].removesuffix("_doca"))
+    model = read_model(source)
+    text = render_policy(model, name)
+    if target == "doca":
+        made = {output / file: body.encode() for file, body in render_doca(model, name).items()}
+    elif target == "c":
+        made = {output: text.encode()}
+    else:
+        with tempfile.TemporaryDirectory(prefix="closloop-compile-") as folder:
+            written = Path(folder, f"{name}.c")
+            written.write_text(text)
+            made = {output: _built(written, target, check)}
+    about = output / f"{name}.json" if target == "doca" else output.with_name(f"{name}.json")
+    facts = {
+        "name": name,
+        "target": target,
+        "files": {path.name: hashlib.sha256(body).hexdigest() for path, body in made.items()},
+        **model.to_json(),
+    }
+    made[about] = (json.dumps(facts, indent=1) + "\n").encode()
+    _write(made)
+    return Compiled(name, model, tuple(made))
+
+
+def build_library(source: Path, made: Path, *flags: str) -> None:
+    """Compile a policy's C to a shared library with `rlcc_infer_all` and `rlcc_happen_all`.
+
+    Raises NotReadyError without gcc.
+    """
+    if shutil.which(COMPILER) is None:
+        raise NotReadyError(
+            f"a library needs a C compiler, and there is no {COMPILER}", "apt-get install gcc"
+        )
+    command = [
+        COMPILER,
+        *_LIBRARY_FLAGS,
+        "-shared",
+        "-fPIC",
+        "-DRLCC_LIBRARY",
+        f"-I{HEADERS}",
+        *flags,
+    ]
+    answer = subprocess.run(
+        [*command, "-o", str(made), str(source)], capture_output=True, text=True, check=False
+    )
+    if answer.returncode:
+        raise NotReadyError(
+            f"{COMPILER} does not compile {source.name}: {answer.stderr.strip()[:2000]}",
+            "use the gcc of Debian 12 or newer",
+        )
+
+
+def _built(source: Path, target: Target, check: Check | None) -> bytes:
+    if target == "library":
+        made = source.with_suffix(".so")
+        build_library(source, made)
+    else:
+        made = policy_object(source)
+        if check is not None:
+            check(made)
+    return made.read_bytes()
+
+
+def _write(made: dict[Path, bytes]) -> None:
+    for path, body in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, body)
+        except OSError as error:
+            raise NotReadyError(
+                f"{path} cannot be written: {error.strerror}", "choose another with -o"
+            ) from error
+
+
+def known_target(text: str) -> Target:
+    """Return a target by its name. Raises InputError for an unknown one."""
+    for target in TARGETS:
+        if text == target:
+            return target
+    raise InputError.single("--target", f"no target {text!r}", f"use {', '.join(TARGETS)}")

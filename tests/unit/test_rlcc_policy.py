@@ -1,0 +1,85 @@
+"""RL-CC's observation and rate in C, against the paper's equation 4 worked apart."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestration.model.congestion import defaults
+from tests.unit.policy_library import ACK, CNP, RTT, START, TX, US, Flow, compiled
+
+LINE_BPS = 100_000_000_000
+# Seven words before it: struct rlcc in policy_rlcc.h.
+WINDOW_AT, HISTORY = 7, 2
+LEAST_SHARE = 64 / 2**20
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return compiled("rlcc", tmp_path_factory.mktemp("policy"))
+
+
+def begin(policy, **own):
+    values = {**defaults("rlcc"), "base_rtt": 10 * US, **own}
+    flow = Flow(policy, list(values.values()), LINE_BPS)
+    flow.tell(START, 0)
+    return flow
+
+
+def window(flow):
+    """Return delta[0], action[0], delta[1], ..., as fractions."""
+    words = np.frombuffer(bytes(flow.state.own), dtype=np.int32)
+    return words[WINDOW_AT : WINDOW_AT + 2 * HISTORY] / 65536
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rtts=st.lists(st.integers(1, 2_000 * US), min_size=1, max_size=40),
+    base_us=st.sampled_from([0, 1, 10, 100]),
+)
+def test_a_window_is_of_the_last_deltas_and_of_the_actions_before_them(policy, rtts, base_us):
+    flow = begin(policy, base_rtt=base_us * US)
+    now_ns, deltas, actions, least = 0, [0.0], [1.0], math.inf
+    for rtt_ns in rtts:
+        share = flow.state.rate_bps / LINE_BPS
+        now_ns += rtt_ns
+        least = min(least, rtt_ns)
+        flow.tell(RTT, now_ns, rtt_ns=rtt_ns)
+        inflation = rtt_ns / (base_us * US or least)
+        delta = max(-32, 0.064 - max(inflation - 1.5, 0) * math.sqrt(share))
+        seen = window(flow)
+        assert seen[0] == pytest.approx(delta, abs=2**-14 + 2**-15 * inflation)
+        assert list(seen[1:]) == [actions[-1], deltas[-1], actions[-2] if actions[1:] else 1.0]
+        deltas.append(seen[0])
+        action = flow.state.rate_bps / LINE_BPS / share
+        rate = flow.state.rate_bps / LINE_BPS
+        # the action itself shows in the rate unless that is bounded
+        taken = np.frombuffer(bytes(flow.state.own), dtype=np.int32)[6] / 65536
+        if LEAST_SHARE * 1.01 < rate < 0.99:
+            assert action == pytest.approx(taken, rel=1e-4)
+        assert rate == pytest.approx(min(1, max(LEAST_SHARE, share * taken)), rel=1e-4)
+        actions.append(taken)
+
+
+def test_a_flow_decides_once_a_round_trip_and_keeps_its_rate_without_one(policy):
+    flow = begin(policy)
+    for event in (ACK, CNP, TX):
+        assert flow.tell(event, 100 * US, 1_000, rtt_ns=0) == LINE_BPS
+    # five times the base round trip: 10 % less
+    first = flow.tell(ACK, 150 * US, 1_000, rtt_ns=50 * US)
+    assert first == pytest.approx(0.9 * LINE_BPS, rel=1e-4)
+    # sent before that decision
+    assert flow.tell(ACK, 199 * US, 1_000, rtt_ns=50 * US) == first
+    assert flow.tell(ACK, 200 * US, 1_000, rtt_ns=50 * US) < first
+
+
+def test_a_rate_stays_above_the_nics_least_and_comes_back(policy):
+    flow = begin(policy)
+    for step in range(200):
+        flow.tell(RTT, step * 1_000 * US, rtt_ns=900 * US)
+    assert flow.state.rate_bps == LINE_BPS * 64 // 2**20
+    for step in range(200, 320):
+        flow.tell(RTT, step * 1_000 * US, rtt_ns=8 * US)
+    assert flow.state.rate_bps == LINE_BPS
