@@ -202,6 +202,8 @@ CongestionControl = Literal[
     "timely",
     "hpcc",
     "rlcc",
+    "rlcc-mlp",
+    "rlcc-lstm",
     "fixed",
     "program",
 ]
@@ -285,14 +287,14 @@ class TrialSpec:
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
-        `congestion_control` of patterns that name none, how NICs decide that do so at once, and the
-        period of flow samples.
+        `congestion_control` of patterns that name none, the period of flow samples, and how NICs
+        decide that do so at once.
         """
         data = dataclasses.asdict(self)
-        if not self.flow_sample_period_ns:
-            del data["flow_sample_period_ns"]
         if self.fabric == LINUX:
             del data["fabric"]
+        if not self.flow_sample_period_ns:
+            del data["flow_sample_period_ns"]
         if self.host.roce is None:
             del data["host"]["roce"]
         elif not self.host.roce.decision_latency_ns:

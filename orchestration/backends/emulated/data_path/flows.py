@@ -32,7 +32,7 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
 CNP_INTERVAL = "min_time_between_cnps"
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
@@ -139,9 +139,9 @@ class RoceFlows:
         if spec.control not in HEARS_MARKS:
             self._tos &= _NOT_ECT
         self._schedule = schedule
+        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
         self._lasting = np.zeros(len(schedule), dtype=bool) if lasting is None else lasting
         self._lasts_until_ns = lasts_until_ns if self._lasting.any() else 0
-        self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0

@@ -14,7 +14,7 @@ bool cl_telemetry;
 /* By their numbers in struct settings: POLICIES in flows.py. */
 static const struct cl_policy *const policies[] = {
 	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
-	&cl_policy_rlcc, &cl_policy_program,
+	&cl_policy_rlcc, &cl_policy_rlcc_mlp, &cl_policy_rlcc_lstm, &cl_policy_program,
 };
 
 struct nic *cl_nic_of(__be32 address)

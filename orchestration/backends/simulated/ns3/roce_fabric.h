@@ -184,7 +184,7 @@ class Fabric {
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
                               flow.cnps, flow.naks,   flow.timeouts, flow.probes,
-                              flow.sent_ps >= 0 && !flow.timed_any};
+                              flow.sent_ps >= 0 && !flow.rtts};
             for (size_t i = 0; i < sums.size(); ++i) {
                 sums[i] += own[i];
             }
@@ -238,7 +238,7 @@ class Fabric {
                 host_of_[i] = hosts_.back().get();
             }
         }
-        settings_.policy = policies::ALL.at(static_cast<size_t>(scalar(POLICY)));
+        settings_.policy = policies::Numbered(static_cast<size_t>(scalar(POLICY)));
         settings_.payload_bytes = scalar(PAYLOAD);
         settings_.ack_every = scalar(ACK_EVERY);
         settings_.window_bytes = scalar(WINDOW);

@@ -126,7 +126,6 @@ class Nic : public NicLine {
         flow.state.rtt_ns = static_cast<uint64_t>(rtt_ns_);
         flow.rtt_sum_ns += rtt_ns_;
         ++flow.rtts;
-        flow.timed_any = true;
     }
 
     bool MaySend(const Flow& flow) const override {
