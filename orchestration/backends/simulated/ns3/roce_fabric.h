@@ -205,7 +205,7 @@ class Fabric {
         for (const Flow& flow : flows_) {
             int64_t acked = std::min(flow.acked * settings_.payload_bytes, flow.size_bytes);
             all.insert(all.end(), {acked, flow.resent, flow.rtts, flow.rtt_sum_ns,
-                                   static_cast<int64_t>(flow.state.rate_bps)});
+                                   static_cast<int64_t>(flow.rate_bps)});
         }
         return all;
     }
