@@ -11,6 +11,7 @@ from inventory.topology import Testbed
 from orchestration.loop import run_loop
 from orchestration.model.ports import Observer, Progress, Rig, Tuner
 from orchestration.model.records import Applied, Observation, TrialRecord
+from orchestration.model.signals import FLOW_SCOPE
 from orchestration.model.trial import TrialSpec
 
 
@@ -37,9 +38,12 @@ def run_trial(
     )
     said = run_loop(rig, tuner, testbed, trial, observer, progress)
     outcome = rig.finish(observer)
+    samples = {**recorder.samples(), "host": outcome.hosts}
+    if outcome.sampled_flows is not None:
+        samples[FLOW_SCOPE] = outcome.sampled_flows
     return TrialRecord(
         flows=outcome.flows,
-        samples={**recorder.samples(), "host": outcome.hosts},
+        samples=samples,
         changes=recorder.changes(),
         events=tuple(outcome.events),
         facts={**outcome.facts, **said},

@@ -18,6 +18,7 @@ from inventory.topology import Testbed
 from orchestration.model.records import Floats, Ints
 from orchestration.model.trial import (
     AllToAllSpec,
+    ConcurrentSpec,
     IncastSpec,
     MessageMixSpec,
     PatternSpec,
@@ -74,6 +75,8 @@ def make_flows(spec: PatternSpec, testbed: Testbed, streams: Streams) -> Flows:
             return all_to_all(spec, testbed)
         case SingleFlowSpec():
             return single_flow(spec, testbed)
+        case ConcurrentSpec():
+            return concurrent(spec, testbed, streams)
         case ReplaySpec():
             return replay(spec, testbed)
         case _:
@@ -149,6 +152,30 @@ def single_flow(spec: SingleFlowSpec, testbed: Testbed) -> Flows:
     )
 
 
+def concurrent(spec: ConcurrentSpec, testbed: Testbed, streams: Streams) -> Flows:
+    """Return flows that are all there at once. More flows are the same ones, and others.
+
+    To a receiver, senders take turns in an order that is drawn. From all to all, flows come in
+    rounds: in each, every host sends to one other and receives from one, never to the same again
+    before it has sent to all.
+    """
+    start_ns = spec.start_ns + int(streams.times.random() * spec.within_ns)
+    later_ns = (streams.times.random(spec.flows) * spec.spread_ns).astype(np.int64)
+    number, hosts = np.arange(spec.flows, dtype=np.int64), len(testbed.hosts)
+    if spec.receiver:
+        receiver = testbed.hosts.index(spec.receiver)
+        others = np.delete(np.arange(hosts, dtype=np.int64), receiver)
+        chosen = streams.places.permutation(others)[: spec.senders or hosts - 1]
+        src = chosen[number % len(chosen)]
+        dst = np.full(spec.flows, receiver, dtype=np.int64)
+    else:
+        order = streams.places.permutation(hosts).astype(np.int64)
+        shift = 1 + streams.places.permutation(hosts - 1).astype(np.int64)
+        src, rounds = order[number % hosts], number // hosts
+        dst = order[(number + shift[rounds % (hosts - 1)]) % hosts]
+    return Flows(start_ns + later_ns, src, dst, np.full(spec.flows, spec.size_bytes, np.int64))
+
+
 def replay(spec: ReplaySpec, testbed: Testbed) -> Flows:
     """Return the flows of a file that are in the window and of the recorded class, in its order.
 
@@ -197,6 +224,12 @@ def check_pattern(spec: PatternSpec, testbed: Testbed) -> str:
                 or _check_host(spec.src, testbed)
                 or _check_host(spec.dst, testbed)
                 or (itself if spec.src == spec.dst else "")
+            )
+        case ConcurrentSpec():
+            return (
+                _check_sizes(spec.size_bytes)
+                or (_check_host(spec.receiver, testbed) if spec.receiver else "")
+                or (_check_fan_in(spec.senders, testbed) if spec.senders else "")
             )
         case ReplaySpec():
             return ""  # its file is checked when it is read

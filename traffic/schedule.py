@@ -19,6 +19,7 @@ from orchestration.model.records import Ints, Schedule
 from orchestration.model.roce import BDP_WINDOW, HEADER_BYTES, RoceSpec
 from orchestration.model.trial import (
     ROCE_CONTROLS,
+    ConcurrentSpec,
     PatternSpec,
     PoissonSpec,
     ReplaySpec,
@@ -41,7 +42,7 @@ def make_schedule(trial: TrialSpec, testbed: Testbed) -> Schedule:
     """
     parts: list[Flows] = []
     for index, spec in enumerate(trial.traffic):
-        flows = make_flows(_within(spec, trial), testbed, Streams.spawn(trial.seed, index))
+        flows = make_flows(_within(spec, trial, testbed), testbed, Streams.spawn(trial.seed, index))
         parts.append(flows)
 
     def joined(name: str) -> Ints:
@@ -74,6 +75,32 @@ def roce_flows(testbed: Testbed, trial: TrialSpec, schedule: Schedule) -> NDArra
         trial.host.control_of(own_control(testbed, spec)) in ROCE_CONTROLS for spec in trial.traffic
     ]
     return np.array(patterns, dtype=bool)[schedule.klass]
+
+
+def lasting_flows(trial: TrialSpec, schedule: Schedule) -> NDArray[np.bool_]:
+    """Return which flows send for as long as the trial lasts, shape (flows,)."""
+    return np.array([_lasts(spec) for spec in trial.traffic], dtype=bool)[schedule.klass]
+
+
+def _lasts(spec: PatternSpec) -> bool:
+    return isinstance(spec, ConcurrentSpec) and not spec.size_bytes
+
+
+def expected_bytes(trial: TrialSpec, schedule: Schedule) -> Ints:
+    """Return what flows are likely to send, shape (flows,): of those that last, a fair share.
+
+    They share the busier of their two hosts with the others that last, for the trial's duration.
+    """
+    lasting = lasting_flows(trial, schedule)
+    if not lasting.any():
+        return schedule.size_bytes
+    sent, received = (
+        np.bincount(side[lasting])[side[lasting]] for side in (schedule.src, schedule.dst)
+    )
+    share = trial.duration_ns / (trial.duration_ns + trial.drain_ns) / np.maximum(sent, received)
+    size_bytes = schedule.size_bytes.copy()
+    size_bytes[lasting] = (size_bytes[lasting] * share).astype(np.int64)
+    return size_bytes
 
 
 def part_of(schedule: Schedule, flows: NDArray[np.bool_]) -> Schedule:
@@ -139,11 +166,24 @@ def window_bytes(testbed: Testbed, roce: RoceSpec) -> int:
     return packets * roce.payload_bytes
 
 
-def _within(spec: PatternSpec, trial: TrialSpec) -> PatternSpec:
+def _within(spec: PatternSpec, trial: TrialSpec, testbed: Testbed) -> PatternSpec:
     """Return the pattern with its window cut at the trial's end, and with the file of its repeat.
 
-    A single flow has no window: raises ValueError if it would start too late.
+    Flows that last are given what the fastest host can send until the trial's end. A single flow
+    has no window: raises ValueError if it would start too late.
     """
+    if isinstance(spec, ConcurrentSpec):
+        latest_ns = spec.start_ns + spec.within_ns + spec.spread_ns
+        if latest_ns >= trial.duration_ns:
+            raise ValueError(
+                f"concurrent flows start until {latest_ns} ns, when the trial's "
+                f"{trial.duration_ns} ns are over: let them start earlier"
+            )
+        if _lasts(spec):
+            rate_bps = max(testbed.host_rate_bps(host) for host in testbed.hosts)
+            lasts_ns = trial.duration_ns + trial.drain_ns - spec.start_ns
+            return dataclasses.replace(spec, size_bytes=-(-rate_bps * lasts_ns // (8 * 10**9)))
+        return spec
     if isinstance(spec, SingleFlowSpec):
         if spec.start_ns >= trial.duration_ns:
             raise ValueError(

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from inventory.topology import ETHERNET_HEADER_BYTES, TCP_IP_HEADER_BYTES
+from orchestration.analysis.flow_progress import FlowProgress
 from orchestration.analysis.metrics import DoneFlows
 from orchestration.artifacts.reader import TrialResult
 from orchestration.model.records import Floats
@@ -27,7 +28,8 @@ Better = Literal["lower", "higher"]
 class PaperMetric:
     """A metric of a trial as a paper prints it. `better` says whether low or high is good.
 
-    `of_flows` computes it from flows; if None, it is one of `port_figures`.
+    `of_flows` computes it from flows, `of_progress` from samples of flows; if both are None, it is
+    one of `port_figures`.
     """
 
     key: str
@@ -35,6 +37,12 @@ class PaperMetric:
     unit: PaperUnit
     better: Better = "lower"
     of_flows: Callable[[DoneFlows], float] | None = None
+    of_progress: Callable[[FlowProgress], float] | None = None
+
+    @property
+    def of_ports(self) -> bool:
+        """Whether it is one of `port_figures`."""
+        return self.of_flows is None and self.of_progress is None
 
 
 def _of_flows(
@@ -65,6 +73,14 @@ def _flow_metric(key: str, label: str, unit: PaperUnit = "ns", **how: object) ->
     return PaperMetric(key, label, unit, of_flows=partial(_of_flows, **how))  # type: ignore[arg-type]
 
 
+def _longest_of_each_start(flows: DoneFlows) -> float:
+    """Return the mean, over all starts, of the time until the last flow of a start has ended."""
+    starts, which = np.unique(flows.start_ns, return_inverse=True)
+    longest = np.zeros(len(starts))
+    np.maximum.at(longest, which, flows.fct_ns)
+    return float(longest.mean()) if len(starts) else math.nan
+
+
 PAPER_METRICS: dict[str, PaperMetric] = {
     metric.key: metric
     for metric in (
@@ -77,6 +93,20 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, statistic=_P99),
         _flow_metric("long_mean", "mean FCT, above 1 MB", least_bytes=_LONG),
         _flow_metric("elephants_mean", "mean FCT, from 10 MB", least_bytes=_ELEPHANTS),
+        PaperMetric(
+            "iteration_mean", "mean time of an iteration", "ns", of_flows=_longest_of_each_start
+        ),
+        PaperMetric("goodput", "goodput", "share", "higher", of_progress=FlowProgress.goodput),
+        PaperMetric("latency", "mean RTT", "ns", of_progress=FlowProgress.rtt_ns),
+        PaperMetric(
+            "rtt_inflation", "RTT inflation", "ratio", of_progress=FlowProgress.rtt_inflation
+        ),
+        PaperMetric("power", "power", "ratio", "higher", of_progress=FlowProgress.power),
+        PaperMetric(
+            "fairness", "Jain's index", "ratio", "higher", of_progress=FlowProgress.fairness
+        ),
+        PaperMetric("lost", "packets lost by flow", "ratio", of_progress=FlowProgress.lost_ever),
+        PaperMetric("lost_later", "of them then", "ratio", of_progress=FlowProgress.lost),
         PaperMetric("queue_mean", "mean queue, all ports", "bytes"),
         PaperMetric("queue_std", "its deviation", "bytes"),
         PaperMetric("receiver_queue_mean", "mean queue, receiver's ports", "bytes"),
@@ -101,7 +131,7 @@ def port_figures(result: TrialResult) -> Mapping[str, float]:
     testbed, ports = result.testbed, result.ports
     upto = int(np.searchsorted(ports.t_ns, result.spec.duration_ns, side="right"))
     upto = upto if upto >= 2 else len(ports.t_ns)
-    figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_flows is None}
+    figures = {key: math.nan for key, metric in PAPER_METRICS.items() if metric.of_ports}
     if upto < 2:
         return figures
     peers = np.array([testbed.peer_device(queue).name for queue in testbed.queues], dtype=object)

@@ -15,7 +15,15 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.counters import check_delivered, check_rates
 from orchestration.artifacts.stamp import Reason, Stamp
-from orchestration.model.records import DONE, FAILED, UNFINISHED, Ints, Schedule, TrialRecord
+from orchestration.model.records import (
+    DONE,
+    FAILED,
+    LASTING,
+    UNFINISHED,
+    Ints,
+    Schedule,
+    TrialRecord,
+)
 from orchestration.model.trial import SOCKETS, TrialSpec
 from orchestration.model.units import format_duration
 from traffic.schedule import ideal_times_ns
@@ -115,7 +123,8 @@ def _sampler(case: _Case) -> Iterable[Reason]:
     period, flows = case.trial.sample_period_ns, case.record.flows
     end_ns = case.trial.duration_ns + case.trial.drain_ns
     if not np.any(flows.status == UNFINISHED):  # the loop ends with the last flow
-        end_ns = min(end_ns, int(flows.end_ns.max(initial=0)))
+        lasts_ns = case.trial.duration_ns if np.any(flows.status == LASTING) else 0
+        end_ns = min(end_ns, max(lasts_ns, int(flows.end_ns.max(initial=0))))
     ticks = end_ns // period
     t_ns = case.record.ports.t_ns
     # a reading half a period late counts for its tick, one a nanosecond later for the next

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from orchestration.model.errors import InputError
 from orchestration.model.knobs import ECN, KNOBS
 from orchestration.model.signals import (
+    FLOW_SCOPE,
     OPTIONAL_SCOPES,
     TABLE_OF,
     TARGET_COLUMNS,
@@ -58,7 +59,8 @@ _KINDS = {"int64": _INT, "float64": pa.float64()}
 
 def _target(scope: Scope) -> dict[str, Any]:
     """Return the columns that name a row's target. A queue's number is its traffic class."""
-    return {name: pa.int16() if name == "queue" else _NAME for name in TARGET_COLUMNS[scope]}
+    kinds = {"queue": pa.int16(), "flow_id": _INT}
+    return {name: kinds.get(name, _NAME) for name in TARGET_COLUMNS[scope]}
 
 
 TABLES: dict[str, TableSpec] = {
@@ -96,7 +98,7 @@ TABLES: dict[str, TableSpec] = {
                 max(signal.since for signal in recorded(scope)),
                 {"t_ns": _INT, **_target(scope), **dict.fromkeys(names(scope), _INT)},
             )
-            for scope in sampled_scopes()
+            for scope in (*sampled_scopes(), FLOW_SCOPE)
         ),
         *(
             TableSpec(
@@ -114,12 +116,12 @@ TABLES: dict[str, TableSpec] = {
     )
 }
 
-# Tables that a run folder may lack: the knob was introduced later, or nothing turned it; or the
-# switches have no shared buffer.
+# Tables that a run folder may lack: the knob was introduced later, or nothing turned it; the
+# switches have no shared buffer; or flows were not sampled.
 OPTIONAL = frozenset(
     [
         *(knob.table for knob in KNOBS.values() if knob is not ECN),
-        *(TABLE_OF[scope] for scope in OPTIONAL_SCOPES),
+        *(TABLE_OF[scope] for scope in (*OPTIONAL_SCOPES, FLOW_SCOPE)),
     ]
 )
 

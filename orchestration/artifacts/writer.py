@@ -29,7 +29,14 @@ from orchestration.model.records import (
     Schedule,
     TrialRecord,
 )
-from orchestration.model.signals import TABLE_OF, TARGET_COLUMNS, Scope, target_names, targets
+from orchestration.model.signals import (
+    FLOW_SCOPE,
+    TABLE_OF,
+    TARGET_COLUMNS,
+    Scope,
+    target_names,
+    targets,
+)
 from orchestration.model.trial import TrialSpec
 from traffic.schedule import ideal_times_ns
 
@@ -135,10 +142,16 @@ def _flows(schedule: Schedule, record: TrialRecord, ideal_ns: Ints) -> dict[str,
 
 def _samples(testbed: Testbed, scope: Scope, samples: Samples) -> dict[str, Any]:
     """Return samples in long format, target by target: values of one counter then compress well."""
-    count, rows = len(targets(testbed, scope)), len(samples.t_ns)
+    rows = len(samples.t_ns)
+    if scope == FLOW_SCOPE:  # its targets are the schedule's
+        count = next(iter(samples.values.values())).shape[1]
+        named = {"flow_id": np.repeat(np.arange(count), rows)}
+    else:
+        count = len(targets(testbed, scope))
+        named = _target_columns(testbed, scope, np.repeat(np.arange(count), rows))
     return {
         "t_ns": np.tile(samples.t_ns, count),
-        **_target_columns(testbed, scope, np.repeat(np.arange(count), rows)),
+        **named,
         **{name: values.T.ravel() for name, values in samples.values.items()},
     }
 

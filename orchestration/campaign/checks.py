@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
 from orchestration.campaign.fields import (
     beside,
     params_beside,
@@ -59,6 +60,7 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
         controls = controls_of(testbed, host, patterns) if host else ()
         own = host.congestion_control if host else ""
         yield from check_switch(whole, testbed, list(controls), own)
+    yield from check_flow_samples(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None
@@ -67,6 +69,8 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
             pattern = _right_fields(model, item)
             yield from _check_window(loc, pattern, whole)
             yield from _check_driver((*loc, "driver"), pattern, whole, testbed, folder)
+            if model is schema.Concurrent:
+                yield from check_concurrent(loc, pattern, whole, testbed)
             if model is schema.Replay:
                 yield from recordings.check_flows(loc, pattern, whole, testbed, folder, told)
             if "workload" in pattern:
@@ -270,6 +274,9 @@ def _check_places(loc: Loc, pattern: Fields, testbed: Testbed) -> Iterator[Findi
 
 
 def _check_count(loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed) -> Iterator[Finding]:
+    if (flows := pattern.get("flows", 0)) > MAX_FLOWS:
+        what = f"{flows:,} flows are more than {MAX_FLOWS:,}"
+        yield Finding((*loc, "flows"), what, "use fewer")
     stop = pattern.get("stop") or whole.get("duration")
     if stop is None or not {"period", "start"} <= pattern.keys():
         return

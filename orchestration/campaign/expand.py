@@ -36,6 +36,7 @@ from orchestration.model.trial import (
     CHECKPOINT,
     ROCE_CONTROLS,
     AllToAllSpec,
+    ConcurrentSpec,
     DriverSpec,
     FabricSpec,
     FaultSpec,
@@ -282,6 +283,7 @@ def _trial(
         },
         parent=_parent_name(file.parent, replayed),
         fabric=_fabric(file),
+        flow_sample_period_ns=file.flow_sample_period or 0,
     )
 
 
@@ -347,6 +349,17 @@ def _flows_spec(item: schema.AnyPattern, duration_ns: int, folder: str) -> Patte
             window = _window(item, duration_ns)
             return MessageMixSpec(
                 item.sizes, item.load, *window, receiver=item.receiver, queue_class=klass
+            )
+        case schema.Concurrent():
+            return ConcurrentSpec(
+                item.flows,
+                item.size or 0,
+                item.start,
+                item.receiver,
+                item.senders or 0,
+                item.within,
+                item.spread,
+                queue_class=klass,
             )
         case schema.Replay():
             window = _window(item, duration_ns)

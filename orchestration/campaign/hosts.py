@@ -72,12 +72,14 @@ class Roce(StrictModel):
     timely: dict[str, Any] = Field(default_factory=dict)
     hpcc: dict[str, Any] = Field(default_factory=dict)
     rlcc: dict[str, Any] = Field(default_factory=dict)
+    rlcc_mlp: dict[str, Any] = Field(default_factory=dict, alias="rlcc-mlp")
+    rlcc_lstm: dict[str, Any] = Field(default_factory=dict, alias="rlcc-lstm")
     program: Program | None = None
 
     @property
     def given(self) -> dict[str, dict[str, Any]]:
         """The parameters of controls other than DCQCN, by the controls' names."""
-        return {name: getattr(self, name) for name in CONTROLS}
+        return {name: getattr(self, name.replace("-", "_")) for name in CONTROLS}
 
     def spec(self, control: str, folder: str) -> RoceSpec:
         """Return it as a trial under this control has it; paths start in `folder`."""

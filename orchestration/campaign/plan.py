@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -23,7 +23,7 @@ from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import ClosloopError
 from orchestration.model.records import Schedule
 from orchestration.model.trial import LINUX, TrialSpec
-from traffic.schedule import make_schedule, roce_flows
+from traffic.schedule import expected_bytes, make_schedule, roce_flows
 
 
 @dataclass(frozen=True)
@@ -179,6 +179,7 @@ class _Estimator:
         key = (trial.testbed, trial.traffic, trial.seed, trial.duration_ns, trial.host, acks)
         if key not in self._traffic:
             schedule = make_schedule(trial, testbed)
+            schedule = replace(schedule, size_bytes=expected_bytes(trial, schedule))
             hops = packet_hops(trial, schedule, testbed, self._paths(trial.testbed), acks)
             self._traffic[key] = (schedule, hops)
         return self._traffic[key]

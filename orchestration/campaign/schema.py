@@ -152,6 +152,19 @@ class SingleFlow(Classed):
     start: Duration = 0
 
 
+class Concurrent(Classed):
+    """Many flows at once, each of one size or for as long as the trial lasts."""
+
+    kind: Literal["concurrent"]
+    flows: Positive = Field(description="how many flows, like 512")
+    receiver: str = ""
+    senders: Positive | None = None
+    size: PositiveSize | None = None
+    start: Duration = 0
+    within: Duration = 0
+    spread: Duration = 0
+
+
 class Replay(Sent):
     """Recorded flows, at their recorded times. `class` is the file's, `queue_class` the testbed's.
 
@@ -166,7 +179,7 @@ class Replay(Sent):
     stop: Duration | None = None
 
 
-AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Replay
+AnyPattern = Poisson | Incast | AllToAll | MessageMix | SingleFlow | Concurrent | Replay
 Pattern = Annotated[AnyPattern, Field(discriminator="kind")]
 
 
@@ -244,6 +257,7 @@ class CampaignFile(StrictModel):
     sample_period: PositiveDuration = 100_000
     action_period: PositiveDuration | None = None
     decision_latency: Duration | None = None
+    flow_sample_period: PositiveDuration | None = None
     host: Host = Host()
     fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = None
     faults: tuple[Fault, ...] = ()

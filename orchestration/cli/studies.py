@@ -127,20 +127,21 @@ def run_papers(asked: _Asked) -> None:
 
 @papers.command("grid", epilog=_PAPERS_EPILOG)
 def run_grid(asked: _Asked) -> None:
-    """Search for the static setting with the lowest mean slowdown, and print it."""
+    """Search for the best static setting, or DCQCN's best parameters, and print them."""
     from orchestration.studies.papers.grid import rank_settings
     from orchestration.studies.papers.results_page import difference_text, estimate_text
 
     chosen, code = asked.run(grids=True)
     for name, campaign in chosen.items():
         best, *others = rank_settings(asked.runs / campaign.name)
-        typer.echo(f"{name}: mean slowdown {estimate_text(best.slowdown, 'ratio')}")
+        label = best.metric.label.replace("FCT ", "")
+        typer.echo(f"{name}: {label} {estimate_text(best.figure, 'ratio')}")
         typer.echo(f"  {best.entry}")
         if others:
             runner_up = others[0]
             behind = difference_text(runner_up.minus(best), "ratio")
             typer.echo(
-                f"  runner-up of {len(others)}: {estimate_text(runner_up.slowdown, 'ratio')}, "
+                f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, 'ratio')}, "
                 f"{behind} from the best\n  {runner_up.entry}"
             )
     raise typer.Exit(code)
@@ -151,15 +152,20 @@ def write_results(
     runs: Runs = _RUNS,
     output: Page = Path("docs/generated/results.md"),
     claims: Annotated[Path | None, "Other claims than the package's."] = None,
+    paper: Annotated[
+        str, "Renew the parts for this paper only, like RL-CC; the page keeps all others."
+    ] = "",
 ) -> None:
     """Write the results page from run folders: the papers' figures beside the measured ones."""
-    from orchestration.studies.papers.claims import load_claims
-    from orchestration.studies.papers.results_page import results_page
+    from orchestration.studies.papers.claims import load_claims, of_paper
+    from orchestration.studies.papers.page_parts import renewed
+    from orchestration.studies.papers.results_page import results_page, tally_text
 
     file = load_claims(claims)
+    former = of_paper(file, paper, output) if paper else ""
     with Phases() as phases:
         page = results_page(file, runs, phases.phase, phases.step)
-    write_page(page, output)
+    write_page(renewed(former, page, {paper}, tally_text) if paper else page, output)
 
 
 @verb(

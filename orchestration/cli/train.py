@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @verb()
 def train(
-    tuner: Annotated[str, "acc, pet or graphcc."],
+    tuner: Annotated[str, "acc, pet or graphcc, or rl-cc: a congestion control."],
     scenario: Annotated[
         str, "A campaign file to train on, or a scenario's name; default: the tuner."
     ] = "",
@@ -36,12 +36,15 @@ def train(
     init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
     per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
     setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
+    architecture: Annotated[str, "rl-cc's network: mlp or lstm."] = "",
     out: Annotated[Path | None, "The folder; default: runs/train/TUNER."] = None,
     fresh: Annotated[bool, "Throw an earlier training in the folder away."] = False,
 ) -> None:
     """Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.
 
     Then use it: in a campaign, `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}`.
+    rl-cc is trained in ns-3, an update of its network an episode; `closloop distill` makes a
+    policy of it.
 
     Example: closloop train graphcc --on fluid --episodes 20
     """
@@ -56,6 +59,18 @@ def train(
 
     if find_spec("torch") is None:
         raise NotReadyError("training needs torch", "install it: pip install 'closloop[learn]'")
+    if tuner == "rl-cc":
+        foreign = (scenario, backend, init, per_switch or "", *setting)
+        if any(foreign):
+            raise InputError.single(
+                "rl-cc",
+                "takes --architecture, --episodes, --seed, --out and --fresh",
+                "leave the rest out",
+            )
+        _train_rlcc(architecture or "mlp", episodes, seed, out, fresh)
+        return
+    if architecture:
+        raise InputError.single("--architecture", f"{tuner} has one network", "leave it out")
     settings, params = split_settings(tuner, dict(_read(text) for text in setting))
     if per_switch and tuner == "graphcc":
         raise InputError.single(
@@ -80,6 +95,32 @@ def train(
         checkpoint = run(request, engine, folder, side_by_side, display.show, fresh=fresh)
     page = write_curve(folder / "curve.csv", tuner)
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
+
+
+def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fresh: bool) -> None:
+    from orchestration.model.errors import InputError
+    from orchestration.training.rlcc.train import RlccRequest, train
+    from tuners.nic.networks import ARCHITECTURES
+
+    if architecture not in ARCHITECTURES:
+        raise InputError.single(
+            "--architecture", f"{architecture!r} is none", f"use {' or '.join(ARCHITECTURES)}"
+        )
+    request = RlccRequest(ARCHITECTURES[architecture].kind, seed, updates)
+    folder = out or Path("runs/train") / f"rl-cc-{architecture}-{seed}"
+    with _Display("rl-cc", updates) as display:
+
+        def show(done: int, reward: float, delta: float, inflation: float) -> None:
+            text = f"reward {reward:.4f}  delta {delta:+.4f}  inflation {inflation:.2f}"
+            display.note(done, updates, text)
+
+        checkpoint = train(
+            request,
+            folder,
+            lambda done, figures: show(done, figures.reward, figures.delta, figures.inflation),
+            fresh=fresh,
+        )
+    typer.echo(f"checkpoint: {checkpoint}\ncurve: {folder / 'curve.csv'}")
 
 
 def _read(text: str) -> tuple[str, Scalar]:
@@ -130,6 +171,10 @@ class _Display:
             f"reward {done.reward:.3f}  loss {done.loss:.4f}  explore {done.explore:.2f}  "
             f"act {done.act_s:.1f} s  learn {done.learn_s:.1f} s"
         )
-        self._progress.update(self._task, completed=done.episodes, description=text)
+        self.note(done.episodes, episodes, text)
+
+    def note(self, done: int, episodes: int, text: str) -> None:
+        """Show how many episodes are done, and a line about the last."""
+        self._progress.update(self._task, completed=done, description=text)
         if not self._live:
-            print(f"episode {done.episodes}/{episodes}  {text}", file=sys.stderr, flush=True)
+            print(f"episode {done}/{episodes}  {text}", file=sys.stderr, flush=True)

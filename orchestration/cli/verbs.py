@@ -71,6 +71,7 @@ VERBS = (
         "signals", "List the signals and knobs that are declared, and the backends that offer them."
     ),
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
+    Verb("distill", "Distil RL-CC's network into boosted trees, which a NIC computes."),
     Verb("compile", "Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC."),
     Verb("deploy", "Put a congestion control in force under a name, for campaigns; reversible."),
     Verb(

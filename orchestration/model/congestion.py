@@ -70,17 +70,20 @@ CONTROLS: Mapping[str, Mapping[str, Parameter]] = {
         "t": Parameter("time", 0, 0, 16 * _MS),
     },
     # Fuhrer et al., "Implementing RL Datacenter Congestion Control in NVIDIA NICs", HPSR 2023,
-    # sections III and IV; a base_rtt of 0: that of the testbed
+    # sections III and IV; a base_rtt of 0: that of the testbed. Its trees, and the networks that
+    # they are distilled from
     "rlcc": _RLCC,
+    "rlcc-mlp": _RLCC,
+    "rlcc-lstm": _RLCC,
 }
 # A round trip that is that of the testbed if it is 0.
-_BASE_RTT = {"hpcc": "t", "rlcc": "base_rtt"}
+_BASE_RTT = {"hpcc": "t", **dict.fromkeys(("rlcc", "rlcc-mlp", "rlcc-lstm"), "base_rtt")}
 # Whose packets may be marked, and are answered with CNPs.
 HEARS_MARKS = ("dcqcn", PROGRAM)
 # Whose trials say how many flows never had their round trip timed, and so kept their rate.
 TIMES_ROUND_TRIPS = ("rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # They act on each acknowledgement; the others know of more at one.
-ACK_EVERY = {"swift": 1, "hpcc": 1}
+ACK_EVERY = dict.fromkeys(("swift", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm"), 1)
 # Rates that HPCC's telemetry can name, in Mbit/s (telemetry.h).
 TELEMETRY_MBPS = (
     *(100, 1_000, 2_500, 5_000, 10_000, 20_000, 25_000, 40_000, 50_000, 56_000),

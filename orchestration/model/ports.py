@@ -45,13 +45,15 @@ class Observer(Protocol):
 class Outcome:
     """What a rig returns after its trial: flows, hosts' samples, events, facts for the record.
 
-    `facts` follow those of the backend and precede those of the loop.
+    `sampled_flows` has samples of all flows, if the trial asks for them. `facts` follow those of
+    the backend and precede those of the loop.
     """
 
     flows: FlowRecords
     hosts: Samples
     events: Sequence[Event]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    sampled_flows: Samples | None = None
 
 
 class Rig(Protocol):

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.signals import Scope, recorded
-from orchestration.model.status import DONE, FAILED, STATUS_NAMES, UNFINISHED
+from orchestration.model.status import DONE, FAILED, LASTING, STATUS_NAMES, UNFINISHED
 
 __all__ = [
     "DONE",
     "FAILED",
+    "LASTING",
     "STATUS_NAMES",
     "UNFINISHED",
 ]

@@ -24,14 +24,18 @@ TABLE_OF: dict[Scope, str] = {
     "priority": "pauses",
     "switch": "switches",
     "host": "hosts",
+    "flow": "flow_samples",
 }
 # Scopes that a trial may lack: those of switches with a shared buffer.
 OPTIONAL_SCOPES: tuple[Scope, ...] = ("priority", "switch")
+# Read by the rig itself, at the campaign's `flow_sample_period`, and in a trial's folder only.
+FLOW_SCOPE: Scope = "flow"
 TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
     "queue": ("device", "port", "queue"),
     "priority": ("device", "port", "queue"),
     "switch": ("device",),
     "host": ("host",),
+    "flow": ("flow_id",),
 }
 
 
@@ -155,6 +159,11 @@ SIGNALS: tuple[Signal, ...] = (
         "sum of the rates that congestion control allows its unfinished RoCE flows",
         since=2,
     ),
+    Signal("acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True),
+    Signal("resent_packets", "flow", "packets", "packets sent again", cumulative=True),
+    Signal("rtts", "flow", "round trips", "round trips that were measured", cumulative=True),
+    Signal("rtt_sum_ns", "flow", "ns", "sum of these round trips", cumulative=True),
+    Signal("rate_bps", "flow", "bit/s", "rate that congestion control allows it"),
 )
 
 BY_KEY = {signal.key: signal for signal in SIGNALS}
@@ -174,8 +183,8 @@ def recorded(scope: Scope) -> tuple[Signal, ...]:
 
 
 def sampled_scopes() -> tuple[Scope, ...]:
-    """Return the scopes that have recorded signals, and so a table of samples."""
-    return tuple(scope for scope in TABLE_OF if recorded(scope))
+    """Return the scopes of a testbed's targets that have recorded signals, and so a table."""
+    return tuple(scope for scope in TABLE_OF if recorded(scope) and scope != FLOW_SCOPE)
 
 
 def names(scope: Scope) -> tuple[str, ...]:

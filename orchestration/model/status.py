@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-DONE, UNFINISHED, FAILED = 0, 1, 2
-STATUS_NAMES = ("done", "unfinished", "failed")
+# LASTING: its pattern has it send for as long as the trial lasts.
+DONE, UNFINISHED, FAILED, LASTING = 0, 1, 2, 3
+STATUS_NAMES = ("done", "unfinished", "failed", "lasting")

@@ -127,6 +127,28 @@ class SingleFlowSpec:
 
 
 @dataclass(frozen=True)
+class ConcurrentSpec:
+    """`flows` flows together: from many hosts to `receiver`, or without one from all hosts to all.
+
+    They start together, at a time drawn from `within_ns` after `start_ns`, and each at most
+    `spread_ns` later. Each sends `size_bytes`, or with 0 for as long as the trial lasts. To a
+    receiver, `senders` hosts send, drawn by the trial's seed; 0 is all others.
+    """
+
+    flows: int
+    size_bytes: int
+    start_ns: int
+    receiver: str = ""
+    senders: int = 0
+    within_ns: int = 0
+    spread_ns: int = 0
+    queue_class: str = ""
+    driver: DriverSpec = SOCKETS
+    congestion_control: str = ""
+    kind: Literal["concurrent"] = "concurrent"
+
+
+@dataclass(frozen=True)
 class ReplaySpec:
     """The flows of a CSV file that start within the window, at their recorded times.
 
@@ -144,7 +166,15 @@ class ReplaySpec:
     kind: Literal["replay"] = "replay"
 
 
-PatternSpec = PoissonSpec | IncastSpec | AllToAllSpec | MessageMixSpec | SingleFlowSpec | ReplaySpec
+PatternSpec = (
+    PoissonSpec
+    | IncastSpec
+    | AllToAllSpec
+    | MessageMixSpec
+    | SingleFlowSpec
+    | ConcurrentSpec
+    | ReplaySpec
+)
 
 
 @dataclass(frozen=True)
@@ -172,6 +202,8 @@ CongestionControl = Literal[
     "timely",
     "hpcc",
     "rlcc",
+    "rlcc-mlp",
+    "rlcc-lstm",
     "fixed",
     "program",
 ]
@@ -223,6 +255,7 @@ class TrialSpec:
     """Everything that determines a trial's outcome. The trial's id is a hash of it.
 
     A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
+    RoCE flows are sampled every `flow_sample_period_ns`, with 0 not.
 
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
@@ -247,17 +280,21 @@ class TrialSpec:
     files: dict[str, str] = field(default_factory=dict)
     parent: str = ""
     fabric: FabricSpec = LINUX
+    flow_sample_period_ns: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
-        `congestion_control` of patterns that name none, and how NICs decide that do so at once.
+        `congestion_control` of patterns that name none, the period of flow samples, and how NICs
+        decide that do so at once.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
             del data["fabric"]
+        if not self.flow_sample_period_ns:
+            del data["flow_sample_period_ns"]
         if self.host.roce is None:
             del data["host"]["roce"]
         elif not self.host.roce.decision_latency_ns:
@@ -320,6 +357,7 @@ _PATTERNS = {
         AllToAllSpec,
         MessageMixSpec,
         SingleFlowSpec,
+        ConcurrentSpec,
         ReplaySpec,
     )
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
 from orchestration.artifacts.tables import TABLES, is_absent
-from orchestration.model.signals import TABLE_OF, names, sampled_scopes
+from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +52,7 @@ INTERNAL = "closloop"
 # Columns in which -1 or null in a file means that there is no value. They are NULL in SQL.
 _UNKNOWN = {
     "flows": ("sent_ns", "end_ns", "fct_ns", "retransmits"),
-    **{TABLE_OF[scope]: names(scope) for scope in sampled_scopes()},
+    **{TABLE_OF[scope]: names(scope) for scope in (*sampled_scopes(), FLOW_SCOPE)},
 }
 
 

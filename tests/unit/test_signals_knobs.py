@@ -17,6 +17,7 @@ from orchestration.model.records import Change
 from orchestration.model.signals import (
     BY_KEY,
     DERIVED,
+    FLOW_SCOPE,
     FLOW_TABLE,
     SIGNALS,
     TABLE_OF,
@@ -39,7 +40,8 @@ def test_no_two_signals_have_one_key_and_no_two_knobs_one_name_or_table():
     assert len(BY_KEY) == len(SIGNALS)
     assert all(BY_KEY[signal.key] is signal for signal in SIGNALS)
     assert all(name == knob.name for name, knob in KNOBS.items())
-    made = [TABLE_OF[scope] for scope in sampled_scopes()] + [k.table for k in KNOBS.values()]
+    scopes = [*sampled_scopes(), FLOW_SCOPE]
+    made = [TABLE_OF[scope] for scope in scopes] + [k.table for k in KNOBS.values()]
     assert len(made) == len(set(made)), "each table has one maker"
     assert set(made) | {"schedule", "flows", "events"} == set(TABLES)
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from inventory.topology import Device, LinkSpec, Testbed
 from orchestration.model.trial import (
     AllToAllSpec,
+    ConcurrentSpec,
     IncastSpec,
     MessageMixSpec,
     PoissonSpec,
@@ -277,3 +278,34 @@ def test_a_message_mix_with_a_receiver_offers_its_load_to_it_alone(receiver):
     assert not np.any(flows.src == flows.dst)
     assert flows.size_bytes.sum() == pytest.approx(0.6 * 25e9 / 8 * 0.2, rel=0.05)
     assert "no host 'h9'" in check_pattern(dataclasses.replace(spec, receiver="h9"), EIGHT)
+
+
+def test_concurrent_flows_to_a_receiver_take_turns_among_senders():
+    spec = ConcurrentSpec(10, 1_000, 5 * MS, "h2", senders=3, within_ns=2 * MS, spread_ns=1_000)
+    flows = flows_of(spec)
+    assert (flows.dst == 2).all()
+    senders, counts = np.unique(flows.src, return_counts=True)
+    assert 2 not in senders
+    assert sorted(counts) == [3, 3, 4]
+    # at one time of a window, each a little later
+    first, last = flows.start_ns.min(), flows.start_ns.max()
+    assert 5 * MS <= first <= last < first + 1_000
+    assert last < 7 * MS + 1_000
+    starts = {int(flows_of(spec, seed=seed).start_ns.min()) // 1_000 for seed in range(8)}
+    assert len(starts) == 8
+    more = flows_of(dataclasses.replace(spec, flows=14))
+    assert (more.src[:10] == flows.src).all()
+
+
+def test_concurrent_flows_from_all_to_all_load_every_host_alike():
+    hosts = 8
+    flows = flows_of(ConcurrentSpec(3 * hosts * (hosts - 1), 1_000, 0))
+    assert (flows.src != flows.dst).all()
+    pairs, counts = np.unique(np.stack([flows.src, flows.dst]), axis=1, return_counts=True)
+    assert pairs.shape[1] == hosts * (hosts - 1)
+    assert (counts == 3).all()
+    # in each round, a host sends once and receives once
+    for start in range(0, len(flows.src), hosts):
+        for side in (flows.src, flows.dst):
+            assert sorted(side[start : start + hosts]) == list(range(hosts))
+    assert (flows.start_ns == 0).all()

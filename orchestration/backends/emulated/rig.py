@@ -24,6 +24,7 @@ from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.traffic import Traffic
+from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
@@ -40,6 +41,7 @@ from orchestration.model.records import (
     Observation,
     Program,
 )
+from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
@@ -114,6 +116,9 @@ class EmulatedRig:
             exchange = ParameterFile(addresses).exchange
             self._parameters = NicParameters(job.trial.host, job.testbed, exchange)
             self._turn[DCQCN.name] = self._parameters.turn
+        self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
+        self._flow_samples = FlowSamples()
+        self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
         self._ticker = Ticker()
         self._t0_ns = 0
         self._ticks = 0
@@ -126,6 +131,7 @@ class EmulatedRig:
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
         self._hosts.keep(0, self._hosts.read())
+        self._sample_flows(0)
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -161,14 +167,22 @@ class EmulatedRig:
         found = self._samples.asked()
         self._traffic.alive()
         more = not self._traffic.all_done()
-        return [self._taken(one, last=not more and one is found[-1]) for one in found], more
+        seen = [self._taken(one, last=not more and one is found[-1]) for one in found]
+        self._sample_flows(seen[-1].t_ns)
+        return seen, more
 
     def _ahead(self, times_ns: range, samples: SampleFile) -> int:
-        """Return how many readings to ask for: none behind a fault, which this process makes."""
+        """Return how many readings to ask for: none behind a fault, which this process makes, a
+        reading of flows, or the end of those that last."""
         most = min(samples.most_ahead, max(HOST_EVERY, samples_a_snapshot(self._job.trial)))
         if self._steps:
             before = range(times_ns.start, self._steps[0].t_ns, times_ns.step)
             most = min(most, max(1, len(before)))
+        if self._flow_every:
+            most = min(most, self._flow_every - self._ticks % self._flow_every)
+        if self._lasting:
+            before = range(times_ns.start, self._job.trial.duration_ns + 1, times_ns.step)
+            most = min(most, len(before) or most)
         return min(most, len(times_ns))
 
     def _ask(self, samples: SampleFile, first_ns: int, period_ns: int, readings: int) -> None:
@@ -184,7 +198,9 @@ class EmulatedRig:
         else:
             self._ask(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
-        return self._taken(sample, last=self._traffic.all_done(), age=True)
+        seen = self._taken(sample, last=self._traffic.all_done(), age=True)
+        self._sample_flows(seen.t_ns)
+        return seen
 
     def _taken(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
         """Return a reading as an observation, and keep its hosts if it is their turn."""
@@ -214,6 +230,11 @@ class EmulatedRig:
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
             },
         )
+
+    def _sample_flows(self, t_ns: int) -> None:
+        """Read every flow if it is time for that."""
+        if self._flow_every and self._ticks % self._flow_every == 0:
+            self._flow_samples.add(t_ns, self._traffic.counters())
 
     def apply(self, action: Action) -> Applied:
         """Make the changes, and read them back from the kernel."""
@@ -282,4 +303,5 @@ class EmulatedRig:
                 **found,
                 **self._traffic.facts(),
             },
+            self._flow_samples.samples() if self._flow_every else None,
         )

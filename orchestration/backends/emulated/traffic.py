@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestration.backends.emulated.data_path.samples import Senders, last_reading_now
 
 if TYPE_CHECKING:
-    from orchestration.model.records import FlowRecords
+    from orchestration.model.records import FlowRecords, Ints
 
 
 class Traffic(Protocol):
@@ -42,6 +42,9 @@ class Traffic(Protocol):
 
     def facts(self) -> dict[str, Any]:
         """Return facts on how the flows were sent, after `outcome`."""
+
+    def counters(self) -> dict[str, Ints]:
+        """Return the signals of flows that RoCE NICs send, arrays (flows,)."""
 
 
 class NoTraffic:
@@ -75,6 +78,10 @@ class NoTraffic:
 
         none = np.zeros(0, dtype=np.int64)
         return FlowRecords(none, none, none, none)
+
+    def counters(self) -> dict[str, Ints]:
+        """Return none."""
+        return {}
 
 
 class Driver:
@@ -169,7 +176,7 @@ class RoceTraffic:
     def __init__(self, job: Any, schedule: Any) -> None:
         from orchestration.backends.emulated.data_path.flows import RoceFlows
         from traffic.drivers.connections import services
-        from traffic.schedule import base_rtt_ns, window_bytes
+        from traffic.schedule import base_rtt_ns, lasting_flows, window_bytes
 
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
         tos = [
@@ -182,7 +189,14 @@ class RoceTraffic:
             attach(Path(roce.program))
         roce = replace(roce, window_bytes=window_bytes(job.testbed, roce))
         self._flows = RoceFlows(
-            schedule, addresses, roce, tos, base_rtt_ns(job.testbed), icrc=job.probe is not None
+            schedule,
+            addresses,
+            roce,
+            tos,
+            base_rtt_ns(job.testbed),
+            lasting=lasting_flows(job.trial, schedule),
+            lasts_until_ns=job.trial.duration_ns,
+            icrc=job.probe is not None,
         )
 
     def launch(self, t0_ns: int) -> None:
@@ -195,6 +209,10 @@ class RoceTraffic:
     def all_done(self) -> bool:
         """Return whether the sender of every flow knows that it has been received."""
         return self._flows.all_done()
+
+    def counters(self) -> dict[str, Ints]:
+        """Return the flows' signals as they are now, arrays (flows,)."""
+        return self._flows.counters()
 
     def flows_done(self) -> int:
         """Return how many flows have been received."""

@@ -43,13 +43,23 @@ class Operation(IntEnum):
     INCIDENTS = 11
     PAUSE = 12
     PARAMETERS = 13
+    COUNTERS = 14
 
 
 class Simulation:
-    """A running program, as a context manager that ends it. `folder` gets its output."""
+    """A running program, as a context manager that ends it. `folder` gets its output.
 
-    def __init__(self, program: Program, folder: Path, silence_s: float = SILENCE_S) -> None:
-        self._program = program
+    `library` is a library with a policy that takes the place of the trial's, and what it is told.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        folder: Path,
+        silence_s: float = SILENCE_S,
+        library: tuple[Path, str] | None = None,
+    ) -> None:
+        self._argv = [str(program.path), *map(str, library or ())]
         self._console = folder / _CONSOLE
         self._silence_s = silence_s
 
@@ -57,7 +67,7 @@ class Simulation:
         """Start the program."""
         with self._console.open("wb") as console:
             self._process = subprocess.Popen(
-                [str(self._program.path)],
+                self._argv,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=console,

@@ -132,6 +132,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
         f"-L{libraries}",
         *(f"-l{wheel.prefix}-{module}" for module in _MODULES),
         f"-Wl,-rpath,{libraries}",
+        "-ldl",
     ]
 
 

@@ -20,6 +20,7 @@ from collectors.readers.ns3 import (
 )
 from inventory.topology import Testbed
 from orchestration.backends.faults import FaultStep, fault_plan
+from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
@@ -29,7 +30,9 @@ from orchestration.model.errors import TrialError
 from orchestration.model.knobs import DCQCN, ECN
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
+    LASTING,
     MISSING,
+    UNFINISHED,
     Action,
     Applied,
     Change,
@@ -43,8 +46,9 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import HOST_KEYS
+from orchestration.model.signals import FLOW_SCOPE, HOST_KEYS, names
 from orchestration.model.trial import TrialSpec
+from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample, as in the emulated fabric.
 HOST_EVERY = 10
@@ -97,6 +101,10 @@ class SimulatedRig:
             else None
         )
         self.events: list[Event] = []
+        self._flow_every = trial.flow_sample_period_ns // trial.sample_period_ns
+        self._flow_samples = FlowSamples()
+        self._lasting = lasting_flows(trial, schedule)
+        self._lasts_until_ns = trial.duration_ns if self._lasting.any() else 0
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
         simulation.ask(Operation.BUILD, *arrays)
         self._known, _ = self._read()
@@ -111,6 +119,7 @@ class SimulatedRig:
     def start(self) -> None:
         """Start the clock: its time 0 is when all flows are connected."""
         self._keep_hosts(self._host_signals(self._read()[1]))
+        self._sample_flows()
 
     def now_ns(self) -> int:
         """Return ns-3's time since time 0."""
@@ -141,7 +150,8 @@ class SimulatedRig:
         return HostReading(self._host_times[-1], rows)
 
     def _all_done(self) -> bool:
-        return self._ended >= len(self._schedule)
+        ended = self._ended >= len(self._schedule) - int(self._lasting.sum())
+        return ended and self._now_ns >= self._lasts_until_ns
 
     def _take(self, step: FaultStep) -> None:
         if step.kind == "links":
@@ -158,6 +168,7 @@ class SimulatedRig:
         signals = self._host_signals(hosts) if due or self._watches_hosts else {}
         if due:
             self._keep_hosts(signals)
+        self._sample_flows()
         known = self._known
         return Observation(
             t_ns=self._now_ns,
@@ -233,12 +244,20 @@ class SimulatedRig:
             found.append(incident(self._testbed, t_ns, KINDS[kind], numbers, begin))
         return found
 
+    def _sample_flows(self) -> None:
+        """Read every flow if it is time for that."""
+        if self._flow_every and self._ticks % self._flow_every == 0:
+            words = self._simulation.ask(Operation.COUNTERS).reshape(-1, len(names(FLOW_SCOPE)))
+            self._flow_samples.add(self._now_ns, dict(zip(names(FLOW_SCOPE), words.T, strict=True)))
+
     def finish(self, observer: Observer) -> Outcome:
         """Return the trial's outcome, with ns-3's numbers of events and of packet-hops."""
         run_s = round(time.monotonic() - self._built_s, 3)
         words = self._simulation.ask(Operation.FLOWS)
         rows, rest = np.split(words, [_FLOW_COLUMNS * len(self._schedule)])
-        flows = FlowRecords(*rows.reshape(-1, _FLOW_COLUMNS).T)
+        sent_ns, end_ns, retransmits, status = rows.reshape(-1, _FLOW_COLUMNS).T
+        status = np.where(self._lasting & (status == UNFINISHED), LASTING, status)
+        flows = FlowRecords(sent_ns, end_ns, retransmits, status)
         host_packets, simulated, *sums = rest.tolist()
         events: list[Event] = []
         found: dict[str, Any] = {}
@@ -257,4 +276,5 @@ class SimulatedRig:
         roce = self._trial.host.roce
         if roce is None or roce.control not in TIMES_ROUND_TRIPS:
             facts.pop("untimed_flows", None)
-        return Outcome(flows, self._host_samples(), events, facts)
+        sampled = self._flow_samples.samples() if self._flow_every else None
+        return Outcome(flows, self._host_samples(), events, facts, sampled)

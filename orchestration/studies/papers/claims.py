@@ -15,6 +15,7 @@ from pydantic import Field
 
 from inventory.strictyaml import Duration, Loc, StrictModel, in_order, read, suggest
 from orchestration.analysis.paper_metrics import PAPER_METRICS
+from orchestration.model.condition import TUNER
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar
 
@@ -34,7 +35,9 @@ class Section(StrictModel):
     """A table or figure. Tuners are ranked by the first of `metrics`.
 
     `only` selects conditions and `arms` selects tuners; the default is all. The other tuners are
-    compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`.
+    compared with `reference`. Flow metrics count flows that start from `flows_from` to `flows_to`,
+    and steady-state metrics the time from `steady_from`. What is compared are tuners, or the levels
+    of the factor `compares`.
     """
 
     id: str
@@ -49,6 +52,8 @@ class Section(StrictModel):
     only: Annotated[When, Field(default_factory=dict)]
     flows_from: Duration = 0
     flows_to: Duration | None = None
+    steady_from: Duration = 0
+    compares: str = TUNER
     printed: tuple[Printed, ...] = ()
 
 
@@ -105,6 +110,23 @@ def load_claims(path: Path | None = None) -> ClaimsFile:
     if problems or file is None:
         raise InputError(in_order(problems))
     return file
+
+
+def of_paper(file: ClaimsFile, paper: str, page: Path) -> str:
+    """Return the page of which the parts for one paper are to be renewed.
+
+    Raises InputError for a paper without claims, and without a page.
+    """
+    papers = list(dict.fromkeys(section.paper for section in file.sections))
+    if paper not in papers:
+        remedy = f"{suggest(paper, papers)}there are {', '.join(papers)}"
+        raise InputError.single("--paper", f"no claims of a paper {paper!r}", remedy)
+    try:
+        return page.read_text(encoding="utf-8")
+    except OSError as error:
+        remedy = "leave --paper out, which makes a whole page"
+        what = f"cannot be read: {error.strerror}"
+        raise InputError.single(str(page), what, remedy) from error
 
 
 def _inconsistent(file: ClaimsFile) -> list[tuple[Loc, str, str]]:

@@ -6,11 +6,13 @@ are 95 %, by Student's t, and not corrected for the number of comparisons on the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
 from orchestration.analysis.statistics import (
@@ -20,27 +22,42 @@ from orchestration.analysis.statistics import (
     t_interval,
 )
 from orchestration.artifacts.reader import finished_trials, read_trial
-from orchestration.model.condition import factors_of, tuner_called
+from orchestration.model.condition import TUNER, factors_of, tuner_called
 from orchestration.model.trial import Scalar
 from orchestration.studies.papers.claims import Claim, Section, When
 
 # tuner -> seed -> metric -> value
 Values = Mapping[str, Mapping[int, Mapping[str, float]]]
 
-BEST_STATIC, PLACEBO = "best-static", "placebo"
+BEST_STATIC, BEST_DCQCN, PLACEBO = "best-static", "best-dcqcn", "placebo"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The metrics of one finished trial; `arm` is its tuner's label, `factors` the other labels."""
+    """The metrics of one finished trial; `cell` has its tuner's label and those of its factors."""
 
-    arm: str
-    factors: When
+    cell: When
     seed: int
     valid: bool
     backend: str
     flows: DoneFlows
     ports: Mapping[str, float]
+    progress: FlowProgress | None = None
+
+    def compared(self, factor: str) -> tuple[str, When]:
+        """Return what it is compared as, the level of a factor, and its other factors."""
+        factors = factors_of(self.cell)
+        factors.pop(factor, None)
+        return str(self.cell.get(factor, "")), factors
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A trial as it is compared with others: `arm` names it, `factors` are the condition."""
+
+    arm: str
+    factors: When
+    trial: Measured
 
 
 @dataclass(frozen=True)
@@ -111,13 +128,13 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
         result = read_trial(path)
         measured.append(
             Measured(
-                arm=tuner_called(result.spec),
-                factors=factors_of(result.spec.cell),
+                cell={TUNER: tuner_called(result.spec), **factors_of(result.spec.cell)},
                 seed=result.spec.seed,
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
                 flows=done_flows(result),
                 ports=port_figures(result),
+                progress=flow_progress(result),
             )
         )
         progress(number + 1, len(folders))
@@ -126,7 +143,11 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
 
 def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionResult:
     """Return a section's results from its campaign's trials."""
-    mine = [trial for trial in trials if fits(trial.factors, section.only)]
+    mine = [
+        Compared(*trial.compared(section.compares), trial)
+        for trial in trials
+        if fits(trial.cell, section.only)
+    ]
     if section.arms:
         mine = [trial for trial in mine if trial.arm in section.arms]
     conditions: list[When] = []
@@ -145,17 +166,17 @@ def evaluate_section(section: Section, trials: tuple[Measured, ...]) -> SectionR
         arms=_arms(section, mine),
         conditions=tuple(Condition(factors, _values(section, mine, factors)) for factors in shown),
         trials=len(mine),
-        invalid=sum(not trial.valid for trial in mine),
-        backends=tuple(sorted({trial.backend for trial in mine})),
+        invalid=sum(not item.trial.valid for item in mine),
+        backends=tuple(sorted({item.trial.backend for item in mine})),
     )
 
 
-def _arms(section: Section, trials: list[Measured]) -> tuple[str, ...]:
+def _arms(section: Section, trials: list[Compared]) -> tuple[str, ...]:
     """Return the reference first, then the other learned tuners, then the yardsticks."""
     known = {trial.arm for trial in trials}
     known |= {arm for item in section.printed for arm in item.arms}
     known |= {section.reference, *section.learned, *section.arms}
-    rank = {section.reference: 0, BEST_STATIC: 3, PLACEBO: 4}
+    rank = {section.reference: 0, BEST_STATIC: 3, BEST_DCQCN: 3, PLACEBO: 4}
 
     def place(arm: str) -> tuple[int, str]:
         return rank.get(arm, 1 if arm in section.learned else 2), arm
@@ -163,18 +184,26 @@ def _arms(section: Section, trials: list[Measured]) -> tuple[str, ...]:
     return tuple(sorted(known, key=place))
 
 
-def _values(section: Section, trials: list[Measured], factors: When) -> Values:
+def _values(section: Section, trials: list[Compared], factors: When) -> Values:
     values: dict[str, dict[int, Mapping[str, float]]] = {}
-    for trial in trials:
-        if trial.valid and trial.factors == factors:
-            flows = trial.flows.within(section.flows_from, section.flows_to)
-            figures = {
-                key: metric.of_flows(flows)
-                for key, metric in PAPER_METRICS.items()
-                if metric.of_flows is not None
-            }
-            values.setdefault(trial.arm, {})[trial.seed] = {**trial.ports, **figures}
+    for item in trials:
+        if item.trial.valid and item.factors == factors:
+            values.setdefault(item.arm, {})[item.trial.seed] = _figures(section, item.trial)
     return values
+
+
+def _figures(section: Section, trial: Measured) -> Mapping[str, float]:
+    """Return a trial's figures by metric; NaN where it has no samples of flows that last."""
+    flows = trial.flows.within(section.flows_from, section.flows_to)
+    steady = trial.progress.since(section.steady_from) if trial.progress else None
+    figures = {**trial.ports}
+    for key, metric in PAPER_METRICS.items():
+        if metric.of_flows is not None:
+            figures[key] = metric.of_flows(flows)
+        elif metric.of_progress is not None:
+            sampled = steady is not None and len(steady.t_ns) > 1
+            figures[key] = metric.of_progress(steady) if steady and sampled else math.nan
+    return figures
 
 
 def fits(factors: Mapping[str, Scalar], when: Mapping[str, Scalar]) -> bool:

@@ -14,6 +14,7 @@ from orchestration.analysis.words import NOTHING, quantity
 from orchestration.model.units import format_rate
 from orchestration.studies.papers.claims import ClaimsFile, Section
 from orchestration.studies.papers.results import (
+    BEST_DCQCN,
     BEST_STATIC,
     PLACEBO,
     ClaimResult,
@@ -26,13 +27,17 @@ from orchestration.studies.papers.results import (
 
 # Shares closer to 0 than this are shown as 0, without a sign.
 _NOTHING_SHARE = 5e-5
-_RIVALS = {BEST_STATIC: "the best static setting", PLACEBO: "the placebo"}
+_RIVALS = {
+    BEST_STATIC: "the best static setting",
+    BEST_DCQCN: "DCQCN with the best parameters",
+    PLACEBO: "the placebo",
+}
 
 
 def amount(value: float, unit: PaperUnit) -> str:
     """Return a value with its unit and three significant digits: `398Gbps`, `12.6KB`, `2.84`."""
     if unit == "share":
-        return quantity(value if abs(value) >= _NOTHING_SHARE else 0.0, unit)
+        return quantity(0.0 if abs(value) < _NOTHING_SHARE else value, unit)
     if unit != "bps":
         return quantity(value, unit)
     if not math.isfinite(value):
@@ -162,6 +167,8 @@ is of the tuner from the reference, paired by seed, in percent of the reference'
 95 % interval (Fieller's); intervals are not corrected for the number of comparisons on this page.
 Seeds of training are of another stream than these. *best-static* is the best of a grid of static
 settings, chosen by mean slowdown on other seeds; *placebo* is the same loop with random actions.
+In RL-CC's sections congestion controls are compared, and *best-dcqcn* has the best parameters of a
+grid, chosen by power (goodput by RTT inflation) on other seeds.
 
 A claim is **reproduced** if under every condition the interval excludes 0 in the claimed direction
 and reaches the least change that the paper claims, and, where the paper says "up to", if it reaches
@@ -171,8 +178,12 @@ claim that two are the same holds where the interval lies inside the paper's own
 Queues are the mean and standard deviation over all samples, every 100 us while flows arrive, of all
 switch ports, or of the ports to the receiver where the table says so. Throughput is payload that
 switches sent to hosts in that time. Transport is Linux DCTCP over Linux' switches here (`fabric:
-linux`, which the networks were trained on too), DCQCN in the papers; times and hosts are scaled as
-each section says.
+linux`, which the networks were trained on too), DCQCN in the papers of GraphCC, ACC and PET; times
+and hosts are scaled as each section says.
+
+RL-CC's sections have RoCE NICs over our own fabric. There goodput, RTT and Jain's index are of the
+flows that last, in the part of the trial that counts; goodput is acknowledged payload by the
+receivers' line rates, a lost packet one that a switch dropped.
 """
 
 
@@ -192,7 +203,7 @@ def _answer(
 ) -> Iterator[str]:
     headlines = [result for result in claims if result.claim.headline]
     yield "## The answer\n"
-    yield f"Of the papers' {_tally(headlines)}\n"
+    yield f"{tally_text([result.verdict for result in headlines])}\n"
     yield from _claim_table(headlines, file)
     sentences = [
         f"- {paper}'s experiments: {sentence}"
@@ -202,15 +213,16 @@ def _answer(
         )
     ]
     if sentences:
-        yield "Against the best static setting and against chance:\n"
+        yield "Against the best fixed setting and against chance:\n"
         yield "\n".join(sentences) + "\n"
 
 
-def _tally(claims: Sequence[ClaimResult]) -> str:
-    counts: Counter[str] = Counter(result.verdict for result in claims)
+def tally_text(verdicts: Sequence[str]) -> str:
+    """Return the sentence on the verdicts of all headlines."""
+    counts = Counter(verdicts)
     words = {"no data": "without data", "partly": "partly reproduced"}
     parts = [f"{counts[v]} {words.get(v, v)}" for v in _VERDICTS if counts[v]]
-    return f"{len(claims)} headlines: {', '.join(parts) or 'none'}."
+    return f"Of the papers' {len(verdicts)} headlines: {', '.join(parts) or 'none'}."
 
 
 def _claim_table(claims: Sequence[ClaimResult], file: ClaimsFile | None = None) -> Iterator[str]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orchestration.device import qdiscs
 from orchestration.device.netlink import attribute
@@ -20,9 +22,9 @@ from orchestration.model.congestion import (
     TIMES_ROUND_TRIPS,
     with_base_rtt,
 )
-from orchestration.model.records import FlowRecords, Schedule
+from orchestration.model.records import FlowRecords, Ints, Schedule
 from orchestration.model.roce import DCQCN_PARAMETERS, DECISIONS, RoceSpec, udp_source
-from orchestration.model.status import DONE, UNFINISHED
+from orchestration.model.status import DONE, LASTING, UNFINISHED
 
 FLOWS, RECEIVED = "/proc/closloop/flows", "/proc/closloop/received"
 KIND = "closloop_nic"
@@ -30,11 +32,19 @@ KIND = "closloop_nic"
 ROCE_TOS = 106
 _NOT_ECT = 0xFC
 # By their numbers in roce_flows.c.
-POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", PROGRAM)
+POLICIES = ("fixed", "dcqcn", "swift", "timely", "hpcc", "rlcc", "rlcc-mlp", "rlcc-lstm", PROGRAM)
 # Of the receiver; the other parameters are those of policy_dcqcn.c, in its order.
 CNP_INTERVAL = "min_time_between_cnps"
 PARAMETER_ORDER = tuple(name for name in DCQCN_PARAMETERS if name != CNP_INTERVAL)
 MOST_PARAMETERS = 24
+# Signals of scope flow by the fields of the results, in the order of their declarations.
+SIGNALS = {
+    "acked_bytes": "acked_bytes",
+    "resent_packets": "resent",
+    "rtts": "rtts",
+    "rtt_sum_ns": "rtt_sum_ns",
+    "rate_bps": "rate_bps",
+}
 _ECT0 = 2
 _NIC = struct.Struct("=QQI4s")
 _SETTINGS = struct.Struct(f"=QQQQIIIIIIII{MOST_PARAMETERS}I")
@@ -53,8 +63,8 @@ COUNTERS = ("packets", "resent", "marked", "cnps", "naks", "timeouts", "probes")
 RESULT = np.dtype(
     [
         *((name, np.uint64) for name in ("sent_ns", "received_ns", "done_ns")),
-        *((name, np.uint64) for name in ("rate_bps", "rtt_ns")),
-        *((name, np.uint32) for name in (*COUNTERS, "unused")),
+        *((name, np.uint64) for name in ("rate_bps", "rtt_ns", "rtt_sum_ns", "acked_bytes")),
+        *((name, np.uint32) for name in (*COUNTERS, "rtts")),
     ]
 )
 
@@ -81,7 +91,10 @@ def _numbers(spec: RoceSpec, base_rtt_ns: int) -> list[int]:
 
 
 class RoceFlows:
-    """The flows of a trial on the NICs of this guest. They are posted once."""
+    """The flows of a trial on the NICs of this guest. They are posted once.
+
+    Those that last never end: they are finished at `lasts_until_ns` of the trial's clock.
+    """
 
     def __init__(
         self,
@@ -91,14 +104,16 @@ class RoceFlows:
         tos: Sequence[int] = (),
         base_rtt_ns: int = 0,
         *,
+        lasting: NDArray[np.bool_] | None = None,
+        lasts_until_ns: int = 0,
         icrc: bool = False,
     ) -> None:
         """Prepare them.
 
         `addresses` are those of each host's NICs, in the order of `Testbed.hosts`; `tos` is the
         type of service of each pattern's flows, empty for RoCE's default; `base_rtt_ns` that of
-        the longest path. With `icrc`, for a capture, packets have their CRC; else its four bytes
-        are 0.
+        the longest path; `lasting` (flows,) says which last, by default none. With `icrc`, for a
+        capture, packets have their CRC; else its four bytes are 0.
         """
         parameters = spec.parameters
         numbers = _numbers(spec, base_rtt_ns)
@@ -125,6 +140,8 @@ class RoceFlows:
             self._tos &= _NOT_ECT
         self._schedule = schedule
         self._times_round_trips = spec.control in TIMES_ROUND_TRIPS
+        self._lasting = np.zeros(len(schedule), dtype=bool) if lasting is None else lasting
+        self._lasts_until_ns = lasts_until_ns if self._lasting.any() else 0
         self._order = np.argsort(schedule.start_ns, kind="stable")
         self._addresses = [[socket.inet_aton(word) for word in words] for words in addresses]
         self._t0_ns = 0
@@ -159,10 +176,18 @@ class RoceFlows:
         return int.from_bytes(os.pread(self._count, 4, 0), "little")
 
     def all_done(self) -> bool:
-        """Return whether the sender of every flow has its last acknowledgement."""
-        if self.received() < len(self._schedule):
+        """Return whether the sender of every flow has its last acknowledgement, or it lasts and
+        its time is over."""
+        if self.received() < len(self._schedule) - self._lasting.sum():
             return False
-        return bool((self.results()["done_ns"] > 0).all())
+        if self._lasts_until_ns and time.monotonic_ns() < self._t0_ns + self._lasts_until_ns:
+            return False
+        return bool((self.results()["done_ns"] > 0)[~self._lasting].all())
+
+    def counters(self) -> dict[str, Ints]:
+        """Return the flows' signals as they are now, arrays (flows,)."""
+        found = self.results()
+        return {name: found[field].astype(np.int64) for name, field in SIGNALS.items()}
 
     def results(self) -> np.ndarray:
         """Return the kernel's results, dtype `RESULT`, in the order of the schedule."""
@@ -196,5 +221,7 @@ class RoceFlows:
             sent_ns=np.where(found["sent_ns"] > 0, self._schedule.start_ns, -1),
             end_ns=np.where(done, found["done_ns"].astype(np.int64) - self._t0_ns, -1),
             retransmits=found["resent"].astype(np.int64),
-            status=np.where(done, DONE, UNFINISHED).astype(np.int64),
+            status=np.where(done, DONE, np.where(self._lasting, LASTING, UNFINISHED)).astype(
+                np.int64
+            ),
         )

@@ -26,6 +26,8 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 
 	if (flow->event == CL_START)
 		rlcc_start(r, flow->now_ns, line_bps);
+	else if (flow->event == CL_NACK || flow->event == CL_TIMEOUT)
+		rlcc_lost(r, flow->now_ns);
 	else if ((flow->event != CL_ACK && flow->event != CL_RTT) ||
 		 !rlcc_round_trip(r, flow->now_ns, flow->rtt_ns, p))
 		return; /* without a round trip a flow keeps its rate */

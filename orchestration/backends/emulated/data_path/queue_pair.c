@@ -39,6 +39,8 @@ static void count_resent(struct flow *flow, u32 packets)
 static void measured(struct flow *flow, u64 rtt_ns)
 {
 	flow->result.rtt_ns = flow->state.rtt_ns = flow->nic->rtt_ns = rtt_ns;
+	flow->result.rtt_sum_ns += rtt_ns;
+	flow->result.rtts++;
 }
 
 static void answer(struct nic *nic, struct sk_buff *skb, u64 now_ns)

@@ -117,6 +117,28 @@ CL_INLINE void rlcc_act(struct rlcc *r, s32 action)
 	r->decisions++;
 }
 
+CL_INLINE void rlcc_decide(struct rlcc *r, u64 now_ns, s32 delta)
+{
+	for (u32 i = 2 * RLCC_HISTORY - 1; i > 1; i--)
+		r->window[i] = r->window[i - 2];
+	r->window[0] = delta;
+	r->window[1] = r->action;
+	r->decided_ns = now_ns;
+#if RLCC_MEMORY_WORDS
+	rlcc_act(r, rlcc_infer(r->window, r->memory));
+#else
+	rlcc_act(r, rlcc_infer(r->window));
+#endif
+}
+
+/* A packet was lost, or nobody answers: its round trip is longer than any. The receiver tells of a
+ * loss once a round trip.
+ */
+CL_INLINE void rlcc_lost(struct rlcc *r, u64 now_ns)
+{
+	rlcc_decide(r, now_ns, RLCC_LEAST_DELTA);
+}
+
 /* A packet's round trip took `rtt_ns`, and the answer is here. At most one decision a round trip:
  * the packet left after the last one.
  */
@@ -134,16 +156,7 @@ CL_INLINE u32 rlcc_round_trip(struct rlcc *r, u64 now_ns, u64 rtt_ns, const u32 
 		return 0;
 	if (!base_ns)
 		base_ns = r->least_rtt_ns;
-	for (u32 i = 2 * RLCC_HISTORY - 1; i > 1; i--)
-		r->window[i] = r->window[i - 2];
-	r->window[0] = rlcc_delta(rtt_ns, base_ns, r->share, p);
-	r->window[1] = r->action;
-	r->decided_ns = now_ns;
-#if RLCC_MEMORY_WORDS
-	rlcc_act(r, rlcc_infer(r->window, r->memory));
-#else
-	rlcc_act(r, rlcc_infer(r->window));
-#endif
+	rlcc_decide(r, now_ns, rlcc_delta(rtt_ns, base_ns, r->share, p));
 	return 1;
 }
 

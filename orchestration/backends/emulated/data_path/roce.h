@@ -94,7 +94,9 @@ struct result {
 	u64 done_ns;     /* when the sender knew */
 	u64 rate_bps;
 	u64 rtt_ns; /* the last one that was measured */
-	u32 packets, resent, marked, cnps, naks, timeouts, probes, unused;
+	u64 rtt_sum_ns; /* of all that were, and `rtts` how many */
+	u64 acked_bytes; /* of its payload */
+	u32 packets, resent, marked, cnps, naks, timeouts, probes, rtts;
 };
 
 struct flow {

@@ -14,7 +14,7 @@ bool cl_telemetry;
 /* By their numbers in struct settings: POLICIES in flows.py. */
 static const struct cl_policy *const policies[] = {
 	&cl_policy_fixed, &cl_policy_dcqcn, &cl_policy_swift, &cl_policy_timely, &cl_policy_hpcc,
-	&cl_policy_rlcc, &cl_policy_program,
+	&cl_policy_rlcc, &cl_policy_rlcc_mlp, &cl_policy_rlcc_lstm, &cl_policy_program,
 };
 
 struct nic *cl_nic_of(__be32 address)
@@ -150,6 +150,8 @@ static ssize_t flows_read(struct file *file, char __user *to, size_t size, loff_
 		struct flow *flow = &cl_roce.flow[first + count];
 
 		flow->result.rate_bps = flow->rate_bps;
+		flow->result.acked_bytes = min((u64)flow->acked * cl_roce.payload_bytes,
+					       flow->posted.bytes);
 		if (copy_to_user(to + count * sizeof(struct result), &flow->result,
 				 sizeof(struct result)))
 			return -EFAULT;

@@ -115,6 +115,9 @@ class Fabric {
         return all;
     }
 
+    // Of flows on RoCE NICs only.
+    Ints FlowCounters() const { return {}; }
+
     FlowTable* table() { return table_.get(); }
 
   private:

@@ -45,6 +45,7 @@ template <class Built> void Serve(Built& fabric, Request& request) {
         switch (request.operation()) {
         case RUN:
             fabric.RunUntil(request.Next().at(0));
+            policies::Written();
             Answer({fabric.Now(), fabric.ended()});
             break;
         case READ:
@@ -67,6 +68,9 @@ template <class Built> void Serve(Built& fabric, Request& request) {
         case FLOWS:
             Answer(fabric.Outcome());
             break;
+        case COUNTERS:
+            Answer(fabric.FlowCounters());
+            break;
         case FLOW_TABLE: {
             Ints slots = request.Next();
             Answer(fabric.table() ? fabric.table()->Read(slots.at(0), slots.at(1)) : Ints{});
@@ -82,10 +86,14 @@ template <class Built> void Serve(Built& fabric, Request& request) {
 
 } // namespace closloop
 
-int main() {
+// closloop-ns3 [LIBRARY TEXT]: with a library, its policy replaces the one that the trial names.
+int main(int count, char** arguments) {
     using namespace closloop;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL); // ends with its controller, however that ends
     std::signal(SIGINT, SIG_IGN);       // Ctrl-C is the controller's affair
+    if (count == 3 && !policies::Load(arguments[1], arguments[2])) {
+        Fail("a policy's library cannot be loaded");
+    }
     Request request;
     if (request.Receive()) {
         if (request.operation() != BUILD) {

@@ -164,7 +164,7 @@ class Fabric {
                                    flow.resent, done ? 0 : 1});
             const Ints own = {flow.sent, flow.resent, flow.marks,
                               flow.cnps, flow.naks,   flow.timeouts, flow.probes,
-                              flow.sent_ps >= 0 && !flow.timed_any};
+                              flow.sent_ps >= 0 && !flow.rtts};
             for (size_t i = 0; i < sums.size(); ++i) {
                 sums[i] += own[i];
             }
@@ -176,6 +176,17 @@ class Fabric {
         all.push_back(packets);
         all.push_back(static_cast<int64_t>(ns3::Simulator::GetEventCount()));
         all.insert(all.end(), sums.begin(), sums.end());
+        return all;
+    }
+
+    // A number for each signal of scope flow, in the order of their declarations.
+    Ints FlowCounters() const {
+        Ints all;
+        for (const Flow& flow : flows_) {
+            int64_t acked = std::min(flow.acked * settings_.payload_bytes, flow.size_bytes);
+            all.insert(all.end(), {acked, flow.resent, flow.rtts, flow.rtt_sum_ns,
+                                   static_cast<int64_t>(flow.state.rate_bps)});
+        }
         return all;
     }
 
@@ -207,7 +218,7 @@ class Fabric {
                 host_of_[i] = hosts_.back().get();
             }
         }
-        settings_.policy = policies::ALL.at(static_cast<size_t>(scalar(POLICY)));
+        settings_.policy = policies::Numbered(static_cast<size_t>(scalar(POLICY)));
         settings_.payload_bytes = scalar(PAYLOAD);
         settings_.ack_every = scalar(ACK_EVERY);
         settings_.window_bytes = scalar(WINDOW);

@@ -70,8 +70,8 @@ class Flow : public ns3::EventImpl {
 
     // results
     int64_t sent_ps = -1, end_ps = -1;
-    bool timed_any = false; // a round trip of it has been timed
     int64_t sent = 0, resent = 0, marks = 0, cnps = 0, naks = 0, timeouts = 0, probes = 0;
+    int64_t rtts = 0, rtt_sum_ns = 0; // all round trips that were timed
 
   private:
     void Notify() override;

@@ -124,7 +124,8 @@ class Nic : public NicLine {
     void Measured(Flow& flow, int64_t sent_ps) {
         rtt_ns_ = Ns(clock().Now() - sent_ps);
         flow.state.rtt_ns = static_cast<uint64_t>(rtt_ns_);
-        flow.timed_any = true;
+        flow.rtt_sum_ns += rtt_ns_;
+        ++flow.rtts;
     }
 
     bool MaySend(const Flow& flow) const override {

@@ -28,6 +28,7 @@ enum Operation : int64_t {
     INCIDENTS = 11, // what the watchdog has found
     PAUSE = 12,     // a NIC sends a pause frame: its port, priorities as bits, quanta
     PARAMETERS = 13, // new parameters of some hosts' congestion control
+    COUNTERS = 14,  // every RoCE flow's counters
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.

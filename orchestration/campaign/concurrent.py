@@ -1,0 +1,87 @@
+"""Checks of concurrent flows, and of samples of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inventory.strictyaml import Loc
+from inventory.topology import Testbed
+from orchestration.campaign.finding import Fields, Finding
+from orchestration.model.trial import ROCE_CONTROLS
+from orchestration.model.units import format_duration
+
+# Those that have RoCE NICs.
+_BACKENDS = (None, "emulated", "simulated")
+
+
+def check_concurrent(
+    loc: Loc, pattern: Fields, whole: Fields, testbed: Testbed | None
+) -> Iterator[Finding]:
+    """Report concurrent flows that cannot start, have no senders, or cannot last."""
+    start_ns = pattern.get("start", 0)
+    latest_ns = start_ns + pattern.get("within", 0) + pattern.get("spread", 0)
+    duration_ns = whole.get("duration")
+    if duration_ns is not None and start_ns < duration_ns <= latest_ns:
+        yield Finding(
+            loc,
+            f"start, within and spread are {format_duration(latest_ns, 6)} together, when the "
+            f"duration {format_duration(duration_ns, 6)} is over",
+            "let the flows start earlier, or make the trial longer",
+        )
+    senders, receiver = pattern.get("senders"), pattern.get("receiver")
+    if senders and receiver == "":
+        yield Finding(
+            (*loc, "senders"),
+            "without a receiver all hosts send",
+            "name a receiver, or remove it",
+        )
+    if senders and testbed is not None and senders >= len(testbed.hosts):
+        most = len(testbed.hosts) - 1
+        yield Finding(
+            (*loc, "senders"),
+            f"testbed {testbed.name} has {most + 1} hosts, of which {most} can send to one",
+            f"use 1 to {most}, or a larger testbed",
+        )
+    if "size" in pattern and pattern["size"] is None and not _by_nics(pattern, whole, testbed):
+        yield Finding(
+            loc,
+            "flows last as long as the trial on RoCE NICs only, which the emulated and the "
+            "simulated backend have",
+            "give them a size, or use `host: {congestion_control: dcqcn}` there",
+        )
+
+
+def _by_nics(pattern: Fields, whole: Fields, testbed: Testbed | None) -> bool:
+    """Return whether RoCE NICs send the pattern's flows; True where that is not known."""
+    host = whole.get("host")
+    if host is None:
+        return True
+    control = pattern.get("congestion_control")
+    if not control and testbed is not None and testbed.classes:
+        named = {klass.name: klass.congestion_control for klass in testbed.classes}
+        control = named.get(pattern.get("queue_class") or testbed.classes[0].name)
+    return (control or host.congestion_control) in ROCE_CONTROLS and (
+        whole.get("backend") in _BACKENDS
+    )
+
+
+def check_flow_samples(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+    """Report a period of flow samples that cannot be."""
+    period_ns, sample_ns = whole.get("flow_sample_period"), whole.get("sample_period")
+    if not period_ns:
+        return
+    loc: Loc = ("flow_sample_period",)
+    if sample_ns and period_ns % sample_ns:
+        yield Finding(
+            loc,
+            f"flow_sample_period {format_duration(period_ns, 6)} is not a multiple of "
+            f"sample_period {format_duration(sample_ns, 6)}",
+            "flows are read with the queues: make it 1, 2, 3 … sample periods",
+        )
+    if not all(_by_nics(vars(pattern), whole, testbed) for pattern in whole.get("traffic", ())):
+        yield Finding(
+            loc,
+            "only flows of RoCE NICs can be sampled, which the emulated and the simulated "
+            "backend have",
+            "remove it, or use `host: {congestion_control: dcqcn}` there",
+        )

@@ -1,0 +1,112 @@
+"""Learns RL-CC's network from rollouts: equation 3 by torch, Adam, a rate that falls to nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.training.rlcc.gradient import (
+    LEAST_WEIGHT,
+    inputs_of,
+    objective,
+    weights_of,
+)
+from orchestration.training.rlcc.rollout import Rollout
+from tuners.learning import NotANumberError, load_torch
+from tuners.nets import Arrays
+from tuners.nic.networks import Architecture, first_weights
+from tuners.nic.observation import TARGET, reward
+
+# What 16 bits hold of a weight in 2^-12 is ±8.
+_MOST_WEIGHT = 7.9
+_BETAS, _EPSILON = (0.9, 0.999), 1e-8
+
+
+@dataclass(frozen=True)
+class Figures:
+    """An update's means over all decisions in the steady half of its rollouts."""
+
+    reward: float
+    delta: float
+    inflation: float
+
+
+class NetworkLearner:
+    """A network, and the state of its optimiser."""
+
+    def __init__(self, architecture: Architecture, seed: int, learning_rate: float) -> None:
+        self._torch = load_torch()
+        self._architecture = architecture
+        self._rate = learning_rate
+        first = first_weights(architecture, seed)
+        self._weights = {name: self._tensor(values) for name, values in first.items()}
+        self._optimiser = self._torch.optim.Adam(
+            list(self._weights.values()), lr=learning_rate, betas=_BETAS, eps=_EPSILON
+        )
+
+    def _tensor(self, values: NDArray[Any]) -> Any:
+        return self._torch.tensor(values, dtype=self._torch.float64, requires_grad=True)
+
+    def arrays(self) -> Arrays:
+        """Return the network's weights."""
+        return {
+            name: values.detach().numpy().astype(np.float32)
+            for name, values in self._weights.items()
+        }
+
+    def learn(self, rollouts: Sequence[Rollout], done: float) -> Figures:
+        """Take one step; `done` is the share of the training that is over.
+
+        Every rollout counts the same, however many flows it has. Raises NotANumberError.
+        """
+        torch = self._torch
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._rate * max(0.05, 1.0 - done)
+        self._optimiser.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for rollout in rollouts:
+            weights = (weights_of(rollout) / TARGET).clip(min=LEAST_WEIGHT)
+            inputs = torch.tensor(inputs_of(self._architecture, rollout))
+            given = torch.tensor(weights / max(1, rollout.valid.sum()))
+            total = total + objective(self._architecture, self._weights, inputs, given)
+        if not bool(torch.isfinite(total)):
+            raise NotANumberError("the objective is no number")
+        (-total).backward()
+        self._optimiser.step()
+        with torch.no_grad():
+            for values in self._weights.values():
+                values.clamp_(-_MOST_WEIGHT, _MOST_WEIGHT)
+        return _figures(rollouts)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything that is needed to go on, in float64."""
+        kept = {f"weight.{name}": values.detach().numpy() for name, values in self._weights.items()}
+        for name, values in self._weights.items():
+            own = self._optimiser.state.get(values, {})
+            kept |= {f"adam.{key}.{name}": np.asarray(part) for key, part in own.items()}
+        return kept
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` returned."""
+        torch = self._torch
+        with torch.no_grad():
+            for name, values in self._weights.items():
+                values.copy_(torch.tensor(state[f"weight.{name}"]))
+                for key in ("step", "exp_avg", "exp_avg_sq"):
+                    if f"adam.{key}.{name}" in state:
+                        part = torch.tensor(state[f"adam.{key}.{name}"])
+                        self._optimiser.state[values][key] = part
+
+
+def _figures(rollouts: Sequence[Rollout]) -> Figures:
+    steady = [rollout for rollout in rollouts if rollout.steady.any()]
+    deltas = [rollout.delta[rollout.steady] for rollout in steady]
+    return Figures(
+        float(np.mean([reward(part).mean() for part in deltas])),
+        float(np.mean([part.mean() for part in deltas])),
+        float(np.mean([rollout.inflation[rollout.steady].mean() for rollout in steady])),
+    )

@@ -1,0 +1,159 @@
+"""A rollout: ns-3 with a model of RL-CC in its NICs, and every decision that it takes.
+
+A model is the C source of a policy (tuners/nic/sources.py, or a compiled tree): it runs as it would
+in a NIC, integers and all.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inventory.topology import Testbed
+from orchestration.backends import emulated
+from orchestration.backends.simulated.job import build_arrays
+from orchestration.backends.simulated.process import Operation, Simulation
+from orchestration.backends.simulated.program import Program
+from orchestration.model.errors import NotReadyError
+from orchestration.training.rlcc.scenarios import Scenario, schedule, trial
+from traffic.schedule import base_rtt_ns
+from tuners.nic.observation import ONE
+
+_RECORD = np.dtype(
+    [
+        ("flow", "u8"),
+        ("now_ns", "i8"),
+        ("acked_bytes", "i8"),
+        ("rtt_ns", "u4"),
+        ("share", "u4"),
+        ("delta", "i4"),
+        ("before", "i4"),
+        ("action", "i4"),
+        ("decision", "u4"),
+    ]
+)
+_SHARE = float(1 << 30)
+_COMPILER = "gcc"
+_HEADERS = Path(emulated.__file__).parent / "data_path"
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Decisions of all flows, shape (flows, most steps of one); `valid` tells which there were.
+
+    Deltas, actions before them and actions are as the policy saw them; `share` is the rate before
+    the action. `drops` counts packets.
+    """
+
+    scenario: Scenario
+    valid: NDArray[np.bool_]
+    now_ns: NDArray[np.int64]
+    acked_bytes: NDArray[np.int64]
+    rtt_ns: NDArray[np.int64]
+    share: NDArray[np.float64]
+    delta: NDArray[np.float64]
+    before: NDArray[np.float64]
+    action: NDArray[np.float64]
+    drops: int
+    base_rtt_ns: int
+
+    @property
+    def inflation(self) -> NDArray[np.float64]:
+        """The round trips over that of an idle switch."""
+        return self.rtt_ns / self.base_rtt_ns
+
+    @property
+    def steady(self) -> NDArray[np.bool_]:
+        """Which decisions are in the second half of the time."""
+        return self.valid & (self.now_ns >= self.scenario.duration_us * 500)
+
+
+def library(source: str, folder: Path) -> Path:
+    """Compile a model's source as a library for ns-3's program.
+
+    Raises NotReadyError without a compiler.
+    """
+    if shutil.which(_COMPILER) is None:
+        raise NotReadyError(
+            f"a policy needs a C compiler, and there is no {_COMPILER}", "apt-get install gcc"
+        )
+    model, made = folder / "model.c", folder / "model.so"
+    model.write_text(source)
+    argv = [_COMPILER, "-O2", "-Wall", "-shared", "-fPIC", f"-I{_HEADERS}", f'-DMODEL="{model}"']
+    done = subprocess.run(
+        [*argv, "-o", str(made), str(Path(__file__).with_name("trace.c"))],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise NotReadyError(
+            f"the model does not compile: {done.stderr[:2000]}", "correct its source"
+        )
+    return made
+
+
+def play(
+    program: Program,
+    model: Path,
+    scenario: Scenario,
+    testbed: Testbed,
+    seed: int,
+    shares: NDArray[np.float64] | None = None,
+    weights: bytes = b"",
+) -> Rollout:
+    """Run a scenario with a model's library. Raises TrialError if ns-3 fails.
+
+    Flows start at these `shares` of the line in the order of their starts, or as the policy does.
+    `weights` take the place of those in the library's source.
+    """
+    spec, flows = trial(scenario, seed), schedule(scenario, testbed, seed)
+    first = np.zeros(0) if shares is None else shares * _SHARE
+    with tempfile.TemporaryDirectory(prefix="closloop-rollout-") as name:
+        folder = Path(name)
+        first.astype(np.uint32).tofile(folder / "starts")
+        if weights:
+            (folder / "weights").write_bytes(weights)
+        with Simulation(program, folder, library=(model, str(folder))) as simulation:
+            simulation.ask(
+                Operation.BUILD, *build_arrays(spec, testbed, flows, observes_flows=False)
+            )
+            simulation.ask(Operation.RUN, spec.duration_ns)
+            counters = simulation.ask(Operation.READ)
+        records = np.fromfile(folder / "trace", dtype=_RECORD)
+    queues = counters[: 8 * len(testbed.queues)].reshape(-1, 8)
+    return _arranged(scenario, records, int(queues[:, 4].sum()), base_rtt_ns(testbed))
+
+
+def _arranged(scenario: Scenario, records: NDArray[np.void], drops: int, base_ns: int) -> Rollout:
+    """Return the decisions by flow, in the order of the flows' first ones."""
+    _, first, flow = np.unique(records["flow"], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    place = rank[flow], records["decision"].astype(np.int64)
+    shape = (len(first), int(place[1].max(initial=0)) + 1)
+
+    def column(name: str, unit: float = 1.0) -> NDArray[np.float64]:
+        result = np.zeros(shape)
+        result[place] = records[name] / unit
+        return result
+
+    whole = {name: column(name).astype(np.int64) for name in ("now_ns", "acked_bytes", "rtt_ns")}
+    valid = np.zeros(shape, dtype=bool)
+    valid[place] = True
+    return Rollout(
+        scenario,
+        valid,
+        **whole,
+        share=column("share", _SHARE),
+        delta=column("delta", ONE),
+        before=column("before", ONE),
+        action=column("action", ONE),
+        drops=drops,
+        base_rtt_ns=base_ns,
+    )

@@ -1,0 +1,77 @@
+"""Flows that last as long as their trial, and samples of flows, on every backend with RoCE NICs."""
+
+import numpy as np
+import pytest
+
+from inventory.files import load_testbed
+from orchestration import wiring
+from orchestration.analysis.stamp import stamp
+from orchestration.model.records import DONE, LASTING
+from orchestration.model.roce import HEADER_BYTES, RoceSpec
+from orchestration.model.signals import names
+from orchestration.model.trial import (
+    CLOSLOOP,
+    ConcurrentSpec,
+    HostSpec,
+    TrialSpec,
+    TunerSpec,
+)
+from traffic.schedule import base_rtt_ns, make_schedule
+
+US, MS = 1_000, 1_000_000
+TESTBED = load_testbed("rlcc-7")
+LONG = ConcurrentSpec(8, 0, 0, "h7", senders=4, spread_ns=50 * US)
+SHORT = ConcurrentSpec(6, 64_000, MS, "h7", within_ns=MS)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
+def run(request, tmp_path):
+    def run_trial(*traffic):
+        trial = TrialSpec(
+            "c", "rlcc-7", request.param, TunerSpec("secn2"), traffic, 1, 1, 3 * MS, 20 * MS,
+            host=HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1)),
+            fabric=CLOSLOOP, flow_sample_period_ns=500 * US,
+        )  # fmt: skip
+        schedule = make_schedule(trial, TESTBED)
+        record = wiring.backend(trial.backend).run(
+            trial, TESTBED, schedule, tmp_path, lambda *_: None
+        )
+        return trial, schedule, record
+
+    return run_trial
+
+
+def test_flows_last_until_the_trials_end_and_no_longer(run):
+    trial, schedule, record = run(LONG, SHORT)
+    lasting = schedule.klass == 0
+    assert (record.flows.status[lasting] == LASTING).all()
+    assert (record.flows.status[~lasting] == DONE).all()
+    # not a reading of the 20 ms that flows would have to finish
+    assert record.ports.t_ns[-1] == trial.duration_ns
+    found = stamp(trial, TESTBED, schedule, record)
+    assert found.valid, found.reasons
+
+
+def test_samples_of_flows_count_what_the_line_carried(run):
+    _, schedule, record = run(LONG)
+    flows = record.samples["flow"]
+    assert tuple(flows.values) == names("flow")
+    assert flows.t_ns.tolist() == [step * 500 * US for step in range(7)]
+    acked = np.diff(flows.acked_bytes, axis=0)
+    assert (acked >= 0).all()
+    # the receiver's line is busy once all have begun: payload in frames with their framing
+    full = 1024 + HEADER_BYTES + TESTBED.framing_bytes
+    busy = acked[1:].sum(axis=1) * 8 / (500 * US) / 100 * full / 1024
+    assert busy == pytest.approx(1, abs=0.01)
+    rtt_ns = np.diff(flows.rtt_sum_ns, axis=0)[1:] / np.diff(flows.rtts, axis=0)[1:]
+    # Swift's target on a path of one switch: base_target + hop_scale, and what its window adds
+    assert base_rtt_ns(TESTBED) == 5_000
+    assert ((rtt_ns > 20_000) & (rtt_ns < 60_000)).all()
+    assert (flows.resent_packets == 0).all()
+    assert (flows.rate_bps[0] > 0).all()
+    assert flows.acked_bytes.shape == (7, len(schedule))

@@ -1,0 +1,87 @@
+"""The networks as a NIC computes them, in integers: the bits of policy_rlcc_network.h.
+
+Activations are in 2^-16, weights in 2^-12 and 16 bits, sums in 64 bits and rounded down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tuners.nic.networks import SPAN, STATE, Architecture
+from tuners.nic.observation import ONE
+
+Ints = NDArray[np.int64]
+WEIGHT_BITS = 12
+TANH_STEPS = 256
+_MOST_INPUT, _MOST_MEMORY, _MOST_OUTPUT = 16 * ONE, 64 * ONE, 1 << 30
+TANH_TABLE: Ints = np.array([round(ONE * math.tanh(i / 32)) for i in range(TANH_STEPS + 1)])
+SPAN_Q16 = round(SPAN * ONE)
+
+
+def quantised(architecture: Architecture, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Ints]:
+    """Return the weights in 2^-12. Raises ValueError if one is beyond 16 bits, which is ±8."""
+    result = {
+        name: np.rint(arrays[name].astype(np.float64) * (1 << WEIGHT_BITS)).astype(np.int64)
+        for name in architecture.shapes
+    }
+    for name, values in result.items():
+        if np.abs(values).max() > 0x7FFF:
+            raise ValueError(f"{name} has a weight beyond ±8, which 16 bits do not hold")
+    return result
+
+
+def inputs(window: Ints) -> Ints:
+    """Return what a network sees of windows (…, 2 * history) of deltas and actions."""
+    result = np.empty_like(window)
+    result[..., 0::2] = window[..., 0::2] * 16
+    result[..., 1::2] = (window[..., 1::2] - ONE) * 4
+    return result.clip(-_MOST_INPUT, _MOST_INPUT)
+
+
+def tanh(x: Ints) -> Ints:
+    """Return tanh by the table, straight lines between its entries."""
+    size = np.abs(x)
+    at = np.minimum(size >> 11, TANH_STEPS - 1)
+    rise = TANH_TABLE[at + 1] - TANH_TABLE[at]
+    value = np.where(size >> 11 < TANH_STEPS, TANH_TABLE[at] + (rise * (size & 2047) >> 11), ONE)
+    return np.where(x < 0, -value, value)
+
+
+def sigmoid(x: Ints) -> Ints:
+    """Return 1 / (1 + e^-x)."""
+    return (ONE + tanh(x >> 1)) >> 1
+
+
+def mlp(weights: Mapping[str, Ints], window: Ints) -> Ints:
+    """Return the actions for windows (…, 2 * history)."""
+    hidden = _layer(weights, "hidden", inputs(window)).clip(min=0)
+    return _action(_layer(weights, "out", hidden)[..., 0])
+
+
+def lstm(weights: Mapping[str, Ints], window: Ints, memory: Ints) -> Ints:
+    """Return the actions for windows (flows, 2); changes `memory` (flows, 32): state, memory."""
+    x = _layer(weights, "first", inputs(window)).clip(min=0)
+    x = _layer(weights, "second", x).clip(min=0)
+    state, kept = memory[:, :STATE], memory[:, STATE:]
+    gates = _layer(weights, "lstm", np.concatenate([x, state], axis=-1))
+    take, keep, cell, give = np.split(gates, 4, axis=-1)
+    new = (sigmoid(keep) * kept >> 16) + (sigmoid(take) * tanh(cell) >> 16)
+    kept[:] = new.clip(-_MOST_MEMORY, _MOST_MEMORY)
+    state[:] = sigmoid(give) * tanh(kept) >> 16
+    return _action(_layer(weights, "out", state)[..., 0])
+
+
+def _layer(weights: Mapping[str, Ints], name: str, x: Ints) -> Ints:
+    total = x @ weights[f"{name}.weight"]
+    if f"{name}.bias" in weights:
+        total = total + (weights[f"{name}.bias"] << 16)
+    return (total >> WEIGHT_BITS).clip(-_MOST_OUTPUT, _MOST_OUTPUT)
+
+
+def _action(output: Ints) -> Ints:
+    return ONE + (tanh(output) * SPAN_Q16 >> 16)
