@@ -2,12 +2,11 @@
 #pragma once
 
 #include "flow_table.h"
-#include "roce_buffer.h"
+#include "roce_buffers.h"
 #include "roce_nic.h"
 #include "roce_packet.h"
 #include "roce_port.h"
 #include "roce_switch.h"
-#include "roce_watchdog.h"
 #include "wire.h"
 
 #include "ns3/object-factory.h"
@@ -34,7 +33,7 @@ class Fabric {
         Ints routes = BuildPorts(request);
         SetRoutes(routes);
         ReadFlows(request);
-        ShareBuffers(request);
+        shared_.Build(request, switches_, ports_, settings_, clock_.get());
     }
 
     int64_t Now() const { return clock_->Now() / PS_PER_NS; }
@@ -144,28 +143,9 @@ class Fabric {
         return all;
     }
 
-    // Six numbers a queue of a lossless class, then three a switch.
-    Ints Buffers() const {
-        Ints all;
-        for (const auto& [port, klass] : places_) {
-            const PriorityGroup* group = port->queue(klass).group;
-            if (group != nullptr) {
-                const PauseTimers& timers = port->timers();
-                size_t priority = port->priority(klass);
-                all.insert(all.end(),
-                           {timers.frames(priority), timers.PausedPs(priority) / PS_PER_NS,
-                            group->frames(), group->StoppedPs() / PS_PER_NS,
-                            group->shared_bytes + group->headroom_bytes, group->headroom_bytes});
-            }
-        }
-        for (const auto& buffer : buffers_) {
-            all.insert(all.end(), {buffer->used_bytes(), buffer->headroom_bytes(),
-                                   buffer->lossless_drops()});
-        }
-        return all;
-    }
-
-    Ints Incidents() const { return watchdog_ ? watchdog_->Incidents() : Ints{0}; }
+    // What is paused and held where switches have a shared buffer, and what the watchdog has found.
+    Ints Buffers() const { return shared_.Read(places_); }
+    Ints Incidents() const { return shared_.Incidents(); }
 
     // Lets the NIC at this port of the testbed send a pause frame.
     void SendPause(int64_t port, int64_t priorities, int64_t quanta) {
@@ -348,44 +328,6 @@ class Fabric {
         }
     }
 
-    // Switches whose ports share a buffer, if the testbed has such.
-    void ShareBuffers(Request& request) {
-        enum Own : size_t { XOFF, XON_OFFSET, QUANTA, DETECT_NS, RESTORE_NS, ACTION };
-        Ints own = request.Next();
-        shared_.alpha = request.Next();
-        shared_.lossless = request.Next();
-        shared_.priority = request.Next();
-        Ints pool = request.Next(), headroom = request.Next();
-        if (own.empty()) {
-            return;
-        }
-        shared_.xoff_bytes = own.at(XOFF);
-        shared_.xon_offset_bytes = own.at(XON_OFFSET);
-        shared_.quanta = static_cast<uint16_t>(own.at(QUANTA));
-        shared_.detect_ps = own.at(DETECT_NS) * PS_PER_NS;
-        shared_.restore_ps = own.at(RESTORE_NS) * PS_PER_NS;
-        shared_.action = own.at(ACTION);
-        std::copy(shared_.priority.begin(), shared_.priority.end(), settings_.priority.begin());
-        watchdog_ = shared_.detect_ps > 0 ? std::make_unique<Watchdog>(&shared_, clock_.get())
-                                          : nullptr;
-        std::unordered_map<const Switch*, SharedBuffer*> buffer_of;
-        for (size_t i = 0; i < switches_.size(); ++i) {
-            if (switches_[i]) {
-                buffers_.push_back(
-                    std::make_unique<SharedBuffer>(&shared_, pool[i], clock_.get()));
-                buffer_of[switches_[i].get()] = buffers_.back().get();
-            }
-        }
-        for (size_t i = 0; i < ports_.size(); ++i) {
-            if (ports_[i]) {
-                ports_[i]->Share(buffer_of.at(&ports_[i]->owner()), headroom[i]);
-                if (watchdog_) {
-                    watchdog_->Add(ports_[i].get());
-                }
-            }
-        }
-    }
-
     static FiveTuple Tuple(int64_t near_address, int64_t near_port, int64_t far_address,
                            int64_t far_port) {
         constexpr uint8_t udp = 17;
@@ -406,9 +348,7 @@ class Fabric {
     Packets packets_;
     std::unique_ptr<Clock> clock_;
     std::unique_ptr<FlowTable> table_;
-    BufferSettings shared_;
-    std::unique_ptr<Watchdog> watchdog_;               // null if there is none
-    std::vector<std::unique_ptr<SharedBuffer>> buffers_; // of all switches, or none
+    SharedBuffers shared_;
     std::vector<std::unique_ptr<Switch>> switches_;
     std::vector<Host*> host_of_;
     std::vector<std::unique_ptr<Host>> hosts_;
@@ -416,7 +356,7 @@ class Fabric {
     std::vector<std::unique_ptr<Nic>> nics_;   // null where there is a switch's port
     std::unordered_map<uint32_t, Nic*> nic_of_;
     std::vector<Queue*> queues_;
-    std::vector<std::pair<Port*, size_t>> places_; // of the queues: ports and classes
+    std::vector<QueuePlace> places_; // of the queues: ports and classes
     std::vector<Flow> flows_;
     std::vector<Ways> ways_;
     int64_t ended_ = 0;
