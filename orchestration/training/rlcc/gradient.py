@@ -2,8 +2,7 @@
 
 The reward's derivative is known: for an action it has the sign of delta. So the gradient is that of
 the actions themselves, each weighted with the mean of the flow's later deltas. The paper takes the
-mean without end. Here later deltas are discounted: a rollout ends, and a plain mean over n of them
-does not see oscillations whose period divides n, so that nothing would end these.
+mean without end. Here later deltas are discounted, because a rollout ends.
 """
 
 from __future__ import annotations
