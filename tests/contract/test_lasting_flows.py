@@ -20,6 +20,7 @@ from traffic.schedule import base_rtt_ns, make_schedule
 
 US, MS = 1_000, 1_000_000
 TESTBED = load_testbed("rlcc-7")
+SWIFT = HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1))
 LONG = ConcurrentSpec(8, 0, 0, "h7", senders=4, spread_ns=50 * US)
 SHORT = ConcurrentSpec(6, 64_000, MS, "h7", within_ns=MS)
 
@@ -31,15 +32,14 @@ SHORT = ConcurrentSpec(6, 64_000, MS, "h7", within_ns=MS)
     ]
 )
 def run(request, tmp_path):
-    def run_trial(*traffic):
+    def run_trial(*traffic, testbed=TESTBED, host=SWIFT):
         trial = TrialSpec(
             "c", "rlcc-7", request.param, TunerSpec("secn2"), traffic, 1, 1, 3 * MS, 20 * MS,
-            host=HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1)),
-            fabric=CLOSLOOP, flow_sample_period_ns=500 * US,
+            host=host, fabric=CLOSLOOP, flow_sample_period_ns=500 * US,
         )  # fmt: skip
-        schedule = make_schedule(trial, TESTBED)
+        schedule = make_schedule(trial, testbed)
         record = wiring.backend(trial.backend).run(
-            trial, TESTBED, schedule, tmp_path, lambda *_: None
+            trial, testbed, schedule, tmp_path, lambda *_: None
         )
         return trial, schedule, record
 
@@ -75,3 +75,23 @@ def test_samples_of_flows_count_what_the_line_carried(run):
     assert (flows.resent_packets == 0).all()
     assert (flows.rate_bps[0] > 0).all()
     assert flows.acked_bytes.shape == (7, len(schedule))
+
+
+def test_a_flow_whose_packet_is_lost_twice_goes_back_while_it_has_more_to_send(run, tmp_path):
+    """A receiver asks once for what is lost: when that is lost again, only the timeout helps."""
+    shallow = tmp_path / "shallow.yml"
+    shallow.write_text(
+        "kind: single-switch\nname: shallow\nmtu: 1500B\nbuffer: 60KB\nhosts: 7\n"
+        "host_link: {rate: 100Gbps, delay: 1us}\n"
+    )
+    unheeding = HostSpec(
+        "fixed", roce=RoceSpec(control="fixed", values=(("rate", 23_000),), timeout_ns=200 * US)
+    )
+    # 92 % of the line for the trial, and 138 % until the two bursts are over
+    rest = ConcurrentSpec(4, 0, 0, "h7", senders=4)
+    bursts = ConcurrentSpec(2, 1_000_000, MS // 2, "h7", within_ns=100 * US)
+    _, schedule, record = run(rest, bursts, testbed=load_testbed(str(shallow)), host=unheeding)
+    lasting = schedule.klass == 0
+    acked = np.diff(record.samples["flow"].acked_bytes, axis=0)[:, lasting]
+    assert record.ports.dropped_packets[-1].sum() > 100
+    assert (acked[-1] > 0).all()

@@ -103,8 +103,11 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 	skb = cl_data_packet(flow, psn, ask);
 	if (!skb)
 		return NULL;
-	if (ask)
+	if (ask) {
+		if (flow->asked <= flow->acked)
+			flow->asked_ns = at_ns;
 		flow->asked = psn + 1;
+	}
 	flow->probed = false;
 	if (again) {
 		count_resent(flow, 1);
@@ -124,14 +127,23 @@ struct sk_buff *cl_flow_send(struct flow *flow, u64 at_ns)
 	return skb;
 }
 
+/* Whether what a flow is about to send may yet bring an acknowledgement. With go-back-N it does not
+ * if one that was asked for the timeout ago has not come: a receiver asks once for what is lost, and
+ * that may have been lost again. Selective repeat knows what it has sent again.
+ */
+static bool may_be_answered(const struct flow *flow, u64 now_ns)
+{
+	if (!flow->sending)
+		return false;
+	if (cl_roce.selective)
+		return has_lost(flow) || flow->acked >= flow->lost_end;
+	return flow->asked <= flow->acked || flow->asked_ns + cl_roce.timeout_ns > now_ns;
+}
+
 /* Without progress for the timeout, all that the receiver is not known to have is lost. */
 void cl_flow_time_out(struct flow *flow, u64 now_ns)
 {
-	/* While it sends, an acknowledgement may still be asked for, unless one packet has been sent
-	 * again and was lost again.
-	 */
-	if (flow->next == flow->acked ||
-	    (flow->sending && (has_lost(flow) || flow->acked >= flow->lost_end)))
+	if (flow->next == flow->acked || may_be_answered(flow, now_ns))
 		return;
 	flow->result.timeouts++;
 	if (cl_roce.selective) {

@@ -109,6 +109,7 @@ struct flow {
 	u32 window_bytes;
 	/* the sender's, in packets */
 	u32 packets, next, acked, asked; /* asked: after the last that asked */
+	u64 asked_ns; /* when, with nobody asked before */
 	u64 next_ps, progress_ns, probe_ns;
 	/* packets on their way that asked, and when they were sent; when full, further ones are not timed */
 	struct {

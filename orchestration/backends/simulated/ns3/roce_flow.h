@@ -52,6 +52,7 @@ class Flow : public ns3::EventImpl {
     uint32_t next = 0, acked = 0, asked = 0;
     bool listed = false; // among those that wait for their time or turn
     int64_t next_ps = 0, progress_ps = 0;
+    int64_t asked_ps = 0; // when an acknowledgement was asked for, with none to come before
     std::deque<std::pair<uint32_t, int64_t>> timed; // packets that asked, and when they were sent
     policies::cl_flow_state state{};
     // what is in effect of what its policy has decided, and until when that decides

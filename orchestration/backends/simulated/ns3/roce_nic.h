@@ -54,7 +54,7 @@ class Nic : public NicLine {
             return;
         }
         if (now_ps - flow.progress_ps >= settings().timeout_ps) {
-            if (flow.next > flow.acked && !MayBeAnswered(flow)) {
+            if (flow.next > flow.acked && !MayBeAnswered(flow, now_ps)) {
                 TimeOut(flow, now_ps);
             }
             flow.progress_ps = now_ps;
@@ -146,9 +146,17 @@ class Nic : public NicLine {
     }
 
     // Whether what a flow is about to send may yet bring an acknowledgement. It does not if what was
-    // sent again has been lost again.
-    static bool MayBeAnswered(const Flow& flow) {
-        return flow.listed && (flow.missing.any() || flow.acked >= flow.missing.judged());
+    // sent again has been lost again. Selective repeat knows that; with go-back-N, of which a
+    // receiver asks for a packet once, it shows by an acknowledgement that was asked for and did
+    // not come.
+    bool MayBeAnswered(const Flow& flow, int64_t now_ps) const {
+        if (!flow.listed) {
+            return false;
+        }
+        if (settings().selective) {
+            return flow.missing.any() || flow.acked >= flow.missing.judged();
+        }
+        return flow.asked <= flow.acked || flow.asked_ps + settings().timeout_ps > now_ps;
     }
 
     void TimeOut(Flow& flow, int64_t now_ps) {
@@ -225,6 +233,7 @@ class Nic : public NicLine {
         packet->asks |= flow.window_bytes > 0 && flow.asked <= flow.acked &&
                         (psn + 1 - flow.acked) * settings().payload_bytes >= flow.window_bytes;
         if (packet->asks) {
+            flow.asked_ps = flow.asked <= flow.acked ? now_ps : flow.asked_ps;
             flow.asked = psn + 1;
         }
         if (again) {
