@@ -23,7 +23,7 @@ def compile(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a congestion control of a CatBoost model: integer trees as C, BPF, a library, DOCA PCC.
+    """Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC.
 
     A campaign runs it: `host: {congestion_control: {program: my_policy.c, parameters: [64, 1500,
     0]}}`. Beside it NAME.json has the trees, the model's hash and the bound on the error.

@@ -21,7 +21,7 @@ def deploy(
     undo: Annotated[str, "Put back in force what was before, under this name."] = "",
     show: Annotated[bool, "--list", "Show what is deployed."] = False,
 ) -> None:
-    """Put a congestion control in force under a name, for emulated NICs: versioned, reversible.
+    """Put a congestion control in force under a name, for campaigns; reversible.
 
     A campaign says `host: {congestion_control: {program: deployed:NAME, parameters: […]}}`. What
     the kernel refuses leaves the former version in force.

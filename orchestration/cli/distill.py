@@ -27,7 +27,7 @@ def distill(
     ] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 1,
 ) -> None:
-    """Distil RL-CC's network into boosted trees, which a NIC computes in a microsecond.
+    """Distil RL-CC's network into boosted trees, which a NIC computes.
 
     The network drives in ns-3, then the trees drive and the network labels, until goodput agrees
     within 1 % and latency within 5 %. Beside the trees: NAME.md, the report, and NAME.svg, loss by

@@ -11,6 +11,7 @@ from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import (
+    CLOSLOOP,
     LINUX,
     TCP,
     AllToAllSpec,
@@ -51,7 +52,7 @@ def test_a_table_that_is_full_keeps_working(monkeypatch):
 def test_a_table_of_the_usual_size_loses_nothing():
     traffic = (AllToAllSpec(40_000, 100 * MS, 0, MS),)
     run = run_trial(
-        "graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True, fabric=LINUX
+        "graphcc", traffic, TunerSpec("secn1"), duration_ns=2 * MS, flow_table=True, fabric=CLOSLOOP
     )
     facts = run.record.facts["flow_table"]
     assert facts["packets_not_counted"] == 0
@@ -132,5 +133,8 @@ def test_the_data_path_counts_flows_as_the_program_on_linux_does(host, tmp_path,
     assert sum(one.mice_flows.sum() for one in own) > 5_000
     assert max(one.elephant_flows.max() for one in own) > 0
     assert own_facts["most_entries_used"] > 200
-    for name in ("window_slots", "entries_per_switch", "scheduled_cleanups", "packets_not_counted"):
+    for name in ("window_slots", "entries_per_switch", "scheduled_cleanups"):
         assert own_facts[name] == program_facts[name]
+    # with the program on TCP it is chance which flows find no place
+    assert own_facts["packets_not_counted"] == 0
+    assert host is TCP or program_facts["packets_not_counted"] == 0

@@ -55,13 +55,13 @@ class Policy(ctypes.Structure):
 
 def compiled(name, folder):
     """Return the policy in policy_<name>.c as a shared library's object."""
-    source = Path(data_path.__file__).with_name(f"policy_{name}.c")
+    source = Path(data_path.__file__).with_name(f"policy_{name.replace('-', '_')}.c")
     made = folder / f"{name}.so"
     # what C does not define, as a division by 0 or a shift too far, ends the process
     options = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined"]
     options += ["-fno-sanitize=alignment", "-fsanitize-undefined-trap-on-error"]
     subprocess.run(["gcc", *options, "-o", made, source], check=True)
-    return Policy.in_dll(ctypes.CDLL(str(made)), f"cl_policy_{name}")
+    return Policy.in_dll(ctypes.CDLL(str(made)), f"cl_policy_{name.replace('-', '_')}")
 
 
 class Flow:

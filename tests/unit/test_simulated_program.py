@@ -80,7 +80,7 @@ def test_the_program_finds_its_libraries_by_itself(wheel):
     policies, argv = compile_argvs(wheel, Path("folder/out"))
     # the guest's sources, as C, and linked
     assert [Path(word).name for word in policies if word.endswith(".c")] == [
-        f"policy_{name}.c" for name in policy_names()
+        f"policy_{name.replace('-', '_')}.c" for name in policy_names()
     ]
     assert "dcqcn" in policy_names()
     assert "folder/policy_dcqcn.o" in argv

@@ -193,8 +193,7 @@ class EmulatedRig:
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
         if self._samples is None:
-            flows = self._flows.read() if isinstance(self._flows, FlowTables) else None
-            sample = Sample(time.monotonic_ns(), self._read(), flows)
+            sample = Sample(time.monotonic_ns(), self._read())
         else:
             self._ask(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
@@ -213,6 +212,8 @@ class EmulatedRig:
             hosts = self._hosts.read()
         if hosts is not None and due:
             self._hosts.keep(t_ns, hosts)
+        # the engine counts flows with its readings, programs count them by themselves
+        flows = self._flows.read() if isinstance(self._flows, FlowTables) else sample.flows
         watched = hosts if hosts is not None and self._watches_hosts else {}
         return Observation(
             t_ns=t_ns,
@@ -221,7 +222,7 @@ class EmulatedRig:
             ),
             values={
                 **sample.queues.counters(),
-                **(vars(sample.flows) if sample.flows else {}),
+                **(vars(flows) if flows else {}),
                 **(sample.shared or {}),
                 **{f"host.{name}": values for name, values in watched.items()},
             },

@@ -23,14 +23,22 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 {
 	struct rlcc *r = (struct rlcc *)flow->own;
 	u64 line_bps = flow->line_bps;
+	/* A packet was lost, or nobody answers: its round trip is longer than any. The receiver tells
+	 * of a loss once a round trip.
+	 */
+	s32 delta = RLCC_LEAST_DELTA;
 
-	if (flow->event == CL_START)
+	if (flow->event == CL_START) {
 		rlcc_start(r, flow->now_ns, line_bps);
-	else if (flow->event == CL_NACK || flow->event == CL_TIMEOUT)
-		rlcc_lost(r, flow->now_ns);
-	else if ((flow->event != CL_ACK && flow->event != CL_RTT) ||
-		 !rlcc_round_trip(r, flow->now_ns, flow->rtt_ns, p))
-		return; /* without a round trip a flow keeps its rate */
+	} else {
+		if (flow->event == CL_ACK || flow->event == CL_RTT) {
+			if (!rlcc_observe(r, flow->now_ns, flow->rtt_ns, p, &delta))
+				return; /* without a round trip a flow keeps its rate */
+		} else if (flow->event != CL_NACK && flow->event != CL_TIMEOUT) {
+			return;
+		}
+		rlcc_decide(r, flow->now_ns, delta);
+	}
 	flow->rate_bps = (line_bps >> RLCC_SHARE_BITS) * r->share +
 			 ((line_bps & (RLCC_LINE - 1)) * r->share >> RLCC_SHARE_BITS);
 }

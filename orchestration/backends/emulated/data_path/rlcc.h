@@ -131,18 +131,10 @@ CL_INLINE void rlcc_decide(struct rlcc *r, u64 now_ns, s32 delta)
 #endif
 }
 
-/* A packet was lost, or nobody answers: its round trip is longer than any. The receiver tells of a
- * loss once a round trip.
+/* A packet's round trip took `rtt_ns`, and the answer is here: return whether there is something to
+ * decide by `delta`. At most one decision a round trip: the packet left after the last one.
  */
-CL_INLINE void rlcc_lost(struct rlcc *r, u64 now_ns)
-{
-	rlcc_decide(r, now_ns, RLCC_LEAST_DELTA);
-}
-
-/* A packet's round trip took `rtt_ns`, and the answer is here. At most one decision a round trip:
- * the packet left after the last one.
- */
-CL_INLINE u32 rlcc_round_trip(struct rlcc *r, u64 now_ns, u64 rtt_ns, const u32 *p)
+CL_INLINE u32 rlcc_observe(struct rlcc *r, u64 now_ns, u64 rtt_ns, const u32 *p, s32 *delta)
 {
 	u64 base_ns = p[RLCC_BASE_RTT_NS];
 
@@ -156,7 +148,7 @@ CL_INLINE u32 rlcc_round_trip(struct rlcc *r, u64 now_ns, u64 rtt_ns, const u32 
 		return 0;
 	if (!base_ns)
 		base_ns = r->least_rtt_ns;
-	rlcc_decide(r, now_ns, rlcc_delta(rtt_ns, base_ns, r->share, p));
+	*delta = rlcc_delta(rtt_ns, base_ns, r->share, p);
 	return 1;
 }
 
