@@ -2,10 +2,13 @@
 
 import ctypes
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
+from orchestration.backends.emulated import data_path
 from orchestration.policies.compile import build_library
 from orchestration.training.rlcc import gradient
 from tests.unit.policy_library import RTT, START, US, Flow, Policy
@@ -13,6 +16,7 @@ from tuners.nic import fixed_point, networks, sources
 from tuners.nic.networks import LSTM, MLP
 
 ONE = 65536
+HEADERS = Path(data_path.__file__).parent
 
 
 def some_weights(architecture, seed=3):
@@ -128,3 +132,15 @@ def test_an_action_is_weighted_with_the_deltas_after_it_and_not_with_those_befor
     assert weights[19] == pytest.approx(-0.5, rel=1e-4)
     assert weights[18] == pytest.approx(-0.25, rel=1e-4)
     assert (weights[:4] == 0).all() or weights[3] < 0
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "of"), [("mlp", MLP, "mlp-5"), ("lstm", LSTM, "lstm-1")]
+)
+def test_the_networks_that_are_built_in_are_those_that_were_trained(name, architecture, of):
+    weights = load_file(f"tuners/pretrained/rl-cc-{of}.safetensors")
+    written = (HEADERS / f"policy_rlcc_{name}.c").read_text()
+    source = sources.network_source(architecture, weights, f"rlcc_{name}", "")
+    # behind the comment that says where the weights are from
+    assert written.partition("#define")[2].rstrip() == source.partition("#define")[2].rstrip()
+    assert (HEADERS / "policy_rlcc_tanh.h").read_text().rstrip() == sources.tanh_source().rstrip()
