@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationInfo
@@ -78,22 +79,15 @@ def _not_negative(value: int, info: ValidationInfo) -> int:
     return value
 
 
-def _load(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(
-            f"load {value:g} is outside (0, 1]: "
-            "it is the share of the hosts' line rate, 0.6 for 60 %"
-        )
-    return value
+def _part_of(what: str, whole: str) -> Callable[[float], float]:
+    """Return a check that a value is a share of `whole`, which ends in an example."""
 
+    def check(value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(f"{what} {value:g} is outside (0, 1]: it is the share of {whole}")
+        return value
 
-def _share(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(
-            f"share {value:g} is outside (0, 1]: "
-            "it is the share of the switch-to-switch links, 0.1 for 10 %"
-        )
-    return value
+    return check
 
 
 def _sha256(value: str) -> str:
@@ -127,7 +121,9 @@ PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 PositiveSize = Annotated[Size, AfterValidator(_positive)]
 Positive = Annotated[int, AfterValidator(_positive)]
 NotNegative = Annotated[int, AfterValidator(_not_negative)]
-Load = Annotated[float, AfterValidator(_load)]
-Share = Annotated[float, AfterValidator(_share)]
+Load = Annotated[float, AfterValidator(_part_of("load", "the hosts' line rate, 0.6 for 60 %"))]
+Share = Annotated[
+    float, AfterValidator(_part_of("share", "the switch-to-switch links, 0.1 for 10 %"))
+]
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 FolderName = Annotated[str, AfterValidator(_folder_name)]
