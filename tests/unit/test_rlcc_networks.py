@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from orchestration.backends.emulated import data_path
 from orchestration.policies.compile import build_library
+from orchestration.studies.bench import decision_cost
 from orchestration.training.rlcc import gradient
 from tests.unit.policy_library import RTT, START, US, Flow, Policy
 from tuners.nic import fixed_point, networks, sources
@@ -144,3 +145,17 @@ def test_the_networks_that_are_built_in_are_those_that_were_trained(name, archit
     # behind the comment that says where the weights are from
     assert written.partition("#define")[2].rstrip() == source.partition("#define")[2].rstrip()
     assert (HEADERS / "policy_rlcc_tanh.h").read_text().rstrip() == sources.tanh_source().rstrip()
+
+
+def test_the_benchmark_of_decisions_compiles_for_every_model():
+    sources_of = decision_cost.model_sources(decision_cost.paper_sized())
+    assert set(sources_of) == {"trees", "rlcc_mlp", "rlcc_lstm"}
+    for text in sources_of.values():
+        built = []
+
+        def build(path, built=built):
+            built.append(build_library(path, path.with_suffix(".so"), "-DBENCH"))
+            return 0.0
+
+        decision_cost.parts_ns(text, build)
+        assert len(built) == 3

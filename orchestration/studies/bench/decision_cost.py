@@ -57,11 +57,11 @@ def decision_cost() -> Outcome:
         f"trees: {_TREES} of depth {_DEPTH} on {_HISTORY} observations, drawn by a fixed seed",
     ]
     data: dict[str, Any] = {}
-    for name, text in _sources(model).items():
+    for name, text in model_sources(model).items():
         limits = (_C_NS, _BPF_NS) if name == "trees" else (None, None)
         for form, measure, limit in (("C", _c_ns, limits[0]), ("BPF", _bpf_ns, limits[1])):
             try:
-                found = _parts_ns(text, measure)
+                found = parts_ns(text, measure)
             except (PolicyError, TrialError) as error:
                 notes.append(f"{name} as {form}: {error.message}")
                 continue
@@ -90,7 +90,7 @@ def paper_sized(seed: int = 1) -> IntegerTrees:
     return IntegerTrees(Settings(_HISTORY, 52_429, 78_643), tuple(trees))
 
 
-def _sources(model: IntegerTrees) -> dict[str, str]:
+def model_sources(model: IntegerTrees) -> dict[str, str]:
     """Return the models' C, without what ends a policy: the trees, and networks that are there."""
     found = {"trees": render_policy(model, "bench")}
     for name in ("rlcc_mlp", "rlcc_lstm"):
@@ -103,14 +103,14 @@ def _sources(model: IntegerTrees) -> dict[str, str]:
     }
 
 
-def _parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
+def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
     """Return ns of the model and of a whole decision, the loop taken off."""
     loop = _LOOP.read_text()
     found = []
     with tempfile.TemporaryDirectory(prefix="closloop-cost-") as folder:
         for part in range(len(_PARTS)):
             path = Path(folder, f"bench{part}.c")
-            head = f"#define PART {part}\n#define happen rlcc_decide\n"
+            head = f"#define PART {part}\n#define happen bench_decide\n"
             path.write_text(f"{head}{text}\n{loop}")
             found.append(measure(path))
     return {name: value - found[0] for name, value in zip(_PARTS[1:], found[1:], strict=True)}
