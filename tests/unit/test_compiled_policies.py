@@ -7,22 +7,22 @@ import subprocess
 import numpy as np
 import pytest
 
+from collectors.bpf.policy import CONTEXT
 from orchestration.model.errors import InputError
+from orchestration.policies import reference
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
 from orchestration.policies.trees import ONE, Settings
-from tests.unit.compiled_policies import (
-    CONTEXT,
-    RECORDED,
-    WINDOW_AT,
-    contexts,
+from orchestration.studies.bench.policy_agreement import (
+    as_c,
+    built_in,
+    differing,
+    flows,
     happen,
-    infer,
-    model_file,
-    recorded,
     windows,
 )
+from tests.unit.compiled_policies import RECORDED, WINDOW_AT, compiled, infer, model_file, recorded
 from tests.unit.policy_library import HEADERS, NACK, START, TIMEOUT, TX
 
 RAW = json.loads(RECORDED.read_text())
@@ -56,14 +56,24 @@ def test_actions_are_within_the_bound_of_catboosts_own(library):
     assert 0 < error.max() <= model.error_bound == 6 / 2 / ONE
 
 
-def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library):
+def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library, tmp_path):
     model = recorded()
-    given = windows(model, 1_000_000)
+    given = windows(compiled(RECORDED, tmp_path), 1_000_000)
     sums = model.infer(given)
     np.testing.assert_array_equal(infer(library, given), sums)
     assert len(np.unique(sums)) > 500
     part = given[:100_000]
     assert np.abs(sums[:100_000] / ONE - floats(RAW, part)).max() <= model.error_bound
+
+
+@pytest.mark.parametrize("number", range(3), ids=["trees", "mlp", "lstm"])
+def test_python_leaves_flows_as_the_built_in_policies_do(number):
+    model = built_in()[number]
+    for seed in range(1 if model.memory_words else 4):
+        given = flows(model, 25_000, seed)
+        made = as_c(model, given)
+        assert differing(made, reference.happen(given, model.settings, model.infer)) == 0
+        assert 0.5 < (made["own"] != given["own"]).any(axis=1).mean() < 0.95
 
 
 def changed(tree_number=0, split=None, **values):
@@ -185,11 +195,12 @@ def doca(tmp_path):
     return Doca(tmp_path)
 
 
-def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(doca, library):
-    model, decided = recorded(), 0
+def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(doca, library, tmp_path):
+    model, decided = compiled(RECORDED, tmp_path), 0
     bounds = model.settings.least_action, model.settings.most_action
     for seed in range(10):
-        given = contexts(model, 100_000, seed)
+        given = flows(model, 100_000, seed)
+        given["own"][:, 0] = 0  # it asks for a probe after a decision
         own = given["own"].view(np.int32)
         # a flow remembers actions that it has taken
         actions = own[:, WINDOW_AT + 1 : WINDOW_AT + 2 * model.settings.history : 2]
