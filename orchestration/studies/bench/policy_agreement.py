@@ -30,8 +30,6 @@ from tuners.nic import fixed_point
 from tuners.nic.networks import LSTM, MLP, STATE, Architecture
 
 _FLOWS, _AT_ONCE = 1_000_000, 200_000
-# A guest computes an LSTM in a tenth of a millisecond.
-_FLOWS_LSTM = 200_000
 TREES = "rl-cc-trees.json"
 _CHECKPOINT = re.compile(r"pretrained/([\w-]+\.safetensors)")
 
@@ -51,10 +49,9 @@ def policy_agreement() -> Outcome:
     """RL-CC's models as BPF, C and Python, on a million states of flows, edges included."""
     figures: list[Figure] = []
     for model in built_in():
-        count = _FLOWS_LSTM if model.memory_words else _FLOWS
         differ = {"BPF": 0, "Python": 0}
         decided = 0
-        for seed in range(count // _AT_ONCE):
+        for seed in range(_FLOWS // _AT_ONCE):
             given = flows(model, _AT_ONCE, seed)
             made = as_c(model, given)
             decided += int((made["own"] != given["own"]).any(axis=1).sum())
@@ -65,7 +62,7 @@ def policy_agreement() -> Outcome:
                 made, reference.happen(given, model.settings, model.infer)
             )
         name = model.source.stem.removeprefix("policy_").replace("_", "-")
-        figures.append(Figure(f"{name}: flows, and those that decided", f"{count:,}, {decided:,}"))
+        figures.append(Figure(f"{name}: flows, and those that decided", f"{_FLOWS:,}, {decided:,}"))
         for form, found in differ.items():
             figures.append(zero(f"{name}: flows that {form} leaves otherwise than C", found))
     notes = ("half of the words that a model looks at are at its thresholds or beside them",)
