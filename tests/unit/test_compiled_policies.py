@@ -89,6 +89,11 @@ def about(**settings):
     return {"model_info": {"closloop": json.dumps(given)}}
 
 
+def trained_by(loss):
+    params = {"loss_function": {"type": loss}}
+    return {"model_info": {**RAW["model_info"], "params": params}}
+
+
 def features(**values):
     first, *others = RAW["features_info"]["float_features"]
     return {"features_info": {"float_features": [{**first, **values}, *others]}}
@@ -116,6 +121,16 @@ CATEGORIES = {**RAW["features_info"], "categorical_features": [
         (about(history=20), "looks at 20 observations"),
         (about(least_action=1.1), "both sides of 1"),
         ({"model_info": {}}, "no 'closloop'"),
+        ({"model_info": {"closloop": "{"}}, "is no JSON: Expecting"),
+        ({"model_info": {"closloop": "[3]"}}, "is no JSON object"),
+        ({"model_info": {"closloop": '{"history": 3}'}}, "has no 'least_action'"),
+        (about(history="3"), "'history' in .* is no whole number: '3'"),
+        (about(target=50), "its target is 50, and must be from 0.001 to 1"),
+        (about(features="delta[0]"), "'features' in .* is no list"),
+        (about(features=["delta[0]"] * 6), r"two of its features are called delta\[0\]"),
+        (about(features=["delta[0]"]), "it has 6 features, and 1 names"),
+        (changed(leaf_values=[1.0, 2.0]), "tree 0 has 2 leaves, and its levels ask for 8"),
+        (trained_by("Poisson"), "trained by Poisson, .* not yet its prediction"),
         ({"features_info": None}, "no CatBoost model in JSON"),
     ],
 )
