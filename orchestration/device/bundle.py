@@ -21,7 +21,7 @@ _AGENT = "orchestration.device.agent"
 SERVICES = {
     **{
         name: f"{_AGENT}.{name}"
-        for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
+        for name in ("deadman", "kernel", "lease", "policy", "reach", "state", "survey")
     },
     "incast": "traffic.drivers.host_frames",
     "nic": "collectors.readers.rdma",

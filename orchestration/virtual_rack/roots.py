@@ -108,6 +108,7 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     options = f"lowerdir=/,upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
     mount_kernel_files(str(root))
+    mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
     bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
