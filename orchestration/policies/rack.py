@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,7 +26,7 @@ from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.pacing import pacing_version
 from orchestration.policies.render_c import policy_name
-from orchestration.policies.render_doca import render_doca
+from orchestration.policies.render_doca import BASE_RTT_NS, render_doca
 from orchestration.policies.trees import IntegerTrees
 
 # The SDK's build takes minutes on a NIC's cores.
@@ -91,7 +91,7 @@ def deploy_on_rack(
     """Put a model in force on the rack's hosts, or on those of `limit`: on all or on none.
 
     Every host is asked first whether it can, and nothing is changed if one cannot. With a
-    `base_rtt_ns` of 0 each flow takes the least that it has measured.
+    `base_rtt_ns` of 0 a flow takes the least that it has measured, and a NIC 13 us.
 
     Raises InputError for a model or a host that is none, NotReadyError if hosts refuse or cannot
     be reached, with the reason of each.
@@ -101,12 +101,12 @@ def deploy_on_rack(
     versions = _versions(rack, chosen, model, policy_name(name), source, base_rtt_ns)
     holder = holder_name(f"closloop deploy {name}")
     with _held(rack, chosen, holder, secrets) as fleet:
-        checks = {device: ("policy.check", {"version": versions[device]}) for device in versions}
+        checks = {place: ("policy.check", {"version": versions[place]}) for place in versions}
         _refuse(_ask(fleet, checks))
         note("every host can")
         deploys = {
-            device: ("policy.deploy", {"version": version, "holder": holder})
-            for device, version in versions.items()
+            place: ("policy.deploy", {"version": version, "holder": holder})
+            for place, version in versions.items()
         }
         answers = _ask(fleet, deploys)
         failed = {d: answer for d, answer in answers.items() if isinstance(answer, DeviceError)}
@@ -116,7 +116,7 @@ def deploy_on_rack(
             undone = _ask(fleet, {d: ("policy.undo", {"holder": holder}) for d in done})
             stuck = [d for d, answer in undone.items() if isinstance(answer, DeviceError)]
             _refuse(failed, stuck)
-        return [HostPolicy(device, answer) for device, answer in answers.items()]
+        return [HostPolicy(access.device, answers[_place(access)]) for access in chosen]
 
 
 def undo_on_rack(
@@ -154,17 +154,23 @@ def _each(
     answers: dict[str, Any] = {problem.device: problem for problem in problems}
     nonce = uuid4().hex
     with Fleet(agents) as fleet:
-        free = list(agents)
         if holder:
             taken = _ask(fleet, {d: ("lease.take", _lease(holder, nonce)) for d in agents})
             answers.update({d: a for d, a in taken.items() if isinstance(a, DeviceError)})
-            free = [device for device in agents if device not in answers]
+        held = [device for device in agents if device not in answers]
+        ready = [a for a in chosen if {a.device, _place(a)} <= set(held)]
         try:
-            answers.update(_ask(fleet, dict.fromkeys(free, request)))
+            answers.update(_ask(fleet, {_place(access): request for access in ready}))
         finally:
             if holder:
-                _drop(fleet, free, nonce)
-    return [_said(access.device, answers[access.device]) for access in chosen]
+                _drop(fleet, held, nonce)
+    said = [next(answers[d] for d in (a.device, _place(a)) if d in answers) for a in chosen]
+    return [_said(access.device, answer) for access, answer in zip(chosen, said, strict=True)]
+
+
+def _place(access: Access) -> str:
+    """Return where a host's policy runs: on the host, or on the cores of its NIC."""
+    return f"{access.device}'s DPU" if access.dpu else access.device
 
 
 def _said(device: str, answer: Any) -> HostPolicy:
@@ -201,13 +207,12 @@ def _versions(
         for access in hosts:
             line_bps = min(port.rate_bps for port in rack.testbed.ports_of[access.device])
             if access.pcc_device:
-                versions[access.device] = {
+                versions[_place(access)] = {
                     "kind": "pcc",
                     "name": name,
                     "model": model.hash,
                     "device": access.pcc_device,
-                    "base_rtt_ns": base_rtt_ns,
-                    "files": dict(render_doca(model, name)),
+                    "files": dict(render_doca(model, name, base_rtt_ns or BASE_RTT_NS)),
                 }
             else:
                 versions[access.device] = pacing_version(
@@ -242,8 +247,10 @@ def _held(
 def _open(
     rack: Rack, chosen: Sequence[Access], secrets: Secrets | None
 ) -> tuple[dict[str, Any], list[DeviceError]]:
-    services = dict.fromkeys((access.device for access in chosen), _SERVICES)
-    agents, problems = open_agents(chosen, rack.known_hosts_file, services, secrets)
+    dpus = [replace(a, device=_place(a), address=a.dpu) for a in chosen if a.dpu]
+    wanted = [*chosen, *dpus]
+    services = dict.fromkeys((access.device for access in wanted), _SERVICES)
+    agents, problems = open_agents(wanted, rack.known_hosts_file, services, secrets)
     return dict(agents), problems
 
 

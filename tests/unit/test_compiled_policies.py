@@ -12,6 +12,7 @@ from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
 from orchestration.policies.trees import ONE, Settings
+from orchestration.virtual_rack.bluefield import SDK
 from tests.unit.compiled_policies import (
     CONTEXT,
     RECORDED,
@@ -23,7 +24,6 @@ from tests.unit.compiled_policies import (
 )
 
 RAW = json.loads(RECORDED.read_text())
-STAND_IN = RECORDED.parents[1] / "doca_stand_in"
 
 
 def floats(data, given):
@@ -149,11 +149,11 @@ class Doca:
 
     def __init__(self, folder):
         compile_model(RECORDED, "doca", folder / "mine_doca")
-        parts = [*(folder / "mine_doca").rglob("*.c"), STAND_IN / "library.c"]
+        parts = [*(folder / "mine_doca").rglob("*.c"), SDK / "library.c"]
         made = folder / "doca.so"
         # the flags of the samples' build
         flags = ["-Werror", "-Wall", "-Wextra", "-ffreestanding", "-Wdouble-promotion", "-O2"]
-        where = [f"-I{STAND_IN}", f"-I{folder / 'mine_doca' / 'algo'}"]
+        where = [f"-I{SDK}", f"-I{folder / 'mine_doca' / 'algo'}"]
         subprocess.run(
             ["gcc", *flags, *where, "-shared", "-fPIC", "-o", made, *parts], check=True
         )  # fmt: skip

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestration.device.agent import pacing
+from orchestration.device.agent import pacing, pcc
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.place import this_boot, time_of_day
 from orchestration.model.files import sync_path, write_whole
@@ -48,7 +48,7 @@ class Kind(Protocol):
         """Return what is in force, as it is reported there."""
 
 
-_KINDS: dict[str, Kind] = {"pacing": pacing}  # type: ignore[dict-item]
+_KINDS: dict[str, Kind] = {"pacing": pacing, "pcc": pcc}  # type: ignore[dict-item]
 
 
 class Policies:
