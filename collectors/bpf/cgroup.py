@@ -132,7 +132,7 @@ def insert(fd: int, key: bytes, value: bytes) -> None:
 
 
 def _info(fd: int, layout: struct.Struct) -> tuple[int | bytes, ...]:
-    return layout.unpack(_ask(fd, bytearray(layout.size)))  # type: ignore[return-value]
+    return layout.unpack(_ask(fd, bytearray(layout.size)))
 
 
 def _ask(fd: int, info: bytearray) -> bytes:

@@ -12,7 +12,7 @@ from orchestration.cli.options import Json, Passwords, enter_virtual_rack, verb
 from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from orchestration.policies.rack import HostPolicy
+    from orchestration.provision.policies import HostPolicy
 
 Rack = Annotated[
     Path | None,
@@ -69,14 +69,15 @@ def deploy(
     enter_virtual_rack(inventory)
     from inventory.ansible import load_rack
     from orchestration.model.units import parse_duration_ns
-    from orchestration.policies import rack
+    from orchestration.provision import policies
 
     found, secrets = load_rack(inventory), passwords.secrets()
     hosts = [text.strip() for text in limit.split(",") if text.strip()]
     if source is not None:
         base_rtt_ns = parse_duration_ns(base_rtt) if base_rtt else 0
-        said = rack.deploy_on_rack(
+        said = policies.deploy_on_rack(
             found,
+            inventory,
             source,
             name or source.stem,
             base_rtt_ns=base_rtt_ns,
@@ -84,9 +85,9 @@ def deploy(
             secrets=secrets,
         )
     elif undo:
-        said = rack.undo_on_rack(found, undo, limit=hosts, secrets=secrets)
+        said = policies.undo_on_rack(found, inventory, undo, limit=hosts, secrets=secrets)
     else:
-        said = rack.status_of_rack(found, limit=hosts, secrets=secrets)
+        said = policies.status_of_rack(found, limit=hosts, secrets=secrets)
     if as_json:
         print_json([host.to_json() for host in said])
     else:

@@ -37,7 +37,7 @@ def restore(
     from orchestration.backends.hardware.safety.recovery import restore_runs
     from orchestration.cli.deploy import show_hosts
     from orchestration.cli.provision import show_provisioning
-    from orchestration.policies.rack import restore_on_rack
+    from orchestration.provision.policies import restore_on_rack
 
     enter_virtual_rack(inventory)
     rack = load_rack(inventory)
@@ -48,7 +48,7 @@ def restore(
     if not as_json:
         _show(outcomes)
     if good and not runs_only:
-        policies = restore_on_rack(rack, secrets=secrets)
+        policies = restore_on_rack(rack, inventory, secrets=secrets)
         data["policies"] = [host.to_json() for host in policies]
         good = not any(host.error for host in policies)
         if not as_json and not good:

@@ -21,10 +21,11 @@ _AGENT = "orchestration.device.agent"
 SERVICES = {
     **{
         name: f"{_AGENT}.{name}"
-        for name in ("deadman", "kernel", "lease", "policy", "reach", "state", "survey")
+        for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
     },
     "incast": "traffic.drivers.host_frames",
     "nic": "collectors.readers.rdma",
+    "policy": "orchestration.policies.host.policy",
     "programs": "traffic.drivers.host_programs",
     "redq": "collectors.readers.red_agent",
     "sender": "traffic.drivers.host_sockets",

@@ -49,7 +49,7 @@ def pacing_version(
     interfaces: Sequence[str],
     parameters: Sequence[int],
 ) -> dict[str, Any]:
-    """Return a version for a host's agent (orchestration/device/agent/pacing.py).
+    """Return a version for a host's agent (orchestration/policies/host/pacing.py).
 
     It paces connections to addresses in `prefix`, which leave through `interfaces`; `line_bps` is
     what the policy takes for its line.

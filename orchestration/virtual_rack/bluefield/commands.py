@@ -96,7 +96,8 @@ def ninja(arguments: list[str]) -> int:
     build = Path(arguments[arguments.index("-C") + 1])
     (build / "pcc").mkdir()
     sources = [Path(__file__).with_name("doca_pcc.c"), SDK / "library.c"]
-    argv = ["gcc", "-Wall", f"-I{SDK}", "-o", build / "pcc/doca_pcc", *sources, build / _ARCHIVE]
+    made = [build / "pcc/doca_pcc", *sources, build / _ARCHIVE]
+    argv = ["gcc", "-Wall", f"-I{SDK}", "-o", *map(str, made)]
     return subprocess.run(argv, check=False).returncode
 
 

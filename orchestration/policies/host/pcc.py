@@ -30,6 +30,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +207,7 @@ def _take_over(
     if _awaited(pid, lambda: _state(program) in ready):
         for number, _ in former:
             _end(number)
-        if _awaited(pid, lambda: _state(program) == "Active"):
+        if _awaited(pid, partial(_is_active, program)):
             return
     said = _last(program.with_suffix(".log").read_text(errors="replace"))
     _end(pid)
@@ -214,7 +215,7 @@ def _take_over(
         # the former one may have ended for it
         if path not in [running for _, running in _ours()]:
             back = _start(path, path.with_suffix(".device").read_text())
-            _awaited(back, lambda path=path: _state(path) == "Active")
+            _awaited(back, partial(_is_active, path))
     raise OperationError(
         f"{program.name} does not become active: {said}",
         "see whether others use the NIC's DPA cores (dpaeumgmt), and its firmware's version",
@@ -292,6 +293,10 @@ def _processes() -> Iterator[tuple[int, list[str]]]:
             words = Path(f"/proc/{name}/cmdline").read_text(errors="replace").split("\0")
             if words[0]:
                 yield int(name), words
+
+
+def _is_active(program: Path) -> bool:
+    return _state(program) == "Active"
 
 
 def _state(program: Path) -> str:

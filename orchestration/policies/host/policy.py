@@ -22,13 +22,14 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from orchestration.device.agent import pacing, pcc
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.agent.place import this_boot, time_of_day
 from orchestration.model.files import sync_path, write_whole
+from orchestration.policies.host import pacing, pcc
 
 FOLDER = Path("/var/lib/closloop/policy")
 _FORMAT = 1
@@ -48,7 +49,7 @@ class Kind(Protocol):
         """Return what is in force, as it is reported there."""
 
 
-_KINDS: dict[str, Kind] = {"pacing": pacing, "pcc": pcc}  # type: ignore[dict-item]
+_KINDS: dict[str, Kind] = {"pacing": pacing, "pcc": pcc}
 
 
 class Policies:
@@ -169,6 +170,9 @@ class Policies:
         """Remove the versions that the stack does not name; with none, everything."""
         if not stack:
             shutil.rmtree(self._folder)
+            # provisioning's may be beside it
+            with suppress(OSError):
+                self._folder.parent.rmdir()
             return
         kept = {item["version"] for item in stack}
         for path in self._folder.glob("*-*.json"):

@@ -1,8 +1,10 @@
 """A model as the policy of a rack's hosts: put in force on all of them or none, and taken back.
 
 Hosts with a programmable NIC get it there (DOCA PCC), the others as pacing of their TCP. Each
-host's lease is held meanwhile, and what it remembers (orchestration/device/agent/policy.py) is on
-its disk before anything is changed, so a controller that dies leaves what `undo` puts right.
+host's lease is held meanwhile, and what it remembers (orchestration/policies/host/policy.py) is on
+its disk before anything is changed, so a controller that dies leaves what `undo` puts right. The
+rack's ledger has the deployment as an open run until it ends, for its leases' sake: whoever finds
+it dead takes them over.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from typing import Any
 from uuid import uuid4
 
 from inventory.rack import Access, Rack
+from orchestration.backends.hardware.safety.ledger import Ledger
+from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.device.client import open_agents
 from orchestration.device.errors import DeviceError
 from orchestration.device.fleet import Fleet, gather
@@ -80,6 +84,7 @@ class HostPolicy:
 
 def deploy_on_rack(
     rack: Rack,
+    inventory: Path,
     source: Path,
     name: str,
     *,
@@ -100,7 +105,7 @@ def deploy_on_rack(
     chosen = _hosts(rack, limit)
     versions = _versions(rack, chosen, model, policy_name(name), source, base_rtt_ns)
     holder = holder_name(f"closloop deploy {name}")
-    with _held(rack, chosen, holder, secrets) as fleet:
+    with _held(rack, inventory, chosen, holder, secrets) as fleet:
         checks = {place: ("policy.check", {"version": versions[place]}) for place in versions}
         _refuse(_ask(fleet, checks))
         note("every host can")
@@ -120,33 +125,42 @@ def deploy_on_rack(
 
 
 def undo_on_rack(
-    rack: Rack, name: str, *, limit: Sequence[str] = (), secrets: Secrets | None = None
+    rack: Rack,
+    inventory: Path,
+    name: str,
+    *,
+    limit: Sequence[str] = (),
+    secrets: Secrets | None = None,
 ) -> list[HostPolicy]:
     """Put the version in force on each host that was so before; return what each says."""
     holder = holder_name(f"closloop deploy --undo {name}")
     request = {"holder": holder, "name": policy_name(name) if name else ""}
-    return _each(rack, limit, ("policy.undo", request), holder, secrets)
+    return _each(rack, limit, ("policy.undo", request), secrets, holder, _heir_of(rack, inventory))
 
 
-def restore_on_rack(rack: Rack, *, secrets: Secrets | None = None) -> list[HostPolicy]:
+def restore_on_rack(
+    rack: Rack, inventory: Path, *, secrets: Secrets | None = None
+) -> list[HostPolicy]:
     """Have no policy in force on any host, as before the first deployment."""
     holder = holder_name("closloop restore")
-    return _each(rack, (), ("policy.restore", {"holder": holder}), holder, secrets)
+    request = ("policy.restore", {"holder": holder})
+    return _each(rack, (), request, secrets, holder, _heir_of(rack, inventory))
 
 
 def status_of_rack(
     rack: Rack, *, limit: Sequence[str] = (), secrets: Secrets | None = None
 ) -> list[HostPolicy]:
     """Return what each host's kernel or NIC reports; nothing is changed."""
-    return _each(rack, limit, ("policy.status", {}), "", secrets)
+    return _each(rack, limit, ("policy.status", {}), secrets)
 
 
 def _each(
     rack: Rack,
     limit: Sequence[str],
     request: tuple[str, Mapping[str, Any]],
-    holder: str,
     secrets: Secrets | None,
+    holder: str = "",
+    heir_of: Sequence[str] = (),
 ) -> list[HostPolicy]:
     """Send a request to each host that can be reached and, with a holder, is free."""
     chosen = _hosts(rack, limit)
@@ -155,7 +169,7 @@ def _each(
     nonce = uuid4().hex
     with Fleet(agents) as fleet:
         if holder:
-            taken = _ask(fleet, {d: ("lease.take", _lease(holder, nonce)) for d in agents})
+            taken = _ask(fleet, {d: ("lease.take", _lease(holder, nonce, heir_of)) for d in agents})
             answers.update({d: a for d, a in taken.items() if isinstance(a, DeviceError)})
         held = [device for device in agents if device not in answers]
         ready = [a for a in chosen if {a.device, _place(a)} <= set(held)]
@@ -229,19 +243,27 @@ def _versions(
 
 @contextmanager
 def _held(
-    rack: Rack, chosen: Sequence[Access], holder: str, secrets: Secrets | None
+    rack: Rack, inventory: Path, chosen: Sequence[Access], holder: str, secrets: Secrets | None
 ) -> Iterator[Fleet]:
     """Yield agents on all hosts, whose leases are held. Raises NotReadyError."""
+    heir_of = _heir_of(rack, inventory)
     agents, problems = _open(rack, chosen, secrets)
-    nonce = uuid4().hex
     with Fleet(agents) as fleet:
         _refuse({problem.device: problem for problem in problems})
+        ledger = Ledger.of(rack.name, inventory)
+        nonce = ledger.open_run(holder)
         try:
-            taken = _ask(fleet, {d: ("lease.take", _lease(holder, nonce)) for d in agents})
-            _refuse(taken)
+            lease = _lease(holder, nonce, heir_of)
+            _refuse(_ask(fleet, dict.fromkeys(agents, ("lease.take", lease))))
             yield fleet
         finally:
             _drop(fleet, agents, nonce)
+            ledger.close_run(nonce)
+
+
+def _heir_of(rack: Rack, inventory: Path) -> list[str]:
+    """Return the runs and deployments of this rack that are dead, whose leases may be taken."""
+    return [run.run for run in dead_runs(Ledger.of(rack.name, inventory))]
 
 
 def _open(
@@ -254,8 +276,8 @@ def _open(
     return dict(agents), problems
 
 
-def _lease(holder: str, nonce: str) -> dict[str, Any]:
-    return {"holder": holder, "nonce": nonce, "ttl_s": _LEASE_S}
+def _lease(holder: str, nonce: str, heir_of: Sequence[str]) -> dict[str, Any]:
+    return {"holder": holder, "nonce": nonce, "ttl_s": _LEASE_S, "heir_of": list(heir_of)}
 
 
 def _drop(fleet: Fleet, devices: Iterable[str], nonce: str) -> None:
