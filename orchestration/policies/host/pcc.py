@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestration.device.agent.main import OperationError
+from orchestration.model.files import partial_folder, whole_folder
 
 DOCA = Path("/opt/mellanox/doca")
 FOLDER = Path("/var/lib/closloop/policy/pcc")
@@ -151,35 +152,34 @@ def _built(version: Mapping[str, Any]) -> Path:
     program = FOLDER / name / f"{PROGRAM}_{version['model']}"
     if program.exists():
         return program
-    work = FOLDER / f".{name}.partial"
-    shutil.rmtree(work, ignore_errors=True)
     try:
-        _lay_out(work, version["files"])
-        source, build = work / "applications", work / "build"
-        options = ["-Denable_all_applications=false", "-Denable_pcc=true"]
-        for argv in (
-            ["meson", "setup", str(build), str(source), *options],
-            ["ninja", "-C", str(build)],
-        ):
-            done = _run(argv, _BUILD_S)
-            if done.returncode:
-                raise OperationError(
-                    f"the SDK's build fails: {argv[0]}: {_last(done.stdout + done.stderr)}",
-                    f"try it in {DOCA}/applications with NVIDIA's own template first",
-                )
-        ready = work / "ready"
-        ready.mkdir()
-        shutil.copy2(build / "pcc" / PROGRAM, ready / program.name)
-        (ready / program.with_suffix(".device").name).write_text(str(version["device"]))
-        program.parent.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(ready, program.parent)
+        with partial_folder(FOLDER / "build") as work:
+            _build(work, version["files"])
+            with whole_folder(program.parent, sync=True) as ready:
+                shutil.copy2(work / "build" / "pcc" / PROGRAM, ready / program.name)
+                (ready / program.with_suffix(".device").name).write_text(str(version["device"]))
     except OSError as error:
         raise OperationError(
             f"the program cannot be built: {error}", f"make room in {FOLDER}"
         ) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return program
+
+
+def _build(work: Path, files: Mapping[str, str]) -> None:
+    """Have the SDK build the program in a folder. Raises OperationError."""
+    _lay_out(work, files)
+    source, build = work / "applications", work / "build"
+    options = ["-Denable_all_applications=false", "-Denable_pcc=true"]
+    for argv in (
+        ["meson", "setup", str(build), str(source), *options],
+        ["ninja", "-C", str(build)],
+    ):
+        done = _run(argv, _BUILD_S)
+        if done.returncode:
+            raise OperationError(
+                f"the SDK's build fails: {argv[0]}: {_last(done.stdout + done.stderr)}",
+                f"try it in {DOCA}/applications with NVIDIA's own template first",
+            )
 
 
 def _lay_out(work: Path, files: Mapping[str, str]) -> None:
