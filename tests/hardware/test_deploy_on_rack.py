@@ -104,7 +104,7 @@ def incast(lab, name):
 
 
 def test_a_model_paces_an_incast_until_it_is_undone(lab):
-    rack, folder = lab
+    rack, _ = lab
     found = dumps(rack)
     unpaced_bytes, unpaced_ns = incast(lab, "before")
     said = deploy(lab, str(MODEL), "--name", "edge", "--base-rtt", "24us")
