@@ -67,7 +67,7 @@ class Connection:
         # one library for all of them
         ctypes.memset(ctypes.byref(self.pacing), 0, ctypes.sizeof(self.pacing))
         self.pacing.line_bps, self.pacing.prefix, self.pacing.mask = LINE_BPS, FABRIC, MASK
-        self.pacing.parameters[:3] = PARAMETERS
+        self.pacing.parameters[: len(PARAMETERS)] = PARAMETERS
         for name, value in config.items():
             setattr(self.pacing, name, value)
         self.put("there", 0)
