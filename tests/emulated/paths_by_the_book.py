@@ -120,6 +120,7 @@ class Switch:
         self.last, self.turn, self.best = {}, 0, None
         self.heard, self.toward, self.told = {}, {}, {}
         self.flowlets = self.reroutes = self.overflows = 0
+        self.by_hash = False  # whether the last packet went by its flow's hash
 
     def route(self, packet, former, partner):
         t, tau = packet.t, self.spec.dre_time_ns
@@ -141,6 +142,7 @@ class Switch:
         return self.chance.among(self.ups)
 
     def choose(self, packet, ecmp, partner=None):
+        self.by_hash = False
         if self.table is None:
             port = self.route(packet, self.last.get(packet.flow), partner)
             self.flowlets += 1
@@ -150,12 +152,13 @@ class Switch:
         entry, new = self.table.find(packet)
         if entry is None:
             self.overflows += 1
+            self.by_hash = True
             return ecmp
         _, before, former = entry
         port = former
         if new or packet.t - before > self.table.timeout:
-            by_hash = new and self.spec.route_by == "random"
-            port = ecmp if by_hash else self.route(packet, former, partner)
+            self.by_hash = new and self.spec.route_by == "random"
+            port = ecmp if self.by_hash else self.route(packet, former, partner)
             self.flowlets += 1
             self.reroutes += former is not None and port != former
         entry[1:] = [packet.t, port]
