@@ -65,7 +65,9 @@ FLOWLET = Knob(
     "the flowlet timeout of a switch",
 )
 
-KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET)}
+KNOBS: dict[str, Knob] = {
+    knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT, FLOWLET)
+}
 """
 
 
@@ -116,7 +118,9 @@ def python(root: Path, program: str) -> str:
 
 
 def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
-    declared = "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN)}\n"
+    declared = (
+        "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT)}\n"
+    )
     touched = {
         replace(copy, f"{MODEL}/knobs.py", declared, KNOB.lstrip()),
         replace(copy, FLUID, "KNOBS = (ECN.name,)", 'KNOBS = (ECN.name, "flowlet")'),
