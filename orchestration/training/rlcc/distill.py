@@ -130,8 +130,8 @@ def distill(
 def lasting_congestion(teacher: Teacher, seed: int) -> NDArray[np.int32]:
     """Return windows of flows whose deltas stay for a while, from the target to the least there is.
 
-    Rollouts that begin near the fair share hardly have any: without them trees answer a full buffer,
-    which many flows at line rate fill, with a tenth of what the network does.
+    Rollouts that begin near the fair share hardly have any: without them trees answer a full
+    buffer, which many flows at line rate fill, with a tenth of what the network does.
     """
     rng = np.random.default_rng([seed, _LASTING_FLOWS])
     history = teacher.architecture.history
