@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import get_args
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +11,12 @@ from inventory.addressing import attachments
 from inventory.routing import next_hops
 from inventory.topology import Port, Testbed
 from orchestration.model.knobs import FLOWLET_TIMEOUT
-from orchestration.model.load_balancing import Kind, LoadBalancingSpec, RouteBy
+from orchestration.model.load_balancing import (
+    KINDS,
+    ROUTES,
+    LoadBalancingSpec,
+    overflow_findings,
+)
 from orchestration.model.records import Change, Ints
 from orchestration.model.signals import BALANCING_KEYS
 
@@ -30,8 +35,8 @@ def rules(spec: LoadBalancingSpec, testbed: Testbed) -> list[list[int]]:
     """
     return [
         [
-            get_args(Kind).index(spec.kind),
-            get_args(RouteBy).index(spec.route_by),
+            KINDS.index(spec.kind),
+            ROUTES.index(spec.route_by),
             spec.entries,
             spec.dre_time_ns,
             spec.metric_age_ns,
@@ -80,6 +85,7 @@ class PathChoices:
 
     def __init__(self, testbed: Testbed, exchange: Exchange) -> None:
         self._exchange = exchange
+        self._switches = testbed.switches
         self._bounds = FLOWLET_TIMEOUT.bounds(testbed)
         none = np.zeros(0, dtype=np.int64)
         self._rows = self._ask(none, none)
@@ -97,6 +103,19 @@ class PathChoices:
         none = np.zeros(0, dtype=np.int64)
         self._rows = self._ask(none, none)
         return dict(zip(BALANCING_KEYS, self._rows[:, 1:].T, strict=True))
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts and findings for the trial's record, as of now."""
+        flowlets, reroutes, _, overflows = self.signals().values()
+        lost = dict(zip(self._switches, overflows.tolist(), strict=True))
+        return {
+            "load_balancing": {
+                "flowlets": int(flowlets.sum()),
+                "reroutes": int(reroutes.sum()),
+                "overflows": {name: count for name, count in lost.items() if count},
+            },
+            "findings": overflow_findings(lost),
+        }
 
     def turn(self, change: Change) -> Change:
         """Set timeouts, and return what the switches then have.

@@ -274,6 +274,8 @@ class SimulatedRig:
         found: dict[str, Any] = {}
         if self._testbed.switch:
             events, found = pfc_outcome(self._incidents(), self._buffers()[1])
+        chosen = self._paths.facts() if self._paths else {}
+        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
@@ -282,6 +284,8 @@ class SimulatedRig:
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
             **found,
+            **chosen,
+            **({"findings": findings} if found or chosen else {}),
         }
         events = sorted([*self.events, *events], key=lambda event: event.t_ns)
         roce = self._trial.host.roce

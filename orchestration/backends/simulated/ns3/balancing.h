@@ -38,8 +38,11 @@ class Draws {
   public:
     Draws(uint64_t seed, uint64_t place) : state_(Output(Output(seed) + place)) {}
 
-    // One of `count` numbers from 0.
+    // One of `count` numbers from 0; of one, without a draw.
     size_t Among(size_t count) {
+        if (count == 1) {
+            return 0;
+        }
         uint64_t high = Output(state_) >> 32;
         state_ += STEP;
         return static_cast<size_t>(high * count >> 32);

@@ -60,7 +60,9 @@ class Tables {
     void Take(int64_t partner, const Field& field, int64_t now_ns) {
         Partner& known = partners_[partner];
         if (field.tag != NO_TAG) {
-            known.from[field.tag] = {field.metric, true, true};
+            Heard& heard = known.from[field.tag];
+            bool is_new = !heard.is_known || heard.metric != field.metric;
+            heard = {field.metric, true, heard.is_news || is_new};
         }
         if (field.fed_tag != NO_TAG) {
             known.to[field.fed_tag] = {field.fed_metric, now_ns};
@@ -88,7 +90,7 @@ class Tables {
         }
         const Told& told = found->second.to[tag];
         int64_t late_ns = now_ns - told.at_ns - age_ns_;
-        int64_t faded = late_ns < 0 ? 0 : 1 + late_ns / 1'000'000;
+        int64_t faded = late_ns <= 0 ? 0 : 1 + late_ns / 1'000'000;
         return static_cast<uint8_t>(std::max<int64_t>(0, told.metric - faded));
     }
 
@@ -104,7 +106,7 @@ class Tables {
     struct Partner {
         std::array<Heard, NO_TAG> from;
         std::array<Told, NO_TAG> to;
-        uint8_t last = NO_TAG - 1; // that was reported
+        uint8_t last = 0; // that was reported
     };
 
     // The next tag in turn of which there is news, or else that is known at all.

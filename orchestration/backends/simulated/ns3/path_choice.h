@@ -27,6 +27,9 @@ template <class Port> class PathChoice {
     int64_t timeout_ns() const { return timeout_ns_; }
     int64_t EntriesInUse(int64_t now_ns) const { return table_.InUse(now_ns, timeout_ns_); }
 
+    // The switch's routes have changed.
+    void Forget() { best_.clear(); }
+
     // For CONGA alone: the switch's tier, 1 for leaves, and its partner there on the way to a leaf.
     void SetTier(size_t tier) { tier_ = tier; }
     bool is_conga() const { return tier_ > 0; }
@@ -57,16 +60,15 @@ template <class Port> class PathChoice {
         if (open_.empty()) {
             return ecmp;
         }
-        return rules_.kind == Kind::SPRAY ? OfPacket(key, target, now_ns)
-                                          : OfFlowlet(key, target, ecmp, now_ns);
+        return rules_.kind == Kind::SPRAY ? OfPacket(key, target, routes, now_ns)
+                                          : OfFlowlet(key, target, routes, ecmp, now_ns);
     }
 
-    // A packet goes to another switch, by a port that was chosen or the only one.
-    void Leaves(conga::Header& header, size_t target, bool was_choice, Port* out, int64_t bytes,
-                int64_t now_ns) {
+    // A packet goes to another switch, on its way to the leaf `target`.
+    void Leaves(conga::Header& header, size_t target, Port* out, int64_t bytes, int64_t now_ns) {
         out->load().Add(bytes, now_ns);
         auto way = ways_.find(target);
-        if (was_choice && way != ways_.end() && tier_ <= header.size()) {
+        if (way != ways_.end() && tier_ <= header.size()) {
             header[tier_ - 1] = tables_.Label(way->second.partner, Tag(way->second, out));
         }
         uint8_t metric = out->load().Metric(now_ns);
@@ -93,12 +95,13 @@ template <class Port> class PathChoice {
         return std::find(open_.begin(), open_.end(), port) != open_.end();
     }
 
-    Port* OfPacket(uint64_t key, size_t target, int64_t now_ns) {
+    Port* OfPacket(uint64_t key, size_t target, const Ports& routes, int64_t now_ns) {
         Port*& last = last_[key];
-        return last = Routed(target, last, now_ns);
+        return last = Routed(target, routes, last, now_ns);
     }
 
-    Port* OfFlowlet(uint64_t key, size_t target, Port* ecmp, int64_t now_ns) {
+    Port* OfFlowlet(uint64_t key, size_t target, const Ports& routes, Port* ecmp,
+                    int64_t now_ns) {
         auto* entry = table_.Find(key, now_ns, timeout_ns_);
         if (entry == nullptr) {
             ++counts.overflows;
@@ -108,26 +111,26 @@ template <class Port> class PathChoice {
             ++counts.flowlets;
             entry->port = ecmp;
         } else if (now_ns - entry->last_ns > timeout_ns_ || !IsOpen(entry->port)) {
-            entry->port = Routed(target, entry->port, now_ns);
+            entry->port = Routed(target, routes, entry->port, now_ns);
         }
         entry->last_ns = now_ns;
         return entry->port;
     }
 
     // The port of a flowlet or packet, whose flow's former one may be null.
-    Port* Routed(size_t target, Port* former, int64_t now_ns) {
-        Port* port = Route(target, former, now_ns);
+    Port* Routed(size_t target, const Ports& routes, Port* former, int64_t now_ns) {
+        Port* port = Route(target, routes, former, now_ns);
         ++counts.flowlets;
         counts.reroutes += former != nullptr && port != former ? 1 : 0;
         return port;
     }
 
-    Port* Route(size_t target, Port* former, int64_t now_ns) {
+    Port* Route(size_t target, const Ports& routes, Port* former, int64_t now_ns) {
         switch (rules_.route_by) {
         case RouteBy::ROUND_ROBIN:
             return open_[turn_++ % open_.size()];
         case RouteBy::DRILL:
-            return LeastQueued();
+            return LeastQueued(best_[routes]);
         case RouteBy::CONGA:
             return LeastCongested(target, former, now_ns);
         default:
@@ -135,12 +138,12 @@ template <class Port> class PathChoice {
         }
     }
 
-    Port* LeastQueued() {
-        Port*& best = best_[open_];
-        Port* first = open_[draws_.Among(open_.size())];
-        Port* least = first;
+    // Remembers in `best` what it returns.
+    Port* LeastQueued(Port*& best) {
+        Port* least = open_[draws_.Among(open_.size())];
         for (Port* port : {open_[draws_.Among(open_.size())], best}) {
-            if (port != nullptr && port->waiting_bytes() < least->waiting_bytes()) {
+            if (port != nullptr && !port->is_cut() &&
+                port->waiting_bytes() < least->waiting_bytes()) {
                 least = port;
             }
         }
@@ -168,7 +171,7 @@ template <class Port> class PathChoice {
         if (std::find(equal.begin(), equal.end(), former) != equal.end()) {
             return former;
         }
-        return equal.size() == 1 ? equal.front() : equal[draws_.Among(equal.size())];
+        return equal[draws_.Among(equal.size())];
     }
 
     Balancing rules_;
@@ -177,7 +180,7 @@ template <class Port> class PathChoice {
     FlowletTable<Port> table_;
     std::unordered_map<uint64_t, Port*> last_; // under spray, by flow
     uint64_t turn_ = 0;
-    std::map<Ports, Port*> best_; // for DRILL, of each set of ports
+    std::map<Ports, Port*> best_; // for DRILL, by the ports of a route
     conga::Tables tables_;
     size_t tier_ = 0;
     std::unordered_map<size_t, Way> ways_; // by the leaf that they lead to

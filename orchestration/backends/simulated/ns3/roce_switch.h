@@ -44,6 +44,9 @@ class Switch {
         if (paths_.size() <= target) {
             paths_.resize(target + 1);
         }
+        if (choice_ != nullptr && paths_[target] != ports) {
+            choice_->Forget();
+        }
         paths_[target] = std::move(ports);
     }
     const std::vector<Port*>& paths(size_t target) const { return paths_.at(target); }
@@ -86,7 +89,7 @@ class Switch {
         }
         if (choice_->is_conga()) {
             int64_t bytes = packet.bytes + out->line().framing_bytes();
-            choice_->Leaves(packet.conga, target, paths.size() > 1, out, bytes, now_ns);
+            choice_->Leaves(packet.conga, target, out, bytes, now_ns);
         }
         return out;
     }

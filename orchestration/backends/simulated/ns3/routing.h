@@ -68,6 +68,9 @@ class SwitchRouting : public Routing {
         if (paths_.size() <= target) {
             paths_.resize(target + 1);
         }
+        if (choice_ != nullptr && paths_[target] != ports) {
+            choice_->Forget();
+        }
         paths_[target] = std::move(ports);
     }
     const Ports& paths(size_t target) const { return paths_.at(target); }
@@ -107,7 +110,7 @@ class SwitchRouting : public Routing {
             }
         }
         if (choice_ != nullptr && choice_->is_conga()) {
-            Label(*packet, target, paths.size() > 1, out);
+            Label(*packet, target, out);
         }
         forward(Out(out->interface()), packet, header);
         return true;
@@ -124,12 +127,12 @@ class SwitchRouting : public Routing {
     }
 
     // IP's own header is off while it asks.
-    void Label(const ns3::Packet& packet, size_t target, bool was_choice, LinkDevice* out) {
+    void Label(const ns3::Packet& packet, size_t target, LinkDevice* out) {
         constexpr int64_t ip_header_bytes = 20;
         CongaTag tag;
         tag.header = header_;
         int64_t bytes = packet.GetSize() + ip_header_bytes + ETHERNET_HEADER_BYTES + framing_bytes_;
-        choice_->Leaves(tag.header, target, was_choice, out, bytes, Now());
+        choice_->Leaves(tag.header, target, out, bytes, Now());
         packet.AddPacketTag(tag);
     }
 
