@@ -62,7 +62,9 @@ def partner_rows(spec: LoadBalancingSpec, testbed: Testbed) -> list[int]:
     rows = []
     for name in testbed.switches:
         for target, place in attachments(testbed).items():
-            if len(hops[name].get(target, ())) > 1 and (other := _partner(testbed, hops, name, target)):
+            if len(hops[name].get(target, ())) > 1 and (
+                other := _partner(testbed, hops, name, target)
+            ):
                 rows += [number[name], place, number[other]]
     return rows
 
