@@ -13,10 +13,20 @@ from orchestration.model import signals
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Floats, Ints
 
-_QUEUE_COUNTERS, HOST_COUNTERS, _TABLE_COLUMNS = 8, 4, 4
+_QUEUE_COUNTERS, _HOST_COUNTERS, _TABLE_COLUMNS = 8, 5, 4
 # Columns of a queue's counters: its signals, then its thresholds.
 SIGNALS = ("qlen_bytes", "tx_bytes", "tx_packets", "marked_packets", "dropped_packets")
 _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
+# The columns of hosts' counters, by the signals that they are.
+HOST_COLUMNS = {
+    "host.retransmits": 0,
+    "host.timeouts": 1,
+    "host.out_of_order": 2,
+    "host.tx_bytes": 3,
+    "host.received_packets": 4,
+    # what TCP calls so
+    "host.out_of_order_packets": 2,
+}
 # The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
@@ -28,9 +38,9 @@ BUFFER_SIGNALS = tuple(signal.key for signal in (*signals.recorded("priority"), 
 
 
 def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
-    """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
+    """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 5)."""
     cut = _QUEUE_COUNTERS * len(testbed.queues)
-    return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, HOST_COUNTERS)
+    return words[:cut].reshape(-1, _QUEUE_COUNTERS), words[cut:].reshape(-1, _HOST_COUNTERS)
 
 
 def nics(words: Ints) -> dict[str, Ints]:

@@ -28,7 +28,7 @@ from orchestration.model.trial import BackendName
 from orchestration.model.units import format_duration
 
 # The backends whose switches can do it.
-BACKENDS: tuple[BackendName, ...] = ("emulated",)
+BACKENDS: tuple[BackendName, ...] = ("emulated", "simulated")
 _DEFAULT = LoadBalancingSpec()
 
 

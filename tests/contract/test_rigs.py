@@ -13,6 +13,7 @@ from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.model.records import DONE, Program
 from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import BY_KEY, DERIVED, targets, wants_flow_table
@@ -141,14 +142,19 @@ def test_the_clock_is_where_it_was_sent(rig):
 def offering(request, tmp_path):
     """Return what a backend offers, and a rig of it that is asked for all of that.
 
-    Hosts have NICs under DCQCN where they can, because those have more.
+    Hosts have NICs under DCQCN and switches flowlets where they can, because those have more.
     """
     traffic = (IncastSpec(6, 500_000, 100 * MS, 0, MS, receiver=TESTBED.hosts[0]),)
     trial = TrialSpec("c", "rlcc-7", "fluid", TunerSpec("secn1"), traffic, 3, 1, MS, 20 * MS)
     schedule = make_schedule(trial, TESTBED)
     if request.param == "simulated":
         host = HostSpec("dcqcn", roce=RoceSpec())
-        trial = dataclasses.replace(trial, host=host, fabric=FabricSpec("closloop"))
+        trial = dataclasses.replace(
+            trial,
+            host=host,
+            fabric=FabricSpec("closloop"),
+            load_balancing=LoadBalancingSpec("flowlets"),
+        )
     offer = wiring.backend(request.param).offer(TESTBED)
     watches = wants_flow_table(offer.signals)
     if request.param == "fluid":

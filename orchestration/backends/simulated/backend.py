@@ -17,10 +17,16 @@ from orchestration.backends.simulated.own_policy import check_own_policies, poli
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
-from orchestration.model.knobs import DCQCN, ECN
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
-from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, wants_flow_table
+from orchestration.model.signals import (
+    BALANCING_KEYS,
+    DERIVED,
+    FLOW_TABLE,
+    HOST_KEYS,
+    wants_flow_table,
+)
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from tuners import registry
@@ -35,7 +41,10 @@ class SimulatedBackend:
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs that tuners can use."""
         shared = BUFFER_SIGNALS if testbed.switch else ()
-        return Offer((*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name, DCQCN.name])
+        return Offer(
+            (*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *BALANCING_KEYS, *shared),
+            [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
+        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.

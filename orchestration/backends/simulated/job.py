@@ -12,6 +12,7 @@ from inventory.routing import next_hops
 from inventory.switch import WATCHDOG_ACTIONS
 from inventory.topology import ETHERNET_HEADER_BYTES, Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES, bucket_bytes, switch_sysctls
+from orchestration.backends.simulated.paths import partner_rows, rules
 from orchestration.backends.simulated.program import policy_names
 from orchestration.model.congestion import HEARS_MARKS, with_base_rtt
 from orchestration.model.errors import InputError, NotReadyError, TrialError
@@ -78,6 +79,7 @@ def build_arrays(
         _ints(scalars),
         _ints([int(device.kind == "switch") for device in testbed.devices]),
         _ints([hash_seed(trial.seed, place) for place in range(len(testbed.devices))]),
+        *map(_ints, rules(trial.load_balancing, testbed)),
         _ints([number[port.device] for port in testbed.ports]),
         _ints([port.peer for port in testbed.ports]),
         _ints([port.rate_bps for port in testbed.ports]),
@@ -87,6 +89,7 @@ def build_arrays(
         _ints([queue.buffer_bytes for queue in testbed.queues]),
         _ints(_quanta(testbed)),
         route_rows(testbed, ()),
+        _ints(partner_rows(trial.load_balancing, testbed)),
         *_flow_arrays(trial, testbed, schedule),
         *(_buffer_arrays(testbed) if trial.host.roce else ()),
     ]

@@ -44,6 +44,7 @@ class Operation(IntEnum):
     PAUSE = 12
     PARAMETERS = 13
     COUNTERS = 14
+    PATHS = 15
 
 
 class Simulation:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from collectors.readers.ns3 import (
-    HOST_COUNTERS,
+    HOST_COLUMNS,
     SIGNALS,
     THRESHOLDS,
     FlowWindow,
@@ -24,10 +24,12 @@ from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.incidents import KINDS, Incident, incident, pfc_outcome
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.simulated.job import build_arrays, cut_ports, route_rows
+from orchestration.backends.simulated.paths import PathChoices
 from orchestration.backends.simulated.process import Operation, Simulation
 from orchestration.model.congestion import TIMES_ROUND_TRIPS
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import DCQCN, ECN
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
+from orchestration.model.load_balancing import ECMP
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     LASTING,
@@ -114,6 +116,10 @@ class SimulatedRig:
         if NicParameters.are_in(trial.host):
             self._parameters = NicParameters(trial.host, testbed, self._exchange_parameters)
             self._turn[DCQCN.name] = self._parameters.turn
+        self._paths: PathChoices | None = None
+        if trial.load_balancing.kind != ECMP.kind:
+            self._paths = PathChoices(testbed, self._exchange_timeouts)
+            self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
         self._built_s = time.monotonic()
 
     def start(self) -> None:
@@ -176,12 +182,14 @@ class SimulatedRig:
             values={
                 **{name: known[:, place] for place, name in enumerate(SIGNALS)},
                 **(vars(self._flows.read()) if self._flows else {}),
+                **(self._paths.signals() if self._paths else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
                 **(signals if self._watches_hosts else {}),
             },
             settings={
                 ECN.name: thresholds(known, self._pmax_of),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+                **({FLOWLET_TIMEOUT.name: self._paths.known} if self._paths else {}),
             },
         )
 
@@ -209,8 +217,11 @@ class SimulatedRig:
         words = self._simulation.ask(Operation.PARAMETERS, hosts, values.ravel())
         return words.reshape(values.shape)
 
+    def _exchange_timeouts(self, switches: Ints, timeouts_ns: Ints) -> Ints:
+        return self._simulation.ask(Operation.PATHS, switches, timeouts_ns)
+
     def _read(self) -> tuple[Ints, Ints]:
-        """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 4)."""
+        """Return the queues' counters, shape (queues, 8), and the hosts', shape (hosts, 5)."""
         return queues_and_hosts(self._simulation.ask(Operation.READ), self._testbed)
 
     def _buffers(self) -> tuple[dict[str, Ints], dict[str, int]]:
@@ -222,7 +233,7 @@ class SimulatedRig:
     def _host_signals(self, counters: Ints) -> dict[str, Ints]:
         """Return the signals of hosts by key, given their counters; MISSING without RoCE NICs."""
         missing = np.full(len(self._testbed.hosts), MISSING, dtype=np.int64)
-        counted = dict(zip(HOST_KEYS[:HOST_COUNTERS], counters.T, strict=True))
+        counted = {key: counters[:, column] for key, column in HOST_COLUMNS.items()}
         own = self._nics() if self._has_nics else {}
         return {**dict.fromkeys(HOST_KEYS, missing), **counted, **own}
 
@@ -263,6 +274,8 @@ class SimulatedRig:
         found: dict[str, Any] = {}
         if self._testbed.switch:
             events, found = pfc_outcome(self._incidents(), self._buffers()[1])
+        chosen = self._paths.facts() if self._paths else {}
+        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
         switched = int(self._known[:, SIGNALS.index("tx_packets")].sum()) if self._ticks else 0
         facts = {
             "end_ns": self._now_ns,
@@ -271,6 +284,8 @@ class SimulatedRig:
             "run_wall_s": run_s,
             **dict(zip(_ROCE_SUMS, sums, strict=False)),
             **found,
+            **chosen,
+            **({"findings": findings} if found or chosen else {}),
         }
         events = sorted([*self.events, *events], key=lambda event: event.t_ns)
         roce = self._trial.host.roce

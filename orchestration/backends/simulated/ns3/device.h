@@ -1,6 +1,7 @@
 // One end of a link: a NetDevice that waits, sends at line rate, and reaches the other end.
 #pragma once
 
+#include "conga.h"
 #include "frame.h"
 #include "shaper.h"
 #include "waiting.h"
@@ -32,6 +33,14 @@ class LinkDevice : public ns3::NetDevice {
 
     // A cut cable drops what arrives at its ends.
     void SetCut(bool cut) { cut_ = cut; }
+    bool is_cut() const { return cut_; }
+
+    // Its number among the interfaces of its node's IP.
+    void SetInterface(uint32_t interface) { interface_ = interface; }
+    uint32_t interface() const { return interface_; }
+
+    int64_t waiting_bytes() const { return waiting_->bytes(); }
+    conga::Load& load() { return load_; }
 
     Waiting& waiting() { return *waiting_; }
 
@@ -121,6 +130,8 @@ class LinkDevice : public ns3::NetDevice {
     ReceiveCallback receive_;
     uint32_t index_ = 0;
     int64_t ip_bytes_ = 0;
+    uint32_t interface_ = 0;
+    conga::Load load_;
     bool cut_ = false, pumping_ = false, asleep_ = false;
 };
 

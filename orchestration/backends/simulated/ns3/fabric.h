@@ -1,6 +1,7 @@
 // A testbed with TCP as ns-3 nodes: hosts with TCP, switches that forward, links between them.
 #pragma once
 
+#include "choices.h"
 #include "device.h"
 #include "flow_table.h"
 #include "host_nic.h"
@@ -39,6 +40,7 @@ class Fabric {
         BuildDevices(request);
         BuildPorts(request);
         SetRoutes(request.Next());
+        choices_->Introduce(request.Next(), switches_);
         ReadFlows(request);
         traffic_->Connect();
     }
@@ -51,11 +53,12 @@ class Fabric {
     void SetRoutes(const Ints& rows) {
         for (size_t at = 0; at + 2 < rows.size();) {
             int64_t device = rows[at], target = rows[at + 1];
-            std::vector<uint32_t> interfaces;
+            SwitchRouting::Ports ports;
             for (int64_t i = 0; i < rows[at + 2]; ++i) {
-                interfaces.push_back(interface_[static_cast<size_t>(rows[at + 3 + i])]);
+                size_t port = static_cast<size_t>(rows[at + 3 + i]);
+                ports.push_back(ns3::PeekPointer(ports_[port]));
             }
-            switches_[device]->SetPaths(static_cast<size_t>(target), interfaces);
+            switches_[device]->SetPaths(static_cast<size_t>(target), std::move(ports));
             at += 3 + static_cast<size_t>(rows[at + 2]);
         }
     }
@@ -77,7 +80,7 @@ class Fabric {
         }
     }
 
-    // Eight numbers a queue, then four a host.
+    // Eight numbers a queue, then five a host.
     Ints Counters() const {
         Ints all;
         for (const RedQueue* queue : queues_) {
@@ -92,7 +95,8 @@ class Fabric {
             }
             const HostCounters& counters = hosts_[i]->counters;
             all.insert(all.end(),
-                       {counters.retransmits, counters.timeouts, counters.out_of_order, bytes});
+                       {counters.retransmits, counters.timeouts, counters.out_of_order, bytes,
+                        counters.received});
         }
         return all;
     }
@@ -113,6 +117,11 @@ class Fabric {
         all.push_back(packets);
         all.push_back(static_cast<int64_t>(ns3::Simulator::GetEventCount()));
         return all;
+    }
+
+    // New flowlet timeouts of some switches; then five numbers a switch.
+    Ints Paths(const Ints& places, const Ints& timeouts_ns) {
+        return choices_->Exchange(places, timeouts_ns, ns3::Simulator::Now().GetNanoSeconds());
     }
 
     // Of flows on RoCE NICs only.
@@ -170,12 +179,14 @@ class Fabric {
     // Which devices are switches, and the seeds of their hashes.
     void BuildDevices(Request& request) {
         Ints is_switch = request.Next(), seeds = request.Next();
+        choices_ = std::make_unique<Choices<LinkDevice>>(request, is_switch, scalar(SEED));
         for (size_t i = 0; i < is_switch.size(); ++i) {
             switches_.push_back(nullptr);
             host_routing_.push_back(nullptr);
             host_of_.push_back(nullptr);
             if (is_switch[i] != 0) {
-                switches_[i] = ns3::CreateObject<SwitchRouting>(static_cast<uint32_t>(seeds[i]));
+                switches_[i] = ns3::CreateObject<SwitchRouting>(
+                    static_cast<uint32_t>(seeds[i]), choices_->of(i), scalar(FRAMING));
                 nodes_.push_back(MakeNode(switches_[i]));
                 continue;
             }
@@ -221,6 +232,7 @@ class Fabric {
             Shaper shaper(rate[port], scalar(BUCKET), scalar(FRAMING));
             ports_.push_back(ns3::CreateObject<LinkDevice>(
                 std::move(waiting), shaper, delay[port], static_cast<uint16_t>(scalar(MTU))));
+            choices_->Prepare(*ports_.back(), rate[port]);
             Attach(node, port, static_cast<uint32_t>(address[port]));
             if (host_of_[node] != nullptr) {
                 nics_[number_of_host[node]].push_back(ns3::PeekPointer(ports_[port]));
@@ -233,7 +245,7 @@ class Fabric {
             ports_[port]->SetPeer(ns3::PeekPointer(ports_[other]));
             if (address[other] != 0 && switches_[static_cast<size_t>(device[port])]) {
                 switches_[static_cast<size_t>(device[port])]->AddHost(
-                    static_cast<uint32_t>(address[other]), interface_[port]);
+                    static_cast<uint32_t>(address[other]), ports_[port]->interface());
             }
         }
         queues_.resize(queue_port.size());
@@ -257,7 +269,7 @@ class Fabric {
         nodes_[node]->AddDevice(ports_[port]);
         auto ipv4 = nodes_[node]->GetObject<ns3::Ipv4>();
         uint32_t interface = ipv4->AddInterface(ports_[port]);
-        interface_.push_back(interface);
+        ports_[port]->SetInterface(interface);
         if (address != 0) {
             ns3::Ipv4Address own(address);
             ipv4->AddAddress(interface, ns3::Ipv4InterfaceAddress(own, ns3::Ipv4Mask::GetOnes()));
@@ -294,6 +306,7 @@ class Fabric {
     Ints scalars_;
     std::unique_ptr<Traffic> traffic_;
     std::unique_ptr<FlowTable> table_;
+    std::unique_ptr<Choices<LinkDevice>> choices_;
     std::vector<ns3::Ptr<ns3::Node>> nodes_;
     std::vector<ns3::Ptr<SwitchRouting>> switches_;
     std::vector<ns3::Ptr<HostRouting>> host_routing_;
@@ -301,7 +314,6 @@ class Fabric {
     std::vector<std::unique_ptr<Host>> hosts_;
     std::vector<std::vector<LinkDevice*>> nics_;
     std::vector<ns3::Ptr<LinkDevice>> ports_;
-    std::vector<uint32_t> interface_;
     std::vector<RedQueue*> queues_;
 };
 

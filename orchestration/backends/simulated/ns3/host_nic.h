@@ -87,6 +87,8 @@ class HostNic : public Waiting {
         }
     }
 
+    int64_t bytes() const override { return 0; } // nobody chooses among NICs by what waits
+
     Frame Get() override {
         FlowQueue::Held held = std::move(next_->frames_.front());
         next_->frames_.pop_front();

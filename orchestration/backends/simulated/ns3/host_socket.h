@@ -19,6 +19,7 @@ namespace closloop {
 // A host's TCP counters, as /proc/net has them.
 struct HostCounters {
     int64_t retransmits = 0, timeouts = 0, out_of_order = 0;
+    int64_t received = 0; // packets with data
 };
 
 class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
@@ -54,6 +55,7 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
     // Takes a packet that is known to be this connection's.
     void Take(ns3::Ptr<ns3::Packet> packet, const ns3::Ipv4Header& header, uint16_t port,
               ns3::Ptr<ns3::Ipv4Interface> interface) {
+        counters_->received += HasData(*packet) ? 1 : 0;
         bool marked = header.GetEcn() == ns3::Ipv4Header::ECN_CE;
         if (marked != marked_ && header.GetEcn() != ns3::Ipv4Header::ECN_NotECT) {
             marked_ = marked;
@@ -186,6 +188,13 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
     static constexpr uint32_t SKB_DATA_BYTES = 65'215, EARLY_SKB_DATA_BYTES = 65'535 / 2;
     // The receiver acknowledges the first packets of a connection one by one (TCP_MAX_QUICKACKS).
     static constexpr int QUICK_ACKS = 16;
+
+    // Whether there is more than TCP's header, whose length in words is in its byte 12.
+    static bool HasData(const ns3::Packet& segment) {
+        uint8_t head[13] = {};
+        segment.CopyData(head, sizeof head);
+        return segment.GetSize() > 4U * (head[12] >> 4);
+    }
 
     // tcp_write_xmit() in net/ipv4/tcp_output.c: a buffer's segments are sent together, those of the
     // next with it if the window has room (tcp_grow_skb). By tcp_tso_should_defer() less than a

@@ -68,6 +68,11 @@ template <class Built> void Serve(Built& fabric, Request& request) {
         case FLOWS:
             Answer(fabric.Outcome());
             break;
+        case PATHS: {
+            Ints places = request.Next();
+            Answer(fabric.Paths(places, request.Next()));
+            break;
+        }
         case COUNTERS:
             Answer(fabric.FlowCounters());
             break;

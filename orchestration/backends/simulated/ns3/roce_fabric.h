@@ -1,6 +1,7 @@
 // A testbed with RoCE NICs: devices of our own on ns-3's clock, without its IP stack and packets.
 #pragma once
 
+#include "choices.h"
 #include "flow_table.h"
 #include "roce_buffers.h"
 #include "roce_nic.h"
@@ -32,6 +33,7 @@ class Fabric {
         BuildDevices(request);
         Ints routes = BuildPorts(request);
         SetRoutes(routes);
+        choices_->Introduce(request.Next(), switches_);
         ReadFlows(request);
         shared_.Build(request, switches_, ports_, settings_, clock_.get());
     }
@@ -91,7 +93,7 @@ class Fabric {
         }
     }
 
-    // Eight numbers a queue, then four a host.
+    // Eight numbers a queue, then five a host.
     Ints Counters() const {
         Ints all;
         for (const Queue* queue : queues_) {
@@ -105,7 +107,7 @@ class Fabric {
                 bytes += nic->tx_bytes;
             }
             const HostCounters& own = host->counters;
-            all.insert(all.end(), {own.resent, own.timeouts, own.out_of_order, bytes});
+            all.insert(all.end(), {own.resent, own.timeouts, own.out_of_order, bytes, own.received});
         }
         return all;
     }
@@ -179,6 +181,11 @@ class Fabric {
         return all;
     }
 
+    // New flowlet timeouts of some switches; then five numbers a switch.
+    Ints Paths(const Ints& places, const Ints& timeouts_ns) {
+        return choices_->Exchange(places, timeouts_ns, Ns(clock_->Now()));
+    }
+
     // A number for each signal of scope flow, in the order of their declarations.
     Ints FlowCounters() const {
         Ints all;
@@ -207,12 +214,14 @@ class Fabric {
     // Which devices are switches, and the seeds of their hashes.
     void BuildDevices(Request& request) {
         Ints is_switch = request.Next(), seeds = request.Next();
+        choices_ = std::make_unique<Choices<Port>>(request, is_switch, scalar(SEED));
         for (size_t i = 0; i < is_switch.size(); ++i) {
             switches_.push_back(nullptr);
             host_of_.push_back(nullptr);
             if (is_switch[i] != 0) {
-                switches_[i] = std::make_unique<Switch>(static_cast<uint32_t>(seeds[i]),
-                                                        &packets_, table_.get());
+                switches_[i] = std::make_unique<Switch>(static_cast<uint32_t>(seeds[i]), &packets_,
+                                                        table_.get(), choices_->of(i),
+                                                        clock_.get());
             } else {
                 hosts_.push_back(std::make_unique<Host>());
                 host_of_[i] = hosts_.back().get();
@@ -262,6 +271,7 @@ class Fabric {
                                                    seed + static_cast<uint64_t>(first[i]),
                                                    scalar(MARKS_DEPARTURES) != 0, first[i],
                                                    clock_.get(), &packets_);
+                choices_->Prepare(*ports_[i], rate[i]);
                 switches_[owner]->AddPort(ports_[i].get());
             }
         }
@@ -348,6 +358,7 @@ class Fabric {
     Packets packets_;
     std::unique_ptr<Clock> clock_;
     std::unique_ptr<FlowTable> table_;
+    std::unique_ptr<Choices<Port>> choices_;
     SharedBuffers shared_;
     std::vector<std::unique_ptr<Switch>> switches_;
     std::vector<Host*> host_of_;

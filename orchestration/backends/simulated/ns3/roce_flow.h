@@ -80,7 +80,7 @@ class Flow : public ns3::EventImpl {
 
 // A host's counters, in the places of TCP's.
 struct HostCounters {
-    int64_t resent = 0, timeouts = 0, out_of_order = 0, cnps = 0;
+    int64_t resent = 0, timeouts = 0, out_of_order = 0, received = 0, cnps = 0;
 };
 
 } // namespace closloop::roce

@@ -185,6 +185,7 @@ class Nic : public NicLine {
         packet->switches = 0;
         packet->telemetry = false;
         packet->seen.hops = 0;
+        packet->conga = {};
         packet->kind = kind;
         packet->klass = flow.klass;
         packet->capable = packet->marked = packet->asks = false;
@@ -276,6 +277,7 @@ class Nic : public NicLine {
     // or it is held, and named each time.
     void Receive(Flow& flow, const Packet& packet) {
         int64_t now_ps = clock().Now();
+        ++host_->received;
         if (packet.marked) {
             ++flow.marks;
             if (flow.cnp_ps < 0 || now_ps - flow.cnp_ps >= cnp_interval_ps_) {

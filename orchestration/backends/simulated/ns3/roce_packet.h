@@ -1,6 +1,7 @@
 // A RoCEv2 packet. It is itself the event of its arrival, so a hop costs ns-3 no memory.
 #pragma once
 
+#include "conga.h"
 #include "policies.h"
 
 #include "ns3/event-impl.h"
@@ -76,6 +77,7 @@ class Packet : public ns3::EventImpl {
     End* to;
     Packet* behind = nullptr; // in a Fifo
     PriorityGroup* group;     // in a shared buffer: what it is counted with, null for its queue
+    conga::Header conga;      // of switches that route by it
     Telemetry seen;           // of ports, by this packet or the one that it acknowledges
 
     bool goes_back() const { return kind != Kind::DATA && kind != Kind::PROBE; }

@@ -1,6 +1,7 @@
 // A switch's port: queues by class, marks by the straight line on the instantaneous queue.
 #pragma once
 
+#include "conga.h"
 #include "random.h"
 #include "roce_buffer.h"
 #include "roce_line.h"
@@ -70,6 +71,17 @@ class Port : public End, public Pauses, private Obeys {
         return static_cast<size_t>(buffer_->settings().priority[klass]);
     }
     void SetCut(bool cut) { cut_ = cut; }
+    bool is_cut() const { return cut_; }
+    conga::Load& load() { return load_; }
+
+    // Of all classes.
+    int64_t waiting_bytes() const {
+        int64_t all = 0;
+        for (const Queue& queue : queues_) {
+            all += queue.backlog_bytes;
+        }
+        return all;
+    }
 
     void Arrive(Packet* packet) override;
 
@@ -246,6 +258,7 @@ class Port : public End, public Pauses, private Obeys {
     Fifo control_;              // pause frames
     int64_t control_bytes_ = 0; // that were sent, with their framing
     SharedBuffer* buffer_ = nullptr;
+    conga::Load load_;
     PauseTimers timers_;
     Call<Port, &Port::LineFree> line_free_{this};
 };

@@ -3,11 +3,13 @@
 
 #include "ecmp_hash.h"
 #include "flow_table.h"
+#include "path_choice.h"
 #include "roce_port.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace closloop::roce {
@@ -20,8 +22,10 @@ struct Ways {
 
 class Switch {
   public:
-    Switch(uint32_t seed, Packets* packets, FlowTable* table)
-        : packets_(packets), table_(table), hash_(seed) {}
+    // `choice` is null where flows take the paths of their hash.
+    Switch(uint32_t seed, Packets* packets, FlowTable* table, PathChoice<Port>* choice,
+           const Clock* clock)
+        : packets_(packets), table_(table), choice_(choice), clock_(clock), hash_(seed) {}
 
     void AddPort(Port* port) { ports_.push_back(port); }
     const std::vector<Port*>& ports() const { return ports_; }
@@ -40,15 +44,20 @@ class Switch {
         if (paths_.size() <= target) {
             paths_.resize(target + 1);
         }
+        if (choice_ != nullptr && paths_[target] != ports) {
+            choice_->Forget();
+        }
         paths_[target] = std::move(ports);
     }
+    const std::vector<Port*>& paths(size_t target) const { return paths_.at(target); }
 
     void Forward(Packet* packet, const Port& in) {
         ++packet->switches;
-        Port*& out = out_[2 * packet->flow + (packet->goes_back() ? 1 : 0)];
-        if (out == nullptr) {
-            out = Route(*packet);
+        Port*& known = out_[2 * packet->flow + (packet->goes_back() ? 1 : 0)];
+        if (known == nullptr) {
+            known = Route(*packet);
         }
+        Port* out = choice_ == nullptr || known == nullptr ? known : Choose(*packet, known);
         if (out != nullptr && table_ != nullptr && packet->payload_bytes > 0) {
             table_->Note(packet->flow, packet->payload_bytes, out->first_queue() + packet->klass);
         }
@@ -58,6 +67,39 @@ class Switch {
     }
 
   private:
+    static size_t Leaf(uint32_t address) { return address >> 16 & 0xff; }
+
+    // Where a packet goes whose flow's hash leads to `ecmp`, which may be its destination's port.
+    Port* Choose(Packet& packet, Port* ecmp) {
+        const Ways& ways = (*ways_)[packet.flow];
+        bool back = packet.goes_back();
+        int64_t now_ns = Ns(clock_->Now());
+        if (choice_->is_conga()) {
+            choice_->Arrived(packet.conga, Leaf(back ? ways.destination : ways.source), now_ns);
+        }
+        size_t target = Leaf(back ? ways.source : ways.destination);
+        if (target >= paths_.size() || paths_[target].empty()) {
+            return ecmp; // it is attached here
+        }
+        const std::vector<Port*>& paths = paths_[target];
+        Port* out = ecmp;
+        if (paths.size() > 1) {
+            uint64_t key = FlowKey(back ? Reversed(ways.tuple) : ways.tuple);
+            out = choice_->Choose(key, target, paths, ecmp, now_ns);
+        }
+        if (choice_->is_conga()) {
+            int64_t bytes = packet.bytes + out->line().framing_bytes();
+            choice_->Leaves(packet.conga, target, out, bytes, now_ns);
+        }
+        return out;
+    }
+
+    // What comes back has the ports of what it answers.
+    static FiveTuple Reversed(FiveTuple tuple) {
+        std::swap(tuple.source, tuple.destination);
+        return tuple;
+    }
+
     Port* Route(const Packet& packet) const {
         const Ways& ways = (*ways_)[packet.flow];
         uint32_t to = packet.goes_back() ? ways.source : ways.destination;
@@ -65,7 +107,7 @@ class Switch {
         if (host != hosts_.end()) {
             return host->second;
         }
-        size_t target = to >> 16 & 0xff;
+        size_t target = Leaf(to);
         if (target >= paths_.size() || paths_[target].empty()) {
             return nullptr;
         }
@@ -75,6 +117,8 @@ class Switch {
 
     Packets* packets_;
     FlowTable* table_;
+    PathChoice<Port>* choice_;
+    const Clock* clock_;
     EcmpHash hash_;
     std::vector<Port*> ports_;
     std::unordered_map<uint32_t, Port*> hosts_;

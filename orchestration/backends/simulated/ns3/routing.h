@@ -1,7 +1,10 @@
 // Routing: switches hash flows over equal-cost ports, hosts send from the NIC of their address.
 #pragma once
 
+#include "conga_tag.h"
+#include "device.h"
 #include "ecmp_hash.h"
+#include "path_choice.h"
 
 #include "ns3/ipv4-route.h"
 #include "ns3/ipv4-routing-protocol.h"
@@ -51,17 +54,26 @@ class Routing : public ns3::Ipv4RoutingProtocol {
 // A switch: hosts of its own by address, those of other switches by the address' second octet.
 class SwitchRouting : public Routing {
   public:
-    explicit SwitchRouting(uint32_t seed) : hash_(seed) {}
+    using Ports = PathChoice<LinkDevice>::Ports;
+
+    // `choice` is null where flows take the paths of their hash. `framing_bytes` is what a frame has
+    // on a link besides itself.
+    SwitchRouting(uint32_t seed, PathChoice<LinkDevice>* choice, int64_t framing_bytes)
+        : hash_(seed), choice_(choice), framing_bytes_(framing_bytes) {}
 
     void AddHost(uint32_t address, uint32_t interface) { hosts_[address] = interface; }
 
-    // Interfaces towards the switch number `target`; none makes it unreachable.
-    void SetPaths(size_t target, std::vector<uint32_t> interfaces) {
+    // Ports towards the switch number `target`; none makes it unreachable.
+    void SetPaths(size_t target, Ports ports) {
         if (paths_.size() <= target) {
             paths_.resize(target + 1);
         }
-        paths_[target] = std::move(interfaces);
+        if (choice_ != nullptr && paths_[target] != ports) {
+            choice_->Forget();
+        }
+        paths_[target] = std::move(ports);
     }
+    const Ports& paths(size_t target) const { return paths_.at(target); }
 
     ns3::Ptr<ns3::Ipv4Route> RouteOutput(ns3::Ptr<ns3::Packet>, const ns3::Ipv4Header&,
                                          ns3::Ptr<ns3::NetDevice>,
@@ -75,6 +87,10 @@ class SwitchRouting : public Routing {
                     const MulticastForwardCallback&, const LocalDeliverCallback&,
                     const ErrorCallback&) override {
         uint32_t to = header.GetDestination().Get();
+        if (choice_ != nullptr && choice_->is_conga()) {
+            header_ = Unlabel(*packet);
+            choice_->Arrived(header_, header.GetSource().Get() >> 16 & 0xff, Now());
+        }
         auto host = hosts_.find(to);
         if (host != hosts_.end()) {
             forward(Out(host->second), packet, header);
@@ -84,16 +100,44 @@ class SwitchRouting : public Routing {
         if (target >= paths_.size() || paths_[target].empty()) {
             return false;
         }
-        const std::vector<uint32_t>& paths = paths_[target];
-        size_t choice =
-            paths.size() > 1 ? EcmpHash::Choose(Hash(*packet, header), paths.size()) : 0;
-        forward(Out(paths[choice]), packet, header);
+        const Ports& paths = paths_[target];
+        LinkDevice* out = paths.front();
+        if (paths.size() > 1) {
+            FiveTuple tuple = Tuple(*packet, header);
+            out = paths[EcmpHash::Choose(hash_(tuple), paths.size())];
+            if (choice_ != nullptr) {
+                out = choice_->Choose(FlowKey(tuple), target, paths, out, Now());
+            }
+        }
+        if (choice_ != nullptr && choice_->is_conga()) {
+            Label(*packet, target, out);
+        }
+        forward(Out(out->interface()), packet, header);
         return true;
     }
 
   private:
+    static int64_t Now() { return ns3::Simulator::Now().GetNanoSeconds(); }
+
+    // What a packet carries for CONGA, taken off it.
+    static conga::Header Unlabel(const ns3::Packet& packet) {
+        CongaTag tag;
+        const_cast<ns3::Packet&>(packet).RemovePacketTag(tag);
+        return tag.header;
+    }
+
+    // IP's own header is off while it asks.
+    void Label(const ns3::Packet& packet, size_t target, LinkDevice* out) {
+        constexpr int64_t ip_header_bytes = 20;
+        CongaTag tag;
+        tag.header = header_;
+        int64_t bytes = packet.GetSize() + ip_header_bytes + ETHERNET_HEADER_BYTES + framing_bytes_;
+        choice_->Leaves(tag.header, target, out, bytes, Now());
+        packet.AddPacketTag(tag);
+    }
+
     // IP takes its header off before it asks: the ports come first.
-    uint32_t Hash(const ns3::Packet& packet, const ns3::Ipv4Header& header) const {
+    static FiveTuple Tuple(const ns3::Packet& packet, const ns3::Ipv4Header& header) {
         uint8_t ports[4] = {};
         packet.CopyData(ports, sizeof ports);
         FiveTuple tuple{};
@@ -102,12 +146,15 @@ class SwitchRouting : public Routing {
         tuple.source_port = {ports[0], ports[1]};
         tuple.destination_port = {ports[2], ports[3]};
         tuple.protocol = header.GetProtocol();
-        return hash_(tuple);
+        return tuple;
     }
 
     EcmpHash hash_;
+    PathChoice<LinkDevice>* choice_;
+    int64_t framing_bytes_;
+    conga::Header header_; // of the packet that is being routed
     std::unordered_map<uint32_t, uint32_t> hosts_;
-    std::vector<std::vector<uint32_t>> paths_;
+    std::vector<Ports> paths_;
 };
 
 // A host: what has a NIC's address leaves through it, all else through the first NIC.

@@ -94,6 +94,14 @@ class SwitchQueues : public Waiting {
         }
     }
 
+    int64_t bytes() const override {
+        int64_t all = 0;
+        for (const RedQueue& queue : queues_) {
+            all += queue.backlog_bytes;
+        }
+        return all;
+    }
+
     Frame Get() override {
         if (queues_.size() == 1) {
             return queues_[0].Get();

@@ -14,6 +14,8 @@ class Waiting {
     virtual void Put(Frame frame) = 0;
     // Bytes of the frame that is next, 0 if there is none.
     virtual uint32_t NextBytes() = 0;
+    // Bytes of all frames.
+    virtual int64_t bytes() const = 0;
     // Takes out the frame that `NextBytes` was about.
     virtual Frame Get() = 0;
     // Called after `Get`, once the frame is on its way.

@@ -29,6 +29,7 @@ enum Operation : int64_t {
     PAUSE = 12,     // a NIC sends a pause frame: its port, priorities as bits, quanta
     PARAMETERS = 13, // new parameters of some hosts' congestion control
     COUNTERS = 14,  // every RoCE flow's counters
+    PATHS = 15,     // new flowlet timeouts; answers every switch's, and what it has chosen
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.
