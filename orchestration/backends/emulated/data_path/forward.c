@@ -16,6 +16,7 @@
 #include <net/route.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "pairs.h"
 #include "pfc.h"
 
 #define TABLE_BITS 14
@@ -30,6 +31,8 @@ struct flow {
 	struct netdev_queue *queue; /* of `out` */
 	u32 ifindex;
 	bool watched; /* a program looks at what leaves there */
+	bool paired; /* `pair` is known */
+	u64 *pair; /* where its bytes are counted, NULL if nowhere: see pairs.c */
 	u8 addresses[2 * ETH_ALEN];
 };
 
@@ -120,6 +123,16 @@ static void send(struct sk_buff *skb, const struct flow *flow)
 		kfree_skb_list(dropped);
 }
 
+static void count_pair(struct flow *flow, const struct sk_buff *skb, const struct net *net)
+{
+	if (!flow->paired) {
+		flow->pair = cl_pair_of(net, flow->saddr, flow->daddr);
+		flow->paired = true;
+	}
+	if (flow->pair)
+		*flow->pair += skb->len;
+}
+
 static rx_handler_result_t forward(struct sk_buff **pskb)
 {
 	struct sk_buff *skb = *pskb;
@@ -156,6 +169,8 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
+	if (cl_pairs_counted)
+		count_pair(flow, skb, net);
 	if (flows->table)
 		cl_flow_table_count(flows->table, skb, flow->ifindex);
 	ip_decrease_ttl(ip_hdr(skb));

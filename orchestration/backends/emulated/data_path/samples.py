@@ -16,6 +16,7 @@ from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.hosts import HOST_STATE, Hosts
 from orchestration.backends.emulated.data_path.nics import NIC_STATE
+from orchestration.backends.emulated.data_path.pairs import PairCounters
 from orchestration.backends.emulated.data_path.pauses import (
     BUFFER_STATE,
     PAUSE_STATE,
@@ -47,6 +48,7 @@ class Sample(NamedTuple):
     flows: FlowReading | None = None
     shared: dict[str, Ints] | None = None
     hosts: dict[str, Ints] | None = None
+    pairs: Ints | None = None
 
 
 def last_reading_now() -> None:
@@ -67,10 +69,11 @@ class SampleFile:
         senders: Senders,
         *,
         flows: bool,
+        pairs: PairCounters | None = None,
     ) -> None:
         """Open it. With `flows`, the kernel counts flows (see `flow_tables`)."""
         self._fd = os.open(SAMPLES, os.O_RDWR)
-        self._hosts, self._shared, self._flows = hosts, shared, flows
+        self._hosts, self._shared, self._flows, self._pairs = hosts, shared, flows, pairs
         switches = shared.switches if shared else 0
         nics = hosts.nics.count if hosts.nics else 0
         self._counts = (queues, switches, hosts.count, nics)
@@ -82,6 +85,8 @@ class SampleFile:
         if shared:
             fields += [("pauses", PAUSE_STATE, (queues,)), ("buffers", BUFFER_STATE, (switches,))]
         fields += [("hosts", HOST_STATE, (hosts.count,)), ("nics", NIC_STATE, (nics,))]
+        if pairs:
+            fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
         self._asked = 0
         self._with_hosts = range(0)
@@ -119,4 +124,5 @@ class SampleFile:
             FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
             self._shared.values(one["pauses"], one["buffers"]) if self._shared else None,
             self._hosts.values(one["hosts"], one["nics"]) if with_hosts else None,
+            self._pairs.values(one["pairs"]) if self._pairs else None,
         )
