@@ -284,6 +284,7 @@ def _trial(
         parent=_parent_name(file.parent, replayed),
         fabric=_fabric(file),
         flow_sample_period_ns=file.flow_sample_period or 0,
+        load_balancing=file.load_balancing.spec(),
     )
 
 

@@ -31,11 +31,18 @@ from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import DCQCN, ECN
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
-from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, PAIRS, wants_flow_table
+from orchestration.model.signals import (
+    BALANCING_KEYS,
+    DERIVED,
+    FLOW_TABLE,
+    HOST_KEYS,
+    PAIRS,
+    wants_flow_table,
+)
 from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
@@ -105,8 +112,8 @@ class EmulatedBackend:
         """Return the signals and knobs that tuners can use."""
         shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
         return Offer(
-            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *shared),
-            [ECN.name, DCQCN.name],
+            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *BALANCING_KEYS, *shared),
+            [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
         )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
