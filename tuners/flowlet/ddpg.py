@@ -123,9 +123,7 @@ class DdpgLearner(ABC):
         self._settings, self._seed = settings, seed
         start = dict(parameters) if parameters is not None else fresh(seed, *widths, hidden)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
-        self._nets = {
-            name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()
-        }
+        self._nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
         self._target: dict[str, Any] = {
             name: tensor.detach().clone() for name, tensor in self._tensors().items()
         }

@@ -76,6 +76,7 @@ class Drlet(LearnedTimeouts):
 
     def check_testbed(self, testbed: Testbed | None) -> None:
         """Refuse a testbed of another shape than the checkpoint's."""
+        super().check_testbed(testbed)
         if testbed is not None and sizes(testbed) != self._sizes:
             found = "{} pairs of edge switches and {} switches with several paths"
             raise CheckpointError(

@@ -1,10 +1,10 @@
 """The multi-agent variant of DRLet: one small network that all switches share, each by itself.
 
 DRLet's paper names it as future work: "a distributed method using multi-agent reinforcement
-learning". An agent is a switch with several paths upwards. It sees its own ports and flowlets only,
-and earns equations 3 to 5 of its own links: the variance of the utilisation of its upward ports, and
-the ratio of what it sent upwards in two periods in a row. So neither the network nor what is
-reported grows with the fabric, and one checkpoint serves every fat tree and leaf-spine.
+learning". An agent is a switch with several paths upwards. It sees its own ports and flowlets
+only, and earns equations 3 to 5 of its own links: the variance of the utilisation of its upward
+ports, and the ratio of what it sent upwards in two periods in a row. So neither the network nor
+what is reported grows with the fabric, and one checkpoint serves every fat tree and leaf-spine.
 """
 
 from __future__ import annotations

@@ -43,6 +43,14 @@ class LearnedTimeouts(FlowletTuner):
         if self.alpha < 0 or self.beta < 0:
             yield f"weights {self.alpha} and {self.beta}: use 0 or more"
 
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Refuse a testbed without a choice of paths."""
+        if testbed is not None and not len(Uplinks(testbed).switches):
+            raise ValueError(
+                f"testbed {testbed.name!r} has one path between any two hosts: use one with "
+                "several spines, like drlet-k4"
+            )
+
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from the best static timeout of the lowest load."""
         self._rng = np.random.default_rng([seed, 1])

@@ -5,7 +5,7 @@ Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DC
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -32,7 +32,7 @@ SHORTEST_NS, LONGEST_NS = 100_000, 8_000_000
 class FlowletTuner(BaseTuner):
     """Sets flowlet timeouts. RED gets the paper's thresholds at the start, and keeps them."""
 
-    observes = ()
+    observes: Collection[str] = ()
     knobs = (ECN.name, FLOWLET_TIMEOUT.name)
 
     def setup(self, testbed: Testbed, timeouts_ns: ArrayLike) -> Setup:

@@ -44,7 +44,8 @@ class Uplinks:
 
     def by_port(self, values: np.ndarray) -> Floats:
         """Return the sums of values (queues,) over the queues of each switch port."""
-        return np.bincount(self._port, values, len(self._rate_bps))
+        result: Floats = np.bincount(self._port, values, len(self._rate_bps)).astype(np.float64)
+        return result
 
     def utilisation(self, observation: Observation) -> Floats:
         """Return the share of its rate that each switch port sent at since the last reading.
@@ -70,5 +71,6 @@ class Uplinks:
 
     def sums(self, values: Floats) -> Floats:
         """Return the sums of values (ports,) over the upward ports of every switch."""
-        most = int(self.switch.max()) + 1 if len(self.switch) else 0
-        return np.bincount(self.switch[self.up], values[self.up], most)
+        most = int(self.switch.max(initial=-1)) + 1
+        result: Floats = np.bincount(self.switch[self.up], values[self.up], most).astype(np.float64)
+        return result
