@@ -7,6 +7,7 @@ docs/load-balancing.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -69,3 +70,19 @@ def stream_of(seed: int, switch: int) -> int:
     is `mixed` of the state before that.
     """
     return mixed((mixed(seed & _MASK) + switch) & _MASK)
+
+
+def overflow_findings(overflows: Mapping[str, int]) -> list[dict[str, str]]:
+    """Return the findings for a trial's stamp; `overflows` are packets by switch."""
+    total = sum(overflows.values())
+    if not total:
+        return []
+    most = max(overflows, key=lambda name: overflows[name])
+    return [
+        {
+            "code": "flowlet-overflows",
+            "severity": "warning",
+            "text": f"{total} packets found the flowlet table full and took their ECMP path, "
+            f"{overflows[most]} of them at {most}: give it more 'entries'",
+        }
+    ]

@@ -284,6 +284,7 @@ def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[S
                 fault.kind,
                 fault.detail,
                 tuple((place, tuple(batch)) for place, batch in requests.items() if batch),
+                tuple(sorted(fault.down)) if fault.kind == "links" else None,
             )
         )
     return tuple(steps)
