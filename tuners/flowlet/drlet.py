@@ -88,19 +88,23 @@ class Drlet(LearnedTimeouts):
     def begin(self, testbed: Testbed) -> None:
         """Forget the trial before."""
         self._pairs: Floats = np.zeros(self._sizes[0])
-        self._before = 0.0
+        self._utilisation: Floats = np.zeros(0)
+        self._sent = self._before = 0.0
 
-    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats, Floats]:
-        """Return the state (1, pairs) in units of a host's rate, the reward and the load."""
+    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
+        """Return the state (1, pairs) in units of a host's rate, and the load."""
         total = observation[PAIRS].astype(np.float64)
         traffic, self._pairs = total - self._pairs, total
-        utilisation = self._links.utilisation(observation)[self._links.between]
-        sent = float(traffic.sum())
-        earned = reward(utilisation.var(), sent, self._before, self.alpha, self.beta)
-        self._before = sent
+        self._utilisation = self._links.utilisation(observation)[self._links.between]
+        self._before, self._sent = self._sent, float(traffic.sum())
         x = (8.0 * traffic / (self._rate_bps * span_s))[None]
-        load = np.array([8.0 * sent / (self._host_bps * span_s)])
-        return x, np.array([float(earned)]), load
+        return x, np.array([8.0 * self._sent / (self._host_bps * span_s)])
+
+    def earned(self) -> Floats:
+        """Return the reward (1,), of all links between switches and all traffic."""
+        variance = [self._utilisation.var()]
+        made: Floats = reward(variance, self._sent, self._before, self.alpha, self.beta)
+        return made
 
 
 def _hidden(known: Mapping[str, Any]) -> tuple[int, ...]:

@@ -91,16 +91,15 @@ class DrletLocal(LearnedTimeouts):
         self._down = links.switch[down], np.flatnonzero(down)
         self._marked: Floats = np.zeros(len(links.up))
         self._rerouted: Floats = np.zeros(len(links.switches))
-        self._before: Floats = np.zeros(len(links.switches))
+        self._sent: Floats = np.zeros(len(links.switches))
+        self._before = self._variance = self._sent
 
-    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats, Floats]:
-        """Return each switch's state, reward and load, from its own ports and flowlets."""
+    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
+        """Return each switch's state and load, from its own ports and flowlets."""
         links = self._links
         utilisation = links.utilisation(observation)
-        load, variance = links.mean(utilisation), links.variance(utilisation)
-        sent = links.sums(links.sent_bytes)[links.switches]
-        earned = reward(variance, sent, self._before, self.alpha, self.beta)
-        self._before = sent
+        load, self._variance = links.mean(utilisation), links.variance(utilisation)
+        self._before, self._sent = self._sent, links.sums(links.sent_bytes)[links.switches]
         marked = links.by_port(observation["marked_packets"])
         newly, self._marked = marked - self._marked, marked
         packets = np.maximum(links.mean(links.sent_bytes) / PACKET_BYTES, 1.0)
@@ -109,7 +108,7 @@ class DrletLocal(LearnedTimeouts):
         moved, self._rerouted = rerouted - self._rerouted, rerouted
         columns = [
             load,
-            np.sqrt(variance),
+            np.sqrt(self._variance),
             self._down_mean(utilisation),
             size_feature(links.mean(queue)),
             np.minimum(links.mean(newly) / packets, 1.0),
@@ -117,7 +116,12 @@ class DrletLocal(LearnedTimeouts):
             action_of(self._now_ns),
             self._edge.astype(np.float64),
         ]
-        return np.stack(columns, axis=1), earned, load
+        return np.stack(columns, axis=1), load
+
+    def earned(self) -> Floats:
+        """Return each switch's reward, of its own links upwards."""
+        made: Floats = reward(self._variance, self._sent, self._before, self.alpha, self.beta)
+        return made
 
     def _down_mean(self, values: Floats) -> Floats:
         switch, ports = self._down

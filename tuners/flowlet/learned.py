@@ -71,17 +71,21 @@ class LearnedTimeouts(FlowletTuner):
         """Forget the trial before."""
 
     @abstractmethod
-    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats, Floats]:
-        """Return states (agents, features), rewards (agents,) and the load at each agent.
+    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
+        """Return states (agents, features) and the load at each agent.
 
-        Rewards are of the period that ends now, which took `span_s`.
+        They are of the period that ends now, which took `span_s`.
         """
+
+    @abstractmethod
+    def earned(self) -> Floats:
+        """Return the rewards (agents,) of the period that was read last."""
 
     def act(self, observation: Observation) -> Action:
         """Choose the timeouts of all switches that have several paths upwards."""
         span_s = max(observation.t_ns - self._last_ns, 1) / 1e9
         self._last_ns = observation.t_ns
-        x, reward, load = self.read(observation, span_s)
+        x, load = self.read(observation, span_s)
         action: NDArray[Any] = policy(self._net, x)
         self._step += 1
         if self.collect or self.explore > 0:
@@ -89,7 +93,7 @@ class LearnedTimeouts(FlowletTuner):
             base = np.broadcast_to(best, action.shape) if self.collect else action
             action = load_aware(self._rng, action, base, self._step, self.explore)
         if self.collect:
-            self._kept.add(x, action, reward)
+            self._kept.add(x, action, self.earned())
         before_ns, self._now_ns = self._now_ns, timeout_of(action.reshape(-1))
         return changed_only(self._links.switches, before_ns, self._now_ns)
 
