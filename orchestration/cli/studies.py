@@ -134,15 +134,15 @@ def run_grid(asked: _Asked) -> None:
     chosen, code = asked.run(grids=True)
     for name, campaign in chosen.items():
         for condition, (best, *others) in rank_settings(asked.runs / campaign.name).items():
-            label = best.metric.label.replace("FCT ", "")
+            label, unit = best.metric.label.replace("FCT ", ""), best.metric.unit
             where = f"{name}, {condition}" if condition else name
-            typer.echo(f"{where}: {label} {estimate_text(best.figure, 'ratio')}")
+            typer.echo(f"{where}: {label} {estimate_text(best.figure, unit)}")
             typer.echo(f"  {best.entry}")
             if others:
                 runner_up = others[0]
-                behind = difference_text(runner_up.minus(best), "ratio")
+                behind = difference_text(runner_up.minus(best), unit)
                 typer.echo(
-                    f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, 'ratio')}, "
+                    f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, unit)}, "
                     f"{behind} from the best\n  {runner_up.entry}"
                 )
     raise typer.Exit(code)

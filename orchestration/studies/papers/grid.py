@@ -1,8 +1,9 @@
 """Ranks the settings of a finished grid: static thresholds by mean slowdown, DCQCN's parameters by
-power.
+power, flowlet timeouts by mean FCT.
 
 A grid of DCQCN's parameters has factors with their names; its other factors are conditions, over
-which a seed's figures are averaged. Flowlet timeouts are ranked for each load apart.
+which a seed's figures are averaged. Flowlet timeouts are ranked for each load apart, by mean FCT as
+in DRLet's figure 3.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def rank_settings(folder: Path) -> dict[str, list[Setting]]:
 
 def _ranked(trials: list[TrialResult]) -> list[Setting]:
     found: dict[Params, dict[int, list[float]]] = {}
-    metric = PAPER_METRICS["slowdown_mean"]
+    timeouts = "timeout_ns" in trials[0].spec.tuner.params
+    metric = PAPER_METRICS["fct_mean" if timeouts else "slowdown_mean"]
     for result in trials:
         cell = result.spec.cell.items()
         params = tuple((key, value) for key, value in cell if key in DCQCN_PARAMETERS)
