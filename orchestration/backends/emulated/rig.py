@@ -163,6 +163,11 @@ class EmulatedRig:
         self._hosts.keep(0, self._hosts.read())
         self._sample_flows(0)
 
+    @property
+    def t0_ns(self) -> int:
+        """Time 0, of CLOCK_MONOTONIC; 0 before `start`."""
+        return self._t0_ns
+
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
         return time.monotonic_ns() - self._t0_ns if self._t0_ns else 0
