@@ -271,6 +271,7 @@ def _trial(
             file.host.congestion_control,
             file.host.min_rto,
             _roce(load(testbed), file, folder),
+            file.host.loss_detection,
         ),
         cell=_labels(cell, tuner),
         files={

@@ -102,6 +102,8 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
         settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}
+        if campaign.host.loss_detection != HostSpec().loss_detection:
+            settings["loss_detection"] = campaign.host.loss_detection
         # the default is left out: it would be refused where traffic classes have their own
         if campaign.host.congestion_control != HostSpec().congestion_control:
             settings["congestion_control"] = campaign.host.congestion_control

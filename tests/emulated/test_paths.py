@@ -13,8 +13,10 @@ from inventory.files import load_testbed
 from orchestration.backends.emulated.fabric import ifindex
 from orchestration.backends.emulated.hop_probe import HOP
 from orchestration.model.load_balancing import LoadBalancingSpec
+from orchestration.model.records import DONE
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import FabricSpec, HostSpec, PoissonSpec
+from orchestration.studies.bench.outcome import SECN1, run_trial
 from orchestration.studies.bench.physics import run_probe
 from tests.emulated.paths_by_the_book import Flowlets, Line, Packet, Switch, splitmix
 
@@ -186,6 +188,28 @@ def test_every_packet_takes_the_port_that_the_rules_say(name, host, spec, durati
     if spec.kind == "flowlets":
         other = dataclasses.replace(spec, edge_timeout_ns=spec.edge_timeout_ns + 1_000)
         assert play(testbed, seen, other)[1], "the capture cannot tell timeouts apart"
+
+
+def test_reordering_hurts_tcp_that_counts_duplicates():
+    resent, times = {}, {}
+    for detection in ("rack", "duplicate-acks"):
+        run = run_trial(
+            "drlet-k4",
+            (PoissonSpec("WebSearch", 0.8, 0, 3 * MS),),
+            SECN1,
+            duration_ns=3 * MS,
+            seed=3,
+            host=HostSpec(loss_detection=detection),
+            load_balancing=LoadBalancingSpec("spray"),
+        )
+        flows = run.record.flows
+        assert (flows.status == DONE).all()
+        assert run.record.ports.dropped_packets.max() == 0
+        resent[detection] = flows.retransmits.sum()
+        times[detection] = (flows.end_ns - flows.sent_ns).mean()
+    # nothing was lost: all that is sent again is a mistake
+    assert resent["duplicate-acks"] > 4 * max(100, resent["rack"])
+    assert times["duplicate-acks"] > times["rack"]
 
 
 # sequences worked by hand

@@ -4,6 +4,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration import wiring
+from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError
 from orchestration.model.load_balancing import ECMP, LoadBalancingSpec, mixed, stream_of
@@ -120,3 +121,16 @@ def test_streams_are_those_of_the_docs():
     assert stream_of(0, 0) == mixed(first[0])
     assert stream_of(7, 3) == mixed(mixed(7) + 3)
     assert len({stream_of(seed, switch) for seed in range(20) for switch in range(20)}) == 400
+
+
+def test_loss_detection_is_a_setting_of_linux_tcp(tmp_path):
+    asked = "host: {loss_detection: duplicate-acks}"
+    trial = trial_of(tmp_path, asked)
+    assert TrialSpec.from_json(trial.to_json()) == trial
+    assert host_sysctls(trial.host)["net/ipv4/tcp_sack"] == "0"
+    plain = trial_of(tmp_path, "")
+    assert "loss_detection" not in plain.to_json()["host"]
+    assert "net/ipv4/tcp_sack" not in host_sysctls(plain.host)
+    assert "has one loss detection of its own" in refused(tmp_path, asked, backend="simulated")
+    roce = "host: {loss_detection: duplicate-acks, congestion_control: dcqcn}"
+    assert "no flow is TCP" in refused(tmp_path, roce)
