@@ -42,13 +42,18 @@ static void write(struct sk_buff *skb, u32 level, struct carried carried)
 /* Let the discounting rate estimator of a port's line forget what it should have by now. */
 static void discount(struct cl_exit *exit, u64 now_ns)
 {
-	u64 period = div64_u64(now_ns - cl_paths_origin_ns, cl_paths_all.dre_period_ns);
+	u64 period_ns = cl_paths_all.dre_period_ns;
 
-	while (exit->dre_period < period && exit->dre_bytes >> CL_DRE_SHIFT) {
+	if (now_ns < exit->dre_next_ns)
+		return;
+	if (!exit->dre_next_ns)
+		exit->dre_next_ns = cl_paths_origin_ns + period_ns;
+	while (exit->dre_next_ns <= now_ns && exit->dre_bytes >> CL_DRE_SHIFT) {
 		exit->dre_bytes -= exit->dre_bytes >> CL_DRE_SHIFT;
-		exit->dre_period++;
+		exit->dre_next_ns += period_ns;
 	}
-	exit->dre_period = period;
+	if (exit->dre_next_ns <= now_ns)
+		exit->dre_next_ns += (div64_u64(now_ns - exit->dre_next_ns, period_ns) + 1) * period_ns;
 }
 
 static u32 own_metric(struct cl_exit *exit, u64 now_ns)

@@ -27,7 +27,7 @@ struct cl_exit {
 	bool down; /* its link is */
 	bool fabric, up; /* it goes to a switch; to one of a higher tier */
 	u8 tag; /* its place among the ports that go up */
-	u64 dre_bytes, dre_period; /* CONGA's register, and when it was worked out */
+	u64 dre_bytes, dre_next_ns; /* CONGA's register, and when it next forgets */
 	u64 dre_unit_bytes; /* of its metric */
 };
 
