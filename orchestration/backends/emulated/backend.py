@@ -57,6 +57,8 @@ _HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
 # Python's objects around the arrays of one reading or decision.
 _OBJECTS_BYTES = 2048
+# Of a switch's flowlet table: struct cl_entry, and its number among those in use.
+_ENTRY_BYTES = 36
 # A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
 _LAWS = 20
 
@@ -84,6 +86,8 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     lasts_ns = trial.duration_ns + trial.drain_ns
     readings = lasts_ns // trial.sample_period_ns
     memory_bytes = guest_memory_bytes(testbed, flows, readings, lasts_ns // trial.action_period_ns)
+    if trial.load_balancing.kind == "flowlets":
+        memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
     try:
         memory_dir(memory_bytes)
     except NotReadyError as error:
