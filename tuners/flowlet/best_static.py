@@ -2,9 +2,9 @@
 
 "the optimal flowlet timeout value for each load intensity is selected as the basic action a_base";
 the paper does not print its table. This one is of `closloop papers grid grid-drlet-1g` and
-`grid-drlet-10g`: of WebSearch on drlet-k4, the timeout of the lowest mean FCT at each load. So far parts of these
-grids have run: at 1 Gbit/s 40 and 60 % (five seeds), whose answer the other loads take; at 10
-Gbit/s all loads, with one seed.
+`grid-drlet-10g`: of WebSearch on drlet-k4, the timeout of the lowest mean FCT at each load. So far
+parts of these grids have run: at 1 Gbit/s 40 and 60 % (five seeds), whose answer the other loads
+take; at 10 Gbit/s all loads, with one seed.
 """
 
 from __future__ import annotations
