@@ -119,6 +119,12 @@ class Testbed:
         return tuple(device.name for device in self.devices if device.kind == "switch")
 
     @cached_property
+    def edges(self) -> tuple[str, ...]:
+        """Names of the switches that hosts are connected to, in the order of `switches`."""
+        near = {self.ports[port.peer].device for host in self.hosts for port in self.ports_of[host]}
+        return tuple(name for name in self.switches if name in near)
+
+    @cached_property
     def ports_of(self) -> dict[str, tuple[Port, ...]]:
         """Ports by device, in the order of their names."""
         result: dict[str, list[Port]] = {device.name: [] for device in self.devices}

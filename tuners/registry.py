@@ -92,18 +92,67 @@ def _step() -> type[Any]:
     return StepEcn
 
 
+def _best_timeout() -> type[Any]:
+    from tuners.flowlet.static import BestStaticTimeout
+
+    return BestStaticTimeout
+
+
+def _drlet() -> type[Any]:
+    from tuners.flowlet.drlet import Drlet
+
+    return Drlet
+
+
+def _drlet_local() -> type[Any]:
+    from tuners.flowlet.drlet_local import DrletLocal
+
+    return DrletLocal
+
+
+def _drw() -> type[Any]:
+    from tuners.flowlet.drw import Drw
+
+    return Drw
+
+
+def _letflow() -> type[Any]:
+    from tuners.flowlet.static import LetFlow
+
+    return LetFlow
+
+
+def _random_timeouts() -> type[Any]:
+    from tuners.flowlet.placebo import RandomTimeouts
+
+    return RandomTimeouts
+
+
+def _timeout() -> type[Any]:
+    from tuners.flowlet.static import StaticTimeout
+
+    return StaticTimeout
+
+
 TUNERS: dict[str, Callable[[], type[Any]]] = {
     "acc": _acc,
     "amt": _amt,
+    "best-timeout": _best_timeout,
+    "drlet": _drlet,
+    "drlet-local": _drlet_local,
+    "drw": _drw,
     "graphcc": _graphcc,
+    "letflow": _letflow,
     "pet": _pet,
     "qaecn": _qaecn,
     "random": _random,
+    "random-timeouts": _random_timeouts,
     RECORDED: _recorded,
     "secn1": _secn1,
     "secn2": _secn2,
     "static": _static,
     "step": _step,
+    "timeout": _timeout,
 }
 
 

@@ -29,7 +29,7 @@ class PaperMetric:
     """A metric of a trial as a paper prints it. `better` says whether low or high is good.
 
     `of_flows` computes it from flows, `of_progress` from samples of flows; if both are None, it is
-    one of `port_figures`.
+    one of `port_figures` or `balance_figures`.
     """
 
     key: str
@@ -41,7 +41,7 @@ class PaperMetric:
 
     @property
     def of_ports(self) -> bool:
-        """Whether it is one of `port_figures`."""
+        """Whether it is one of `port_figures` or `balance_figures`."""
         return self.of_flows is None and self.of_progress is None
 
 
@@ -86,11 +86,13 @@ PAPER_METRICS: dict[str, PaperMetric] = {
     for metric in (
         _flow_metric("slowdown_mean", "mean FCT slowdown", "ratio", slowdown=True),
         _flow_metric("fct_mean", "mean FCT"),
+        _flow_metric("fct_p99", "p99 FCT", statistic=_P99),
         _flow_metric("short_mean", "mean FCT, up to 10 KB", most_bytes=_SHORT),
         _flow_metric("short_p99", "p99 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P99),
         _flow_metric("short_p999", "p99.9 FCT, up to 10 KB", most_bytes=_SHORT, statistic=_P999),
         _flow_metric("mice_mean", "mean FCT, up to 100 KB", most_bytes=_MICE),
         _flow_metric("mice_p99", "p99 FCT, up to 100 KB", most_bytes=_MICE, statistic=_P99),
+        _flow_metric("above_mice_mean", "mean FCT, above 100 KB", least_bytes=_MICE + 1),
         _flow_metric("long_mean", "mean FCT, above 1 MB", least_bytes=_LONG),
         _flow_metric("elephants_mean", "mean FCT, from 10 MB", least_bytes=_ELEPHANTS),
         PaperMetric(
@@ -113,6 +115,9 @@ PAPER_METRICS: dict[str, PaperMetric] = {
         PaperMetric("receiver_queue_std", "its deviation", "bytes"),
         PaperMetric("throughput", "throughput, all hosts", "bps", "higher"),
         PaperMetric("receiver_throughput", "throughput, receiver", "bps", "higher"),
+        PaperMetric("lost_share", "packets lost", "share"),
+        PaperMetric("reordered_share", "packets out of order", "share"),
+        PaperMetric("flowlets_of_a_flow", "flowlets of a flow", "ratio"),
         PaperMetric("class_share", "RDMA's share", "share", "higher"),
         PaperMetric("class_shortfall", "RDMA below its weight", "share"),
         PaperMetric("class_unfairness", "RDMA off its weight", "share"),
@@ -121,7 +126,7 @@ PAPER_METRICS: dict[str, PaperMetric] = {
 
 
 def port_figures(result: TrialResult) -> Mapping[str, float]:
-    """Return queue, throughput and traffic-class metrics by key; NaN if there is none.
+    """Return metrics of ports, packets and traffic classes by key; NaN if there is none.
 
     Throughput is payload: bytes sent minus the headers of all packets, so acknowledgements count 0.
     The receiver is the host to which most bytes are sent. The class share is the first traffic

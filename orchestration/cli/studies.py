@@ -133,17 +133,18 @@ def run_grid(asked: _Asked) -> None:
 
     chosen, code = asked.run(grids=True)
     for name, campaign in chosen.items():
-        best, *others = rank_settings(asked.runs / campaign.name)
-        label = best.metric.label.replace("FCT ", "")
-        typer.echo(f"{name}: {label} {estimate_text(best.figure, 'ratio')}")
-        typer.echo(f"  {best.entry}")
-        if others:
-            runner_up = others[0]
-            behind = difference_text(runner_up.minus(best), "ratio")
-            typer.echo(
-                f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, 'ratio')}, "
-                f"{behind} from the best\n  {runner_up.entry}"
-            )
+        for condition, (best, *others) in rank_settings(asked.runs / campaign.name).items():
+            label, unit = best.metric.label.replace("FCT ", ""), best.metric.unit
+            where = f"{name}, {condition}" if condition else name
+            typer.echo(f"{where}: {label} {estimate_text(best.figure, unit)}")
+            typer.echo(f"  {best.entry}")
+            if others:
+                runner_up = others[0]
+                behind = difference_text(runner_up.minus(best), unit)
+                typer.echo(
+                    f"  runner-up of {len(others)}: {estimate_text(runner_up.figure, unit)}, "
+                    f"{behind} from the best\n  {runner_up.entry}"
+                )
     raise typer.Exit(code)
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @verb()
 def train(
-    tuner: Annotated[str, "acc, pet or graphcc, or rl-cc: a congestion control."],
+    tuner: Annotated[
+        str, "acc, pet, graphcc, drlet or drlet-local; or rl-cc: a congestion control."
+    ],
     scenario: Annotated[
         str, "A campaign file to train on, or a scenario's name; default: the tuner."
     ] = "",
@@ -72,9 +74,9 @@ def train(
     if architecture:
         raise InputError.single("--architecture", f"{tuner} has one network", "leave it out")
     settings, params = split_settings(tuner, dict(_read(text) for text in setting))
-    if per_switch and tuner == "graphcc":
+    if per_switch and tuner not in ("acc", "pet"):
         raise InputError.single(
-            "--per-switch", "graphcc is one network for every port", "leave it out"
+            "--per-switch", f"{tuner} has one network for all switches", "leave it out"
         )
     request = TrainRequest(
         tuner,

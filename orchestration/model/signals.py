@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 # The kind of target at which a signal is measured or a knob is set.
-# A "priority" is a lossless traffic class at a switch port.
-Scope = Literal["queue", "priority", "switch", "host", "flow"]
+# A "priority" is a lossless traffic class at a switch port, a "pair" an edge switch and another
+# that it has traffic for.
+Scope = Literal["queue", "priority", "switch", "host", "flow", "pair"]
 # The table that has a scope's samples, and the columns that name a row's target in any table.
 TABLE_OF: dict[Scope, str] = {
     "queue": "ports",
@@ -25,6 +26,7 @@ TABLE_OF: dict[Scope, str] = {
     "switch": "switches",
     "host": "hosts",
     "flow": "flow_samples",
+    "pair": "pairs",
 }
 # Scopes that a trial may lack: those of switches with a shared buffer.
 OPTIONAL_SCOPES: tuple[Scope, ...] = ("priority", "switch")
@@ -36,6 +38,7 @@ TARGET_COLUMNS: dict[Scope, tuple[str, ...]] = {
     "switch": ("device",),
     "host": ("host",),
     "flow": ("flow_id",),
+    "pair": ("device", "to"),
 }
 
 
@@ -206,6 +209,16 @@ SIGNALS: tuple[Signal, ...] = (
         cumulative=True,
         since=3,
     ),
+    Signal(
+        "bytes",
+        "pair",
+        "B",
+        "bytes that came in at an edge switch for another's hosts, IP headers included (DRLet, "
+        "equation 2)",
+        cumulative=True,
+        recorded=False,
+        on_demand=True,
+    ),
     Signal("acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True),
     Signal("resent_packets", "flow", "packets", "packets sent again", cumulative=True),
     Signal("rtts", "flow", "round trips", "round trips that were measured", cumulative=True),
@@ -225,7 +238,9 @@ BALANCING_KEYS = tuple(
     f"switch.{name}" for name in ("flowlets", "reroutes", "flowlet_entries", "flowlet_overflows")
 )
 # The signals that need a flow table.
-FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
+FLOW_TABLE = tuple(one.key for one in SIGNALS if one.on_demand and one.scope == "queue")
+# The traffic matrix of edge switches.
+PAIRS = "pair.bytes"
 
 
 def recorded(scope: Scope) -> tuple[Signal, ...]:
@@ -250,6 +265,8 @@ def wants_flow_table(observes: Iterable[str]) -> bool:
 
 def target_names(testbed: Testbed, scope: Scope) -> list[tuple[str | int, ...]]:
     """Return the values of `TARGET_COLUMNS` for each target of a scope, in the order of arrays."""
+    if scope == "pair":
+        return [(one, other) for one in testbed.edges for other in testbed.edges if one != other]
     if scope in ("queue", "priority"):
         queues = testbed.queues if scope == "queue" else testbed.lossless_queues
         return [(queue.device, queue.name, queue.klass) for queue in queues]
@@ -272,3 +289,5 @@ def targets(testbed: Testbed, scope: Scope) -> tuple[str, ...]:
             return testbed.hosts
         case "flow":
             return ()
+        case "pair":
+            return tuple(f"{one}>{other}" for one, other in target_names(testbed, "pair"))

@@ -9,7 +9,7 @@ from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import KNOBS
 from orchestration.model.load_balancing import ECMP
 from orchestration.model.ports import Offer
-from orchestration.model.signals import BALANCING_KEYS
+from orchestration.model.signals import BALANCING_KEYS, PAIRS
 from orchestration.model.trial import TrialSpec
 from tuners.registry import create
 
@@ -32,7 +32,7 @@ def check_fit(
         control = trial.host.congestion_control if roce is None else roce.control
         params = repr(sorted(trial.tuner.params.items()))
         balancing = trial.load_balancing.kind
-        key = (trial.testbed, trial.tuner.name, params, control, balancing)
+        key = (trial.testbed, trial.tuner.name, params, control, balancing, trial.fabric.kind)
         if key in seen:
             continue
         seen.add(key)
@@ -67,5 +67,9 @@ def check_fit(
             )
             remedy = "add `load_balancing: flowlets`, or run another tuner"
             problems[Problem(trial.campaign, what, remedy)] = None
+        on_linux = trial.backend == "emulated" and trial.fabric.kind == "linux"
+        if PAIRS in tuner.observes and on_linux:
+            what = f"tuner {trial.tuner.name!r} observes {PAIRS!r}, which `fabric: linux` lacks"
+            problems[Problem(trial.campaign, what, "use `fabric: closloop`")] = None
     if problems:
         raise InputError(list(problems))

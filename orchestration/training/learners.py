@@ -34,7 +34,25 @@ def _graphcc() -> tuple[type, Any]:
     return GraphccSettings, GraphccLearner
 
 
-_LEARNERS = {"acc": _acc, "graphcc": _graphcc, "pet": _pet}
+def _drlet() -> tuple[type, Any]:
+    from tuners.flowlet.drlet import DrletLearner, DrletSettings
+
+    return DrletSettings, DrletLearner
+
+
+def _drlet_local() -> tuple[type, Any]:
+    from tuners.flowlet.drlet_local import DrletLocalLearner, DrletLocalSettings
+
+    return DrletLocalSettings, DrletLocalLearner
+
+
+_LEARNERS = {
+    "acc": _acc,
+    "drlet": _drlet,
+    "drlet-local": _drlet_local,
+    "graphcc": _graphcc,
+    "pet": _pet,
+}
 
 
 def names() -> tuple[str, ...]:

@@ -4,12 +4,16 @@ import pytest
 
 from inventory.files import load_testbed
 from inventory.topology import Device, LinkSpec, Testbed
-from tuners import registry
+from tuners import checkpoint, registry
 from tuners.contract import check_tuner
+from tuners.flowlet.drlet import DrletLearner
+from tuners.flowlet.drlet_local import DrletLocalLearner
 
 # What a tuner needs that has no default; one entry a parameterised tuner.
 PARAMS = {
     "static": {"kmin_bytes": 30_000, "kmax_bytes": 90_000},
+    "best-timeout": {"load": 0.6},
+    "timeout": {"timeout_ns": 400_000},
     "step": {
         "at_ns": 400_000,
         "kmin_bytes": 30_000,
@@ -18,6 +22,8 @@ PARAMS = {
         "then_kmax_bytes": 200_000,
     },
 }
+# Their checkpoints are for one shape of fabric.
+LEARNERS_OF_TIMEOUTS = {"drlet": DrletLearner, "drlet-local": DrletLocalLearner}
 
 
 def mixed_rates() -> Testbed:
@@ -51,6 +57,16 @@ def test_a_tuner_holds_to_the_contract(name, testbed, tmp_path):
     params = PARAMS.get(name, {})
     if name == registry.RECORDED:
         params = {"actions": recording(testbed, tmp_path)}
+    if name in LEARNERS_OF_TIMEOUTS:
+        balanced = testbed.name in ("graphcc", "acc", "drlet-k4")
+        learner = LEARNERS_OF_TIMEOUTS[name](1, testbed if balanced else load_testbed("drlet-k4"))
+        path = tmp_path / "untrained.safetensors"
+        card = {"tuner": name, "architecture": learner.architecture()}
+        checkpoint.save(path, learner.parameters(), card)
+        params = {"checkpoint": str(path), "explore": 0.2}
+        if not balanced:
+            assert "one path" in "".join(check_tuner(name, testbed, params))
+            return
     assert check_tuner(name, testbed, params) == []
 
 

@@ -17,6 +17,7 @@ from orchestration.artifacts.reader import finished_trials, read_trial
 from orchestration.campaign.expand import Campaign, load_campaign
 from orchestration.campaign.plan import make_plan
 from orchestration.model.errors import InputError
+from orchestration.model.trial import TunerSpec
 from orchestration.studies.catalogue import load_campaigns, put_aside
 from orchestration.studies.papers import grid
 from orchestration.studies.papers.claims import Claim, Section, load_claims
@@ -152,6 +153,7 @@ def test_dcqcns_parameters_are_ranked_by_power_over_all_conditions(
         def __init__(self, ai: int, flows: int, seed: int, power: float, valid: bool) -> None:
             self.cell = {"tuner": "secn1", "flows": flows, "rpg_ai_rate": ai}
             self.spec, self.stamp, self.seed = self, self, seed
+            self.tuner = TunerSpec("secn1")
             self.power, self.valid, self.duration_ns = power, valid, 2
 
     trials = [Trial(5, flows, seed, 0.4, True) for flows in (1, 2) for seed in (1, 2)]
@@ -173,12 +175,42 @@ def test_dcqcns_parameters_are_ranked_by_power_over_all_conditions(
     monkeypatch.setattr(grid, "read_trial", lambda path: path)
     monkeypatch.setattr(grid, "flow_progress", Progress)
     monkeypatch.setitem(PAPER_METRICS, "power", power)
-    best, other = grid.rank_settings(tmp_path)
+    best, other = grid.rank_settings(tmp_path)[""]
     assert best.by_seed == pytest.approx({1: 0.5, 2: 0.55})
     assert best.entry == (
         "best-dcqcn: {congestion_control: dcqcn, roce: {dcqcn: {rpg_ai_rate: 50}}}"
     )
     assert other.params == {"rpg_ai_rate": 5}
+
+
+def test_flowlet_timeouts_are_ranked_by_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Trial:
+        valid = True
+
+        def __init__(self, timeout_ns: int, load: float, slowdown: float, seed: int) -> None:
+            self.cell = {"load": load, "timeout": timeout_ns}
+            self.spec, self.stamp, self.seed = self, self, seed
+            self.tuner = TunerSpec("timeout", {"timeout_ns": timeout_ns})
+            self.slowdown = slowdown
+
+    trials = [
+        Trial(timeout_ns, load, abs(timeout_ns - best_ns) + seed, seed)
+        for load, best_ns in ((0.4, 400_000), (0.6, 2_000_000))
+        for timeout_ns in (100_000, 400_000, 2_000_000)
+        for seed in (1, 2)
+    ]
+    monkeypatch.setattr(grid, "finished_trials", lambda folder: trials)
+    monkeypatch.setattr(grid, "read_trial", lambda path: path)
+    monkeypatch.setattr(grid, "_figure", lambda trial, metric: trial.slowdown)
+    ranked = grid.rank_settings(tmp_path)
+    assert {key: len(settings) for key, settings in ranked.items()} == {
+        "load 0.4": 3,
+        "load 0.6": 3,
+    }
+    assert ranked["load 0.4"][0].entry == "{name: timeout, timeout_ns: 400us}"
+    assert ranked["load 0.6"][0].entry == "{name: timeout, timeout_ns: 2ms}"
 
 
 def test_a_page_is_renewed_for_one_paper_only() -> None:

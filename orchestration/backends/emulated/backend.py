@@ -40,6 +40,7 @@ from orchestration.model.signals import (
     DERIVED,
     FLOW_TABLE,
     HOST_KEYS,
+    PAIRS,
     wants_flow_table,
 )
 from orchestration.model.trial import FabricSpec, TrialSpec
@@ -115,7 +116,7 @@ class EmulatedBackend:
         """Return the signals and knobs that tuners can use."""
         shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
         return Offer(
-            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *BALANCING_KEYS, *shared),
+            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *BALANCING_KEYS, *shared),
             [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
         )
 

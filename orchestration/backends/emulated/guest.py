@@ -46,7 +46,7 @@ def run_job(folder: Path) -> None:
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
-    from orchestration.model.signals import HOST_KEYS
+    from orchestration.model.signals import HOST_KEYS, PAIRS
     from orchestration.session import run_trial
     from tuners.registry import create
 
@@ -69,7 +69,14 @@ def run_job(folder: Path) -> None:
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = traffic_of(job, fabric)
     watches_hosts = not set(HOST_KEYS).isdisjoint(tuner.observes)
-    rig = EmulatedRig(job, fabric, driver, flows, watches_hosts=watches_hosts)
+    rig = EmulatedRig(
+        job,
+        fabric,
+        driver,
+        flows,
+        watches_hosts=watches_hosts,
+        watches_pairs=PAIRS in tuner.observes,
+    )
     shown = 0
 
     def progress(t_ns: int, end_ns: int) -> None:

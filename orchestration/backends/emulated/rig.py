@@ -15,6 +15,7 @@ from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.data_path.hosts import Hosts
 from orchestration.backends.emulated.data_path.nics import NicFile
+from orchestration.backends.emulated.data_path.pairs import PairCounters
 from orchestration.backends.emulated.data_path.parameters import ParameterFile
 from orchestration.backends.emulated.data_path.paths import PathFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
@@ -42,6 +43,7 @@ from orchestration.model.records import (
     Observation,
     Program,
 )
+from orchestration.model.signals import PAIRS
 from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample.
@@ -76,7 +78,7 @@ class Queues(Protocol):
 class EmulatedRig:
     """The Rig protocol over a built fabric. With `flows`, observations have flow-table counts.
 
-    With `watches_hosts`, they have the signals of hosts.
+    With `watches_hosts`, they have the signals of hosts, with `watches_pairs` the traffic matrix.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class EmulatedRig:
         flows: FlowTables | OwnFlowTables | None = None,
         *,
         watches_hosts: bool = False,
+        watches_pairs: bool = False,
     ) -> None:
         self._fabric = fabric
         self._traffic = traffic
@@ -108,8 +111,18 @@ class EmulatedRig:
         else:
             self._queues = QueueFile(count)
             own = isinstance(flows, OwnFlowTables)
+            pairs = None
+            if watches_pairs:
+                edges = [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.edges]
+                pairs = PairCounters(job.testbed, edges, job.host_addresses)
             self._samples = SampleFile(
-                count, self._hosts, self._shared, traffic.senders, flows=own, paths=self._paths
+                count,
+                self._hosts,
+                self._shared,
+                traffic.senders,
+                flows=own,
+                pairs=pairs,
+                paths=self._paths,
             )
         self._known: QueueReading | None = None
         self._watches_hosts = watches_hosts
@@ -250,6 +263,7 @@ class EmulatedRig:
                 **(sample.shared or {}),
                 **(sample.paths or {}),
                 **{f"host.{name}": values for name, values in watched.items()},
+                **({PAIRS: sample.pairs} if sample.pairs is not None else {}),
             },
             settings={
                 ECN.name: self._thresholds(sample.queues),

@@ -8,6 +8,7 @@ from orchestration.model.errors import InputError
 from orchestration.studies.bench import (
     decision,
     decision_cost,
+    drlet_decision,
     large_runs,
     learned,
     observing,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
     "decision-cost": decision_cost.decision_cost,
+    "drlet-decision": drlet_decision.drlet_decision,
     "policy-agreement": policy_agreement.policy_agreement,
     "training": learned.training_cost,
     "training-seeds": training_seeds.training_seeds,

@@ -1,8 +1,9 @@
 """Ranks the settings of a finished grid: static thresholds by mean slowdown, DCQCN's parameters by
-power.
+power, flowlet timeouts by mean FCT.
 
 A grid of DCQCN's parameters has factors with their names; its other factors are conditions, over
-which a seed's figures are averaged.
+which a seed's figures are averaged. Flowlet timeouts are ranked for each load apart, by mean FCT as
+in DRLet's figure 3.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from orchestration.artifacts.reader import TrialResult, finished_trials, read_tr
 from orchestration.model.errors import InputError
 from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.trial import Scalar
-from orchestration.model.units import format_size
+from orchestration.model.units import format_duration, format_size
 from orchestration.studies.papers.results import difference_by_seed
 
 Params = tuple[tuple[str, Scalar], ...]
@@ -42,6 +43,8 @@ class Setting:
         fields = ", ".join(f"{key}: {_value(key, value)}" for key, value in self.params.items())
         if self.metric.key == "power":
             return f"best-dcqcn: {{congestion_control: dcqcn, roce: {{dcqcn: {{{fields}}}}}}}"
+        if "timeout_ns" in self.params:
+            return f"{{name: timeout, {fields}}}"
         return f"{{name: static, label: best-static, {fields}}}"
 
     def minus(self, other: Setting) -> PairedDifference:
@@ -49,18 +52,30 @@ class Setting:
         return difference_by_seed(self.by_seed, other.by_seed)
 
 
-def rank_settings(folder: Path) -> list[Setting]:
+def rank_settings(folder: Path) -> dict[str, list[Setting]]:
     """Return the settings of a grid's folder, the best first.
 
-    Invalid trials do not count. A setting with fewer valid trials than another is left out, because
-    it may have missed the hard seeds. Raises InputError if no trial is valid.
+    They are ranked together, under the key "", but flowlet timeouts by load. Invalid trials do not
+    count. A setting with fewer valid trials than another is left out, because it may have missed
+    the hard seeds. Raises InputError if no trial is valid.
     """
-    found: dict[Params, dict[int, list[float]]] = {}
-    metric = PAPER_METRICS["slowdown_mean"]
+    trials: dict[str, list[TrialResult]] = {}
     for path in finished_trials(folder):
         result = read_trial(path)
-        if not result.stamp.valid:
-            continue
+        if result.stamp.valid:
+            spec = result.spec
+            by_load = spec.tuner.name == "timeout" and "load" in spec.cell
+            trials.setdefault(f"load {spec.cell['load']}" if by_load else "", []).append(result)
+    if not trials:
+        raise InputError.single(str(folder), "holds no valid trial", "run it: closloop papers grid")
+    return {key: _ranked(trials[key]) for key in sorted(trials)}
+
+
+def _ranked(trials: list[TrialResult]) -> list[Setting]:
+    found: dict[Params, dict[int, list[float]]] = {}
+    timeouts = "timeout_ns" in trials[0].spec.tuner.params
+    metric = PAPER_METRICS["fct_mean" if timeouts else "slowdown_mean"]
+    for result in trials:
         cell = result.spec.cell.items()
         params = tuple((key, value) for key, value in cell if key in DCQCN_PARAMETERS)
         if params:
@@ -68,8 +83,6 @@ def rank_settings(folder: Path) -> list[Setting]:
         params = params or tuple(result.spec.tuner.params.items())
         by_seed = found.setdefault(params, {})
         by_seed.setdefault(result.spec.seed, []).append(_figure(result, metric))
-    if not found:
-        raise InputError.single(str(folder), "holds no valid trial", "run it: closloop papers grid")
     most = max(sum(map(len, by_seed.values())) for by_seed in found.values())
     settings = []
     for params, by_seed in found.items():
@@ -94,4 +107,6 @@ def _figure(result: TrialResult, metric: PaperMetric) -> float:
 def _value(key: str, value: Scalar) -> str:
     if key.endswith("_bytes") and isinstance(value, int):
         return format_size(value)
+    if key.endswith("_ns") and isinstance(value, int):
+        return format_duration(value)
     return str(value)

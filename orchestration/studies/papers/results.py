@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from orchestration.analysis.balance_figures import balance_figures
 from orchestration.analysis.flow_progress import FlowProgress, flow_progress
 from orchestration.analysis.metrics import DoneFlows, done_flows
 from orchestration.analysis.paper_metrics import PAPER_METRICS, port_figures
@@ -133,7 +134,7 @@ def measure_campaign(folder: Path, progress: Callable[[int, int], None]) -> tupl
                 valid=result.stamp.valid,
                 backend=result.spec.backend,
                 flows=done_flows(result),
-                ports=port_figures(result),
+                ports={**port_figures(result), **balance_figures(result)},
                 progress=flow_progress(result),
             )
         )

@@ -6,6 +6,7 @@
  *   forward.c   a switch's forwarding, with the kernel's own routes
  *   paths.c     which of several equal-cost ports a packet takes, with conga.c: see paths.h
  *   flow_table.c  /proc/closloop/flow_tables: the recent flows at each switch's queues
+ *   pairs.c     /proc/closloop/pairs: the traffic matrix of edge switches
  *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   hosts.c     /proc/closloop/hosts: TCP's counters of all hosts
  *   nic.c       the queueing discipline "closloop_nic": a host's RoCE NIC; see roce.h

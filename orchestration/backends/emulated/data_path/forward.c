@@ -16,6 +16,7 @@
 #include <net/route.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "pairs.h"
 #include "paths.h"
 #include "pfc.h"
 
@@ -27,6 +28,8 @@ struct flow {
 	u32 ports; /* both, as they are in the packet */
 	u8 protocol;
 	int generation; /* of the routes that the answer is from */
+	bool paired; /* `pair` is known */
+	u64 *pair; /* where its bytes are counted, NULL if nowhere: see pairs.c */
 	struct cl_way way;
 	struct cl_path_flow paths; /* of a switch that balances its load */
 };
@@ -123,6 +126,16 @@ static void send(struct sk_buff *skb, const struct cl_way *way)
 		kfree_skb_list(dropped);
 }
 
+static void count_pair(struct flow *flow, const struct sk_buff *skb, const struct net *net)
+{
+	if (!flow->paired) {
+		flow->pair = cl_pair_of(net, flow->saddr, flow->daddr);
+		flow->paired = true;
+	}
+	if (flow->pair)
+		*flow->pair += skb->len;
+}
+
 static rx_handler_result_t forward(struct sk_buff **pskb)
 {
 	struct sk_buff *skb = *pskb;
@@ -160,6 +173,8 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
+	if (cl_pairs_counted)
+		count_pair(flow, skb, net);
 	way = flows->paths ? cl_paths_take(flows->paths, &flow->paths, skb) : &flow->way;
 	if (flows->table)
 		cl_flow_table_count(flows->table, skb, way->ifindex);

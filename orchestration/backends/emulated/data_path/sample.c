@@ -12,6 +12,7 @@
 #include <linux/wait.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "pairs.h"
 #include "paths.h"
 #include "pfc.h"
 #include "roce.h"
@@ -41,6 +42,7 @@ struct parts {
 	struct cl_paths_state *paths;
 	struct cl_host_state *hosts;
 	struct nic_state *nics;
+	u64 *pairs; /* if they are counted */
 };
 
 static struct plan plan;
@@ -67,7 +69,9 @@ static size_t lay_out(void *at, struct parts *parts)
 	parts->hosts = end;
 	end = parts->hosts + plan.hosts;
 	parts->nics = end;
-	return (void *)(parts->nics + plan.nics) - at;
+	end = parts->nics + plan.nics;
+	parts->pairs = PTR_ALIGN(end, sizeof(u64));
+	return (void *)(parts->pairs + cl_pairs_count()) - at;
 }
 
 static size_t reading_bytes(void)
@@ -92,6 +96,7 @@ static void take(struct cl_event *event)
 	cl_queues_states(parts.queues, plan.queues);
 	if (cl_flow_tables_queues())
 		cl_flow_tables_read(parts.flows);
+	cl_pairs_read(parts.pairs);
 	if (plan.switches) {
 		cl_pauses_states(parts.pauses, plan.queues);
 		cl_buffers_states(parts.buffers, plan.switches);

@@ -16,6 +16,7 @@ from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.hosts import HOST_STATE, Hosts
 from orchestration.backends.emulated.data_path.nics import NIC_STATE
+from orchestration.backends.emulated.data_path.pairs import PairCounters
 from orchestration.backends.emulated.data_path.paths import PATHS_STATE, PathFile
 from orchestration.backends.emulated.data_path.pauses import (
     BUFFER_STATE,
@@ -48,6 +49,7 @@ class Sample(NamedTuple):
     flows: FlowReading | None = None
     shared: dict[str, Ints] | None = None
     hosts: dict[str, Ints] | None = None
+    pairs: Ints | None = None
     paths: dict[str, Ints] | None = None
 
 
@@ -69,12 +71,13 @@ class SampleFile:
         senders: Senders,
         *,
         flows: bool,
+        pairs: PairCounters | None = None,
         paths: PathFile | None = None,
     ) -> None:
         """Open it. With `flows`, the kernel counts flows (see `flow_tables`)."""
         self._paths = paths
         self._fd = os.open(SAMPLES, os.O_RDWR)
-        self._hosts, self._shared, self._flows = hosts, shared, flows
+        self._hosts, self._shared, self._flows, self._pairs = hosts, shared, flows, pairs
         switches = shared.switches if shared else 0
         nics = hosts.nics.count if hosts.nics else 0
         self._counts = (queues, switches, hosts.count, nics)
@@ -88,6 +91,8 @@ class SampleFile:
         if paths:
             fields.append(("paths", PATHS_STATE, (paths.count,)))
         fields += [("hosts", HOST_STATE, (hosts.count,)), ("nics", NIC_STATE, (nics,))]
+        if pairs:
+            fields += [("pairs", np.uint64, (pairs.count,))]
         self._sample = np.dtype(fields)
         self._asked = 0
         self._with_hosts = range(0)
@@ -125,5 +130,6 @@ class SampleFile:
             FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
             self._shared.values(one["pauses"], one["buffers"]) if self._shared else None,
             self._hosts.values(one["hosts"], one["nics"]) if with_hosts else None,
+            self._pairs.values(one["pairs"]) if self._pairs else None,
             self._paths.values(one["paths"]) if self._paths else None,
         )

@@ -1,0 +1,1 @@
+"""Tuners of flowlet timeouts at switches: static ones, by load, and learned ones."""

@@ -1,0 +1,221 @@
+"""DDPG with DRLet's load-aware exploration: networks, noise, replay, and the updates.
+
+Lillicrap et al., "Continuous control with deep reinforcement learning" (2015); DRLet, algorithm 1.
+An agent has one action or several, each from -1 to 1. Several agents may share the networks: then
+each is a sample of its own. Actors decide with NumPy, learners differentiate with torch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.trial import Scalar
+from tuners.exact import exp
+from tuners.experience import Replay
+from tuners.learning import State, TrainedNet, named, part
+from tuners.nets import Arrays, concatenate, init_mlp, mlp
+from tuners.q_learning import exploration
+
+
+@dataclass(frozen=True)
+class DdpgSettings:
+    """Settings of training; the paper gives none of their values. Times are in decisions.
+
+    Rates, tau and the batch are those of Lillicrap et al. but for tau and the discount. Equation 4
+    is a difference of logarithms: with a discount of 1 the rewards of an episode would add up to
+    how it begins and ends, whatever is done in between. A timeout works within a few round trips,
+    long before the next decision.
+    """
+
+    hidden: tuple[int, ...] = ()
+    discount: float = 0.5
+    actor_rate: float = 1e-4
+    critic_rate: float = 1e-3
+    tau: float = 0.01
+    batch: int = 64
+    capacity: int = 100_000
+    noise_start: float = 0.5
+    noise_end: float = 0.1
+    noise_decay: float = 1_500.0
+    updates_per_decision: float = 4.0
+
+
+def squash(x: Any) -> Any:
+    """Return tanh, for arrays the same bits everywhere, for tensors torch's."""
+    if not isinstance(x, np.ndarray):
+        return x.tanh()
+    return 1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+
+
+def policy(parameters: Mapping[str, Any], x: Any) -> Any:
+    """Return the actor's actions (…, n, actions) for states (…, n, features)."""
+    return squash(mlp(parameters, "actor", x))
+
+
+def value(parameters: Mapping[str, Any], x: Any, action: Any) -> Any:
+    """Return the critic's values (…, n) of actions in states."""
+    return mlp(parameters, "critic", concatenate((x, action)))[..., 0]
+
+
+def fresh(seed: int, features: int, actions: int, hidden: tuple[int, ...]) -> Arrays:
+    """Return the parameters of an untrained actor and critic."""
+    rng = np.random.default_rng([seed, 0])
+    actor = init_mlp(rng, "actor", [features, *hidden, actions])
+    return actor | init_mlp(rng, "critic", [features + actions, *hidden, 1])
+
+
+def load_aware(
+    rng: np.random.Generator, wanted: NDArray[Any], base: NDArray[Any], step: int, noise: float
+) -> NDArray[np.float64]:
+    """Return the actions to try at step `step` (1, 2, …) of an episode (algorithm 1, line 8).
+
+    `wanted` are the actor's. With probability 1 / (10 step) they give way to `base`, the best
+    static timeout at the load just seen. Noise is normal, of its own for each action; the paper
+    says "random process".
+    """
+    chosen = base if rng.random() < 1.0 / (10.0 * step) else wanted
+    tried: NDArray[np.float64] = np.clip(
+        chosen + noise * rng.standard_normal(np.shape(wanted)), -1.0, 1.0
+    )
+    return tried
+
+
+class KeptSteps:
+    """States, actions and rewards of a trial, one row per decision.
+
+    The reward in a row is that of the action in the row before.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+
+    def add(self, x: NDArray[Any], action: NDArray[Any], reward: NDArray[Any]) -> None:
+        """Keep one decision: (agents, features), (agents, actions), (agents,)."""
+        self._rows.append((x, action, reward))
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return all decisions as arrays (decisions, agents, …); empty if there are none."""
+        if not self._rows:
+            return {}
+        columns = zip(*self._rows, strict=True)
+        arrays = (np.stack(column).astype(np.float32) for column in columns)
+        return dict(zip(("x", "action", "reward"), arrays, strict=True))
+
+
+class DdpgLearner(ABC):
+    """Algorithm 1, lines 10 to 15, from the traces of episodes."""
+
+    def __init__(
+        self,
+        seed: int,
+        widths: tuple[int, int],
+        hidden: tuple[int, ...],
+        settings: DdpgSettings,
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Begin with `parameters`, or from the seed. `widths` are those of state and action."""
+        self._settings, self._seed = settings, seed
+        start = dict(parameters) if parameters is not None else fresh(seed, *widths, hidden)
+        rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
+        self._nets = {name: TrainedNet(part_of(name, start), rate) for name, rate in rates.items()}
+        self._target: dict[str, Any] = {
+            name: tensor.detach().clone() for name, tensor in self._tensors().items()
+        }
+        self._memory = Replay(settings.capacity)
+        self._updates = self._decisions = 0
+
+    @abstractmethod
+    def architecture(self) -> dict[str, Any]:
+        """Return the architecture of this learner's checkpoints."""
+
+    def _tensors(self) -> dict[str, Any]:
+        return {**self._nets["actor"].tensors, **self._nets["critic"].tensors}
+
+    def parameters(self) -> Arrays:
+        """Return the means of actor and critic over their last updates."""
+        return self._nets["actor"].mean() | self._nets["critic"].mean()
+
+    def acting(self) -> dict[str, Scalar]:
+        """Return the noise of the next episode."""
+        s = self._settings
+        noise = exploration(s.noise_start, s.noise_end, s.noise_decay, self._decisions)
+        return {"explore": noise}
+
+    def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+        """Store an episode, and update the networks for each of its decisions."""
+        steps = len(trace["x"]) - 1
+        if steps < 1:
+            return {}
+        explored = float(self.acting()["explore"])
+        rows = {
+            "x": trace["x"][:-1],
+            "action": trace["action"][:-1],
+            "reward": trace["reward"][1:],
+            "next_x": trace["x"][1:],
+        }
+        self._memory.add({name: np.concatenate(list(each)) for name, each in rows.items()})
+        self._decisions += steps
+        count = max(1, round(steps * self._settings.updates_per_decision))
+        losses = [self.update() for _ in range(count)]
+        return {
+            "loss": float(np.mean(losses)),
+            "reward": float(trace["reward"][1:].mean()),
+            "explore": explored,
+        }
+
+    def update(self) -> float:
+        """Draw a batch, move critic, actor and targets once; return the critic's loss."""
+        import torch
+
+        settings = self._settings
+        rng = np.random.default_rng([self._seed, 2, self._updates])
+        batch = self._memory.sample(rng, settings.batch)
+        rows: dict[str, Any] = {name: torch.from_numpy(one) for name, one in batch.items()}
+        with torch.no_grad():
+            y = ddpg_target(self._target, rows["reward"], rows["next_x"], settings.discount)
+        actor, critic = self._nets["actor"], self._nets["critic"]
+        error = y - value(critic.tensors, rows["x"], rows["action"])
+        loss = critic.step((error**2).mean(), max_norm=10.0)  # line 13
+        held = {name: tensor.detach() for name, tensor in critic.tensors.items()}
+        earned = value(held, rows["x"], policy(actor.tensors, rows["x"]))
+        actor.step(-earned.mean(), max_norm=10.0)  # line 14
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():  # line 15
+                self._target[name].lerp_(tensor, settings.tau)
+        self._updates += 1
+        return loss
+
+    def state(self) -> State:
+        """Return networks, optimisers, memory and counters."""
+        result = named("memory", self._memory.state())
+        for name, net in self._nets.items():
+            result |= named(name, net.state())
+        target = {name: tensor.numpy().copy() for name, tensor in self._target.items()}
+        counters = {"counters": np.array([self._updates, self._decisions])}
+        return result | named("target", target) | counters
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Continue from `state`."""
+        import torch
+
+        for name, net in self._nets.items():
+            net.load(part(name, state))
+        self._target = {name: torch.tensor(one) for name, one in part("target", state).items()}
+        self._memory.load(part("memory", state))
+        self._updates, self._decisions = (int(number) for number in state["counters"])
+
+
+def ddpg_target(parameters: Mapping[str, Any], reward: Any, next_x: Any, discount: float) -> Any:
+    """Return y = r + discount * Q'(s', mu'(s')) (algorithm 1, line 12), of the target networks."""
+    return reward + discount * value(parameters, next_x, policy(parameters, next_x))
+
+
+def part_of(name: str, parameters: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return the parameters of one network, with their full names."""
+    return {key: one for key, one in parameters.items() if key.startswith(f"{name}.")}

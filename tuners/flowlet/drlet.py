@@ -1,0 +1,130 @@
+"""DRLet: one central agent sets the flowlet timeout of every switch that has several paths.
+
+Diao et al., "Deep Reinforcement Learning Based Dynamic Flowlet Switching for DCN": equations 1 to
+5, algorithm 1. The state is the traffic between each ordered pair of edge switches in the last
+period; an action is the timeout of each edge and aggregation switch. What the paper leaves open is
+chosen in `DrletSettings`, `reward` and `settings`, and listed in decision 69.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Floats, Observation
+from orchestration.model.signals import PAIRS, targets
+from tuners.checkpoint import CheckpointError, load_for
+from tuners.checkpoint import load as load_checkpoint
+from tuners.flowlet.ddpg import DdpgLearner, DdpgSettings, fresh
+from tuners.flowlet.learned import LearnedTimeouts
+from tuners.flowlet.reward import reward
+from tuners.flowlet.uplinks import Uplinks
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+NAME = "drlet"
+
+
+@dataclass(frozen=True)
+class DrletSettings(DdpgSettings):
+    """Settings of training. Without `hidden`, the networks' layers are as wide as state and action.
+
+    That is "992 and 64 neurons in the first and second layer" at k = 8 (section VI-A).
+    """
+
+
+def architecture(pairs: int, switches: int, hidden: tuple[int, ...]) -> dict[str, Any]:
+    """Return the architecture of a checkpoint for so many pairs of edge switches and switches."""
+    return {"network": "actor and critic mlp", "pairs": pairs, "switches": switches} | {
+        "hidden": list(hidden or (pairs, switches))
+    }
+
+
+def sizes(testbed: Testbed) -> tuple[int, int]:
+    """Return how many ordered pairs of edge switches there are, and switches with several paths."""
+    return len(targets(testbed, "pair")), len(Uplinks(testbed).switches)
+
+
+@dataclass(eq=False)
+class Drlet(LearnedTimeouts):
+    """Acts by a trained actor. Its checkpoint is for one shape of fabric, whatever its rates."""
+
+    observes = ("tx_bytes", PAIRS)
+
+    checkpoint: str = "drlet-k4"
+    explore: float = 0.0
+    alpha: float = 0.5
+    beta: float = 0.5
+    collect: bool = False
+
+    def __post_init__(self) -> None:
+        known = load_checkpoint(self.checkpoint).card.get("architecture", {})
+        own = architecture(
+            int(known.get("pairs", 0)), int(known.get("switches", 0)), _hidden(known)
+        )
+        shapes = {
+            name: one.shape
+            for name, one in fresh(0, own["pairs"], own["switches"], _hidden(own)).items()
+        }
+        self._checkpoint = load_for(self.checkpoint, NAME, own, shapes)
+        self._sizes = own["pairs"], own["switches"]
+
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Refuse a testbed of another shape than the checkpoint's."""
+        super().check_testbed(testbed)
+        if testbed is not None and sizes(testbed) != self._sizes:
+            found = "{} pairs of edge switches and {} switches with several paths"
+            raise CheckpointError(
+                f"{self._checkpoint.path} is for {found.format(*self._sizes)}, testbed "
+                f"{testbed.name!r} has {found.format(*sizes(testbed))}: name a checkpoint that was "
+                "trained there, or train one with closloop train drlet"
+            )
+
+    def begin(self, testbed: Testbed) -> None:
+        """Forget the trial before."""
+        self._pairs: Floats = np.zeros(self._sizes[0])
+        self._utilisation: Floats = np.zeros(0)
+        self._sent = self._before = 0.0
+
+    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
+        """Return the state (1, pairs) in units of a host's rate, and the load."""
+        total = observation[PAIRS].astype(np.float64)
+        traffic, self._pairs = total - self._pairs, total
+        self._utilisation = self._links.utilisation(observation)[self._links.between]
+        self._before, self._sent = self._sent, float(traffic.sum())
+        x = (8.0 * traffic / (self._rate_bps * span_s))[None]
+        return x, np.array([8.0 * self._sent / (self._host_bps * span_s)])
+
+    def earned(self) -> Floats:
+        """Return the reward (1,), of all links between switches and all traffic."""
+        variance = [self._utilisation.var()]
+        made: Floats = reward(variance, self._sent, self._before, self.alpha, self.beta)
+        return made
+
+
+def _hidden(known: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(width) for width in known.get("hidden", ()))
+
+
+class DrletLearner(DdpgLearner):
+    """Learns the central agent's networks."""
+
+    def __init__(
+        self,
+        seed: int,
+        testbed: Testbed,
+        settings: DrletSettings = DrletSettings(),
+        parameters: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        self._architecture = architecture(*sizes(testbed), settings.hidden)
+        hidden = _hidden(self._architecture)
+        super().__init__(seed, sizes(testbed), hidden, settings, parameters)
+
+    def architecture(self) -> dict[str, Any]:
+        """Return the architecture of this learner's checkpoints."""
+        return self._architecture

@@ -1,0 +1,106 @@
+"""What DRLet and its multi-agent variant share: checkpoint, exploration, what is kept."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.model.records import Action, Floats, Ints, Observation, Setup
+from tuners.checkpoint import Checkpoint
+from tuners.flowlet.best_static import best_static_ns, host_rate
+from tuners.flowlet.ddpg import KeptSteps, load_aware, part_of, policy
+from tuners.flowlet.settings import FlowletTuner, action_of, changed_only, timeout_of
+from tuners.flowlet.uplinks import Uplinks
+from tuners.nets import ready
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+
+class LearnedTimeouts(FlowletTuner):
+    """Acts by the actor of a checkpoint, at the switches that have several paths upwards.
+
+    A subclass is a dataclass with these fields. `alpha` and `beta` are the weights of equation 5,
+    `explore` the deviation of the noise, in actions from -1 to 1. With `collect`, decisions are
+    kept for a learner, and the best static timeouts take part in exploration.
+    """
+
+    checkpoint: str
+    explore: float
+    alpha: float
+    beta: float
+    collect: bool
+    _checkpoint: Checkpoint
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        if not 0 <= self.explore <= 1:
+            yield f"explore {self.explore} is not from 0 to 1: it is the deviation of the noise"
+        if self.alpha < 0 or self.beta < 0:
+            yield f"weights {self.alpha} and {self.beta}: use 0 or more"
+
+    def check_testbed(self, testbed: Testbed | None) -> None:
+        """Refuse a testbed without a choice of paths."""
+        if testbed is not None and not len(Uplinks(testbed).switches):
+            raise ValueError(
+                f"testbed {testbed.name!r} has one path between any two hosts: use one with "
+                "several spines, like drlet-k4"
+            )
+
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Start from the best static timeout of the lowest load."""
+        self._rng = np.random.default_rng([seed, 1])
+        self._links = Uplinks(testbed)
+        self._net = ready(part_of("actor", self._checkpoint.arrays))
+        self._rate_bps = host_rate(testbed)
+        self._host_bps = self._rate_bps * len(testbed.hosts)
+        self._kept = KeptSteps()
+        self._step = 0
+        self._last_ns = 0
+        self.begin(testbed)
+        start_ns = np.full(len(testbed.switches), int(best_static_ns(0.0, self._rate_bps)))
+        self._now_ns: Ints = start_ns[self._links.switches]
+        return self.setup(testbed, start_ns)
+
+    @abstractmethod
+    def begin(self, testbed: Testbed) -> None:
+        """Forget the trial before."""
+
+    @abstractmethod
+    def read(self, observation: Observation, span_s: float) -> tuple[Floats, Floats]:
+        """Return states (agents, features) and the load at each agent.
+
+        They are of the period that ends now, which took `span_s`.
+        """
+
+    @abstractmethod
+    def earned(self) -> Floats:
+        """Return the rewards (agents,) of the period that was read last."""
+
+    def act(self, observation: Observation) -> Action:
+        """Choose the timeouts of all switches that have several paths upwards."""
+        span_s = max(observation.t_ns - self._last_ns, 1) / 1e9
+        self._last_ns = observation.t_ns
+        x, load = self.read(observation, span_s)
+        action: NDArray[Any] = policy(self._net, x)
+        self._step += 1
+        if self.collect or self.explore > 0:
+            best = action_of(best_static_ns(load, self._rate_bps))[:, None]
+            base = np.broadcast_to(best, action.shape) if self.collect else action
+            action = load_aware(self._rng, action, base, self._step, self.explore)
+        if self.collect:
+            self._kept.add(x, action, self.earned())
+        before_ns, self._now_ns = self._now_ns, timeout_of(action.reshape(-1))
+        return changed_only(self._links.switches, before_ns, self._now_ns)
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return the name of the checkpoint."""
+        return {"checkpoint": self._checkpoint.path.name}
+
+    def trace(self) -> Mapping[str, NDArray[Any]]:
+        """Return states (decisions, agents, features), actions (…, actions), rewards (…)."""
+        return self._kept.trace() if self.collect else {}

@@ -1,0 +1,59 @@
+"""Flowlet timeouts that never change: LetFlow's, any other, and the best one for a known load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestration.model.records import Setup
+from tuners.base import not_a_share
+from tuners.flowlet.best_static import best_static_ns, host_rate
+from tuners.flowlet.settings import FlowletTuner, outside
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
+
+LETFLOW_NS = 200_000
+
+
+@dataclass(eq=False)
+class StaticTimeout(FlowletTuner):
+    """One timeout at all switches.
+
+    With random routes, 1 us sprays packets up to 10 Gbit/s, as RPS does: no two of a flow are
+    closer. 1 s keeps a flow that does not pause on one path, as ECMP does.
+    """
+
+    timeout_ns: int
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from outside(timeout_ns=self.timeout_ns)
+
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Return the timeout of every switch."""
+        return self.setup(testbed, [self.timeout_ns] * len(testbed.switches))
+
+
+class LetFlow(StaticTimeout):
+    """LetFlow as DRLet's paper has it: 200 us (section VI-B)."""
+
+    def __init__(self) -> None:
+        super().__init__(LETFLOW_NS)
+
+
+@dataclass(eq=False)
+class BestStaticTimeout(FlowletTuner):
+    """The timeout that a grid search found best at this load, told to the tuner."""
+
+    load: float
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from not_a_share(load=self.load)
+
+    def reset(self, testbed: Testbed, seed: int) -> Setup:
+        """Return the timeout of every switch."""
+        best = int(best_static_ns(self.load, host_rate(testbed)))
+        return self.setup(testbed, [best] * len(testbed.switches))
