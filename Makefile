@@ -9,7 +9,7 @@ DEV := $(VENV)/.dev
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup test fast check format clean
+.PHONY: help quickstart setup test fast check format clean built-in-trees
 
 help:
 	@echo "make quickstart  what campaigns need: packages, $(VENV), the virtual-time kernel; then one runs"
@@ -17,6 +17,7 @@ help:
 	@echo "make fast        the same with the tests that take no kernel, in under a minute"
 	@echo "make setup       system packages and $(VENV) for tests, none of it is started"
 	@echo "make format      format the code"
+	@echo "make built-in-trees  write the congestion control rlcc anew, of tuners/pretrained/rl-cc-trees.json"
 	@echo "make clean       remove $(VENV) and caches; runs/ and the built kernel stay"
 
 quickstart: $(BASE)
@@ -56,6 +57,12 @@ check: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+DATA_PATH := orchestration/backends/emulated/data_path
+
+built-in-trees:
+	@made=$$(mktemp -d) && $(BIN)/closloop compile tuners/pretrained/rl-cc-trees.json -o $$made/policy_rlcc.c \
+		&& cp $$made/policy_rlcc.c $(DATA_PATH)/ && rm -r $$made
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -24,6 +24,8 @@ ATTACH = "/proc/closloop/policy"
 HEADERS = Path(__file__).parents[2] / "orchestration/backends/emulated/data_path"
 MOST_PARAMETERS = 24  # CL_MOST_PARAMETERS
 _CALL, _LOAD_64 = 0x85, 0x18
+# The compiler may not make calls of loops: of one that copies, memmove.
+_FLAGS = (f"-I{HEADERS}", "-Wno-unused-parameter", "-fno-tree-loop-distribute-patterns")
 # struct cl_context of policy.h: what a policy that is a BPF program sees.
 CONTEXT = np.dtype(
     [
@@ -61,9 +63,7 @@ def policy_object(path: Path) -> Path:
     made = path
     if path.suffix == ".c":
         try:
-            made = compiled(
-                path, (f"-I{HEADERS}", "-Wno-unused-parameter"), *sorted(HEADERS.glob("*.h"))
-            )
+            made = compiled(path, _FLAGS, *sorted(HEADERS.glob("*.h")))
         except NotReadyError as error:
             if "does not compile" in error.message:
                 faults = [line for line in error.message.splitlines() if "error:" in line]

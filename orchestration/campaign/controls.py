@@ -138,19 +138,24 @@ def check_control(
             )
 
 
-def check_simulated(controls: Sequence[str], where: tuple[str | int, ...]) -> Iterator[Finding]:
+def check_simulated(
+    controls: Sequence[str], program: Program | None, where: tuple[str | int, ...]
+) -> Iterator[Finding]:
     """Report what RoCE NICs can do in the emulated fabric, and cannot in ns-3.
 
     `controls` are those that flows may have; `where` names the RoCE NICs' one.
     """
-    lacking: list[tuple[tuple[str | int, ...], str, str]] = []
-    if PROGRAM in controls:
-        lacking.append((where, "policy that is a BPF program", "name another control"))
-    if any(control not in ROCE_CONTROLS for control in controls):
-        lacking.append((("testbed",), "TCP beside RoCE", "use classes of one transport"))
-    for loc, what, remedy in lacking:
+    if program is not None and PROGRAM in controls and program.program.endswith(".o"):
         yield Finding(
-            loc, f"the simulated backend has no {what}", f"{remedy}, or run --on emulated"
+            where,
+            f"ns-3 runs a policy's C source, and {program.program} is a BPF object",
+            "name the .c file, or run --on emulated",
+        )
+    if any(control not in ROCE_CONTROLS for control in controls):
+        yield Finding(
+            ("testbed",),
+            "the simulated backend has no TCP beside RoCE",
+            "use classes of one transport, or run --on emulated",
         )
 
 

@@ -72,7 +72,7 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
             "leave it out, or run --on emulated",
         )
     if roce and backend == "simulated":
-        yield from check_simulated(list(places), where)
+        yield from check_simulated(list(places), host.roce.program, where)
     if len(roce) > 1:
         yield Finding(
             places[roce[1]],

@@ -57,7 +57,11 @@ DCQCN_PARAMETERS: Mapping[str, DcqcnParameter] = {
         0, "0 or 1", 0, 1, "a cut sets the target rate to the rate before it, always"
     ),
     "clamp_tgt_rate_after_time_inc": DcqcnParameter(
-        1, "0 or 1", 0, 1, "an increase by time keeps the target rate to the line's"
+        1,
+        "0 or 1",
+        0,
+        1,
+        "a cut sets the target rate to the rate before it, also if that was last raised by time",
     ),
     "min_time_between_cnps": DcqcnParameter(
         4, "us", 0, _U32, "least time between two CNPs of a flow, which its receiver sends"

@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError, Problem
 from orchestration.policies.trees import (
     LEAST_ACTION,
@@ -37,6 +38,8 @@ from orchestration.policies.trees import (
 
 METADATA = "closloop"
 _MOST_THRESHOLD = 2**15
+# Of which a prediction is a function of the leaves' sum: a probability, or its exponential.
+_NOT_SUMS = ("Logloss", "CrossEntropy", "Poisson", "Tweedie")
 _SETTINGS_REMEDY = (
     f'set model.get_metadata()["{METADATA}"] to JSON like '
     '{"history": 3, "least_action": 0.8, "most_action": 1.2} before it is saved'
@@ -117,8 +120,22 @@ def _faults_of_kind(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "its trees are not oblivious (grow_policy Depthwise or Lossguide)",
             "train it with CatBoost's default, grow_policy='SymmetricTree'",
         )
+    loss = _loss(data)
+    if loss in _NOT_SUMS:
+        yield (
+            f"it was trained by {loss}, so that the sum of its leaves is not yet its prediction",
+            "train it by RMSE, or another loss on actions themselves",
+        )
     if len(data["scale_and_bias"][1]) != 1:
         yield "it has several outputs, and an action is one number", "train a regressor of one"
+
+
+def _loss(data: Mapping[str, Any]) -> str:
+    """Return the name of the loss that CatBoost trained by, "" if the file does not tell."""
+    try:
+        return str(data["model_info"]["params"]["loss_function"]["type"])
+    except (KeyError, TypeError):
+        return ""
 
 
 def _settings(
@@ -127,23 +144,23 @@ def _settings(
     """Return a model's settings, and the names of its features in the order of its training."""
     if text is None:
         raise InputError.single(where, f"its metadata has no {METADATA!r}", _SETTINGS_REMEDY)
-    try:
-        given = json.loads(text)
-        history = given["history"]
-        least, most = given["least_action"], given["most_action"]
-        values = [given.get("target", 0.064), given.get("beta", 1.5)]
-        sound = type(history) is int and all(
-            isinstance(value, (int, float)) and math.isfinite(value)
-            for value in (least, most, *values)
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError.single(
-            where, f"its metadata {METADATA!r} lacks something: {error}", _SETTINGS_REMEDY
-        ) from error
-    if not sound:
-        raise InputError.single(
-            where, f"its metadata {METADATA!r} has what is no number", _SETTINGS_REMEDY
-        )
+    given = _parsed(where, text)
+    numbers = {"target": 0.064, "beta": 1.5, **given}
+    for key in ("history", "least_action", "most_action", "target", "beta"):
+        if key not in numbers:
+            raise InputError.single(
+                where, f"its metadata {METADATA!r} has no {key!r}", _SETTINGS_REMEDY
+            )
+        value = numbers[key]
+        if not _is_number(value) or (key == "history" and type(value) is not int):
+            kind = "whole number" if key == "history" else "number"
+            raise InputError.single(
+                where,
+                f"{key!r} in its metadata {METADATA!r} is no {kind}: {value!r}",
+                _SETTINGS_REMEDY,
+            )
+    history = numbers["history"]
+    least, most = numbers["least_action"], numbers["most_action"]
     if not 1 <= history <= MOST_HISTORY:
         raise InputError.single(
             where,
@@ -157,12 +174,40 @@ def _settings(
             f"from {LEAST_ACTION} to {MOST_ACTION:g}",
             "correct least_action and most_action",
         )
-    settings = Settings(
-        history, round(least * ONE), round(most * ONE), *(round(value * 1000) for value in values)
-    )
+    thousandths = {key: round(numbers[key] * 1000) for key in ("target", "beta")}
+    for key, value in thousandths.items():
+        bounds = CONTROLS["rlcc"][key]
+        if not bounds.least <= value <= bounds.most:
+            raise InputError.single(
+                where,
+                f"its {key} is {numbers[key]:g}, and must be from {bounds.least / 1000:g} to "
+                f"{bounds.most / 1000:g}",
+                f"correct {key} in its metadata {METADATA!r}",
+            )
+    settings = Settings(history, round(least * ONE), round(most * ONE), *thousandths.values())
     trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
     names = given.get("features") or trained
+    if not isinstance(names, list):
+        raise InputError.single(
+            where,
+            f"'features' in its metadata {METADATA!r} is no list",
+            'write them like ["delta[0]", "action[0]"]',
+        )
     return settings, tuple(str(name) for name in names)
+
+
+def _parsed(where: str, text: str) -> Mapping[str, Any]:
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise InputError.single(
+            where, f"its metadata {METADATA!r} is no JSON: {error}", _SETTINGS_REMEDY
+        ) from error
+    if not isinstance(given, dict):
+        raise InputError.single(
+            where, f"its metadata {METADATA!r} is no JSON object: {text[:40]}", _SETTINGS_REMEDY
+        )
+    return given
 
 
 def _faults_of_trees(
@@ -173,10 +218,13 @@ def _faults_of_trees(
 ) -> Iterator[tuple[str, str]]:
     known = feature_names(settings.history)
     foreign = [name for name in names if name not in known]
-    if foreign or len(names) < len(floats):
+    twice = [name for name in known if names.count(name) > 1]
+    if foreign or twice or len(names) != len(floats):
         yield (
             f"it has features that a flow does not have: {', '.join(foreign[:6])}"
             if foreign
+            else f"two of its features are called {twice[0]}"
+            if twice
             else f"it has {len(floats)} features, and {len(names)} names",
             f"with a history of {settings.history} a flow has {', '.join(known)}; "
             f"name them in the metadata's features",
@@ -205,6 +253,13 @@ def _faults_of_numbers(trees: Sequence[Any], scale_and_bias: Any) -> Iterator[tu
         bad = [value for value in tree["leaf_values"] if not _is_number(value)]
         if bad:
             yield f"a leaf of tree {number} is {bad[0]}, which is no number", "train it again"
+        wanted = 1 << len(tree["splits"] or ())
+        if len(tree["leaf_values"]) != wanted:
+            yield (
+                f"tree {number} has {len(tree['leaf_values'])} leaves, and its levels ask for "
+                f"{wanted}",
+                'save it again with model.save_model(path, format="json")',
+            )
         for split in tree["splits"] or ():
             border = split["border"]
             if split["split_type"] != "FloatFeature":
@@ -222,7 +277,8 @@ def _faults_of_numbers(trees: Sequence[Any], scale_and_bias: Any) -> Iterator[tu
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def _name(item: Mapping[str, Any]) -> str:

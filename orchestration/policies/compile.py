@@ -53,7 +53,9 @@ def compile_model(
     `check` raises.
     """
     output = output or Path(source.stem + _SUFFIXES[target])
-    name = policy_name(output.name.partition(".")[0].removesuffix("_doca"))
+    stem = output.name.partition(".")[0]
+    # a source of closloop's own is called policy_NAME.c
+    name = policy_name(stem.removesuffix("_doca").removeprefix("policy_"))
     model = read_model(source)
     text = render_policy(model, name)
     if target == "doca":

@@ -77,6 +77,29 @@ def test_samples_of_flows_count_what_the_line_carried(run):
     assert flows.acked_bytes.shape == (7, len(schedule))
 
 
+def test_rlccs_trees_do_what_their_network_does(run):
+    """Fuhrer et al., HPSR 2023, table III: goodput within 1 %, latency within 5 %."""
+    found = {}
+    for control in ("rlcc", "rlcc-mlp"):
+        # half a line of bytes in a round trip each: all of them at line rate fill no buffer
+        host = HostSpec(control, roce=RoceSpec(control=control, ack_every=1, window_bytes=31_250))
+        many = ConcurrentSpec(16, 0, 0, "h7", senders=6, spread_ns=50 * US)
+        _, _, record = run(many, host=host)
+        steady = record.samples["flow"]
+        acked, rtt_ns, rtts = (
+            float((column[-1] - column[3]).sum())
+            for column in (steady.acked_bytes, steady.rtt_sum_ns, steady.rtts)
+        )
+        assert record.ports.dropped_packets[-1].sum() == 0
+        found[control] = acked * 8 / (1_500 * US) / 100, rtt_ns / rtts
+    trees, network = found["rlcc"], found["rlcc-mlp"]
+    assert trees[0] == pytest.approx(network[0], rel=0.01)
+    assert trees[1] == pytest.approx(network[1], rel=0.05)
+    # at rest, by equation 2: 1.5 + 0.064 * 4 round trips of 5 us
+    assert network[1] == pytest.approx(8_780, rel=0.1)
+    assert network[0] > 0.9
+
+
 def test_a_flow_whose_packet_is_lost_twice_goes_back_while_it_has_more_to_send(run, tmp_path):
     """A receiver asks once for what is lost: when that is lost again, only the timeout helps."""
     shallow = tmp_path / "shallow.yml"

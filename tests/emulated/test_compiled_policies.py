@@ -1,13 +1,12 @@
 """Compiled policies in a guest: as BPF they do what they do as C, to the bit."""
 
-import ctypes
-
 import numpy as np
 import pytest
 
+from collectors.bpf.policy import policy_object
 from orchestration.backends.emulated.policies import load_in_guest
-from orchestration.policies.compile import compile_model
-from tests.unit.compiled_policies import RECORDED, contexts, happen, model_file, recorded
+from orchestration.studies.bench.policy_agreement import as_c, built_in, differing, flows
+from tests.unit.compiled_policies import RECORDED, compiled, model_file
 
 pytestmark = pytest.mark.kernel
 
@@ -32,18 +31,16 @@ def largest(path):
     return model_file(path, oblivious_trees=trees)
 
 
-@pytest.mark.parametrize("size", ["recorded", "largest"])
-def test_a_policy_as_bpf_leaves_flows_as_its_c_does(tmp_path, size):
-    source = RECORDED if size == "recorded" else largest(tmp_path / "model.json")
-    files = {
-        target: compile_model(source, target, tmp_path / name).files[0]
-        for target, name in (("bpf", "mine.bpf.o"), ("library", "mine.so"))
-    }
-    given = contexts(recorded(), 20_000)
-    made = load_in_guest(files["bpf"], given)
-    expected = happen(ctypes.CDLL(str(files["library"])), given)
+@pytest.mark.parametrize("name", ["recorded", "largest", "rlcc", "rlcc-mlp", "rlcc-lstm"])
+def test_a_policy_as_bpf_leaves_flows_as_its_c_does(tmp_path, name):
+    if name == "recorded":
+        model = compiled(RECORDED, tmp_path)
+    elif name == "largest":
+        model = compiled(largest(tmp_path / "model.json"), tmp_path)
+    else:
+        model = built_in()[("rlcc", "rlcc-mlp", "rlcc-lstm").index(name)]
+    given = flows(model, 2_000 if model.memory_words else 20_000)
+    made = load_in_guest(policy_object(model.source), given)
     assert made is not None
-    for name in given.dtype.names:
-        np.testing.assert_array_equal(made[name], expected[name], err_msg=name)
-    decided = (made["own"] != given["own"]).any(axis=1)
-    assert decided.mean() > 0.5
+    assert differing(as_c(model, given), made) == 0
+    assert (made["own"] != given["own"]).any(axis=1).mean() > 0.5

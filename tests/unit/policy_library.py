@@ -6,6 +6,7 @@ from pathlib import Path
 
 from orchestration.backends.emulated import data_path
 
+HEADERS = Path(data_path.__file__).parent
 START, TX, ACK, NACK, CNP, TIMEOUT, RTT, SETTLE, CHANGED = range(9)
 OWN_WORDS, MOST_PARAMETERS, MOST_HOPS = 24, 24, 8
 US = 1_000
@@ -55,7 +56,7 @@ class Policy(ctypes.Structure):
 
 def compiled(name, folder):
     """Return the policy in policy_<name>.c as a shared library's object."""
-    source = Path(data_path.__file__).with_name(f"policy_{name.replace('-', '_')}.c")
+    source = HEADERS / f"policy_{name.replace('-', '_')}.c"
     made = folder / f"{name}.so"
     # what C does not define, as a division by 0 or a shift too far, ends the process
     options = ["-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-fsanitize=undefined"]

@@ -31,10 +31,14 @@ CL_POLICY(mine, 2, 1);
 """
 
 
-def roce_of(tmp_path, host):
+def campaign_file(tmp_path, host):
     path = tmp_path / "campaign.yml"
     path.write_text(CAMPAIGN.format(host=host))
-    (trial,) = load_campaign(path, repeats=1).trials
+    return path
+
+
+def roce_of(tmp_path, host):
+    (trial,) = load_campaign(campaign_file(tmp_path, host), repeats=1).trials
     assert TrialSpec.from_json(trial.to_json()) == trial
     return trial.host.roce
 
@@ -115,8 +119,16 @@ def test_a_program_is_compiled_and_read_and_named_in_the_trial(tmp_path, monkeyp
     assert made.name.startswith("mine-")
     assert read_policy(made).parameters == 2
     assert read_policy(made).telemetry
-    # an object is taken as it is
+    # a loop that copies becomes no call of memmove
+    (tmp_path / "mine.c").write_text(
+        POLICY % "for (u32 i = 7; i > 1; i--) flow->own[i] = flow->own[i - 2];"
+    )
+    policy_object(tmp_path / "mine.c")
+    # an object is taken as it is, but not in ns-3
     assert policy_object(made) == made
+    host = f"{{congestion_control: {{program: {made}, parameters: [3, 4]}}}}"
+    with pytest.raises(InputError, match=r"ns-3 runs a policy's C source, and .* is a BPF object"):
+        load_campaign(campaign_file(tmp_path, host), backend="simulated")
     assert "takes 2 parameters, and 1 are given" in refused(
         tmp_path, "{congestion_control: {program: mine.c, parameters: [3]}}"
     )

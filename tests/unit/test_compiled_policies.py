@@ -7,20 +7,23 @@ import subprocess
 import numpy as np
 import pytest
 
+from collectors.bpf.policy import CONTEXT
 from orchestration.model.errors import InputError
+from orchestration.policies import reference
 from orchestration.policies.catboost_model import read_model
 from orchestration.policies.compile import compile_model
 from orchestration.policies.render_doca import CONTEXT_BYTES, context_bytes
 from orchestration.policies.trees import ONE, Settings
-from tests.unit.compiled_policies import (
-    CONTEXT,
-    RECORDED,
+from orchestration.studies.bench.policy_agreement import (
+    as_c,
+    built_in,
+    differing,
+    flows,
     happen,
-    infer,
-    model_file,
-    recorded,
     windows,
 )
+from tests.unit.compiled_policies import RECORDED, WINDOW_AT, compiled, infer, model_file, recorded
+from tests.unit.policy_library import HEADERS, NACK, START, TIMEOUT, TX
 
 RAW = json.loads(RECORDED.read_text())
 STAND_IN = RECORDED.parents[1] / "doca_stand_in"
@@ -53,14 +56,24 @@ def test_actions_are_within_the_bound_of_catboosts_own(library):
     assert 0 < error.max() <= model.error_bound == 6 / 2 / ONE
 
 
-def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library):
+def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library, tmp_path):
     model = recorded()
-    given = windows(model, 1_000_000)
+    given = windows(compiled(RECORDED, tmp_path), 1_000_000)
     sums = model.infer(given)
     np.testing.assert_array_equal(infer(library, given), sums)
     assert len(np.unique(sums)) > 500
     part = given[:100_000]
     assert np.abs(sums[:100_000] / ONE - floats(RAW, part)).max() <= model.error_bound
+
+
+@pytest.mark.parametrize("number", range(3), ids=["trees", "mlp", "lstm"])
+def test_python_leaves_flows_as_the_built_in_policies_do(number):
+    model = built_in()[number]
+    for seed in range(1 if model.memory_words else 4):
+        given = flows(model, 25_000, seed)
+        made = as_c(model, given)
+        assert differing(made, reference.happen(given, model.settings, model.infer)) == 0
+        assert 0.5 < (made["own"] != given["own"]).any(axis=1).mean() < 0.95
 
 
 def changed(tree_number=0, split=None, **values):
@@ -74,6 +87,11 @@ def changed(tree_number=0, split=None, **values):
 def about(**settings):
     given = {**json.loads(RAW["model_info"]["closloop"]), **settings}
     return {"model_info": {"closloop": json.dumps(given)}}
+
+
+def trained_by(loss):
+    params = {"loss_function": {"type": loss}}
+    return {"model_info": {**RAW["model_info"], "params": params}}
 
 
 def features(**values):
@@ -103,6 +121,16 @@ CATEGORIES = {**RAW["features_info"], "categorical_features": [
         (about(history=20), "looks at 20 observations"),
         (about(least_action=1.1), "both sides of 1"),
         ({"model_info": {}}, "no 'closloop'"),
+        ({"model_info": {"closloop": "{"}}, "is no JSON: Expecting"),
+        ({"model_info": {"closloop": "[3]"}}, "is no JSON object"),
+        ({"model_info": {"closloop": '{"history": 3}'}}, "has no 'least_action'"),
+        (about(history="3"), "'history' in .* is no whole number: '3'"),
+        (about(target=50), "its target is 50, and must be from 0.001 to 1"),
+        (about(features="delta[0]"), "'features' in .* is no list"),
+        (about(features=["delta[0]"] * 6), r"two of its features are called delta\[0\]"),
+        (about(features=["delta[0]"]), "it has 6 features, and 1 names"),
+        (changed(leaf_values=[1.0, 2.0]), "tree 0 has 2 leaves, and its levels ask for 8"),
+        (trained_by("Poisson"), "trained by Poisson, .* not yet its prediction"),
         ({"features_info": None}, "no CatBoost model in JSON"),
     ],
 )
@@ -134,7 +162,8 @@ def test_the_same_model_gives_the_same_files_and_another_one_another_hash(tmp_pa
 
 class Event(ctypes.Structure):
     _fields_ = [
-        (name, ctypes.c_uint32) for name in ("kind", "port", "flags", "timestamp", "probe_sent")
+        (name, ctypes.c_uint32)
+        for name in ("kind", "subkind", "port", "flags", "timestamp", "probe_sent")
     ]
 
 
@@ -145,15 +174,16 @@ class Results(ctypes.Structure):
 class Doca:
     """A flow under an algorithm of DOCA PCC, with the SDK's stand-in around it."""
 
-    TX, CNP, RTT, PROBE_LEFT = 3, 2, 6, 4
+    TX, CNP, NACK, RTT, PROBE_LEFT = 3, 2, 5, 6, 4
+    NOT_READY, OUT_OF_SEQUENCE = 1, 2
 
     def __init__(self, folder):
         compile_model(RECORDED, "doca", folder / "mine_doca")
-        parts = [*(folder / "mine_doca").rglob("*.c"), STAND_IN / "library.c"]
+        parts = [*(folder / "mine_doca").rglob("*.c"), *STAND_IN.glob("*.c")]
         made = folder / "doca.so"
         # the flags of the samples' build
         flags = ["-Werror", "-Wall", "-Wextra", "-ffreestanding", "-Wdouble-promotion", "-O2"]
-        where = [f"-I{STAND_IN}", f"-I{folder / 'mine_doca' / 'algo'}"]
+        where = [f"-I{path}" for path in (STAND_IN, folder / "mine_doca" / "algo", HEADERS)]
         subprocess.run(
             ["gcc", *flags, *where, "-shared", "-fPIC", "-o", made, *parts], check=True
         )  # fmt: skip
@@ -166,9 +196,9 @@ class Doca:
     def words(self, name):
         return (ctypes.c_uint32 * 16).in_dll(self.library, name)
 
-    def tell(self, kind, now_ns, probe_sent=0, flags=0, slot=0):
+    def tell(self, kind, now_ns, probe_sent=0, flags=0, slot=0, subkind=0):
         """Return the rate in 2^-20 of the line, and whether a probe is asked for."""
-        event = Event(kind, 0, flags, now_ns % 2**32, probe_sent % 2**32)
+        event = Event(kind, subkind, 0, flags, now_ns % 2**32, probe_sent % 2**32)
         results, attributes = Results(), ctypes.c_uint32(slot)
         given = (self.context, event, attributes, results)
         self.library.doca_pcc_dev_user_algo(*(ctypes.byref(item) for item in given))
@@ -180,6 +210,28 @@ def doca(tmp_path):
     return Doca(tmp_path)
 
 
+def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(doca, library, tmp_path):
+    model, decided = compiled(RECORDED, tmp_path), 0
+    bounds = model.settings.least_action, model.settings.most_action
+    for seed in range(10):
+        given = flows(model, 100_000, seed)
+        given["own"][:, 0] = 0  # it asks for a probe after a decision
+        own = given["own"].view(np.int32)
+        # a flow remembers actions that it has taken
+        actions = own[:, WINDOW_AT + 1 : WINDOW_AT + 2 * model.settings.history : 2]
+        np.clip(actions, *bounds, out=actions)
+        given["event"][given["event"] == START] = TX
+        given["event"][given["event"] == TIMEOUT] = NACK  # the SDK has no event for it
+        given["rtt_ns"] %= 2**32  # timestamps have so many bits
+        given["now_ns"] += 2**33
+        made = happen(library, given)
+        pointers = (item.ctypes.data_as(ctypes.c_void_p) for item in (given, made))
+        found = doca.library.disagreements(*pointers, ctypes.c_uint64(len(given)), bounds[0])
+        assert found == 0
+        decided += (made["own"] != given["own"]).any(axis=1).sum()
+    assert decided > 800_000
+
+
 def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, library):
     rng = np.random.default_rng(4)
     flow = np.zeros(1, dtype=CONTEXT)
@@ -188,8 +240,18 @@ def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, libr
     flow = happen(library, flow)  # starts
     assert doca.tell(doca.TX, 5) == (2**20, 1)
     now_ns, rates, share = 2**32 - 10**6, set(), 2**30  # 32 bits of ns begin anew on the way
+    losses = 0
     for _ in range(20_000):
         assert doca.tell(doca.TX, now_ns, flags=doca.PROBE_LEFT)[1] == 0
+        if lost := rng.random() < 0.01:
+            # while the probe is on its way: its answer does not decide another time
+            flow["now_ns"], flow["event"] = now_ns + 1, NACK
+            flow = happen(library, flow)
+            share = int(flow["own"].view(np.uint32)[0, 2])
+            for subkind in (doca.NOT_READY, doca.OUT_OF_SEQUENCE):
+                rate, _ = doca.tell(doca.NACK, now_ns + 1, subkind=subkind)
+            assert rate == share >> 10
+            losses += lost
         # a queue that grows with the rate, so that the rate moves up and down
         queued_ns = share * 30_000 >> 30
         rtt_ns = int((13_000 + queued_ns) * rng.uniform(0.9, 1.5))
@@ -202,7 +264,9 @@ def test_docas_algorithm_takes_the_decisions_of_the_policy_to_the_bit(doca, libr
         now_ns += rtt_ns
     assert len(rates) > 1_000
     assert min(rates) >= 64
-    assert list(doca.words("counters")[:4]) == [20_000, 20_000, 20_000, 0]
+    # each loss is a decision, and takes that of the probe's answer
+    assert list(doca.words("counters")[:5]) == [20_000, 20_000, 20_000, 0, losses]
+    assert losses > 100
 
 
 def test_a_flow_of_docas_without_an_answer_keeps_its_rate_asks_again_and_is_counted(doca):

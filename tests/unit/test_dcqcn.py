@@ -79,6 +79,35 @@ def test_after_fast_recovery_the_target_rises_by_ai_then_by_hai(library):
         assert share(flow, TX, now_ns) == pytest.approx(rate, abs=1e-3), stage
 
 
+@pytest.mark.parametrize("raised_by", ["time", "bytes", "both", "nothing"])
+@pytest.mark.parametrize("after_time", [0, 1])
+def test_a_cut_takes_the_rate_before_it_for_the_target_if_that_was_raised(
+    library, raised_by, after_time
+):
+    """Mellanox, "DCQCN Parameters": after an increase by time only if the parameter says so."""
+    parameters = {
+        **DCQCN_SETS["mlx5"],
+        "rpg_byte_reset": 1_000_000,
+        "rpg_threshold": 31,
+        "clamp_tgt_rate_after_time_inc": after_time,
+        "rpg_time_reset": 300 if raised_by in ("time", "both") else 100_000,
+    }
+    flow = Flow(library, parameters)
+    flow.tell(START, 0)
+    flow.tell(CNP, 0)
+    share(flow, TX, 4 * US)
+    if raised_by != "nothing":
+        share(flow, TX, 310 * US, 1_000_000 if raised_by in ("bytes", "both") else 0)
+    flow.tell(CNP, 400 * US)
+    before = share(flow, TX, 400 * US)
+    after = share(flow, TX, 404 * US)
+    assert after < before < 1
+    # the next increase is half of the way to the target: the line, or the rate before the cut
+    target = before if raised_by in ("bytes", "both") or (raised_by == "time" and after_time) else 1
+    again = share(flow, TX, 405 * US, 1_000_000)
+    assert again == pytest.approx((after + target) / 2, abs=1e-6)
+
+
 def test_what_was_due_before_new_parameters_happens_by_the_old_ones(library):
     before = {**DCQCN_SETS["mlx5"], "rpg_byte_reset": 0}
     flow = Flow(library, before)

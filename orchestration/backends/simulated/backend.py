@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from collectors.readers.ns3 import BUFFER_SIGNALS, SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.linux import TSQ_LIMIT_BYTES
 from orchestration.backends.simulated.job import check_supported
+from orchestration.backends.simulated.own_policy import check_own_policies, policy_library
 from orchestration.backends.simulated.process import Simulation
 from orchestration.backends.simulated.program import require_program
 from orchestration.backends.simulated.rig import SimulatedRig
@@ -38,10 +40,12 @@ class SimulatedBackend:
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Compile the program if necessary; raise NotReadyError if that is impossible.
 
-        Raises InputError for a testbed that does not fit into the program's addresses.
+        Raises InputError for a testbed that does not fit into the program's addresses, and for a
+        policy of one's own that is no C source, or does not compile.
         """
         check_supported(testbed)
         require_program()
+        check_own_policies(trials)
 
     def run(
         self,
@@ -57,7 +61,10 @@ class SimulatedBackend:
         program = require_program()
         tuner = tuner or registry.create(trial.tuner)
         begin_s = time.monotonic()
-        with Simulation(program, folder) as simulation:
+        with (
+            tempfile.TemporaryDirectory(prefix="closloop-policy-") as place,
+            Simulation(program, folder, library=_own_policy(trial, Path(place))) as simulation,
+        ):
             watches = wants_flow_table(tuner.observes)
             rig = SimulatedRig(
                 simulation,
@@ -78,6 +85,12 @@ class SimulatedBackend:
             "stages_s": {"build": build_s, "run": record.facts["run_wall_s"]},
         }
         return replace(record, facts={**facts, **record.facts})
+
+
+def _own_policy(trial: TrialSpec, folder: Path) -> tuple[Path, str] | None:
+    """Return the library of the policy that a trial names, compiled, and what it is told."""
+    spec = trial.host.roce
+    return (policy_library(Path(spec.program), folder), "") if spec and spec.program else None
 
 
 def _tcp_facts(trial: TrialSpec) -> dict[str, Any]:

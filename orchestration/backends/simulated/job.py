@@ -142,7 +142,8 @@ def _roce_scalars(trial: TrialSpec, testbed: Testbed) -> list[int]:
         numbers = with_base_rtt(spec.control, spec.control_values, base_rtt_ns(testbed))
     return [
         int(trial.fabric.marks == "departures"),
-        policy_names().index(spec.control),
+        # one of the user's own is loaded in place of any
+        0 if spec.program else policy_names().index(spec.control),
         spec.payload_bytes,
         spec.ack_every,
         window_bytes(testbed, spec),

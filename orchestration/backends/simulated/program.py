@@ -22,7 +22,7 @@ from orchestration.model.errors import NotReadyError
 PROGRAM = "closloop-ns3"
 COMPILER = "g++"
 _SOURCE = Path(__file__).parent / "ns3"
-_POLICIES = Path(__file__).parents[1] / "emulated" / "data_path"
+POLICIES = Path(__file__).parents[1] / "emulated" / "data_path"
 _FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra")
 _C_FLAGS = ("-O2", "-Wall", "-c")
 _MODULES = ("core", "network", "internet", "traffic-control", "stats", "bridge")
@@ -97,14 +97,14 @@ def _policy_words() -> list[str]:
 
 def _policy_sources() -> list[Path]:
     # the kernel's way to load a program of one's own as a policy is none itself
-    return [file for file in sorted(_POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
+    return [file for file in sorted(POLICIES.glob("policy_*.c")) if file.stem != "policy_program"]
 
 
 def _program(wheel: Wheel) -> Program:
     flags = (wheel.version, str(wheel.folder), _FLAGS, _C_FLAGS)
     digest = hashlib.sha256(repr(flags).encode())
     own = [file for file in sorted(_SOURCE.iterdir()) if file.suffix in (".cc", ".h")]
-    for file in (*own, *sorted(_POLICIES.glob("*.h")), *_policy_sources()):
+    for file in (*own, *sorted(POLICIES.glob("*.h")), *_policy_sources()):
         digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
     key = digest.hexdigest()[:12]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -124,7 +124,7 @@ def compile_argvs(wheel: Wheel, output: Path) -> tuple[list[str], list[str]]:
         COMPILER,
         *_FLAGS,
         *("-isystem", str(wheel.folder / "include")),
-        *("-I", str(_POLICIES)),
+        *("-I", str(POLICIES)),
         f"-DCLOSLOOP_POLICIES(X)={listed}",
         *("-o", str(output)),
         str(_SOURCE / "main.cc"),

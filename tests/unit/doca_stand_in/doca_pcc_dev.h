@@ -18,6 +18,13 @@ enum {
 	DOCA_PCC_DEV_EVNT_ROCE_TX_FOR_ACK_NACK = 31,
 };
 
+enum {
+	DOCA_PCC_DEV_NACK_EVNT_NULL = 0,
+	DOCA_PCC_DEV_NACK_EVNT_RNR = 1,
+	DOCA_PCC_DEV_NACK_EVNT_OOS = 2,
+	DOCA_PCC_DEV_NACK_EVNT_DUP_READ = 3,
+};
+
 #define DOCA_PCC_DEV_ACK_NACK_TX_EVENT_DISABLED_SUPPORTED (0)
 #define DOCA_PCC_DEV_TX_FLAG_RTT_REQ_SENT (1 << 2)
 #define DOCA_PCC_DEV_LOG_MAX_RATE (20)
@@ -27,7 +34,7 @@ typedef enum { DOCA_PCC_DEV_STATUS_OK, DOCA_PCC_DEV_STATUS_FAIL } doca_pcc_dev_e
 typedef struct { uint32_t words[12]; } doca_pcc_dev_algo_ctxt_t;
 typedef struct { uint32_t algo_slot; } doca_pcc_dev_attr_t;
 typedef struct { uint32_t rate, rtt_req, probe_type_slot; } doca_pcc_dev_results_t;
-typedef struct { uint32_t ev_type, port_num, flags; } doca_pcc_dev_event_general_attr_t;
+typedef struct { uint32_t ev_type, ev_subtype, port_num, flags; } doca_pcc_dev_event_general_attr_t;
 typedef struct {
 	doca_pcc_dev_event_general_attr_t attr;
 	uint32_t timestamp, rtt_req_send_timestamp;

@@ -274,23 +274,27 @@ RLCC_TABLE s16 out_bias[] = {
 
 CL_INLINE s32 rlcc_infer(const s32 *window, s32 *memory)
 {
-	s32 inputs[2], first[FIRST], x[SECOND + STATE], gates[4 * STATE];
+	s32 inputs[2], x[SECOND + STATE], gates[4 * STATE];
+	s32 *first = gates; /* which come later: a BPF program's variables have 512 bytes */
 
 	rlcc_inputs(window, inputs, 1);
+	RLCC_UNROLL
 	for (u32 i = 0; i < FIRST; i++) {
-		first[i] = rlcc_neuron(inputs, 2, first_weight, FIRST, i, first_bias[i]);
-		if (first[i] < 0)
-			first[i] = 0;
+		s32 sum = rlcc_neuron(inputs, 2, &first_weight[i], FIRST, first_bias[i]);
+
+		first[i] = rlcc_positive(sum);
 	}
+	RLCC_UNROLL
 	for (u32 i = 0; i < SECOND; i++) {
-		x[i] = rlcc_neuron(first, FIRST, second_weight, SECOND, i, second_bias[i]);
-		if (x[i] < 0)
-			x[i] = 0;
+		s32 sum = rlcc_neuron(first, FIRST, &second_weight[i], SECOND, second_bias[i]);
+
+		x[i] = rlcc_positive(sum);
 	}
 	for (u32 i = 0; i < STATE; i++)
 		x[SECOND + i] = memory[i];
+	RLCC_UNROLL
 	for (u32 i = 0; i < 4 * STATE; i++)
-		gates[i] = rlcc_neuron(x, SECOND + STATE, lstm_weight, 4 * STATE, i, lstm_bias[i]);
+		gates[i] = rlcc_neuron(x, SECOND + STATE, &lstm_weight[i], 4 * STATE, lstm_bias[i]);
 	for (u32 i = 0; i < STATE; i++) {
 		s32 *kept = &memory[STATE + i];
 		s64 keep = (s64)rlcc_sigmoid(gates[STATE + i]) * *kept >> 16;
@@ -299,7 +303,7 @@ CL_INLINE s32 rlcc_infer(const s32 *window, s32 *memory)
 		*kept = rlcc_within(keep + take, RLCC_MOST_MEMORY);
 		memory[i] = (s64)rlcc_sigmoid(gates[3 * STATE + i]) * rlcc_tanh(*kept) >> 16;
 	}
-	return rlcc_action(rlcc_neuron(memory, STATE, out_weight, 1, 0, out_bias[0]));
+	return rlcc_action(rlcc_neuron(memory, STATE, out_weight, 1, out_bias[0]));
 }
 
 CL_POLICY(rlcc_lstm, RLCC_PARAMETERS, 0);

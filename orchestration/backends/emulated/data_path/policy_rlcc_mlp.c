@@ -31,12 +31,13 @@ CL_INLINE s32 rlcc_infer(const s32 *window)
 	s32 inputs[2 * RLCC_HISTORY], hidden[HIDDEN];
 
 	rlcc_inputs(window, inputs, RLCC_HISTORY);
+	RLCC_UNROLL
 	for (u32 i = 0; i < HIDDEN; i++) {
-		hidden[i] = rlcc_neuron(inputs, 2 * RLCC_HISTORY, hidden_weight, HIDDEN, i, 0);
-		if (hidden[i] < 0)
-			hidden[i] = 0;
+		s32 sum = rlcc_neuron(inputs, 2 * RLCC_HISTORY, &hidden_weight[i], HIDDEN, 0);
+
+		hidden[i] = rlcc_positive(sum);
 	}
-	return rlcc_action(rlcc_neuron(hidden, HIDDEN, out_weight, 1, 0, 0));
+	return rlcc_action(rlcc_neuron(hidden, HIDDEN, out_weight, 1, 0));
 }
 
 CL_POLICY(rlcc_mlp, RLCC_PARAMETERS, 0);

@@ -18,9 +18,20 @@
 /* An LSTM's memory stays within this, which its sigmoid's last bit would not see to. */
 #define RLCC_MOST_MEMORY (64 * RLCC_ONE)
 
+#ifdef __BPF__
+#include "policy_rlcc_network_bpf.h"
+#else
+#define RLCC_UNROLL
+#define RLCC_FORGET(pointer)
+
 CL_INLINE s32 rlcc_within(s64 value, s32 most)
 {
 	return value > most ? most : value < -most ? -most : value;
+}
+
+CL_INLINE s32 rlcc_positive(s32 value)
+{
+	return value < 0 ? 0 : value;
 }
 
 /* tanh by a table in steps of 1/32 up to 8, straight lines between them. */
@@ -34,20 +45,24 @@ CL_INLINE s32 rlcc_tanh(s32 x)
 					       (s32)(size & 2047) >> 11);
 	return x < 0 ? -value : value;
 }
+#endif
 
 CL_INLINE s32 rlcc_sigmoid(s32 x)
 {
 	return (RLCC_ONE + rlcc_tanh(x >> 1)) >> 1;
 }
 
-/* One neuron: its inputs by the column `at` of a matrix of `width` columns. `bias`: 0 or a weight */
-CL_INLINE s32 rlcc_neuron(const s32 *inputs, u32 count, const s16 *weights, u32 width, u32 at,
-			  s16 bias)
+/* One neuron: its inputs by the column of a matrix of `width` columns, at whose first weight
+ * `weights` points. `bias`: 0 or a weight
+ */
+CL_INLINE s32 rlcc_neuron(const s32 *inputs, u32 count, const s16 *weights, u32 width, s16 bias)
 {
 	s64 sum = (s64)bias * RLCC_ONE;
 
+	RLCC_FORGET(inputs);
+	RLCC_UNROLL
 	for (u32 i = 0; i < count; i++)
-		sum += (s64)inputs[i] * weights[i * width + at];
+		sum += (s64)inputs[i] * weights[i * width];
 	return rlcc_within(sum >> RLCC_WEIGHT_BITS, 1 << 30);
 }
 

@@ -1,0 +1,97 @@
+"""RL-CC as a policy, in NumPy: what policy_rlcc.h and rlcc.h do with flows, bit for bit.
+
+Written apart from them, for tests: C, BPF and this must leave flows the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.policies.trees import ONE, Settings
+
+START, ACK, NACK, TIMEOUT, RTT = 0, 2, 3, 5, 6  # enum cl_event_kind of policy.h
+LEAST_DELTA = -32 * ONE
+_LINE = 1 << 30  # shares of the line are counted in 2^-30
+_LEAST_SHARE = 64 << 10
+_LEAST_BPS = 1_000_000
+_MOST_RTT_NS = 2**32 - 1
+# Words of 32 bits of struct rlcc, of which the first two are one number.
+SHARE, LEAST, LEAST_RTT, DECISIONS, ACTION, WINDOW = 2, 3, 4, 5, 6, 7
+
+# From windows (N, 2 * history) and memories (N, words), which it may change, to actions (N,).
+Infer = Callable[[NDArray[np.int64], NDArray[np.int32]], NDArray[Any]]
+
+
+def happen(given: NDArray[Any], settings: Settings, infer: Infer) -> NDArray[Any]:
+    """Return flows (`CONTEXT` of collectors/bpf/policy.py) after the events that they hear of.
+
+    `infer` answers actions in 2^-16, which need not be within the bounds of `settings`; what a
+    model remembers lies behind its window.
+    """
+    made = given.copy()
+    own = made["own"].view(np.int32).reshape(len(made), -1)
+    starts = made["event"] == START
+    _start(made, own, starts, settings.history)
+    observed, delta = _observe(made, own)
+    lost = np.isin(made["event"], (NACK, TIMEOUT))
+    decides = np.flatnonzero(observed | lost)
+    seen = np.where(lost, LEAST_DELTA, delta)[decides]
+    part = own[decides]
+    _decide(part, seen, settings, infer)
+    own[decides] = part
+    made["own"][decides, 0] = made["now_ns"][decides]
+    answers = starts.copy()
+    answers[decides] = True
+    share, line = own[answers, SHARE].astype(np.uint64), made["line_bps"][answers]
+    made["rate_bps"][answers] = (line >> 30) * share + ((line & (_LINE - 1)) * share >> 30)
+    return made
+
+
+def _start(made: NDArray[Any], own: NDArray[np.int32], at: NDArray[np.bool_], history: int) -> None:
+    line = made["line_bps"][at].astype(object)
+    least = [-(-(_LEAST_BPS << 30) // rate) if rate else 0 for rate in line]
+    made["own"][at, 0] = made["now_ns"][at]
+    own[at, SHARE] = _LINE
+    own[at, LEAST] = np.clip(np.array(least, dtype=np.int64), _LEAST_SHARE, _LINE)
+    own[at, ACTION] = ONE
+    own[at, WINDOW : WINDOW + 2 * history : 2] = 0
+    own[at, WINDOW + 1 : WINDOW + 2 * history : 2] = ONE
+
+
+def _observe(
+    made: NDArray[Any], own: NDArray[np.int32]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Keep the least round trip; return who may decide, and on which deltas (equation 4)."""
+    timed = np.isin(made["event"], (ACK, RTT)) & (made["rtt_ns"] > 0)
+    rtt = np.minimum(made["rtt_ns"], _MOST_RTT_NS).astype(np.int64)
+    least = own[:, LEAST_RTT].view(np.uint32).astype(np.int64)
+    least = np.where(timed & ((least == 0) | (rtt < least)), rtt, least)
+    own[:, LEAST_RTT] = least.astype(np.uint32).view(np.int32)
+    now = made["now_ns"].astype(np.int64)
+    left = now - rtt
+    may = timed & (left >= 0) & (left >= made["own"][:, 0].astype(np.int64))
+    target, beta = (made["parameters"][:, n].astype(np.int64) * ONE // 1000 for n in (0, 1))
+    base = made["parameters"][:, 2].astype(np.int64)
+    base = np.maximum(np.where(base == 0, least, base), 1)
+    above = np.clip(rtt * ONE // base - beta, 0, 1 << 40)
+    root = np.floor(np.sqrt(own[:, SHARE].astype(np.float64) * 4)).astype(np.int64)
+    return may, np.maximum(target - above * root // ONE, LEAST_DELTA)
+
+
+def _decide(
+    own: NDArray[np.int32], delta: NDArray[np.int64], settings: Settings, infer: Infer
+) -> None:
+    end = WINDOW + 2 * settings.history
+    own[:, WINDOW + 2 : end] = own[:, WINDOW : end - 2].copy()
+    own[:, WINDOW] = delta
+    own[:, WINDOW + 1] = own[:, ACTION]
+    answer = infer(own[:, WINDOW:end].astype(np.int64), own[:, end:])
+    action = np.clip(answer.astype(np.int64), settings.least_action, settings.most_action)
+    share = own[:, SHARE].astype(np.int64) * action // ONE
+    own[:, SHARE] = np.minimum(np.maximum(share, own[:, LEAST]), _LINE)
+    own[:, ACTION] = action
+    own[:, DECISIONS] += 1
