@@ -7,7 +7,8 @@ What the policy needs to know beside the trees is JSON in the model's metadata, 
         "features": ["delta[0]", "action[0]", "delta[1]", ...],  # in the order of training
     })
 
-`target` and `beta` default to the paper's, `features` to the names that the model was trained with.
+`target` and `beta` default to the paper's, `features` to the names that the model was trained with:
+of deltas and actions, and of the present (`PRESENT` of trees.py).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from orchestration.policies.trees import (
     MOST_LEAVES,
     MOST_TREES,
     ONE,
+    PRESENT,
     IntegerTrees,
     Settings,
     Tree,
@@ -184,7 +186,6 @@ def _settings(
                 f"{bounds.most / 1000:g}",
                 f"correct {key} in its metadata {METADATA!r}",
             )
-    settings = Settings(history, round(least * ONE), round(most * ONE), *thousandths.values())
     trained = [item["feature_id"] or str(item["flat_feature_index"]) for item in floats]
     names = given.get("features") or trained
     if not isinstance(names, list):
@@ -193,6 +194,14 @@ def _settings(
             f"'features' in its metadata {METADATA!r} is no list",
             'write them like ["delta[0]", "action[0]"]',
         )
+    settings = Settings(
+        history,
+        round(least * ONE),
+        round(most * ONE),
+        thousandths["target"],
+        thousandths["beta"],
+        present=not set(PRESENT).isdisjoint(map(str, names)),
+    )
     return settings, tuple(str(name) for name in names)
 
 
@@ -216,7 +225,7 @@ def _faults_of_trees(
     names: tuple[str, ...],
     settings: Settings,
 ) -> Iterator[tuple[str, str]]:
-    known = feature_names(settings.history)
+    known = (*feature_names(settings.history), *PRESENT)
     foreign = [name for name in names if name not in known]
     twice = [name for name in known if names.count(name) > 1]
     if foreign or twice or len(names) != len(floats):
@@ -227,7 +236,7 @@ def _faults_of_trees(
             if twice
             else f"it has {len(floats)} features, and {len(names)} names",
             f"with a history of {settings.history} a flow has {', '.join(known)}; "
-            f"name them in the metadata's features",
+            "name them in the metadata's features, or write a policy in C (docs/policies.md)",
         )
     trees = data["oblivious_trees"]
     leaves = sum(len(tree["leaf_values"]) for tree in trees)

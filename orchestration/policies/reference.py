@@ -15,6 +15,7 @@ from orchestration.policies.trees import ONE, Settings
 
 START, ACK, NACK, TIMEOUT, RTT = 0, 2, 3, 5, 6  # enum cl_event_kind of policy.h
 LEAST_DELTA = -32 * ONE
+MOST_INFLATION = 256 * ONE - 1
 _LINE = 1 << 30  # shares of the line are counted in 2^-30
 _LEAST_SHARE = 64 << 10
 _LEAST_BPS = 1_000_000
@@ -22,7 +23,7 @@ _MOST_RTT_NS = 2**32 - 1
 # Words of 32 bits of struct rlcc, of which the first two are one number.
 SHARE, LEAST, LEAST_RTT, DECISIONS, ACTION, WINDOW = 2, 3, 4, 5, 6, 7
 
-# From windows (N, 2 * history) and memories (N, words), which it may change, to actions (N,).
+# From windows (N, features) and memories (N, words), which it may change, to actions (N,).
 Infer = Callable[[NDArray[np.int64], NDArray[np.int32]], NDArray[Any]]
 
 
@@ -36,11 +37,15 @@ def happen(given: NDArray[Any], settings: Settings, infer: Infer) -> NDArray[Any
     own = made["own"].view(np.int32).reshape(len(made), -1)
     starts = made["event"] == START
     _start(made, own, starts, settings.history)
-    observed, delta = _observe(made, own)
+    observed, delta, inflation = _observe(made, own)
     lost = np.isin(made["event"], (NACK, TIMEOUT))
     decides = np.flatnonzero(observed | lost)
     seen = np.where(lost, LEAST_DELTA, delta)[decides]
     part = own[decides]
+    if settings.present:
+        end = WINDOW + 2 * settings.history
+        part[:, end] = np.where(lost, MOST_INFLATION, inflation)[decides].clip(max=MOST_INFLATION)
+        part[:, end + 1] = part[:, SHARE] >> 14
     _decide(part, seen, settings, infer)
     own[decides] = part
     made["own"][decides, 0] = made["now_ns"][decides]
@@ -64,8 +69,10 @@ def _start(made: NDArray[Any], own: NDArray[np.int32], at: NDArray[np.bool_], hi
 
 def _observe(
     made: NDArray[Any], own: NDArray[np.int32]
-) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Keep the least round trip; return who may decide, and on which deltas (equation 4)."""
+) -> tuple[NDArray[np.bool_], NDArray[np.int64], NDArray[np.int64]]:
+    """Keep the least round trip; return who may decide, on which deltas (equation 4), and RTT over
+    base RTT.
+    """
     timed = np.isin(made["event"], (ACK, RTT)) & (made["rtt_ns"] > 0)
     rtt = np.minimum(made["rtt_ns"], _MOST_RTT_NS).astype(np.int64)
     least = own[:, LEAST_RTT].view(np.uint32).astype(np.int64)
@@ -77,9 +84,10 @@ def _observe(
     target, beta = (made["parameters"][:, n].astype(np.int64) * ONE // 1000 for n in (0, 1))
     base = made["parameters"][:, 2].astype(np.int64)
     base = np.maximum(np.where(base == 0, least, base), 1)
-    above = np.clip(rtt * ONE // base - beta, 0, 1 << 40)
+    inflation = rtt * ONE // base
+    above = np.clip(inflation - beta, 0, 1 << 40)
     root = np.floor(np.sqrt(own[:, SHARE].astype(np.float64) * 4)).astype(np.int64)
-    return may, np.maximum(target - above * root // ONE, LEAST_DELTA)
+    return may, np.maximum(target - above * root // ONE, LEAST_DELTA), inflation
 
 
 def _decide(
@@ -89,7 +97,8 @@ def _decide(
     own[:, WINDOW + 2 : end] = own[:, WINDOW : end - 2].copy()
     own[:, WINDOW] = delta
     own[:, WINDOW + 1] = own[:, ACTION]
-    answer = infer(own[:, WINDOW:end].astype(np.int64), own[:, end:])
+    words = WINDOW + len(settings.features)
+    answer = infer(own[:, WINDOW:words].astype(np.int64), own[:, words:])
     action = np.clip(answer.astype(np.int64), settings.least_action, settings.most_action)
     share = own[:, SHARE].astype(np.int64) * action // ONE
     own[:, SHARE] = np.minimum(np.maximum(share, own[:, LEAST]), _LINE)

@@ -44,6 +44,7 @@ def render_policy(model: IntegerTrees, name: str) -> str:
             f"#define RLCC_HISTORY {settings.history}",
             f"#define RLCC_LEAST_ACTION {settings.least_action}",
             f"#define RLCC_MOST_ACTION {settings.most_action}",
+            *(["#define RLCC_PRESENT 1"] if settings.present else []),
             '#include "policy_rlcc.h"',
             "",
             *_tables(model),

@@ -58,6 +58,7 @@ def render_doca(model: IntegerTrees, name: str) -> Mapping[str, str]:
         "history": settings.history,
         "least_action": settings.least_action,
         "most_action": settings.most_action,
+        "present": int(settings.present),
         "action_bits": 8 * _action_bytes(model),
         "past": max(1, settings.history - 1),
         "target": settings.target_thousandths,

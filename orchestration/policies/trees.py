@@ -1,9 +1,10 @@
 """A congestion control of boosted trees in integers: what all its renderings compute.
 
-A feature is a word of the flow's window (policy_rlcc.h): delta[0], action[0], delta[1], ..., in
-2^-16, signed, 32 bits. A tree is oblivious: every leaf of a level asks the same question, so its
-`depth` answers are the bits of the leaf's number (Prokhorenkova et al., "CatBoost", NeurIPS 2018,
-section 4). The action is the sum of one leaf of each tree.
+A feature is a word of the flow's window (rlcc.h): delta[0], action[0], delta[1], ..., and those of
+the present, inflation and rate, in 2^-16, signed, 32 bits. A tree is oblivious: every
+leaf of a level asks the same question, so its `depth` answers are the bits of the leaf's number
+(Prokhorenkova et al., "CatBoost", NeurIPS 2018, section 4). The action is the sum of one leaf of
+each tree.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import numpy as np
 from orchestration.model.congestion import CONTROLS
 
 ONE = 65_536
-# What a flow remembers has 24 words of 64 bits, and 28 bytes of them are no window.
+# What a flow remembers has 24 words of 64 bits; 28 bytes of them are no window, 8 the present.
 MOST_HISTORY = 19
 MOST_TREES, MOST_DEPTH, MOST_LEAVES = 64, 8, 4_096
 LEAST_ACTION, MOST_ACTION = 1 / 16, 16.0
+# RTT / base RTT, up to 256, and the rate before the action as a share of the line.
+PRESENT = ("inflation", "rate")
 _INT32 = 2**31 - 1
 
 
@@ -39,6 +42,7 @@ class Settings:
     """What a model was trained for: steps of history, bounds of an action, and the reward's terms.
 
     `target_thousandths` and `beta_thousandths` are those of Fuhrer et al., HPSR 2023, equation 1.
+    With `present`, windows end with the words of `PRESENT`.
     """
 
     history: int
@@ -46,11 +50,12 @@ class Settings:
     most_action: int
     target_thousandths: int = CONTROLS["rlcc"]["target"].default
     beta_thousandths: int = CONTROLS["rlcc"]["beta"].default
+    present: bool = False
 
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the window's words."""
-        return feature_names(self.history)
+        return (*feature_names(self.history), *(PRESENT if self.present else ()))
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class IntegerTrees:
     trees: tuple[Tree, ...]
 
     def infer(self, windows: np.ndarray) -> np.ndarray:
-        """Return the sums of leaves for windows (N, 2 * history) int32: int32, not yet bounded."""
+        """Return the sums of leaves for windows (N, features) int32: int32, not yet bounded."""
         total = np.zeros(len(windows), dtype=np.int64)
         for tree in self.trees:
             index = np.zeros(len(windows), dtype=np.int64)
@@ -73,7 +78,7 @@ class IntegerTrees:
         return total.astype(np.int32)
 
     def act(self, windows: np.ndarray) -> np.ndarray:
-        """Return the actions for windows (N, 2 * history) int32, int32 in 2^-16, bounded."""
+        """Return the actions for windows (N, features) int32, int32 in 2^-16, bounded."""
         return self.infer(windows).clip(self.settings.least_action, self.settings.most_action)
 
     @property
@@ -108,7 +113,7 @@ class IntegerTrees:
 
 
 def feature_names(history: int) -> tuple[str, ...]:
-    """Return the names of a window's words, the newest first."""
+    """Return the names of a history's words, the newest first."""
     return tuple(f"{word}[{step}]" for step in range(history) for word in ("delta", "action"))
 
 

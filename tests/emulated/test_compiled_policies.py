@@ -6,7 +6,7 @@ import pytest
 from collectors.bpf.policy import policy_object
 from orchestration.backends.emulated.policies import load_in_guest
 from orchestration.studies.bench.policy_agreement import as_c, built_in, differing, flows
-from tests.unit.compiled_policies import RECORDED, compiled, model_file
+from tests.unit.compiled_policies import RECORDED, compiled, model_file, present_file
 
 pytestmark = pytest.mark.kernel
 
@@ -31,10 +31,14 @@ def largest(path):
     return model_file(path, oblivious_trees=trees)
 
 
-@pytest.mark.parametrize("name", ["recorded", "largest", "rlcc", "rlcc-mlp", "rlcc-lstm"])
+@pytest.mark.parametrize(
+    "name", ["recorded", "present", "largest", "rlcc", "rlcc-mlp", "rlcc-lstm"]
+)
 def test_a_policy_as_bpf_leaves_flows_as_its_c_does(tmp_path, name):
     if name == "recorded":
         model = compiled(RECORDED, tmp_path)
+    elif name == "present":
+        model = compiled(present_file(tmp_path / "model.json"), tmp_path)
     elif name == "largest":
         model = compiled(largest(tmp_path / "model.json"), tmp_path)
     else:

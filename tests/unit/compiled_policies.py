@@ -20,6 +20,22 @@ def model_file(path, **changes):
     return path
 
 
+def present_file(path):
+    """Write the recorded model with two of its features replaced by those of the present."""
+    raw = json.loads(RECORDED.read_text())
+    for tree in raw["oblivious_trees"]:
+        for split in tree["splits"]:
+            if split["float_feature_index"] > 3:
+                top = 20 if split["float_feature_index"] == 4 else 1
+                split["border"] = float(np.float32(abs(split["border"]) % top))
+    about = json.loads(raw["model_info"]["closloop"])
+    about.update(history=2, features=[f"{w}[{n}]" for n in (0, 1) for w in ("delta", "action")])
+    about["features"] += ["inflation", "rate"]
+    raw["model_info"]["closloop"] = json.dumps(about)
+    path.write_text(json.dumps(raw))
+    return path
+
+
 def infer(library, given):
     """Return a library's sums of leaves for windows."""
     sums = np.empty(len(given), dtype=np.int32)

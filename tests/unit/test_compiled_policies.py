@@ -22,7 +22,15 @@ from orchestration.studies.bench.policy_agreement import (
     happen,
     windows,
 )
-from tests.unit.compiled_policies import RECORDED, WINDOW_AT, compiled, infer, model_file, recorded
+from tests.unit.compiled_policies import (
+    RECORDED,
+    WINDOW_AT,
+    compiled,
+    infer,
+    model_file,
+    present_file,
+    recorded,
+)
 from tests.unit.policy_library import HEADERS, NACK, START, TIMEOUT, TX
 
 RAW = json.loads(RECORDED.read_text())
@@ -66,9 +74,10 @@ def test_c_and_python_agree_on_a_million_windows_and_with_floating_point(library
     assert np.abs(sums[:100_000] / ONE - floats(RAW, part)).max() <= model.error_bound
 
 
-@pytest.mark.parametrize("number", range(3), ids=["trees", "mlp", "lstm"])
-def test_python_leaves_flows_as_the_built_in_policies_do(number):
-    model = built_in()[number]
+@pytest.mark.parametrize("number", range(4), ids=["trees", "mlp", "lstm", "present"])
+def test_python_leaves_flows_as_c_does(number, tmp_path):
+    models = [*built_in(), compiled(present_file(tmp_path / "model.json"), tmp_path)]
+    model = models[number]
     for seed in range(1 if model.memory_words else 4):
         given = flows(model, 25_000, seed)
         made = as_c(model, given)
@@ -177,8 +186,8 @@ class Doca:
     TX, CNP, NACK, RTT, PROBE_LEFT = 3, 2, 5, 6, 4
     NOT_READY, OUT_OF_SEQUENCE = 1, 2
 
-    def __init__(self, folder):
-        compile_model(RECORDED, "doca", folder / "mine_doca")
+    def __init__(self, folder, source=RECORDED):
+        compile_model(source, "doca", folder / "mine_doca")
         parts = [*(folder / "mine_doca").rglob("*.c"), *STAND_IN.glob("*.c")]
         made = folder / "doca.so"
         # the flags of the samples' build
@@ -210,8 +219,12 @@ def doca(tmp_path):
     return Doca(tmp_path)
 
 
-def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(doca, library, tmp_path):
-    model, decided = compiled(RECORDED, tmp_path), 0
+@pytest.mark.parametrize("of", ["history", "present"])
+def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(of, tmp_path):
+    source = RECORDED if of == "history" else present_file(tmp_path / "model.json")
+    model, decided, doca = compiled(source, tmp_path), 0, Doca(tmp_path, source)
+    compile_model(source, "library", tmp_path / "mine.so")
+    policy = ctypes.CDLL(str(tmp_path / "mine.so"))
     bounds = model.settings.least_action, model.settings.most_action
     for seed in range(10):
         given = flows(model, 100_000, seed)
@@ -224,7 +237,7 @@ def test_docas_algorithm_leaves_a_million_flows_as_the_policy_does(doca, library
         given["event"][given["event"] == TIMEOUT] = NACK  # the SDK has no event for it
         given["rtt_ns"] %= 2**32  # timestamps have so many bits
         given["now_ns"] += 2**33
-        made = happen(library, given)
+        made = happen(policy, given)
         pointers = (item.ctypes.data_as(ctypes.c_void_p) for item in (given, made))
         found = doca.library.disagreements(*pointers, ctypes.c_uint64(len(given)), bounds[0])
         assert found == 0

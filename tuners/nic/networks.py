@@ -26,6 +26,7 @@ SPAN = 0.2
 # integers in the NIC shift. A target of 0.064 is about 1.
 DELTA_SCALE, ACTION_SCALE, MOST = 16.0, 4.0, 16.0
 FIRST, SECOND, STATE = 32, 16, 16
+_FIRST_OUTPUT = 0.1
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,16 @@ ARCHITECTURES: Mapping[str, Architecture] = {"mlp": MLP, "lstm": LSTM}
 
 
 def first_weights(architecture: Architecture, seed: int) -> Arrays:
-    """Return the weights before training: uniform in ±sqrt(3 / inputs), biases 0."""
+    """Return the weights before training: uniform in ±sqrt(3 / inputs), biases 0.
+
+    The output's are a tenth of that: actions begin near 1, where flows come to rest, and grow.
+    """
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, shape in architecture.shapes.items():
         bound = np.sqrt(3.0 / shape[0]) if name.endswith("weight") else 0.0
         arrays[name] = rng.uniform(-bound, bound, shape).astype(np.float32)
+    arrays["out.weight"] *= np.float32(_FIRST_OUTPUT)
     return arrays
 
 

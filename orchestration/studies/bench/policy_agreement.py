@@ -83,7 +83,7 @@ def built_in() -> list[Model]:
 
 def trees_model(trees: IntegerTrees, source: Path) -> Model:
     """Return compiled trees, whose source is there."""
-    edges: list[list[int]] = [[] for _ in range(2 * trees.settings.history)]
+    edges: list[list[int]] = [[] for _ in trees.settings.features]
     for tree in trees.trees:
         for feature, threshold in zip(tree.features, tree.thresholds, strict=True):
             edges[feature] += [threshold - 1, threshold, threshold + 1]
@@ -114,13 +114,19 @@ def _network(
 
 
 def windows(model: Model, count: int, seed: int = 1) -> NDArray[np.int32]:
-    """Return windows (count, 2 * history) over all that a flow can see, half of whose words are
-    at an edge of the model.
+    """Return windows (count, features) over all that a flow can see, half of whose words are at an
+    edge of the model.
     """
     rng = np.random.default_rng(seed)
     made = np.empty((count, len(model.edges)), dtype=np.int32)
-    for word, edges in enumerate(model.edges):
-        low, high = (-32 * ONE, ONE) if word % 2 == 0 else (ONE // 16, 16 * ONE)
+    ranges = {
+        "delta": (-32 * ONE, ONE),
+        "action": (ONE // 16, 16 * ONE),
+        "inflation": (0, reference.MOST_INFLATION),
+        "rate": (4, ONE),
+    }
+    for word, (name, edges) in enumerate(zip(model.settings.features, model.edges, strict=True)):
+        low, high = ranges[name.partition("[")[0]]
         made[:, word] = rng.integers(low, high, count, endpoint=True)
         if edges:
             at_edge = rng.random(count) < 0.5

@@ -23,7 +23,7 @@ from orchestration.policies.render_c import render_policy
 from orchestration.policies.trees import IntegerTrees
 from orchestration.training.rlcc.evaluate import Steady, steady_states
 from orchestration.training.rlcc.rollout import Rollout, library, play
-from orchestration.training.rlcc.scenarios import TRAINING, first_shares, testbed
+from orchestration.training.rlcc.scenarios import DISTILLING, first_shares, testbed
 from orchestration.training.rlcc.trees import Budget, fit, rmse, save
 from tuners.nic import fixed_point
 from tuners.nic.networks import Architecture, windows
@@ -178,7 +178,7 @@ class _Loop:
                         first_shares(scenario, place),
                     )
                 )
-                for scenario in TRAINING
+                for scenario in DISTILLING
             ]
         return np.concatenate(parts)
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.training.rlcc.gradient import (
-    LEAST_WEIGHT,
-    inputs_of,
-    objective,
-    weights_of,
-)
+from orchestration.training.rlcc.gradient import evened, inputs_of, objective, weights_of
 from orchestration.training.rlcc.rollout import Rollout
 from tuners.learning import NotANumberError, load_torch
 from tuners.nets import Arrays
 from tuners.nic.networks import Architecture, first_weights
-from tuners.nic.observation import TARGET, reward
+from tuners.nic.observation import reward
 
 # What 16 bits hold of a weight in 2^-12 is ±8.
 _MOST_WEIGHT = 7.9
+_FLOWS_AT_ONCE = 128
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
@@ -68,11 +64,9 @@ class NetworkLearner:
             group["lr"] = self._rate * max(0.05, 1.0 - done)
         self._optimiser.zero_grad()
         total = torch.zeros((), dtype=torch.float64)
-        for rollout in rollouts:
-            weights = (weights_of(rollout) / TARGET).clip(min=LEAST_WEIGHT)
-            inputs = torch.tensor(inputs_of(self._architecture, rollout))
-            given = torch.tensor(weights / max(1, rollout.valid.sum()))
-            total = total + objective(self._architecture, self._weights, inputs, given)
+        for inputs, given in _batches(self._architecture, rollouts):
+            of = torch.tensor(inputs), torch.tensor(given)
+            total = total + objective(self._architecture, self._weights, *of)
         if not bool(torch.isfinite(total)):
             raise NotANumberError("the objective is no number")
         (-total).backward()
@@ -100,6 +94,37 @@ class NetworkLearner:
                     if f"adam.{key}.{name}" in state:
                         part = torch.tensor(state[f"adam.{key}.{name}"])
                         self._optimiser.state[values][key] = part
+
+
+def _batches(
+    architecture: Architecture, rollouts: Sequence[Rollout]
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield inputs (flows, steps, ...) and what their actions are weighted with.
+
+    An LSTM takes one step after the other, so its rollouts are put side by side, with at most
+    `_FLOWS_AT_ONCE` flows of each.
+    """
+    each = []
+    for rollout in rollouts:
+        inputs = inputs_of(architecture, rollout)
+        given = evened(weights_of(rollout))
+        count = rollout.valid.sum()
+        if architecture.kind == "lstm" and len(given) > _FLOWS_AT_ONCE:
+            chosen = np.linspace(0, len(given) - 1, _FLOWS_AT_ONCE).astype(np.int64)
+            inputs, given, count = inputs[chosen], given[chosen], rollout.valid[chosen].sum()
+        each.append((inputs, given / max(1, count)))
+    if architecture.kind == "mlp":
+        yield from each
+        return
+    steps = max(given.shape[1] for _, given in each)
+    padded = [
+        (
+            np.pad(inputs, ((0, 0), (0, steps - given.shape[1]), (0, 0))),
+            np.pad(given, ((0, 0), (0, steps - given.shape[1]))),
+        )
+        for inputs, given in each
+    ]
+    yield np.concatenate([one for one, _ in padded]), np.concatenate([one for _, one in padded])
 
 
 def _figures(rollouts: Sequence[Rollout]) -> Figures:

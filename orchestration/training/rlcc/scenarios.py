@@ -46,15 +46,32 @@ class Scenario:
         return f"{self.pattern} {self.flows}"
 
 
-TRAINING = (
-    Scenario("many-to-one", 2, 800),
-    Scenario("many-to-one", 8, 800),
-    Scenario("many-to-one", 32, 1_000),
-    Scenario("many-to-one", 128, 1_500),
-    Scenario("many-to-one", 512, 3_000),
+# Of every update, and one more of every `_MANY_EVERY`th: those of many flows take longer.
+_TRAINING = (
+    Scenario("many-to-one", 2, 1_600),
+    Scenario("many-to-one", 4, 1_200),
+    Scenario("many-to-one", 16, 1_000),
+    Scenario("many-to-one", 64, 1_200),
     Scenario("all-to-all", 42, 300),
-    Scenario("all-to-all", 168, 400),
 )
+_TRAINING_MANY = (
+    Scenario("all-to-all", 168, 600),
+    Scenario("many-to-one", 256, 3_000),
+    Scenario("many-to-one", 1024, 6_000),
+    Scenario("many-to-one", 8192, 16_000),
+)
+_MANY_EVERY = 6
+
+
+# What a distilled model meets, with few and with many flows.
+DISTILLING = (*_TRAINING, *_TRAINING_MANY[:3])
+
+
+def training_scenarios(update: int) -> tuple[Scenario, ...]:
+    """Return the scenarios of the update with this number, the first being 1."""
+    if update % _MANY_EVERY:
+        return _TRAINING
+    return (*_TRAINING, _TRAINING_MANY[update // _MANY_EVERY % len(_TRAINING_MANY)])
 
 
 def first_shares(scenario: Scenario, seed: int) -> NDArray[np.float64]:

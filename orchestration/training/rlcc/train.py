@@ -30,7 +30,7 @@ from orchestration.model.files import whole_file
 from orchestration.runner.signals import noted_signals
 from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
-from orchestration.training.rlcc.scenarios import TRAINING, first_shares, testbed
+from orchestration.training.rlcc.scenarios import first_shares, testbed, training_scenarios
 from tuners import checkpoint as files
 from tuners.learning import NotANumberError, load_torch
 from tuners.nic.networks import ARCHITECTURES
@@ -49,7 +49,7 @@ class RlccRequest:
 
     architecture: Literal["mlp", "lstm"] = "mlp"
     seed: int = 1
-    updates: int = 150
+    updates: int = 250
     learning_rate: float = 0.01
 
     def to_json(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class _Training:
                 first_shares(scenario, seed),
                 weights,
             )
-            for scenario in TRAINING
+            for scenario in training_scenarios(self.done + 1)
         ]
 
     def _save(self) -> None:
@@ -182,7 +182,6 @@ class _Training:
             "tuner": "rl-cc",
             "architecture": dataclasses.asdict(self._architecture),
             "request": self._request.to_json(),
-            "scenarios": [dataclasses.asdict(scenario) for scenario in TRAINING],
             "seeds": "2^40 + seed * 2^20 + update",
             "versions": {**versions(), "torch": load_torch().__version__},
             "curve": [[row[0], *(round(value, 5) for value in row[1:4])] for row in self._rows],

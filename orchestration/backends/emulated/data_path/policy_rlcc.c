@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-/* RL-CC with the trees of model fbf642282a95, written by `closloop compile`.
+/* RL-CC with the trees of model 91f16a8f5e66, written by `closloop compile`.
  *
  * 10 trees, 160 leaves; an action is at most 7.63e-05 from the model's.
  * Parameters: target 64 and beta 1500 in thousandths, as it was trained; the base RTT in ns.

@@ -23,10 +23,7 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 {
 	struct rlcc *r = (struct rlcc *)flow->own;
 	u64 line_bps = flow->line_bps;
-	/* A packet was lost, or nobody answers: its round trip is longer than any. The receiver tells
-	 * of a loss once a round trip.
-	 */
-	s32 delta = RLCC_LEAST_DELTA;
+	s32 delta;
 
 	if (flow->event == CL_START) {
 		rlcc_start(r, flow->now_ns, line_bps);
@@ -34,7 +31,9 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 		if (flow->event == CL_ACK || flow->event == CL_RTT) {
 			if (!rlcc_observe(r, flow->now_ns, flow->rtt_ns, p, &delta))
 				return; /* without a round trip a flow keeps its rate */
-		} else if (flow->event != CL_NACK && flow->event != CL_TIMEOUT) {
+		} else if (flow->event == CL_NACK || flow->event == CL_TIMEOUT) {
+			delta = rlcc_loss(r); /* of which the receiver tells once a round trip */
+		} else {
 			return;
 		}
 		rlcc_decide(r, flow->now_ns, delta);
@@ -56,7 +55,7 @@ void rlcc_infer_all(const s32 *windows, s32 *sums, u64 count);
 void rlcc_infer_all(const s32 *windows, s32 *sums, u64 count)
 {
 	for (u64 i = 0; i < count; i++)
-		sums[i] = rlcc_infer(windows + i * 2 * RLCC_HISTORY);
+		sums[i] = rlcc_infer(windows + i * RLCC_WORDS);
 }
 #endif
 #endif

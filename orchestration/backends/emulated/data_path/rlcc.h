@@ -22,6 +22,13 @@
 #define RLCC_LEAST_BPS 1000000ULL
 #define RLCC_LEAST_DELTA (-32 * RLCC_ONE)
 
+/* 1: the model looks at the present too: RTT / base RTT, at most 256, and the rate before the action */
+#ifndef RLCC_PRESENT
+#define RLCC_PRESENT 0
+#endif
+#define RLCC_WORDS (2 * RLCC_HISTORY + 2 * RLCC_PRESENT)
+#define RLCC_MOST_INFLATION (256 * RLCC_ONE - 1)
+
 #ifndef RLCC_MEMORY_WORDS
 #define RLCC_MEMORY_WORDS 0
 #endif
@@ -41,9 +48,9 @@ struct rlcc {
 	u32 decisions;
 	s32 action;       /* the last one */
 	/* delta[0], action[0], delta[1], action[1], ...: the newest first, action[0] being the one
-	 * before delta[0]
+	 * before delta[0]; then the present
 	 */
-	s32 window[2 * RLCC_HISTORY];
+	s32 window[RLCC_WORDS];
 	s32 memory[RLCC_MEMORY_WORDS];
 };
 
@@ -123,6 +130,9 @@ CL_INLINE void rlcc_decide(struct rlcc *r, u64 now_ns, s32 delta)
 		r->window[i] = r->window[i - 2];
 	r->window[0] = delta;
 	r->window[1] = r->action;
+#if RLCC_PRESENT
+	r->window[2 * RLCC_HISTORY + 1] = r->share >> (RLCC_SHARE_BITS - 16);
+#endif
 	r->decided_ns = now_ns;
 #if RLCC_MEMORY_WORDS
 	rlcc_act(r, rlcc_infer(r->window, r->memory));
@@ -149,7 +159,22 @@ CL_INLINE u32 rlcc_observe(struct rlcc *r, u64 now_ns, u64 rtt_ns, const u32 *p,
 	if (!base_ns)
 		base_ns = r->least_rtt_ns;
 	*delta = rlcc_delta(rtt_ns, base_ns, r->share, p);
+#if RLCC_PRESENT
+	rtt_ns = rtt_ns * RLCC_ONE / base_ns;
+	r->window[2 * RLCC_HISTORY] = rtt_ns < RLCC_MOST_INFLATION ? rtt_ns : RLCC_MOST_INFLATION;
+#endif
 	return 1;
+}
+
+/* A packet was lost, or nobody answers: its round trip is longer than any. Return its delta. */
+CL_INLINE s32 rlcc_loss(struct rlcc *r)
+{
+#if RLCC_PRESENT
+	r->window[2 * RLCC_HISTORY] = RLCC_MOST_INFLATION;
+#else
+	(void)r;
+#endif
+	return RLCC_LEAST_DELTA;
 }
 
 CL_INLINE void rlcc_start(struct rlcc *r, u64 now_ns, u64 line_bps)
