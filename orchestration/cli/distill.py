@@ -40,6 +40,7 @@ def distill(
     from orchestration.training.rlcc.trees import Budget
 
     teacher = teacher_of(checkpoint)
+    output.parent.mkdir(parents=True, exist_ok=True)
     made = run(teacher, Budget(trees, depth, operations), output, rounds, seed, _show)
     output.with_suffix(".md").write_text(report(made, checkpoint))
     output.with_suffix(".svg").write_text(trade_picture(made.trade))

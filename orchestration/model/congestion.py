@@ -29,6 +29,8 @@ _RLCC = {
     "target": Parameter("number", 64, 1, 1_000),
     "beta": Parameter("number", 1_500, 0, 100_000),
     "base_rtt": Parameter("time", 0, 0, 100 * _MS),
+    # of the line: DOCA PCC's template starts flows at the line, its SDK at 1/256 of it
+    "new_flow_rate": Parameter("number", 1_000, 1, 1_000),
 }
 # In the order of the C source's enum.
 CONTROLS: Mapping[str, Mapping[str, Parameter]] = {

@@ -18,7 +18,7 @@ from tuners.nic.sources import network_source, weights_bytes
 
 pytestmark = pytest.mark.ns3
 SCENARIO = Scenario("many-to-one", 16, 4_000)
-PACKAGED = "rl-cc-mlp-5"
+PACKAGED = "rl-cc-mlp-3"
 
 
 @pytest.fixture(scope="module")

@@ -100,10 +100,10 @@ def test_a_model_is_compiled_and_a_campaign_names_it(tmp_path):
     assert model_of(made) == recorded().hash
     assert stat.S_ISREG(made.path.stat().st_mode)
     spec = Host.model_validate(
-        {"congestion_control": {"program": "deployed:learned", "parameters": [64, 1500, 0]}}
+        {"congestion_control": {"program": "deployed:learned", "parameters": [64, 1500, 0, 4]}}
     ).roce.spec("program", str(tmp_path))
     assert spec.program == str(made.path)
-    assert dict(spec.values) == {"00": 64, "01": 1500, "02": 0}
+    assert dict(spec.values) == {"00": 64, "01": 1500, "02": 0, "03": 4}
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_the_built_in_trees_are_the_packaged_ones_compiled(tmp_path):
     assert (HEADERS / "policy_rlcc.c").read_bytes() == made
 
 
+def test_a_new_flow_has_the_share_of_the_line_that_the_parameter_says(policy):
+    assert begin(policy).state.rate_bps == LINE_BPS
+    assert begin(policy, new_flow_rate=4).state.rate_bps == pytest.approx(0.004 * LINE_BPS)
+    # a program that is given three parameters only
+    assert begin(policy, new_flow_rate=0).state.rate_bps == LINE_BPS
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     rtts=st.lists(st.integers(1, 2_000 * US), min_size=1, max_size=40),
@@ -99,7 +106,8 @@ def test_a_rate_stays_above_the_nics_least_and_comes_back(policy):
     flow = begin(policy)
     for step in range(200):
         flow.tell(RTT, step * 1_000 * US, rtt_ns=900 * US)
-    assert flow.state.rate_bps == LINE_BPS * 64 // 2**20
+        assert flow.state.rate_bps >= LINE_BPS * 64 // 2**20
+    assert flow.state.rate_bps < 2 * LINE_BPS * 64 // 2**20
     for step in range(200, 600):
         flow.tell(RTT, step * 1_000 * US, rtt_ns=8 * US)
     assert flow.state.rate_bps == LINE_BPS

@@ -27,10 +27,11 @@ from orchestration.training.rlcc.scenarios import DISTILLING, first_shares, test
 from orchestration.training.rlcc.trees import Budget, fit, rmse, save
 from tuners.nic import fixed_point
 from tuners.nic.networks import Architecture, windows
-from tuners.nic.observation import ONE, TARGET
+from tuners.nic.observation import LEAST_DELTA, ONE, TARGET
 from tuners.nic.sources import network_source
 
 # Seeds of rollouts here, and of judging them: apart from training's.
+_LASTING_FLOWS, _LEVELS, _STEPS_OF_A_LEVEL = 30, 8, 10
 _ROLLOUT_SEEDS, _JUDGE_SEED = 1 << 39, 7
 # As many windows tell how loss falls with trees and depth.
 _TRADE_WINDOWS = 50_000
@@ -100,7 +101,7 @@ def distill(
     work = _Loop(require_program(), testbed(), teacher.architecture)
     source = network_source(teacher.architecture, teacher.arrays, "teacher", "The teacher.")
     reference = work.judge(source)
-    seen = work.drive(source, seed)
+    seen = np.concatenate([work.drive(source, seed), lasting_congestion(teacher, seed)])
     done: list[Round] = []
     for number in range(1, rounds + 1):
         actions = teacher.act(seen)
@@ -124,6 +125,29 @@ def distill(
     table = {"network": table_vi(teacher.act, teacher.architecture)}
     table["tree"] = table_vi(trees.act, teacher.architecture)
     return Distilled(trees, done, trade, table)
+
+
+def lasting_congestion(teacher: Teacher, seed: int) -> NDArray[np.int32]:
+    """Return windows of flows whose deltas stay for a while, from the target to the least there is.
+
+    Rollouts that begin near the fair share hardly have any: without them trees answer a full buffer,
+    which many flows at line rate fill, with a tenth of what the network does.
+    """
+    rng = np.random.default_rng([seed, _LASTING_FLOWS])
+    history = teacher.architecture.history
+    levels = np.where(
+        rng.random((_LASTING_FLOWS, _LEVELS)) < 0.5,
+        TARGET * rng.uniform(-1, 1, (_LASTING_FLOWS, _LEVELS)),
+        -TARGET * 2.0 ** rng.uniform(0, 9, (_LASTING_FLOWS, _LEVELS)),
+    ).clip(min=LEAST_DELTA)
+    deltas = np.rint(np.repeat(levels, _STEPS_OF_A_LEVEL, axis=1) * ONE).astype(np.int32)
+    window = np.tile(np.array([0, ONE], dtype=np.int32), (_LASTING_FLOWS, history))
+    action, seen = np.full(_LASTING_FLOWS, ONE, dtype=np.int32), []
+    for delta in deltas.T:
+        window = np.concatenate([delta[:, None], action[:, None], window[:, :-2]], axis=1)
+        action = teacher.act(window).astype(np.int32)
+        seen.append(window)
+    return np.concatenate(seen)
 
 
 def table_vi(

@@ -26,7 +26,7 @@ CL_INLINE void happen(struct cl_flow_state *flow, const u32 *p, const struct cl_
 	s32 delta;
 
 	if (flow->event == CL_START) {
-		rlcc_start(r, flow->now_ns, line_bps);
+		rlcc_start(r, flow->now_ns, line_bps, p);
 	} else {
 		if (flow->event == CL_ACK || flow->event == CL_RTT) {
 			if (!rlcc_observe(r, flow->now_ns, flow->rtt_ns, p, &delta))

@@ -37,6 +37,7 @@ enum rlcc_parameter {
 	RLCC_TARGET,      /* thousandths */
 	RLCC_BETA,        /* thousandths */
 	RLCC_BASE_RTT_NS, /* 0: the least that the flow has measured */
+	RLCC_NEW_FLOW_RATE, /* thousandths of the line; 0: the line */
 	RLCC_PARAMETERS,
 };
 
@@ -177,12 +178,13 @@ CL_INLINE s32 rlcc_loss(struct rlcc *r)
 	return RLCC_LEAST_DELTA;
 }
 
-CL_INLINE void rlcc_start(struct rlcc *r, u64 now_ns, u64 line_bps)
+CL_INLINE void rlcc_start(struct rlcc *r, u64 now_ns, u64 line_bps, const u32 *p)
 {
 	u64 least = line_bps ? ((RLCC_LEAST_BPS << RLCC_SHARE_BITS) + line_bps - 1) / line_bps : 0;
 
 	r->decided_ns = now_ns;
-	r->share = RLCC_LINE;
+	r->share = p[RLCC_NEW_FLOW_RATE] && p[RLCC_NEW_FLOW_RATE] < 1000 ?
+			   (u64)RLCC_LINE * p[RLCC_NEW_FLOW_RATE] / 1000 : RLCC_LINE;
 	r->least_share = least < RLCC_LEAST_SHARE ? RLCC_LEAST_SHARE :
 			 least < RLCC_LINE ? least : RLCC_LINE;
 	r->action = RLCC_ONE;
