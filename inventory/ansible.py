@@ -154,6 +154,13 @@ def _device_problems(
         yield document.problem(
             ("closloop_nic",), f"{name} is no host, but has a RoCE NIC", "remove closloop_nic"
         )
+    if tier != 0 and variables.closloop_pcc:
+        yield document.problem(
+            ("closloop_pcc",), f"{name} is no host, but has closloop_pcc", "remove closloop_pcc"
+        )
+    if variables.closloop_dpu and not variables.closloop_pcc:
+        remedy = "add closloop_pcc, the NIC's name in `rdma link`, like mlx5_0"
+        yield document.problem(("closloop_dpu",), f"{name}: which NIC is not said", remedy)
     if not tier and variables.closloop_platform == "sonic":
         remedy = "remove closloop_platform, or move the device to the group of its tier"
         yield document.problem(

@@ -77,6 +77,9 @@ def _matching(pattern: str, problem: str) -> AfterValidator:
 _ADDRESS = _matching(
     r"[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", "is no address: write an IP address or a host name"
 )
+_DPU = _matching(
+    r"|[A-Za-z0-9:][A-Za-z0-9.:_%-]{0,252}", "is no address: write an IP address or a host name"
+)
 _USER = _matching(
     r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}", "is no user name: write the name that logs in"
 )
@@ -171,6 +174,12 @@ class DeviceVariables(StrictModel):
     closloop_nic: NicKind = "plain"
     closloop_rdma_device: Annotated[str, _RDMA_DEVICE] = ""
     closloop_shape: Truth = False
+    closloop_pcc: Annotated[str, _RDMA_DEVICE] = Field(
+        default="", description="the RDMA device that takes programs of DOCA PCC, like mlx5_0"
+    )
+    closloop_dpu: Annotated[str, _DPU, Plain] = Field(
+        default="", description="the address of the NIC's own cores, if programs are run there"
+    )
     closloop_queues: Annotated[
         tuple[Annotated[int, Field(ge=0, le=63)], ...], Field(min_length=1)
     ] = (SONIC_QUEUE,)
@@ -190,6 +199,8 @@ ACCESS = {
     "closloop_platform": "platform",
     "closloop_nic": "nic",
     "closloop_shape": "shape",
+    "closloop_pcc": "pcc_device",
+    "closloop_dpu": "dpu",
     "closloop_queues": "queues",
     "closloop_telemetry": "telemetry_ns",
 }

@@ -33,7 +33,9 @@ class Access:
     `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
     of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not. `python` is the program that runs the agent.
+    depths, 0 for not. `python` is the program that runs the agent. `pcc_device` is the RDMA device
+    of a host's programmable NIC (DOCA PCC), whose programs are built and run on the NIC's own
+    cores, at the address `dpu`, if there is one.
     """
 
     device: str
@@ -50,6 +52,8 @@ class Access:
     rdma_devices: tuple[str, ...] = ()
     queues: tuple[int, ...] = (SONIC_QUEUE,)
     telemetry_ns: int = 0
+    pcc_device: str = ""
+    dpu: str = ""
 
     def rdma_device(self, interface: str) -> str:
         """Return the RDMA device of an interface, "" if it has none."""

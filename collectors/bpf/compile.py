@@ -37,7 +37,7 @@ def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:
     """
     flags = (*_FLAGS, *more)
     text = b"".join(item.read_bytes() for item in (source, *included)) + " ".join(flags).encode()
-    target = _folder() / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
+    target = cache_folder() / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}.o"
     if not target.is_file():
         _compile(source, flags, target)
     return target
@@ -68,6 +68,7 @@ def _compile(source: Path, flags: tuple[str, ...], target: Path) -> None:
         ) from error
 
 
-def _folder() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of compiled programs, which may not be there yet."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "closloop" / "bpf"

@@ -1,4 +1,4 @@
-"""Reads a BPF program from its object file: one program, zeroed global data, no calls.
+"""Reads a BPF program from its object file: one program, zeroed global data, named maps.
 
 Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bpf/llvm_reloc.rst.
 """
@@ -6,6 +6,7 @@ Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bp
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 INSTRUCTION_BYTES = 8
@@ -13,7 +14,7 @@ _MACHINE_BPF = 247
 _SYMTAB, _RELA, _NOBITS, _REL = 2, 4, 8, 9
 _R_BPF_64_64 = 1
 _LOAD_64 = 0x18
-_PSEUDO_MAP_VALUE = 2
+_PSEUDO_MAP_FD, _PSEUDO_MAP_VALUE = 1, 2
 
 
 class ObjectError(ValueError):
@@ -25,15 +26,23 @@ class Program:
     """Instructions, and their references to the global data.
 
     `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
+    `maps` has (byte offset in `code`, name) of maps that the source only declares.
     """
 
     code: bytes
     references: tuple[tuple[int, int], ...]
     data_bytes: int
+    maps: tuple[tuple[int, str], ...] = ()
 
-    def linked(self, map_fd: int) -> bytes:
-        """Return the instructions with references resolved to the map open at `map_fd`."""
+    def linked(self, map_fd: int, maps: Mapping[str, int] | None = None) -> bytes:
+        """Return the instructions with references resolved.
+
+        The data is the map open at `map_fd`, the others are `maps` by name.
+        """
         code = bytearray(self.code)
+        for at, name in self.maps:
+            code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_MAP_FD << 4
+            struct.pack_into("<i", code, at + 4, (maps or {})[name])
         for at, offset in self.references:
             code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_MAP_VALUE << 4
             struct.pack_into("<i", code, at + 4, map_fd)
@@ -52,10 +61,13 @@ class _Section:
     entry_size: int
 
 
-def read_program(data: bytes, section: str = "tc") -> Program:
-    """Return the program in an object's section. Raises ObjectError if it is not supported."""
+def read_program(data: bytes, section: str = "tc", maps: Collection[str] = ()) -> Program:
+    """Return the program in an object's section, which may refer to `maps` by their names.
+
+    Raises ObjectError if it is not supported.
+    """
     try:
-        return _read(data, section)
+        return _read(data, section, maps)
     except (struct.error, IndexError, ValueError) as error:
         if isinstance(error, ObjectError):
             raise
@@ -71,7 +83,7 @@ def read_section(data: bytes, name: str) -> bytes:
         raise ObjectError(f"the object file is cut short or damaged: {error}") from error
 
 
-def _read(data: bytes, section: str) -> Program:
+def _read(data: bytes, section: str, maps: Collection[str]) -> Program:
     if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (_MACHINE_BPF,):
         raise ObjectError("not a little-endian BPF object file")
     sections = _sections(data)
@@ -79,7 +91,7 @@ def _read(data: bytes, section: str) -> Program:
     code = _payload(data, sections[number])
     if not code or len(code) % INSTRUCTION_BYTES:
         raise ObjectError(f"section {section!r} holds no whole number of instructions")
-    references = []
+    references, named = [], []
     data_bytes = max((item.size for item in sections if item.name == ".bss"), default=0)
     for relocations in sections:
         if relocations.kind not in (_REL, _RELA) or relocations.info != number:
@@ -87,6 +99,11 @@ def _read(data: bytes, section: str) -> Program:
         symbols = sections[relocations.link]
         for at, kind, symbol, addend in _relocations(data, relocations):
             home, value = _symbol(data, symbols, symbol)
+            if home == 0 and kind == _R_BPF_64_64:
+                name = _symbol_name(data, sections, symbols, symbol)
+                if name in maps:
+                    named.append((at, name))
+                    continue
             if kind != _R_BPF_64_64 or code[at] != _LOAD_64:
                 raise ObjectError(f"relocation of kind {kind} at byte {at}: only data is linked")
             if sections[home].name != ".bss" or sections[home].kind != _NOBITS:
@@ -96,7 +113,7 @@ def _read(data: bytes, section: str) -> Program:
             if not 0 <= offset < data_bytes:
                 raise ObjectError(f"byte {at} refers to offset {offset} of {data_bytes} of data")
             references.append((at, offset))
-    return Program(code, tuple(references), data_bytes)
+    return Program(code, tuple(references), data_bytes, tuple(named))
 
 
 def _sections(data: bytes) -> list[_Section]:
@@ -136,6 +153,12 @@ def _relocations(data: bytes, section: _Section) -> list[tuple[int, int, int, in
             (addend,) = struct.unpack_from("<q", data, at + 16)
         result.append((offset, info & 0xFFFFFFFF, info >> 32, addend))
     return result
+
+
+def _symbol_name(data: bytes, sections: list[_Section], table: _Section, number: int) -> str:
+    names = _payload(data, sections[table.link])
+    (at,) = struct.unpack_from("<I", data, table.offset + table.entry_size * number)
+    return names[at : names.index(b"\0", at)].decode()
 
 
 def _symbol(data: bytes, table: _Section, number: int) -> tuple[int, int]:

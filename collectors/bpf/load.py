@@ -10,11 +10,13 @@ import sys
 
 from collectors.bpf.elf import INSTRUCTION_BYTES, Program
 
-_BPF = 321 if sys.maxsize > 1 << 32 else 357  # x86-64, i386
-_MAP_CREATE, _PROG_LOAD, _PROG_ATTACH, _PROG_TEST_RUN = 0, 5, 8, 10
+# The system call's number: on arm64, x86-64, i386.
+_BPF = 280 if os.uname().machine == "aarch64" else 321 if sys.maxsize > 1 << 32 else 357
+_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN = 0, 5, 8, 10
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
+SOCK_OPS = 13  # a cgroup's TCP connections
 _F_SLEEPABLE = 1 << 4
 _F_MMAPABLE = 1 << 10
 _ATTRIBUTE_BYTES = 128
@@ -37,16 +39,8 @@ class LoadedProgram:
 
     def __init__(self, program: Program, name: str) -> None:
         """Load the program. Raises LoadError."""
-        size = -(-program.data_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         label = name.encode()[:15]
-        self._map = _bpf(
-            _MAP_CREATE,
-            struct.pack(
-                "=7I16s", _MAP_TYPE_ARRAY, 4, program.data_bytes, 1, _F_MMAPABLE, 0, 0, label
-            ),
-            f"map of {program.data_bytes} bytes",
-        )
-        self.memory = mmap.mmap(self._map, size, mmap.MAP_SHARED)
+        self._map, self.memory = data_map(program.data_bytes, label)
         self._program = load(program.linked(self._map), label)
 
     def watch_departures(self, ifindex: int) -> None:
@@ -55,7 +49,19 @@ class LoadedProgram:
         The interface is in the current namespace of this process. Raises LoadError.
         """
         attributes = struct.pack("=4I", ifindex, self._program, _TCX_EGRESS, 0)
-        _bpf(_PROG_ATTACH, attributes, f"attach to interface {ifindex}")
+        bpf(PROG_ATTACH, attributes, f"attach to interface {ifindex}")
+
+
+def create_map(kind: int, key: int, value: int, entries: int, flags: int, label: bytes) -> int:
+    """Create a map with keys and values of so many bytes; return its descriptor."""
+    attributes = struct.pack("=7I16s", kind, key, value, entries, flags, 0, 0, label)
+    return bpf(_MAP_CREATE, attributes, f"map of {entries} times {value} bytes")
+
+
+def data_map(size: int, label: bytes) -> tuple[int, mmap.mmap]:
+    """Create a program's global data; return the map's descriptor, and it in this memory."""
+    made = create_map(_MAP_TYPE_ARRAY, 4, size, 1, _F_MMAPABLE, label)
+    return made, mmap.mmap(made, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.MAP_SHARED)
 
 
 def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
@@ -72,11 +78,11 @@ def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
         return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)
 
     try:
-        return _bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
+        return bpf(_PROG_LOAD, attributes(0, 0, 0), "program")
     except LoadError as error:
         # load again with a log, to get the verifier's reason
         try:
-            _bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
+            bpf(_PROG_LOAD, attributes(1, _LOG_BYTES, ctypes.addressof(log)), "program")
         except LoadError:
             said = tuple(log.value.decode(errors="replace").splitlines())
             text = f"{error.strerror}: {'; '.join(said[-_LOG_LINES:])}"
@@ -105,10 +111,17 @@ def run_on_each(program: int, contexts: ctypes.Array[ctypes.c_char], size: int) 
             raise LoadError(number, f"bpf run: {os.strerror(number)}")
 
 
-def _bpf(command: int, attributes: bytes, what: str) -> int:
-    padded = ctypes.create_string_buffer(attributes, _ATTRIBUTE_BYTES)
+def bpf(command: int, attributes: bytes | bytearray, what: str) -> int:
+    """Make the bpf system call with a union bpf_attr; return its answer.
+
+    What the kernel writes there is in `attributes` afterwards if that is a bytearray. Raises
+    LoadError.
+    """
+    padded = ctypes.create_string_buffer(bytes(attributes), _ATTRIBUTE_BYTES)
     fd = int(_libc.syscall(_BPF, command, padded, _ATTRIBUTE_BYTES))
     if fd < 0:
         number = ctypes.get_errno()
         raise LoadError(number, f"bpf {what}: {os.strerror(number)}")
+    if isinstance(attributes, bytearray):
+        attributes[:] = padded.raw[: len(attributes)]
     return fd

@@ -32,6 +32,9 @@ def up(
     ] = None,
     no_sonic: Annotated[bool, "All switches are Linux switches."] = False,
     roce: Annotated[str, "Hosts with RoCE NICs (Soft-RoCE), with commas, or `all`."] = "",
+    bluefield: Annotated[
+        str, "Hosts that stand in for ones with a BlueField-3 and the DOCA SDK, with commas."
+    ] = "",
     folder: Annotated[
         Path | None, "Where keys and inventory are put. Default: user's state."
     ] = None,
@@ -62,6 +65,7 @@ def up(
             what,
             sonic=() if no_sonic else chosen,
             roce=_names(roce),
+            bluefield=_names(bluefield),
             folder=folder,
             progress=progress,
         )

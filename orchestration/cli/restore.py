@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 def restore(
     inventory: InventoryArgument,
     *,
-    runs_only: Annotated[bool, "Put back what runs left; keep what provisioning made."] = False,
+    runs_only: Annotated[
+        bool, "Put back what runs left; keep deployed policies and what provisioning made."
+    ] = False,
     passwords: Passwords,
     as_json: Json = False,
 ) -> None:
-    """Put a rack back as it was found: what dead runs left on it, then what provisioning made.
+    """Put a rack back as it was found: what dead runs left, deployed policies, provisioning.
 
     Only what the ledger and provisioning's own records name is touched. Runs restore what they
     change themselves; this is for those that could not.
@@ -33,7 +35,9 @@ def restore(
     """
     from inventory.ansible import load_rack
     from orchestration.backends.hardware.safety.recovery import restore_runs
+    from orchestration.cli.deploy import show_hosts
     from orchestration.cli.provision import show_provisioning
+    from orchestration.provision.policies import restore_on_rack
 
     enter_virtual_rack(inventory)
     rack = load_rack(inventory)
@@ -43,6 +47,12 @@ def restore(
     good = all(outcome.settled for outcome in outcomes)
     if not as_json:
         _show(outcomes)
+    if good and not runs_only:
+        policies = restore_on_rack(rack, inventory, secrets=secrets)
+        data["policies"] = [host.to_json() for host in policies]
+        good = not any(host.error for host in policies)
+        if not as_json and not good:
+            show_hosts(policies)
     if good and not runs_only:
         result = show_provisioning(rack, "undo", secrets, quiet=as_json)
         data["provisioning"] = result.to_json()

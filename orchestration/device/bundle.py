@@ -25,6 +25,7 @@ SERVICES = {
     },
     "incast": "traffic.drivers.host_frames",
     "nic": "collectors.readers.rdma",
+    "policy": "orchestration.policies.host.policy",
     "programs": "traffic.drivers.host_programs",
     "redq": "collectors.readers.red_agent",
     "sender": "traffic.drivers.host_sockets",

@@ -37,9 +37,12 @@ def _action_bytes(model: IntegerTrees) -> int:
     return 2 if model.settings.most_action - model.settings.least_action < _WIDE else 4
 
 
-def render_doca(model: IntegerTrees, name: str) -> Mapping[str, str]:
-    """Return the files of the algorithm by their paths. Raises InputError if a flow needs more
-    than the 48 bytes that it is given.
+def render_doca(
+    model: IntegerTrees, name: str, base_rtt_ns: int = BASE_RTT_NS
+) -> Mapping[str, str]:
+    """Return the files of the algorithm by their paths; `base_rtt_ns` is its parameter's default.
+
+    Raises InputError if a flow needs more than the 48 bytes that it is given.
     """
     needed = context_bytes(model)
     if needed > CONTEXT_BYTES:
@@ -63,7 +66,7 @@ def render_doca(model: IntegerTrees, name: str) -> Mapping[str, str]:
         "past": max(1, settings.history - 1),
         "target": settings.target_thousandths,
         "beta": settings.beta_thousandths,
-        "base_rtt": BASE_RTT_NS,
+        "base_rtt": base_rtt_ns,
         "most_target": ranges["target"].most,
         "most_beta": ranges["beta"].most,
         "most_rtt": ranges["base_rtt"].most,

@@ -224,6 +224,7 @@ def up(
     *,
     sonic: Collection[str] = (),
     roce: Collection[str] = (),
+    bluefield: Collection[str] = (),
     folder: Path | None = None,
     real_time: bool = False,
     progress: Progress = lambda *_: None,
@@ -239,7 +240,7 @@ def up(
         NotReadyError: programs, the kernel or memory are missing; a rack with other devices is up;
             the guest does not boot.
     """
-    layout = make_layout(testbed, sonic, roce)
+    layout = make_layout(testbed, sonic, roce, bluefield)
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):

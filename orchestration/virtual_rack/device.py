@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from orchestration.backends.emulated.namespaces import offloads_off, route_socket, send_requests
-from orchestration.backends.emulated.system import run, run_batch, unshare
+from orchestration.backends.emulated.system import enter_cgroup, run, run_batch, unshare
 from orchestration.device import qdiscs
 from orchestration.device.agent.resp import SOCKET
 from orchestration.virtual_rack import cabling, console
@@ -54,6 +54,7 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
         here.close()
         try:
             unshare()
+            enter_cgroup(device)
             pid = os.fork()  # the child is the first process of the new namespace
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))

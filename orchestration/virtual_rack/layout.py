@@ -21,16 +21,20 @@ CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
 # SONiC counts four lanes per front panel port.
 _LANES_PER_PORT = 4
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A testbed, with its SONiC-like switches and its hosts with RoCE NICs."""
+    """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
+
+    Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`).
+    """
 
     testbed: Testbed
     sonic: tuple[str, ...] = ()
     roce: tuple[str, ...] = ()
+    bluefield: tuple[str, ...] = ()
 
     def platform(self, device: str) -> Platform:
         """Return the platform of a device."""
@@ -46,6 +50,10 @@ class Layout:
             return ()
         count = len(self.testbed.ports_of[device])
         return tuple(f"rxe-{device}" + (f"-{n}" if n else "") for n in range(count))
+
+    def pcc_device(self, device: str) -> str:
+        """Return the name of a host's programmable NIC, "" for none."""
+        return self.rdma_devices(device)[0] if device in self.bluefield else ""
 
     @cached_property
     def address(self) -> dict[str, str]:
@@ -99,6 +107,7 @@ class Layout:
                 shape=not sonic,
                 interfaces=tuple(self.interface(port) for port in ports),
                 rdma_devices=self.rdma_devices(device.name),
+                pcc_device=self.pcc_device(device.name),
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
             )
         return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))
@@ -110,6 +119,7 @@ class Layout:
             "testbed": testbed_to_json(self.testbed),
             "sonic": list(self.sonic),
             "roce": list(self.roce),
+            "bluefield": list(self.bluefield),
         }
 
     @classmethod
@@ -118,11 +128,17 @@ class Layout:
         if data["format"] != _FORMAT:
             raise ValueError(f"rack format {data['format']!r}, not {_FORMAT}")
         testbed = testbed_from_json(data["testbed"])
-        return cls(testbed, tuple(data["sonic"]), tuple(data["roce"]))
+        named = (tuple(data[kind]) for kind in ("sonic", "roce", "bluefield"))
+        return cls(testbed, *named)
 
 
-def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str]) -> Layout:
-    """Return the layout of a testbed. `roce` names hosts, or is `all`.
+def make_layout(
+    testbed: Testbed,
+    sonic: Collection[str],
+    roce: Collection[str],
+    bluefield: Collection[str] = (),
+) -> Layout:
+    """Return the layout of a testbed. `roce` names hosts, or is `all`; `bluefield` are added to it.
 
     Raises InputError for names that are no switch or no host of the testbed.
     """
@@ -132,13 +148,15 @@ def make_layout(testbed: Testbed, sonic: Collection[str], roce: Collection[str])
     for option, names, known, kind, kinds in (
         ("--sonic", sonic, testbed.switches, "switch", "switches"),
         ("--roce", roce, testbed.hosts, "host", "hosts"),
+        ("--bluefield", bluefield, testbed.hosts, "host", "hosts"),
     ):
         for name in names:
             if name not in known:
                 what = f"testbed {testbed.name} has no {kind} {name!r}"
                 remedy = f"{suggest(name, known)}its {kinds} are {', '.join(known)}"
                 raise InputError.single(option, what, remedy)
-    return Layout(testbed, tuple(dict.fromkeys(sonic)), tuple(dict.fromkeys(roce)))
+    roce = tuple(dict.fromkeys((*roce, *bluefield)))
+    return Layout(testbed, tuple(dict.fromkeys(sonic)), roce, tuple(dict.fromkeys(bluefield)))
 
 
 def highest_switch(testbed: Testbed) -> str:

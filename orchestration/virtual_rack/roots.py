@@ -27,6 +27,7 @@ from orchestration.backends.emulated.system import (
     mount,
     mount_kernel_files,
 )
+from orchestration.virtual_rack.bluefield import bluefield_files
 from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
 
@@ -108,6 +109,7 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     options = f"lowerdir=/,upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
     mount_kernel_files(str(root))
+    mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
     bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
@@ -147,6 +149,7 @@ def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]
         HOST_KEY: (keys.host_key, 0o600),
         LAYOUT_FILE: (json.dumps(layout.to_json()), 0o644),
         "/etc/lldpd.conf": (_LLDPD.format(ports=ports), 0o644),
+        **bluefield_files(layout.pcc_device(device)),
     }
 
 

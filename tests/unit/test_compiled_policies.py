@@ -3,6 +3,7 @@
 import ctypes
 import json
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from orchestration.studies.bench.policy_agreement import (
     happen,
     windows,
 )
+from orchestration.virtual_rack.bluefield import SDK
 from tests.unit.compiled_policies import (
     RECORDED,
     WINDOW_AT,
@@ -34,7 +36,7 @@ from tests.unit.compiled_policies import (
 from tests.unit.policy_library import HEADERS, NACK, START, TIMEOUT, TX
 
 RAW = json.loads(RECORDED.read_text())
-STAND_IN = RECORDED.parents[1] / "doca_stand_in"
+AGREEMENT = Path(__file__).with_name("doca_stand_in") / "agreement.c"
 
 
 def floats(data, given):
@@ -188,11 +190,11 @@ class Doca:
 
     def __init__(self, folder, source=RECORDED):
         compile_model(source, "doca", folder / "mine_doca")
-        parts = [*(folder / "mine_doca").rglob("*.c"), *STAND_IN.glob("*.c")]
+        parts = [*(folder / "mine_doca").rglob("*.c"), SDK / "library.c", AGREEMENT]
         made = folder / "doca.so"
         # the flags of the samples' build
         flags = ["-Werror", "-Wall", "-Wextra", "-ffreestanding", "-Wdouble-promotion", "-O2"]
-        where = [f"-I{path}" for path in (STAND_IN, folder / "mine_doca" / "algo", HEADERS)]
+        where = [f"-I{path}" for path in (SDK, folder / "mine_doca" / "algo", HEADERS)]
         subprocess.run(
             ["gcc", *flags, *where, "-shared", "-fPIC", "-o", made, *parts], check=True
         )  # fmt: skip

@@ -19,15 +19,16 @@ GRAPHCC = load_testbed("graphcc")
 
 @pytest.fixture
 def layout():
-    return make_layout(GRAPHCC, ("spine1",), ("h1", "h2"))
+    return make_layout(GRAPHCC, ("spine1",), ("h1", "h2"), ("h1",))
 
 
 def test_a_layout_survives_json(layout):
     again = Layout.from_json(json.loads(json.dumps(layout.to_json())))
     assert (again.sonic, again.roce, again.address) == (layout.sonic, layout.roce, layout.address)
+    assert again.pcc_device("h1") == "rxe-h1"
     assert again.testbed.ports == GRAPHCC.ports
-    with pytest.raises(ValueError, match="rack format 2"):
-        Layout.from_json({**layout.to_json(), "format": 2})
+    with pytest.raises(ValueError, match="rack format 1"):
+        Layout.from_json({**layout.to_json(), "format": 1})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
 # CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
 _OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+_OWN_CGROUP = 0x02000000  # CLONE_NEWCGROUP
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
 
@@ -63,6 +64,19 @@ def bind(source: str, target: str) -> None:
 def unshare() -> None:
     """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
     _check(_libc.unshare(_OWN), "unshare")
+
+
+def enter_cgroup(name: str) -> None:
+    """Make this process the first of a control group, which it sees as the root of all."""
+    place = "/run/cgroup"
+    os.makedirs(place, exist_ok=True)
+    mount("none", place, "cgroup2")
+    group = os.path.join(place, name)
+    os.makedirs(group, exist_ok=True)
+    with open(os.path.join(group, "cgroup.procs"), "w") as file:
+        file.write("0")
+    _check(_libc.unshare(_OWN_CGROUP), "unshare")
+    unmount(place)
 
 
 def enter_root(root: str) -> None:

@@ -18,7 +18,7 @@ def current(root: str = "/") -> str:
 def leave(root: str = "/") -> None:
     """Move this process out of its VRF, if it may."""
     group, name = _group(root)
-    mount = _mount(root)
+    mount = cgroup2(root)
     if name and mount:
         try:
             path = os.path.join(root, f"{mount}{group}/vrf/cgroup.procs".lstrip("/"))
@@ -38,7 +38,8 @@ def _group(root: str) -> tuple[str, str]:
     return "", ""
 
 
-def _mount(root: str) -> str:
+def cgroup2(root: str = "/") -> str:
+    """Return where control groups of version 2 are mounted, "" for nowhere."""
     fields = (line.split(" ") for line in _lines(os.path.join(root, "proc/self/mounts")))
     return next((words[1] for words in fields if len(words) > 2 and words[2] == "cgroup2"), "")
 
