@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
-from inventory import switch_file
+from inventory import slow_links, switch_file
 from inventory.generators import Fabric, GeneratorError
 from inventory.schema import MAX_CLASSES, AnyFile, BuiltFile, CustomFile, TestbedFile
 from inventory.strictyaml import Document, Loc, in_order, read, suggest
@@ -83,6 +83,9 @@ def _load(path: Path) -> Testbed:
         fabric = file.fabric()
     except GeneratorError as error:
         problems.append(document.problem((error.parameter,), error.what, error.remedy))
+    if file.slow_links is not None and fabric[0]:
+        problems += slow_links.problems(file.slow_links, fabric, document)
+        fabric = file.slow_links.slowed(fabric)
     if problems:
         raise InputError(in_order(problems))
     framed_bytes = file.mtu + ETHERNET_HEADER_BYTES + file.framing

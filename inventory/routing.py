@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 
 from inventory.topology import Port, Testbed
 
@@ -80,13 +81,15 @@ class Path:
 class PathTable:
     """Base RTT and ideal completion time between hosts of an idle fabric.
 
-    All shortest paths between two hosts are assumed equal, as in a Clos fabric; the first is used.
+    All shortest paths between two hosts are assumed to be as long, as in a Clos fabric. The first
+    of those whose slowest link is fastest is used.
     """
 
     def __init__(self, testbed: Testbed) -> None:
         self._testbed = testbed
         self._hops = next_hops(testbed)
         self._paths: dict[tuple[str, str], Path] = {}
+        self._widest: dict[tuple[str, str], tuple[float, Port | None]] = {}
 
     def path(self, src: str, dst: str) -> Path:
         """Return the path between the NICs of `src` and `dst` that are nearest to each other.
@@ -124,11 +127,11 @@ class PathTable:
                 ports = [out]
                 here = self._testbed.ports[out.peer].device
                 while here not in (target, dst):
-                    choices = self._hops[here].get(target)
-                    if not choices:
+                    _, choice = self._by_widest(here, target)
+                    if choice is None:
                         break
-                    ports.append(choices[0])
-                    here = self._testbed.ports[choices[0].peer].device
+                    ports.append(choice)
+                    here = self._testbed.ports[choice.peer].device
                 else:
                     if here != dst:
                         ports.append(self._testbed.ports[into.peer])
@@ -143,3 +146,19 @@ class PathTable:
         if best is None:
             raise ValueError(f"no path from {src} to {dst} on testbed {self._testbed.name}")
         return best
+
+    def _by_widest(self, here: str, target: str) -> tuple[float, Port | None]:
+        """Return the rate of the slowest link from a device to a target, and the port to take.
+
+        Of equals, it is the first port. There is none if the target cannot be reached.
+        """
+        if here == target:
+            return inf, None
+        if (here, target) not in self._widest:
+            best: tuple[float, Port | None] = (0.0, None)
+            for port in self._hops[here].get(target, ()):
+                there, _ = self._by_widest(self._testbed.ports[port.peer].device, target)
+                if min(port.rate_bps, there) > best[0]:
+                    best = (min(port.rate_bps, there), port)
+            self._widest[here, target] = best
+        return self._widest[here, target]

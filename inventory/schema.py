@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, RootModel
 
 from inventory.generators import Cable, Fabric, fat_tree, leaf_spine, single_switch
+from inventory.slow_links import SlowLinks
 from inventory.strictyaml import Duration, Rate, Size, StrictModel
 from inventory.switch_file import Switch
 from inventory.topology import ETHERNET_FRAMING_BYTES, Device, LinkSpec, TrafficClass
@@ -129,6 +130,7 @@ class BuiltFile(AnyFile):
     """What every file of a testbed that is built says; racks are as they are."""
 
     switch: Switch | None = None
+    slow_links: SlowLinks | None = None
 
 
 class LeafSpineFile(BuiltFile):

@@ -20,10 +20,11 @@ _KMIN, _KMAX, _MAX_P = range(len(SIGNALS), _QUEUE_COUNTERS)
 # The columns of a queue's thresholds, in the order in which the program takes them.
 THRESHOLDS = slice(_KMIN, _MAX_P + 1)
 
-# Signals of shared buffers, by their keys in observations.
-BUFFER_SIGNALS = tuple(
-    signal.key for signal in (*signals.recorded("priority"), *signals.recorded("switch"))
+_OF_BUFFERS = tuple(
+    one for one in signals.recorded("switch") if one.key not in signals.BALANCING_KEYS
 )
+# Signals of shared buffers, by their keys in observations.
+BUFFER_SIGNALS = tuple(signal.key for signal in (*signals.recorded("priority"), *_OF_BUFFERS))
 
 
 def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
@@ -42,11 +43,11 @@ def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, i
 
     These are packets of lossless classes that found no headroom, by switch, if any.
     """
-    priority, switch = signals.recorded("priority"), signals.recorded("switch")
+    priority = signals.recorded("priority")
     cut = len(priority) * len(testbed.lossless_queues)
     of_classes = words[:cut].reshape(-1, len(priority)).T
     *of_switches, drops = words[cut:].reshape(len(testbed.switches), -1).T
-    values = {signal.key: row for signal, row in zip(switch, of_switches, strict=True)}
+    values = {signal.key: row for signal, row in zip(_OF_BUFFERS, of_switches, strict=True)}
     if cut:
         rows = zip(priority, of_classes, strict=True)
         values = {**{signal.key: row for signal, row in rows}, **values}

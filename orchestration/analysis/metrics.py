@@ -17,6 +17,7 @@ import numpy as np
 from inventory.topology import Testbed
 from orchestration.analysis.counters import known_queues, per_port
 from orchestration.analysis.device_metrics import measure_devices
+from orchestration.analysis.path_metrics import measure_paths
 from orchestration.analysis.queue_histogram import FACT, QueueHistogram
 from orchestration.analysis.sample_parts import arrivals, counted, total
 from orchestration.artifacts.reader import TrialResult
@@ -105,6 +106,9 @@ METRICS: tuple[Metric, ...] = (
     Metric("pausing_ns", "time stopped by pauses, all ports", "ns"),
     Metric("buffer_max_bytes", "fullest buffer of a switch", "bytes", compared=True),
     Metric("headroom_max_bytes", "most headroom in use at a switch", "bytes"),
+    Metric("out_of_order_share", "packets that arrived out of order", "share"),
+    Metric("reroutes_per_flow", "reroutes of a flow", "ratio"),
+    Metric("uplink_imbalance", "busiest uplink of a switch, over the mean", "ratio"),
 )
 METRIC = {metric.key: metric for metric in METRICS}
 
@@ -162,6 +166,7 @@ def measure(result: TrialResult) -> TrialMetrics:
             "retransmits": total(result.table("flows")["retransmits"]),
             **ports.scalars,
             **measure_devices(result),
+            **measure_paths(result),
         },
         size_bytes=flows.size_bytes,
         fct_ns=flows.fct_ns,

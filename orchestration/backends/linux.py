@@ -14,6 +14,16 @@ _BUCKET_SPARE_BYTES = 100
 # default of 4 MB would let an elephant flow fill the NIC's queue with a millisecond of data.
 TSQ_LIMIT_BYTES = 65_536
 
+# NewReno. With SACK, Linux detects losses by time only: tcp_recovery without its first bit has no
+# effect any more. Without SACK it counts duplicates, as many as tcp_reordering says, a number that
+# it would raise when it sees reordering.
+_BY_DUPLICATES = {
+    "net/ipv4/tcp_sack": "0",
+    "net/ipv4/tcp_reordering": "3",
+    "net/ipv4/tcp_max_reordering": "3",
+    "net/ipv4/tcp_early_retrans": "0",
+}
+
 # Source and destination address, protocol, source and destination port.
 _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 
@@ -29,6 +39,7 @@ def host_sysctls(host: HostSpec) -> dict[str, str]:
         # a flow keeps its socket's hash even after a timeout: the flow table identifies it by that
         # hash
         "net/core/txrehash": "0",
+        **(_BY_DUPLICATES if host.loss_detection == "duplicate-acks" else {}),
     }
 
 

@@ -25,7 +25,13 @@ from orchestration.campaign.fields import (
     reference_beside,
 )
 from orchestration.campaign.finding import Fields, Finding
-from orchestration.campaign.host_checks import check_host, check_roce, controls_of
+from orchestration.campaign.host_checks import (
+    check_host,
+    check_loss_detection,
+    check_roce,
+    controls_of,
+)
+from orchestration.campaign.load_balancing import check_load_balancing
 from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
@@ -60,7 +66,9 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
         controls = controls_of(testbed, host, patterns) if host else ()
         own = host.congestion_control if host else ""
         yield from check_switch(whole, testbed, list(controls), own)
+        yield from check_loss_detection(whole, controls)
     yield from check_flow_samples(whole, testbed)
+    yield from check_load_balancing(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

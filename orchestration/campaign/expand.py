@@ -271,6 +271,7 @@ def _trial(
             file.host.congestion_control,
             file.host.min_rto,
             _roce(load(testbed), file, folder),
+            file.host.loss_detection,
         ),
         cell=_labels(cell, tuner),
         files={
@@ -284,6 +285,7 @@ def _trial(
         parent=_parent_name(file.parent, replayed),
         fabric=_fabric(file),
         flow_sample_period_ns=file.flow_sample_period or 0,
+        load_balancing=file.load_balancing.spec(),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from inventory.strictyaml import Loc, suggest
@@ -102,6 +102,29 @@ def check_roce(whole: Fields, testbed: Testbed | None, folder: Path) -> Iterator
         )
     yield from check_control(control, host.roce.given, host.roce.program, folder, testbed)
     yield from _check_dcqcn(host)
+
+
+def check_loss_detection(whole: Fields, controls: Collection[str]) -> Iterator[Finding]:
+    """Report another loss detection than Linux' own where TCP is not Linux', or there is none.
+
+    `controls` are the congestion controls that flows may have.
+    """
+    host, backend = whole.get("host"), whole.get("backend")
+    if host is None or host.loss_detection == Host().loss_detection:
+        return
+    loc: Loc = ("host", "loss_detection")
+    if backend not in (None, "emulated", "hardware"):
+        yield Finding(
+            loc,
+            f"the {backend} backend's TCP has one loss detection of its own",
+            "remove it, or run --on emulated",
+        )
+    elif set(controls) <= set(ROCE_CONTROLS):
+        yield Finding(
+            loc,
+            "no flow is TCP: RoCE NICs tell losses by `recovery`",
+            "remove it, or use `roce: {recovery: …}`",
+        )
 
 
 def _check_payload(host: Host, testbed: Testbed | None) -> Iterator[Finding]:

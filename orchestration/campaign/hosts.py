@@ -14,7 +14,7 @@ from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Decisions, Recovery, RoceSpec
-from orchestration.model.trial import ROCE_CONTROLS, CongestionControl
+from orchestration.model.trial import ROCE_CONTROLS, CongestionControl, LossDetection
 from orchestration.model.units import parse_size_bytes
 from orchestration.policies.store import program_path
 
@@ -112,6 +112,7 @@ class Host(StrictModel):
 
     congestion_control: CongestionControl = "dctcp"
     min_rto: PositiveDuration = 1_000_000
+    loss_detection: LossDetection = "rack"
     roce: Roce = Roce()
 
     _moved = model_validator(mode="before")(staticmethod(move_program))

@@ -26,6 +26,7 @@ from orchestration.campaign.fields import (
     some,
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
+from orchestration.campaign.load_balancing import LoadBalancing
 from orchestration.model import plugins
 from orchestration.model.trial import FORMER_BACKENDS, BackendName, CongestionControl, Scalar
 from traffic.drivers.programs import DRIVERS, known, option_units
@@ -260,6 +261,7 @@ class CampaignFile(StrictModel):
     flow_sample_period: PositiveDuration | None = None
     host: Host = Host()
     fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = None
+    load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_of)] = LoadBalancing()
     faults: tuple[Fault, ...] = ()
     parent: Parent | None = None
 

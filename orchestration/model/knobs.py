@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestration.model.load_balancing import (
+    LEAST_TIMEOUT_NS,
+    MOST_TIMEOUT_NS,
+    LoadBalancingSpec,
+)
 from orchestration.model.records import Action, Change, Ints
 from orchestration.model.roce import DCQCN_PARAMETERS
 from orchestration.model.signals import Scope, targets
@@ -82,7 +87,8 @@ class Knob:
 
     Knobs whose columns have a `preset` are set by the campaign first: a tuner need not set them at
     the start, and a change may leave out columns, which keep their values. `control` is the
-    congestion control that hosts need to have the knob, "" for none.
+    congestion control that hosts need to have the knob, "" for none; `load_balancing` the kind that
+    switches need, "" for any.
     """
 
     name: str
@@ -94,6 +100,7 @@ class Knob:
     table: str = ""
     plural: str = "settings"
     control: str = ""
+    load_balancing: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "table", self.table or f"actions_{self.name}")
@@ -251,4 +258,22 @@ DCQCN = Knob(
     control="dcqcn",
 )
 
-KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN)}
+FLOWLET_TIMEOUT = Knob(
+    "flowlet_timeout",
+    "switch",
+    (
+        Column(
+            "timeout_ns",
+            "ns",
+            "a longer gap between two packets of a flow begins a new flowlet",
+            least=LEAST_TIMEOUT_NS,
+            most=MOST_TIMEOUT_NS,
+            preset=LoadBalancingSpec.edge_timeout_ns,
+        ),
+    ),
+    "when a switch may send a flow by another of its equal-cost ports",
+    plural="timeouts",
+    load_balancing="flowlets",
+)
+
+KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT)}

@@ -130,6 +130,37 @@ SIGNALS: tuple[Signal, ...] = (
     Signal("headroom_bytes", "priority", "B", "bytes of them in the port's headroom"),
     Signal("buffer_bytes", "switch", "B", "bytes in the shared buffer, headroom included"),
     Signal("headroom_bytes", "switch", "B", "bytes in the headroom of all ports"),
+    Signal(
+        "flowlets",
+        "switch",
+        "flowlets",
+        "flowlets that began where there is a choice of ports; under spray, packets",
+        cumulative=True,
+        since=2,
+    ),
+    Signal(
+        "reroutes",
+        "switch",
+        "flowlets",
+        "flowlets that left by another port than their flow's former one",
+        cumulative=True,
+        since=2,
+    ),
+    Signal(
+        "flowlet_entries",
+        "switch",
+        "entries",
+        "entries of the flowlet table whose flow sent a packet within the timeout",
+        since=2,
+    ),
+    Signal(
+        "flowlet_overflows",
+        "switch",
+        "packets",
+        "packets that found no entry, and took their flow's ECMP path",
+        cumulative=True,
+        since=2,
+    ),
     Signal("retransmits", "host", "segments", "TCP segments sent again", cumulative=True),
     Signal("timeouts", "host", "timeouts", "retransmission timeouts", cumulative=True),
     Signal(
@@ -159,6 +190,22 @@ SIGNALS: tuple[Signal, ...] = (
         "sum of the rates that congestion control allows its unfinished RoCE flows",
         since=2,
     ),
+    Signal(
+        "received_packets",
+        "host",
+        "packets",
+        "packets with data that arrived, sent again ones too",
+        cumulative=True,
+        since=3,
+    ),
+    Signal(
+        "out_of_order_packets",
+        "host",
+        "packets",
+        "those of them that arrived while an earlier one was missing",
+        cumulative=True,
+        since=3,
+    ),
     Signal("acked_bytes", "flow", "B", "payload that was acknowledged", cumulative=True),
     Signal("resent_packets", "flow", "packets", "packets sent again", cumulative=True),
     Signal("rtts", "flow", "round trips", "round trips that were measured", cumulative=True),
@@ -173,6 +220,10 @@ DERIVED = ("qlen_mean_bytes",)
 HOST_KEYS = tuple(signal.key for signal in SIGNALS if signal.scope == "host")
 # Those of them that RoCE NICs have.
 NIC_KEYS = ("host.cnps", "host.roce_resent", "host.rtt_ns", "host.rate_bps")
+# Those of switches that choose paths.
+BALANCING_KEYS = tuple(
+    f"switch.{name}" for name in ("flowlets", "reroutes", "flowlet_entries", "flowlet_overflows")
+)
 # The signals that need a flow table.
 FLOW_TABLE = tuple(signal.key for signal in SIGNALS if signal.on_demand)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from orchestration.model.congestion import CONTROLS, PROGRAM
+from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
@@ -207,6 +208,8 @@ CongestionControl = Literal[
     "fixed",
     "program",
 ]
+# How TCP tells a loss: by time (RACK, RFC 8985), or by three duplicate ACKs (RFC 6582).
+LossDetection = Literal["rack", "duplicate-acks"]
 # Congestion controls of RoCE NICs; all others are of TCP.
 ROCE_CONTROLS = ("dcqcn", *CONTROLS, PROGRAM)
 
@@ -236,6 +239,7 @@ class HostSpec:
     congestion_control: str = "dctcp"
     min_rto_ns: int = 1_000_000
     roce: RoceSpec | None = None
+    loss_detection: LossDetection = "rack"
 
     @property
     def is_roce(self) -> bool:
@@ -281,20 +285,25 @@ class TrialSpec:
     parent: str = ""
     fabric: FabricSpec = LINUX
     flow_sample_period_ns: int = 0
+    load_balancing: LoadBalancingSpec = ECMP
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON-ready data.
 
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
-        `congestion_control` of patterns that name none, the period of flow samples, and how NICs
-        decide that do so at once.
+        `congestion_control` of patterns that name none, the period of flow samples, how NICs decide
+        that do so at once, `load_balancing` for ECMP, and a `loss_detection` that is Linux' own.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
             del data["fabric"]
         if not self.flow_sample_period_ns:
             del data["flow_sample_period_ns"]
+        if self.load_balancing == ECMP:
+            del data["load_balancing"]
+        if self.host.loss_detection == TCP.loss_detection:
+            del data["host"]["loss_detection"]
         if self.host.roce is None:
             del data["host"]["roce"]
         elif not self.host.roce.decision_latency_ns:
@@ -320,6 +329,7 @@ class TrialSpec:
         )
         values["host"] = _host(data["host"])
         values["fabric"] = FabricSpec(**data.get("fabric", {}))
+        values["load_balancing"] = LoadBalancingSpec(**data.get("load_balancing", {}))
         return cls(**values)
 
     @property

@@ -60,7 +60,8 @@ def _start(made: NDArray[Any], own: NDArray[np.int32], at: NDArray[np.bool_], hi
     line = made["line_bps"][at].astype(object)
     least = [-(-(_LEAST_BPS << 30) // rate) if rate else 0 for rate in line]
     made["own"][at, 0] = made["now_ns"][at]
-    own[at, SHARE] = _LINE
+    rate = made["parameters"][at, 3].astype(np.int64)
+    own[at, SHARE] = np.where((rate > 0) & (rate < 1000), _LINE * rate // 1000, _LINE)
     own[at, LEAST] = np.clip(np.array(least, dtype=np.int64), _LEAST_SHARE, _LINE)
     own[at, ACTION] = ONE
     own[at, WINDOW : WINDOW + 2 * history : 2] = 0

@@ -13,6 +13,7 @@ from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
+from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
@@ -61,6 +62,7 @@ class ReplayCampaign:
     host: HostSpec | None = None
     fabric: FabricSpec = LINUX
     faults: Sequence[FaultSpec] = ()
+    load_balancing: LoadBalancingSpec = ECMP
 
 
 def campaign_text(campaign: ReplayCampaign, testbed_file: str) -> str:
@@ -96,8 +98,12 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield f"{key}: {duration(value)}"
     if campaign.backend == "emulated" or campaign.fabric != LINUX:
         yield f"fabric: {mapping(vars(campaign.fabric))}"
+    if campaign.load_balancing != ECMP:
+        yield f"load_balancing: {mapping(_load_balancing(campaign.load_balancing))}"
     if campaign.host is not None:
         settings: dict[str, Any] = {"min_rto": duration(campaign.host.min_rto_ns)}
+        if campaign.host.loss_detection != HostSpec().loss_detection:
+            settings["loss_detection"] = campaign.host.loss_detection
         # the default is left out: it would be refused where traffic classes have their own
         if campaign.host.congestion_control != HostSpec().congestion_control:
             settings["congestion_control"] = campaign.host.congestion_control
@@ -120,6 +126,22 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
         yield "  trials:"
     for item in campaign.parent_trials:
         yield f"    - {mapping(vars(item))}"
+
+
+def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
+    common = {
+        "kind": spec.kind,
+        "route_by": spec.route_by,
+        "dre_time": duration(spec.dre_time_ns),
+        "metric_age": duration(spec.metric_age_ns),
+    }
+    if spec.kind == "spray":
+        return common
+    timeouts = {
+        "edge": duration(spec.edge_timeout_ns),
+        "aggregation": duration(spec.aggregation_timeout_ns),
+    }
+    return {**common, "timeout": timeouts, "entries": spec.entries}
 
 
 def _roce(roce: RoceSpec) -> dict[str, Any]:

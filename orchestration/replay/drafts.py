@@ -13,11 +13,13 @@ from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.hosts import Host
+from orchestration.campaign.load_balancing import BACKENDS as BALANCING_BACKENDS
 from orchestration.campaign.schema import check_backend
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import ECN
+from orchestration.model.load_balancing import ECMP
 from orchestration.model.trial import (
     CLOSLOOP,
     LINUX,
@@ -164,6 +166,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             host=host,
             fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
             faults=trial.spec.faults,
+            load_balancing=trial.spec.load_balancing if backend in BALANCING_BACKENDS else ECMP,
         )
 
     alone = len(group.recordings) == 1

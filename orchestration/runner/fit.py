@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from inventory.topology import Testbed
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.knobs import KNOBS
+from orchestration.model.load_balancing import ECMP
 from orchestration.model.ports import Offer
+from orchestration.model.signals import BALANCING_KEYS
 from orchestration.model.trial import TrialSpec
 from tuners.registry import create
 
@@ -19,7 +21,8 @@ def check_fit(
 ) -> None:
     """Raise InputError if a tuner needs a signal, knob or program that the backend lacks.
 
-    Likewise if it needs a knob that is of another congestion control than the hosts' NICs have.
+    Likewise if it needs a knob that is of another congestion control than the hosts' NICs have, or
+    knobs or signals of switches that choose paths where they do not.
     `testbeds` are the trials' testbeds, by name; `offer` is the backend's.
     """
     problems: dict[Problem, None] = {}
@@ -28,7 +31,8 @@ def check_fit(
         roce = trial.host.roce
         control = trial.host.congestion_control if roce is None else roce.control
         params = repr(sorted(trial.tuner.params.items()))
-        key = (trial.testbed, trial.tuner.name, params, control)
+        balancing = trial.load_balancing.kind
+        key = (trial.testbed, trial.tuner.name, params, control, balancing)
         if key in seen:
             continue
         seen.add(key)
@@ -48,5 +52,20 @@ def check_fit(
                 )
                 remedy = f"add `host: {{congestion_control: {knob.control}}}`, or run another tuner"
                 problems[Problem(trial.campaign, what, remedy)] = None
+            if knob.load_balancing and knob.load_balancing != balancing:
+                what = (
+                    f"tuner {trial.tuner.name!r} turns the {knob.plural} of {knob.load_balancing}, "
+                    f"and the load balancing is {balancing}"
+                )
+                remedy = f"add `load_balancing: {knob.load_balancing}`, or run another tuner"
+                problems[Problem(trial.campaign, what, remedy)] = None
+        seen_of_paths = [name for name in tuner.observes if name in BALANCING_KEYS]
+        if balancing == ECMP.kind and seen_of_paths and not lacks:
+            what = (
+                f"tuner {trial.tuner.name!r} observes {seen_of_paths[0]!r}, and the load balancing "
+                f"is {balancing}, which has none"
+            )
+            remedy = "add `load_balancing: flowlets`, or run another tuner"
+            problems[Problem(trial.campaign, what, remedy)] = None
     if problems:
         raise InputError(list(problems))

@@ -61,11 +61,13 @@ KNOB = """
 FLOWLET = Knob(
     "flowlet",
     "switch",
-    (Column("timeout_ns", "ns", "idle time before a flow may take another path", most=500_000),),
+    (Column("gap_ns", "ns", "idle time before a flow may take another path", most=500_000),),
     "the flowlet timeout of a switch",
 )
 
-KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET)}
+KNOBS: dict[str, Knob] = {
+    knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT, FLOWLET)
+}
 """
 
 
@@ -116,7 +118,9 @@ def python(root: Path, program: str) -> str:
 
 
 def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
-    declared = "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN)}\n"
+    declared = (
+        "KNOBS: dict[str, Knob] = {knob.name: knob for knob in (ECN, DCQCN, FLOWLET_TIMEOUT)}\n"
+    )
     touched = {
         replace(copy, f"{MODEL}/knobs.py", declared, KNOB.lstrip()),
         replace(copy, FLUID, "KNOBS = (ECN.name,)", 'KNOBS = (ECN.name, "flowlet")'),
@@ -135,12 +139,12 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     assert "holds" in closloop(copy, "check-tuner", "timeouts.py:Timeouts")
     assert "lacks" in closloop(copy, "plan", "campaign.yml", "--on", "emulated", code=2)
     closloop(copy, "run", "campaign.yml", "--on", "fluid")
-    asked = "select device, timeout_ns from actions_flowlet where t_ns = 0 order by device"
+    asked = "select device, gap_ns from actions_flowlet where t_ns = 0 order by device"
     rows = json.loads(closloop(copy, "sql", "runs", asked, "--json"))
-    assert [row["timeout_ns"] for row in rows] == [200_000] * 6
-    later = "select max(timeout_ns) as most from actions_flowlet"
+    assert [row["gap_ns"] for row in rows] == [200_000] * 6
+    later = "select max(gap_ns) as most from actions_flowlet"
     assert json.loads(closloop(copy, "sql", "runs", later, "--json")) == [{"most": 500_000}]
-    assert "timeout_ns" in closloop(copy, "signals")
+    assert "gap_ns" in closloop(copy, "signals")
     names = python(copy, "from collectors.sinks.names import MEASUREMENTS; print(*MEASUREMENTS)")
     assert "closloop_action_flowlet" in names.split()
 
@@ -156,7 +160,7 @@ def test_a_tuner_of_a_new_knob_takes_at_most_four_files(copy):
     # a replay sets the same at the same times
     closloop(copy, "replay", "runs/throw-away", "--name", "again", "--out", "runs2", "--no-report")
     tables = [
-        closloop(copy, "sql", runs, "select t_ns, device, timeout_ns from actions_flowlet")
+        closloop(copy, "sql", runs, "select t_ns, device, gap_ns from actions_flowlet")
         for runs in ("runs", "runs2")
     ]
     assert tables[0] == tables[1]

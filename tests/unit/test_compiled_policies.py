@@ -309,7 +309,7 @@ def test_docas_parameters_are_bounded_and_named_with_the_models_hash(doca):
     refused = [
         doca.library.doca_pcc_dev_user_set_algo_params(0, 0, base, count, given, store)
         for base, count, given in (
-            (0, 3, values), (1, 2, values), (1, 3, values), (3, 1, values), (0, 1, None),
+            (0, 3, values), (1, 2, values), (1, 3, values), (4, 1, values), (0, 1, None),
             (0, 1, (ctypes.c_uint32 * 1)(0)), (0, 1, (ctypes.c_uint32 * 1)(1_001)),
         )
     ]  # fmt: skip

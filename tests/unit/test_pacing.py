@@ -22,7 +22,7 @@ from tests.unit.policy_library import NACK, RTT, START, TIMEOUT, Flow, Policy
 
 ACTIVE, RTO, AGAIN, STATE, ROUND_TRIP, CLOSED = 4, 8, 9, 10, 12, 7
 PEER, FABRIC, MASK = 0x0A0113C6, 0x000012C6, 0x0000FEFF  # 198.19.1.10, 198.18.0.0/15 on the wire
-LINE_BPS, PARAMETERS, MSS = 10_000_000_000, (64, 1500, 12_000), 1448
+LINE_BPS, PARAMETERS, MSS = 10_000_000_000, (64, 1500, 12_000, 1_000), 1448
 
 
 class Context(ctypes.Structure):
@@ -67,7 +67,7 @@ class Connection:
         # one library for all of them
         ctypes.memset(ctypes.byref(self.pacing), 0, ctypes.sizeof(self.pacing))
         self.pacing.line_bps, self.pacing.prefix, self.pacing.mask = LINE_BPS, FABRIC, MASK
-        self.pacing.parameters[:3] = PARAMETERS
+        self.pacing.parameters[: len(PARAMETERS)] = PARAMETERS
         for name, value in config.items():
             setattr(self.pacing, name, value)
         self.put("there", 0)

@@ -132,7 +132,7 @@ def test_an_action_is_weighted_with_the_deltas_after_it_and_not_with_those_befor
     # half, a quarter, ... of the mean that equation 3 takes without end
     assert weights[19] == pytest.approx(-0.5, rel=1e-4)
     assert weights[18] == pytest.approx(-0.25, rel=1e-4)
-    assert weights[3] < 0 and (weights[:3] == 0).all()
+    assert weights[4] < 0 and (weights[:4] == 0).all()
     # too few deltas after it
     deltas[0, -1] = -1.0
     assert (gradient.weights_of(rollout, discount=0.5)[0, -gradient.LEAST_LATER :] == 0).all()

@@ -351,12 +351,16 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
              "the same thresholds mark other packets"),
     _Setting("faults", lambda item: item.spec.faults, EVERYTHING,
              "links are down at other times", lambda faults: str(len(faults))),
+    _Setting("load balancing", lambda item: item.spec.load_balancing, EVERYTHING,
+             "packets take other paths", lambda spec: spec.kind),
     # the hosts; for an import, congestion control is a fact and not in the spec
     _Setting("congestion control",
              lambda item: str(item.told("congestion_control", item.spec.host.congestion_control)),
              EVERYTHING, "senders answer marks in another way"),
     _Setting("minimum RTO", lambda item: item.spec.host.min_rto_ns, (TAIL, FCT),
              _timeouts, format_duration),
+    _Setting("loss detection", lambda item: item.spec.host.loss_detection, (TAIL, FCT),
+             "what comes out of order is sent again, or is waited for"),
     # the traffic
     _flows_made,
     _of_campaign("duration", "duration_ns"),

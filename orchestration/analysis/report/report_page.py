@@ -26,6 +26,7 @@ from orchestration.analysis.report.convergence import convergence
 from orchestration.analysis.report.heatmap import fabric_grids, fabric_heatmap
 from orchestration.analysis.report.nics import host_grids, rate_picture
 from orchestration.analysis.report.nics_over_time import nic_timelines, nics_over_time
+from orchestration.analysis.report.paths import uplink_packets, uplink_picture
 from orchestration.analysis.report.pauses import pause_picture, paused_pairs
 from orchestration.analysis.report.repeats import repeats
 from orchestration.analysis.report.shown import (
@@ -36,6 +37,7 @@ from orchestration.analysis.report.shown import (
 )
 from orchestration.analysis.report.timeline import busiest_queues
 from orchestration.analysis.summary import Condition, Summary
+from orchestration.model.load_balancing import ECMP
 
 # Totals over all pictures of a kind, which limit the page of a big campaign to a few megabytes.
 _TIMELINE_POINTS, _HEATMAP_SPANS = 40_000, 2_000
@@ -210,9 +212,24 @@ class _Page:
         if grids:
             picture = fabric_heatmap(grids, self._colours)
             parts += ["<h3>The fabric over time</h3>", self._grid(condition, [picture])]
+        parts += self._paths(condition, shown)
         parts += self._buffers(condition, shown)
         parts += self._hosts(condition, shown)
         return parts
+
+    def _paths(self, condition: Condition, shown: ShownRepeat) -> list[str]:
+        """Show how paths were chosen, if a trial of the campaign has another way than ECMP."""
+        if all(trial.spec.load_balancing == ECMP for trial in self._summary.trials):
+            return []
+        found = uplink_packets(shown)
+        titles = {
+            "uplink_imbalance": "Busiest uplink of a switch, over the mean: {}",
+            "out_of_order_share": "Packets out of order: {}",
+            "reroutes_per_flow": "Reroutes of a flow: {}",
+        }
+        pictures = [uplink_picture(found, self._colours)] if found else []
+        parts = ["<h3>Paths, reordering, reroutes</h3>", self._grid(condition, pictures)]
+        return [*parts, self._repeats(condition, titles)]
 
     def _buffers(self, condition: Condition, shown: ShownRepeat) -> list[str]:
         parts = []

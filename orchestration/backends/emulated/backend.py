@@ -31,11 +31,17 @@ from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import DCQCN, ECN
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.red_law import RedLaw
-from orchestration.model.signals import DERIVED, FLOW_TABLE, HOST_KEYS, wants_flow_table
+from orchestration.model.signals import (
+    BALANCING_KEYS,
+    DERIVED,
+    FLOW_TABLE,
+    HOST_KEYS,
+    wants_flow_table,
+)
 from orchestration.model.trial import FabricSpec, TrialSpec
 from tuners.registry import create
 
@@ -50,6 +56,8 @@ _HOST_READING_BYTES = 16
 _QUEUE_DECISION_BYTES = 152
 # Python's objects around the arrays of one reading or decision.
 _OBJECTS_BYTES = 2048
+# Of a switch's flowlet table: struct cl_entry, and its number among those in use.
+_ENTRY_BYTES = 36
 # A learned tuner sets thousands of thresholds; the marking law is computed for the first few.
 _LAWS = 20
 
@@ -77,6 +85,8 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
     lasts_ns = trial.duration_ns + trial.drain_ns
     readings = lasts_ns // trial.sample_period_ns
     memory_bytes = guest_memory_bytes(testbed, flows, readings, lasts_ns // trial.action_period_ns)
+    if trial.load_balancing.kind == "flowlets":
+        memory_bytes += _ENTRY_BYTES * trial.load_balancing.entries * len(testbed.switches)
     try:
         memory_dir(memory_bytes)
     except NotReadyError as error:
@@ -105,7 +115,8 @@ class EmulatedBackend:
         """Return the signals and knobs that tuners can use."""
         shared = SHARED_BUFFER_SIGNALS if testbed.switch else ()
         return Offer(
-            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *shared), [ECN.name, DCQCN.name]
+            (*RED_SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *BALANCING_KEYS, *shared),
+            [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
         )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
@@ -276,6 +287,7 @@ def fault_steps(trial: TrialSpec, testbed: Testbed, plan: FabricPlan) -> tuple[S
                 fault.kind,
                 fault.detail,
                 tuple((place, tuple(batch)) for place, batch in requests.items() if batch),
+                tuple(sorted(fault.down)) if fault.kind == "links" else None,
             )
         )
     return tuple(steps)

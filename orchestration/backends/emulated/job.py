@@ -38,12 +38,16 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Step:
-    """Requests to send at one time: (namespace, requests) pairs, and an entry for the event log."""
+    """Requests to send at one time: (namespace, requests) pairs, and an entry for the event log.
+
+    `down` are the links that are down from then on, None if that does not change.
+    """
 
     t_ns: int
     kind: str
     detail: str
     requests: tuple[tuple[int, tuple[bytes, ...]], ...]
+    down: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -137,6 +141,7 @@ def write_job(
                 "kind": step.kind,
                 "detail": step.detail,
                 "requests": [(place, blob.add(requests)) for place, requests in step.requests],
+                "down": step.down,
             }
             for step in steps
         ],
@@ -186,6 +191,7 @@ def read_job(folder: Path) -> Job:
                 item["kind"],
                 item["detail"],
                 tuple((place, _split(blob, span)) for place, span in item["requests"]),
+                None if item["down"] is None else tuple(item["down"]),
             )
             for item in data["steps"]
         ),

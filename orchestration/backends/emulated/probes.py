@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from inventory.topology import ETHERNET_HEADER_BYTES
 from orchestration.backends.emulated.decision_probe import decision
 from orchestration.backends.emulated.frame_probe import frames
+from orchestration.backends.emulated.hop_probe import hops
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.namespaces import Fabric
 from orchestration.backends.emulated.pause_probe import pauses
@@ -189,4 +190,4 @@ def _blast(sender: socket.socket, payload_bytes: int) -> NoReturn:
 
 
 _PROBES = {"ping": ping, "marking": marking, "decision": decision}
-_PROBES_OF_TRAFFIC = {"pauses": pauses, "frames": frames}
+_PROBES_OF_TRAFFIC = {"pauses": pauses, "frames": frames, "hops": hops}

@@ -16,10 +16,11 @@ from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
 from orchestration.backends.emulated.data_path.hosts import Hosts
 from orchestration.backends.emulated.data_path.nics import NicFile
 from orchestration.backends.emulated.data_path.parameters import ParameterFile
+from orchestration.backends.emulated.data_path.paths import PathFile
 from orchestration.backends.emulated.data_path.pauses import SharedBuffers
 from orchestration.backends.emulated.data_path.ports import QueueFile
 from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
-from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
+from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
@@ -28,7 +29,7 @@ from orchestration.backends.flow_samples import FlowSamples
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import DCQCN, ECN
+from orchestration.model.knobs import DCQCN, ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     Action,
@@ -100,13 +101,16 @@ class EmulatedRig:
         )
         self._queues: Queues
         self._samples: SampleFile | None = None
+        self._paths = self._path_file() if PathFile.is_in(job.trial) else None
         count = len(job.testbed.queues)
         if job.trial.fabric.kind == "linux":
             self._queues = LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
         else:
             self._queues = QueueFile(count)
             own = isinstance(flows, OwnFlowTables)
-            self._samples = SampleFile(count, self._hosts, self._shared, traffic.senders, flows=own)
+            self._samples = SampleFile(
+                count, self._hosts, self._shared, traffic.senders, flows=own, paths=self._paths
+            )
         self._known: QueueReading | None = None
         self._watches_hosts = watches_hosts
         self._bounds = ECN.bounds(job.testbed)
@@ -116,6 +120,8 @@ class EmulatedRig:
             exchange = ParameterFile(addresses).exchange
             self._parameters = NicParameters(job.trial.host, job.testbed, exchange)
             self._turn[DCQCN.name] = self._parameters.turn
+        if self._paths and self._paths.is_by_flowlet:
+            self._turn[FLOWLET_TIMEOUT.name] = self._paths.turn
         self._flow_every = job.trial.flow_sample_period_ns // job.trial.sample_period_ns
         self._flow_samples = FlowSamples()
         self._lasting = bool(lasting_flows(job.trial, job.schedule).any())
@@ -124,14 +130,30 @@ class EmulatedRig:
         self._ticks = 0
         self.events: list[Event] = []
 
+    def _path_file(self) -> PathFile:
+        testbed, number = self._job.testbed, self._fabric.number
+        return PathFile(
+            self._job.trial,
+            testbed,
+            [ifindex(port) for port in testbed.ports],
+            [FIRST_NAMESPACE_FD + number[name] for name in testbed.switches],
+        )
+
     def start(self) -> None:
         """Start the traffic, and return at time 0."""
         earliest_ns = time.monotonic_ns() + _HEAD_START_NS
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
+        if self._paths:
+            self._paths.begin_at(self._t0_ns)
         self._traffic.launch(self._t0_ns)
         self._ticker.sleep_until(self._t0_ns)
         self._hosts.keep(0, self._hosts.read())
         self._sample_flows(0)
+
+    @property
+    def t0_ns(self) -> int:
+        """Time 0, of CLOCK_MONOTONIC; 0 before `start`."""
+        return self._t0_ns
 
     def now_ns(self) -> int:
         """Return virtual ns since time 0; 0 before it."""
@@ -150,6 +172,8 @@ class EmulatedRig:
             self._ticker.sleep_until(self._t0_ns + step.t_ns)
             for place, requests in step.requests:
                 send_requests(self._fabric.sockets[place], requests)
+            if self._paths and step.down is not None:
+                self._paths.links_down(step.down)
             self.events.append(Event(self.now_ns(), step.kind, step.detail))
 
     def readings(self, times_ns: range) -> tuple[list[Observation], bool]:
@@ -224,13 +248,20 @@ class EmulatedRig:
                 **sample.queues.counters(),
                 **(vars(flows) if flows else {}),
                 **(sample.shared or {}),
+                **(sample.paths or {}),
                 **{f"host.{name}": values for name, values in watched.items()},
             },
             settings={
                 ECN.name: self._thresholds(sample.queues),
                 **({DCQCN.name: self._parameters.known} if self._parameters else {}),
+                **self._timeouts(),
             },
         )
+
+    def _timeouts(self) -> dict[str, dict[str, Ints]]:
+        if self._paths is None or not self._paths.is_by_flowlet:
+            return {}
+        return {FLOWLET_TIMEOUT.name: self._paths.known}
 
     def _sample_flows(self, t_ns: int) -> None:
         """Read every flow if it is time for that."""
@@ -290,6 +321,8 @@ class EmulatedRig:
         """Wait for the traffic driver, and return the trial's outcome."""
         flows = self._traffic.outcome()
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
+        chosen = self._paths.facts() if self._paths else {}
+        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
         return Outcome(
             flows,
             self._hosts.samples(),
@@ -302,6 +335,8 @@ class EmulatedRig:
                 "system_calls_per_reading": self.calls_per_reading,
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
                 **found,
+                **chosen,
+                **({"findings": findings} if found or chosen else {}),
                 **self._traffic.facts(),
             },
             self._flow_samples.samples() if self._flow_every else None,

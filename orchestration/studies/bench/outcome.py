@@ -19,6 +19,7 @@ from inventory.files import load_testbed
 from inventory.topology import Testbed
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.simulated.backend import SimulatedBackend
+from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
 from orchestration.model.records import Schedule, TrialRecord
 from orchestration.model.trial import (
     CLOSLOOP,
@@ -178,6 +179,7 @@ def run_trial(
     host: HostSpec = TCP,
     fabric: FabricSpec = CLOSLOOP,
     backend: Literal["emulated", "simulated"] = "emulated",
+    load_balancing: LoadBalancingSpec = ECMP,
 ) -> Run:
     """Run one trial. With `flow_table`, the emulated backend's flow table runs unread.
 
@@ -197,6 +199,7 @@ def run_trial(
         faults=faults,
         host=host,
         fabric=fabric,
+        load_balancing=load_balancing,
     )
     schedule = make_schedule(trial, testbed)
     begin = time.monotonic()

@@ -148,6 +148,7 @@ def flows(model: Model, count: int, seed: int = 2) -> NDArray[np.void]:
     made["parameters"][:, 0] = rng.choice([1, 64, 1_000], count)
     made["parameters"][:, 1] = rng.choice([0, 1_500, 100_000], count)
     made["parameters"][:, 2] = rng.choice([0, 1, 10_000], count)
+    made["parameters"][:, 3] = rng.choice([0, 1, 4, 999, 1_000], count)
     own = np.zeros((count, 48), dtype=np.int32)
     own[:, reference.SHARE] = rng.choice([2**16, 2**30, 2**29 + 1], count)
     drawn = rng.random(count) < 0.7

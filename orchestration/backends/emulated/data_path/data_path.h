@@ -4,6 +4,7 @@
  *   engine.c    one heap of events for all ports, and the moves of virtual time
  *   port.c      the queueing discipline "closloop": a port with its queues, its wire and the cable
  *   forward.c   a switch's forwarding, with the kernel's own routes
+ *   paths.c     which of several equal-cost ports a packet takes, with conga.c: see paths.h
  *   flow_table.c  /proc/closloop/flow_tables: the recent flows at each switch's queues
  *   host.c      the queueing discipline "closloop_host": the NIC of a host that speaks TCP
  *   hosts.c     /proc/closloop/hosts: TCP's counters of all hosts
@@ -127,9 +128,12 @@ void cl_queues_states(struct cl_queue_state *states, u32 count);
 /* What user space reads of a host: see hosts.c. */
 struct cl_host_state {
 	u64 retransmits, timeouts, out_of_order, tx_bytes;
+	u64 received_packets; /* with data */
 };
 
 u32 cl_hosts_count(void);
+/* A host gets a packet, whose data begins with the Ethernet header. */
+void cl_hosts_received(struct net *net, const struct sk_buff *skb);
 void cl_host_state(u32 host, struct cl_host_state *state);
 
 /* Who sends flows: sample.c is told when they have none left. */
@@ -140,5 +144,7 @@ void cl_samples_ended(u32 sender);
 
 int cl_forward_begin(struct net_device *dev);
 void cl_forward_end(struct net_device *dev);
+/* Whether what arrives at a device is forwarded: whether it is a switch's port. */
+bool cl_forwards(const struct net_device *dev);
 
 #endif

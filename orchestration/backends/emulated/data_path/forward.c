@@ -3,7 +3,7 @@
  *
  * The first packet of a flow is routed by the kernel, by its routes and its multipath hash
  * (net/ipv4/route.c), so a flow takes the path that it takes without this file. The answer is kept
- * until a route of the switch changes.
+ * until a route of the switch changes. A switch that balances its load asks paths.c for each packet.
  */
 #include <linux/etherdevice.h>
 #include <linux/ip.h>
@@ -16,6 +16,7 @@
 #include <net/route.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "paths.h"
 #include "pfc.h"
 
 #define TABLE_BITS 14
@@ -26,24 +27,22 @@ struct flow {
 	u32 ports; /* both, as they are in the packet */
 	u8 protocol;
 	int generation; /* of the routes that the answer is from */
-	struct net_device *out; /* NULL: there is no route */
-	struct netdev_queue *queue; /* of `out` */
-	u32 ifindex;
-	bool watched; /* a program looks at what leaves there */
-	u8 addresses[2 * ETH_ALEN];
+	struct cl_way way;
+	struct cl_path_flow paths; /* of a switch that balances its load */
 };
 
 /* Of one switch, made with its first port. */
 struct switch_flows {
 	struct flow **flow;
 	struct cl_flow_table *table; /* NULL unless user space asks for it */
+	struct cl_paths *paths;      /* likewise */
 };
 
 static unsigned int flows_id __read_mostly;
 static struct kmem_cache *flow_cache;
 
 /* Let the kernel route a packet of `flow`. False: it is for this device, or no usable route. */
-static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
+static bool route(struct flow *flow, struct sk_buff *skb, struct net *net, struct cl_paths *paths)
 {
 	const struct iphdr *ip = ip_hdr(skb);
 	struct neighbour *neighbour;
@@ -51,19 +50,23 @@ static bool route(struct flow *flow, struct sk_buff *skb, struct net *net)
 	bool is_v6 = false, found = false;
 
 	flow->generation = rt_genid_ipv4(net);
-	flow->out = NULL;
+	flow->way.out = NULL;
 	if (ip_route_input_noref(skb, ip->daddr, ip->saddr, ip4h_dscp(ip), skb->dev))
 		return true; /* dropped: there is no route now */
 	rt = skb_rtable(skb);
 	if (rt->rt_type == RTN_UNICAST && !rt->dst.error) {
 		neighbour = ip_neigh_for_gw(rt, skb, &is_v6);
 		if (!IS_ERR(neighbour) && !is_v6 && (READ_ONCE(neighbour->nud_state) & NUD_VALID)) {
-			memcpy(flow->addresses, neighbour->ha, ETH_ALEN);
-			memcpy(flow->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
-			flow->out = rt->dst.dev;
-			flow->queue = netdev_get_tx_queue(flow->out, 0);
-			flow->ifindex = flow->out->ifindex;
-			flow->watched = rcu_access_pointer(flow->out->tcx_egress);
+			struct cl_way *way = &flow->way;
+
+			memcpy(way->addresses, neighbour->ha, ETH_ALEN);
+			memcpy(way->addresses + ETH_ALEN, rt->dst.dev->dev_addr, ETH_ALEN);
+			way->out = rt->dst.dev;
+			way->queue = netdev_get_tx_queue(way->out, 0);
+			way->ifindex = way->out->ifindex;
+			way->watched = rcu_access_pointer(way->out->tcx_egress);
+			if (paths)
+				cl_paths_route(paths, &flow->paths, way, skb, net, flow->generation);
 			found = true;
 		}
 	} else if (rt->dst.error) {
@@ -97,19 +100,19 @@ static struct flow *find(struct switch_flows *flows, struct sk_buff *skb, struct
 		flow->next = *head;
 		*head = flow;
 	}
-	if (route(flow, skb, net))
+	if (route(flow, skb, net, flows->paths))
 		return flow;
 	flow->generation--; /* ask again next time */
 	return NULL;
 }
 
-static void send(struct sk_buff *skb, const struct flow *flow)
+static void send(struct sk_buff *skb, const struct cl_way *way)
 {
-	struct Qdisc *sch = rcu_dereference_bh(flow->queue->qdisc);
+	struct Qdisc *sch = rcu_dereference_bh(way->queue->qdisc);
 	struct sk_buff *dropped = NULL;
 
 	/* the port is down, or a program is to see the packet first */
-	if (unlikely(sch->ops != &cl_port_ops || flow->watched)) {
+	if (unlikely(sch->ops != &cl_port_ops || way->watched)) {
 		dev_queue_xmit(skb);
 		return;
 	}
@@ -125,6 +128,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	struct sk_buff *skb = *pskb;
 	struct switch_flows *flows = rcu_dereference(skb->dev->rx_handler_data);
 	struct net *net = dev_net(skb->dev);
+	const struct cl_way *way;
 	struct flow *flow;
 	struct iphdr *ip;
 
@@ -146,7 +150,7 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 	flow = find(flows, skb, net);
 	if (unlikely(!flow))
 		return RX_HANDLER_PASS;
-	if (unlikely(!flow->out)) {
+	if (unlikely(!flow->way.out)) {
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
@@ -156,14 +160,15 @@ static rx_handler_result_t forward(struct sk_buff **pskb)
 		kfree_skb(skb);
 		return RX_HANDLER_CONSUMED;
 	}
+	way = flows->paths ? cl_paths_take(flows->paths, &flow->paths, skb) : &flow->way;
 	if (flows->table)
-		cl_flow_table_count(flows->table, skb, flow->ifindex);
+		cl_flow_table_count(flows->table, skb, way->ifindex);
 	ip_decrease_ttl(ip_hdr(skb));
 	skb->skb_iif = skb->dev->ifindex; /* what came in here is counted for its port */
-	skb->dev = flow->out;
-	memcpy(skb_push(skb, ETH_HLEN), flow->addresses, sizeof(flow->addresses));
+	skb->dev = way->out;
+	memcpy(skb_push(skb, ETH_HLEN), way->addresses, sizeof(way->addresses));
 	skb_reset_mac_header(skb);
-	send(skb, flow);
+	send(skb, way);
 	return RX_HANDLER_CONSUMED;
 }
 
@@ -181,6 +186,25 @@ int cl_forward_begin(struct net_device *dev)
 	if (!flows->flow)
 		return -ENOMEM;
 	return netdev_rx_handler_register(dev, forward, flows);
+}
+
+/* What has been routed asks again. */
+int cl_forward_balance(struct net *net, struct cl_paths *paths)
+{
+	struct switch_flows *flows = net_generic(net, flows_id);
+
+	if (!flows->flow)
+		return -ENODEV;
+	local_bh_disable();
+	flows->paths = paths;
+	rt_cache_flush(net);
+	local_bh_enable();
+	return 0;
+}
+
+bool cl_forwards(const struct net_device *dev)
+{
+	return rcu_access_pointer(dev->rx_handler) == forward;
 }
 
 void cl_forward_end(struct net_device *dev)

@@ -14,7 +14,10 @@ from orchestration.model.signals import names
 HOSTS = "/proc/closloop/hosts"
 # struct cl_host_state; the names are those of signals
 HOST_STATE = np.dtype(
-    [(name, np.int64) for name in ("retransmits", "timeouts", "out_of_order", "tx_bytes")]
+    [
+        (name, np.int64)
+        for name in ("retransmits", "timeouts", "out_of_order", "tx_bytes", "received_packets")
+    ]
 )
 
 
@@ -42,8 +45,10 @@ class Hosts:
 
     def _signals(self, states: np.ndarray, own: dict[str, Ints]) -> dict[str, Ints]:
         of_tcp = {name: states[name].copy() for name in HOST_STATE.names or ()}
+        of_tcp["out_of_order_packets"] = of_tcp["out_of_order"]
+        both = {name: of_tcp[name] + own[name] for name in of_tcp.keys() & own.keys()}
         missing = np.full(self.count, MISSING, dtype=np.int64)
-        return {**dict.fromkeys(names("host"), missing), **of_tcp, **own}
+        return {**dict.fromkeys(names("host"), missing), **of_tcp, **own, **both}
 
     def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
         """Keep the signals of one moment for the trial's record."""

@@ -15,11 +15,18 @@ from orchestration.model.records import Ints
 
 NICS = "/proc/closloop/nics"
 # Signals of scope host by the fields of struct nic_state.
-SIGNALS = {"cnps": "cnps", "roce_resent": "resent", "rtt_ns": "rtt_ns", "rate_bps": "rate_bps"}
+SIGNALS = {
+    "cnps": "cnps",
+    "roce_resent": "resent",
+    "rtt_ns": "rtt_ns",
+    "rate_bps": "rate_bps",
+    "received_packets": "received_packets",
+    "out_of_order_packets": "out_of_order_packets",
+}
 # struct nic_state
 NIC_STATE = np.dtype(
     [
-        *((name, np.uint64) for name in ("cnps", "resent", "rtt_ns", "rate_bps")),
+        *((name, np.uint64) for name in SIGNALS.values()),
         ("address", "V4"),
         ("flows", np.uint32),
     ]

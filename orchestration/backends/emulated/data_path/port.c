@@ -179,8 +179,12 @@ static void arrive(struct cl_event *event)
 
 	settle(port, now_ns);
 	while (port->wire.first && cl_on_wire(port->wire.first)->at_ns <= now_ns) {
+		struct sk_buff *skb = cl_take(&port->wire);
+
 		qdisc_qlen_dec(port->sch);
-		cl_deliver(cl_take(&port->wire), qdisc_dev(port->sch), port->peer);
+		if (!cl_forwards(port->peer))
+			cl_hosts_received(dev_net(port->peer), skb);
+		cl_deliver(skb, qdisc_dev(port->sch), port->peer);
 	}
 	expect(port);
 }

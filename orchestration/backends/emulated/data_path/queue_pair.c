@@ -266,6 +266,8 @@ static void received(struct nic *nic, struct flow *flow, const struct header *h,
 
 	if (psn >= flow->packets)
 		return;
+	nic->received_packets++;
+	nic->out_of_order_packets += psn > flow->expected;
 	if (INET_ECN_is_ce(h->ip.tos)) {
 		flow->result.marked++;
 		if (!flow->cnp_ns || now_ns - flow->cnp_ns >= nic->cnp_interval_ns) {

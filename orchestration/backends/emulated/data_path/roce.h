@@ -150,6 +150,7 @@ struct nic {
 	bool stack_was_last;
 	u16 ident;
 	u64 cnps, resent, rtt_ns; /* of all its flows; the last round trip that was measured */
+	u64 received_packets, out_of_order_packets; /* of data */
 	struct cl_event decided;
 	struct decision *first_decision, *last_decision; /* that have not taken effect */
 	u64 busy_until_ns;
@@ -162,6 +163,7 @@ struct nic {
 struct nic_state {
 	u64 cnps, resent, rtt_ns;
 	u64 rate_bps; /* the sum of those of its unfinished flows */
+	u64 received_packets, out_of_order_packets;
 	__be32 address;
 	u32 flows; /* unfinished ones */
 };

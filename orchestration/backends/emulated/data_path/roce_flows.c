@@ -189,6 +189,8 @@ void cl_nic_state(u32 number, struct nic_state *state)
 		.cnps = nic->cnps,
 		.resent = nic->resent,
 		.rtt_ns = nic->rtt_ns,
+		.received_packets = nic->received_packets,
+		.out_of_order_packets = nic->out_of_order_packets,
 		.address = nic->address,
 	};
 	list_for_each_entry(flow, &nic->unfinished, unfinished) {

@@ -12,6 +12,7 @@
 #include <linux/wait.h>
 #include "data_path.h"
 #include "flow_table.h"
+#include "paths.h"
 #include "pfc.h"
 #include "roce.h"
 
@@ -26,6 +27,7 @@ struct plan {
 	 */
 	u32 queues, switches, hosts, nics;
 	u32 hosts_first, hosts_every;
+	u32 choosers, unused; /* switches that choose paths */
 };
 
 /* Where the parts of a reading are, in the order of its bytes. Before them is its time. Flows are
@@ -36,6 +38,7 @@ struct parts {
 	struct cl_queue_flows *flows;
 	struct cl_pause_state *pauses;
 	struct cl_buffer_state *buffers;
+	struct cl_paths_state *paths;
 	struct cl_host_state *hosts;
 	struct nic_state *nics;
 };
@@ -59,6 +62,8 @@ static size_t lay_out(void *at, struct parts *parts)
 	end = parts->pauses + (plan.switches ? plan.queues : 0);
 	parts->buffers = end;
 	end = parts->buffers + plan.switches;
+	parts->paths = end;
+	end = parts->paths + plan.choosers;
 	parts->hosts = end;
 	end = parts->hosts + plan.hosts;
 	parts->nics = end;
@@ -91,6 +96,8 @@ static void take(struct cl_event *event)
 		cl_pauses_states(parts.pauses, plan.queues);
 		cl_buffers_states(parts.buffers, plan.switches);
 	}
+	for (u32 i = 0; i < plan.choosers; i++)
+		cl_paths_state(i, &parts.paths[i]);
 	if (has_hosts()) {
 		for (u32 i = 0; i < plan.hosts; i++)
 			cl_host_state(i, &parts.hosts[i]);
@@ -137,7 +144,7 @@ static ssize_t samples_write(struct file *file, const char __user *from, size_t 
 		return -EBUSY;
 	if (!wanted.readings || !wanted.hosts_every || wanted.queues > cl_queues_count() ||
 	    wanted.switches > CL_MOST_SWITCHES || wanted.hosts > cl_hosts_count() ||
-	    wanted.nics > cl_roce.nics)
+	    wanted.nics > cl_roce.nics || wanted.choosers > cl_paths_count())
 		return -EINVAL;
 	plan = wanted;
 	taken = 0;

@@ -16,6 +16,7 @@ from collectors.readers.flows import FlowReading
 from collectors.readers.tc import QueueReading
 from orchestration.backends.emulated.data_path.hosts import HOST_STATE, Hosts
 from orchestration.backends.emulated.data_path.nics import NIC_STATE
+from orchestration.backends.emulated.data_path.paths import PATHS_STATE, PathFile
 from orchestration.backends.emulated.data_path.pauses import (
     BUFFER_STATE,
     PAUSE_STATE,
@@ -26,7 +27,7 @@ from orchestration.model.records import Ints
 
 SAMPLES = "/proc/closloop/samples"
 # struct plan
-_PLAN = struct.Struct("=QQ8I")
+_PLAN = struct.Struct("=QQ10I")
 # The kernel keeps no more of readings until they are fetched.
 _MOST_BYTES = 16 << 20
 
@@ -47,6 +48,7 @@ class Sample(NamedTuple):
     flows: FlowReading | None = None
     shared: dict[str, Ints] | None = None
     hosts: dict[str, Ints] | None = None
+    paths: dict[str, Ints] | None = None
 
 
 def last_reading_now() -> None:
@@ -67,8 +69,10 @@ class SampleFile:
         senders: Senders,
         *,
         flows: bool,
+        paths: PathFile | None = None,
     ) -> None:
         """Open it. With `flows`, the kernel counts flows (see `flow_tables`)."""
+        self._paths = paths
         self._fd = os.open(SAMPLES, os.O_RDWR)
         self._hosts, self._shared, self._flows = hosts, shared, flows
         switches = shared.switches if shared else 0
@@ -81,6 +85,8 @@ class SampleFile:
             fields += [("flows", np.uint32, (queues, 3)), ("unused", np.uint32, (words % 2,))]
         if shared:
             fields += [("pauses", PAUSE_STATE, (queues,)), ("buffers", BUFFER_STATE, (switches,))]
+        if paths:
+            fields.append(("paths", PATHS_STATE, (paths.count,)))
         fields += [("hosts", HOST_STATE, (hosts.count,)), ("nics", NIC_STATE, (nics,))]
         self._sample = np.dtype(fields)
         self._asked = 0
@@ -98,7 +104,7 @@ class SampleFile:
 
         Hosts are read at every `hosts_every`th of them, from `hosts_first` on (0: the first).
         """
-        last = (hosts_first, hosts_every)
+        last = (hosts_first, hosts_every, self._paths.count if self._paths else 0, 0)
         os.write(
             self._fd,
             _PLAN.pack(first_ns, period_ns, readings, self._senders, *self._counts, *last),
@@ -119,4 +125,5 @@ class SampleFile:
             FlowReading(*one["flows"].T.astype(np.int64)) if self._flows else None,
             self._shared.values(one["pauses"], one["buffers"]) if self._shared else None,
             self._hosts.values(one["hosts"], one["nics"]) if with_hosts else None,
+            self._paths.values(one["paths"]) if self._paths else None,
         )

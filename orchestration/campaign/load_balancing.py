@@ -1,0 +1,188 @@
+"""The campaign file's `load_balancing`: how switches choose among equal-cost ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from inventory.routing import next_hops
+from inventory.strictyaml import Duration, StrictModel, suggest
+from inventory.topology import Testbed
+from orchestration.campaign.finding import Fields, Finding
+from orchestration.campaign.hosts import chosen_fabric
+from orchestration.model.load_balancing import (
+    KINDS,
+    LEAST_DRE_TIME_NS,
+    LEAST_ENTRIES,
+    LEAST_TIMEOUT_NS,
+    MOST_CONGA_PORTS,
+    MOST_DRE_TIME_NS,
+    MOST_ENTRIES,
+    MOST_TIMEOUT_NS,
+    ROUTES,
+    LoadBalancingSpec,
+)
+from orchestration.model.trial import BackendName
+from orchestration.model.units import format_duration
+
+# The backends whose switches can do it.
+BACKENDS: tuple[BackendName, ...] = ("emulated",)
+_DEFAULT = LoadBalancingSpec()
+
+
+def _timeout(value: int) -> int:
+    if not LEAST_TIMEOUT_NS <= value <= MOST_TIMEOUT_NS:
+        raise ValueError(
+            f"a flowlet timeout of {format_duration(value, 6)} is out of range: use 1us to 1s; "
+            "`spray` chooses for each packet, `ecmp` for each flow"
+        )
+    return value
+
+
+def _route(name: str) -> str:
+    if name not in ROUTES:
+        raise ValueError(f"no route_by {name!r}: {suggest(name, ROUTES)}use {', '.join(ROUTES)}")
+    return name
+
+
+def _kind(name: str) -> str:
+    if name not in KINDS:
+        raise ValueError(
+            f"no load balancing {name!r}: {suggest(name, KINDS)}use {', '.join(KINDS)}"
+        )
+    return name
+
+
+def _entries(value: int) -> int:
+    if not LEAST_ENTRIES <= value <= MOST_ENTRIES or value & (value - 1):
+        raise ValueError(
+            f"a flowlet table of {value} entries is impossible: use a power of two, "
+            f"{LEAST_ENTRIES} to {MOST_ENTRIES}"
+        )
+    return value
+
+
+def _dre_time(value: int) -> int:
+    if not LEAST_DRE_TIME_NS <= value <= MOST_DRE_TIME_NS or value % 8:
+        raise ValueError(
+            f"a dre_time of {format_duration(value, 6)} is impossible: use 8us to 10ms, "
+            "of which an eighth is a whole number of ns"
+        )
+    return value
+
+
+def _both(value: object) -> object:
+    if isinstance(value, dict):
+        return value
+    return {"edge": value, "aggregation": value}
+
+
+Timeout = Annotated[Duration, AfterValidator(_timeout)]
+
+
+class Timeouts(StrictModel):
+    """One timeout for switches that hosts attach to, one for those above."""
+
+    edge: Timeout = Field(description="of edges and leaves, like 200us")
+    aggregation: Timeout = Field(description="of all switches above, like 500us")
+
+
+class LoadBalancing(StrictModel):
+    """How switches choose among equal-cost ports."""
+
+    kind: Annotated[str, AfterValidator(_kind)] = "ecmp"
+    timeout: Annotated[Timeouts, BeforeValidator(_both)] | None = None
+    route_by: Annotated[str, AfterValidator(_route)] = _DEFAULT.route_by
+    entries: Annotated[int, AfterValidator(_entries)] = _DEFAULT.entries
+    dre_time: Annotated[Duration, AfterValidator(_dre_time)] = _DEFAULT.dre_time_ns
+    metric_age: Duration = _DEFAULT.metric_age_ns
+
+    def spec(self) -> LoadBalancingSpec:
+        """Return it as a trial has it."""
+        kind: Any = self.kind
+        route_by: Any = self.route_by
+        given = self.timeout
+        return LoadBalancingSpec(
+            kind,
+            given.edge if given else _DEFAULT.edge_timeout_ns,
+            given.aggregation if given else _DEFAULT.aggregation_timeout_ns,
+            route_by,
+            self.entries,
+            self.dre_time,
+            self.metric_age,
+        )
+
+
+_OF_FLOWLETS, _OF_CHOICES = ("timeout", "entries"), ("route_by", "dre_time", "metric_age")
+
+
+def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Finding]:
+    """Report settings that would do nothing, and a backend or testbed without a choice of paths."""
+    asked: LoadBalancing | None = whole.get("load_balancing")
+    if asked is None:
+        return
+    yield from _check_unused(asked)
+    if asked.kind == "ecmp":
+        return
+    backend, fabric, host = whole.get("backend"), whole.get("fabric"), whole.get("host")
+    where = ("load_balancing",)
+    if backend is not None and backend not in BACKENDS:
+        yield Finding(
+            where,
+            f"the {backend} backend has no load balancing by {asked.kind}",
+            f"run --on {' or '.join(BACKENDS)}, or leave it out",
+        )
+    elif (
+        backend in (None, "emulated")
+        and host is not None
+        and "fabric" in whole
+        and chosen_fabric(fabric, "emulated", host.congestion_control).kind == "linux"
+    ):
+        yield Finding(
+            where,
+            f"`fabric: linux` has no load balancing by {asked.kind}: Linux forwards by the flow",
+            "use `fabric: closloop`, or leave it out",
+        )
+    if testbed is not None:
+        yield from _check_paths(asked, testbed)
+
+
+def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:
+    unused = {"ecmp": (*_OF_FLOWLETS, *_OF_CHOICES), "spray": _OF_FLOWLETS}.get(asked.kind, ())
+    for name in unused:
+        if name in asked.model_fields_set:
+            yield Finding(
+                ("load_balancing", name),
+                f"{asked.kind} has no {name!r}",
+                "remove it, or use `kind: flowlets`",
+            )
+    if asked.kind != "ecmp" and asked.route_by != "conga":
+        for name in ("dre_time", "metric_age"):
+            if name in asked.model_fields_set:
+                yield Finding(
+                    ("load_balancing", name),
+                    f"{name!r} is CONGA's, and new flowlets are routed by {asked.route_by}",
+                    "remove it, or use `route_by: conga`",
+                )
+
+
+def _check_paths(asked: LoadBalancing, testbed: Testbed) -> Iterator[Finding]:
+    hops = next_hops(testbed)
+    ways = [len(ports) for name in testbed.switches for ports in hops[name].values()]
+    most = max(ways, default=1)
+    if most < 2:
+        yield Finding(
+            ("load_balancing",),
+            f"testbed {testbed.name} has one path between any two hosts: there is nothing to "
+            "balance",
+            "leave it out, or use a testbed with several spines, like graphcc",
+        )
+    elif asked.route_by == "conga" and most > MOST_CONGA_PORTS:
+        yield Finding(
+            ("load_balancing", "route_by"),
+            f"a switch of testbed {testbed.name} has {most} equal-cost ports, and CONGA's tags "
+            f"tell {MOST_CONGA_PORTS} apart",
+            "use another route_by, or a testbed with fewer spines",
+        )
