@@ -90,6 +90,13 @@ def test_examples_in_the_docs_are_campaigns(tmp_path: Path) -> None:
     assert counts == [10, 10, 20]
 
 
+def test_the_example_of_two_transports_has_both_in_all_trials() -> None:
+    campaign = load_campaign(QUICKSTART.with_name("rdma-beside-tcp.yml"))
+    for trial in campaign.trials:
+        transports = {pattern.queue_class: pattern.congestion_control for pattern in trial.traffic}
+        assert transports == {"rdma": "dcqcn", "tcp": ""}
+
+
 def test_quickstart_compares_two_settings_within_its_budget(tmp_path: Path) -> None:
     campaign = load_campaign(QUICKSTART)
     assert campaign.cells == ({"tuner": "secn1"}, {"tuner": "secn2"})
