@@ -43,11 +43,11 @@ testbed: {testbed}
 backend: hardware
 tuners: [{{name: static, kmin_bytes: 900000, kmax_bytes: 950000}}]
 traffic:
-  - {{kind: flow, src: h2, dst: h1, size: 3MB, start: 0ms}}
-  - {{kind: flow, src: h3, dst: h1, size: 3MB, start: 0ms}}
-  - {{kind: flow, src: h4, dst: h1, size: 3MB, start: 0ms}}
+  - {{kind: flow, src: h2, dst: h1, size: 5MB, start: 0ms}}
+  - {{kind: flow, src: h3, dst: h1, size: 5MB, start: 0ms}}
+  - {{kind: flow, src: h4, dst: h1, size: 5MB, start: 0ms}}
 repeats: 1
-duration: 9ms
+duration: 14ms
 drain: 50ms
 sample_period: 100us
 """
@@ -96,7 +96,7 @@ def incast(lab, name):
     queue = [
         row["qlen_bytes"]
         for row in ports
-        if (row["device"], row["port"]) == ("leaf1", "eth0") and 3e6 < row["t_ns"] < 7e6
+        if (row["device"], row["port"]) == ("leaf1", "eth0") and 7e6 < row["t_ns"] < 11e6
     ]
     flows = pq.read_table(made / "flows.parquet").to_pylist()
     assert all(flow["end_ns"] for flow in flows)
