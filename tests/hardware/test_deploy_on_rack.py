@@ -43,11 +43,11 @@ testbed: {testbed}
 backend: hardware
 tuners: [{{name: static, kmin_bytes: 900000, kmax_bytes: 950000}}]
 traffic:
-  - {{kind: flow, src: h2, dst: h1, size: 3MB, start: 0ms}}
-  - {{kind: flow, src: h3, dst: h1, size: 3MB, start: 0ms}}
-  - {{kind: flow, src: h4, dst: h1, size: 3MB, start: 0ms}}
+  - {{kind: flow, src: h2, dst: h1, size: 5MB, start: 0ms}}
+  - {{kind: flow, src: h3, dst: h1, size: 5MB, start: 0ms}}
+  - {{kind: flow, src: h4, dst: h1, size: 5MB, start: 0ms}}
 repeats: 1
-duration: 9ms
+duration: 14ms
 drain: 50ms
 sample_period: 100us
 """
@@ -96,7 +96,7 @@ def incast(lab, name):
     queue = [
         row["qlen_bytes"]
         for row in ports
-        if (row["device"], row["port"]) == ("leaf1", "eth0") and 3e6 < row["t_ns"] < 7e6
+        if (row["device"], row["port"]) == ("leaf1", "eth0") and 7e6 < row["t_ns"] < 11e6
     ]
     flows = pq.read_table(made / "flows.parquet").to_pylist()
     assert all(flow["end_ns"] for flow in flows)
@@ -114,7 +114,7 @@ def test_a_model_paces_an_incast_until_it_is_undone(lab):
     for name in ("h2", "h3", "h4"):
         counts = status[name]["reports"]["counts"]
         assert counts["flows"] == 1
-        assert counts["decisions"] > 20
+        assert counts["decisions"] > 10
         assert counts["refused"] == counts["smoothed"] == 0
     assert paced_bytes < unpaced_bytes / 2
     assert paced_ns < 1.5 * unpaced_ns
@@ -169,19 +169,19 @@ def test_a_deployment_killed_in_the_middle_is_put_back_by_restore(lab):
     found = dumps(rack)
     deploy(lab, str(MODEL), "--name", "edge")
     # a build that takes its time
-    ssh(lab, "h1", "mv /usr/local/bin/ninja /tmp; ln -s /bin/cat /usr/local/bin/ninja")
+    ssh(lab, "h1", "mv /usr/local/bin/ninja /tmp")
     ssh(lab, "h1", "printf '#!/bin/sh\nsleep 100000\n' > /tmp/slow; chmod +x /tmp/slow")
-    ssh(lab, "h1", "ln -sf /tmp/slow /usr/local/bin/ninja")
+    ssh(lab, "h1", "ln -s /tmp/slow /usr/local/bin/ninja")
     words = program("deploy", "other.json", "--name", "edge", "-i", str(rack.inventory))
     process = rack.start(words, cwd=folder)
     deadline = time.monotonic() + 120
-    while rack.run(["ssh", "h1", "pgrep slow"]):
+    while rack.run(["ssh", "h1", "pgrep -x sleep"]):
         assert time.monotonic() < deadline
         time.sleep(0.2)
     process.kill(9)
     process.wait()
     rack.inject("h1", "kill agent")
-    ssh(lab, "h1", "pkill slow; rm /tmp/slow; mv /tmp/ninja /usr/local/bin/ninja")
+    ssh(lab, "h1", "pkill -x sleep; rm /tmp/slow; mv /tmp/ninja /usr/local/bin/ninja")
     said = deploy(lab, "--status")["h1"]
     assert "closloop deploy edge" in said["interrupted"]["holder"]
     assert said["reports"]["model"] == HASH
