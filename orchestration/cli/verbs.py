@@ -73,7 +73,10 @@ VERBS = (
     Verb("train", "Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was."),
     Verb("distill", "Distil RL-CC's network into boosted trees, which a NIC computes."),
     Verb("compile", "Make a congestion control of a CatBoost model: C, BPF, a library, DOCA PCC."),
-    Verb("deploy", "Put a congestion control in force under a name, for campaigns; reversible."),
+    Verb(
+        "deploy",
+        "Put a congestion control in force, for campaigns or on a rack's hosts; reversible.",
+    ),
     Verb(
         "calibrate",
         "Measure a backend's base RTT, goodput ceiling, marking curve and control-loop delay.",
@@ -89,7 +92,7 @@ VERBS = (
     ),
     Verb(
         "restore",
-        "Put a rack back as it was found: what dead runs left on it, then what provisioning made.",
+        "Put a rack back as it was found: runs left, deployed policies, provisioning.",
     ),
     Verb("doctor", "Say what this machine can do, and what to do about what is missing."),
     Verb("inventory", "Testbeds, and inventories of racks.", "inventory:app"),

@@ -12,6 +12,7 @@ from orchestration.analysis.packet_hops import packet_hops
 from orchestration.analysis.stamp import stamp
 from orchestration.model.errors import TrialError
 from orchestration.model.knobs import ECN, KNOBS
+from orchestration.model.load_balancing import LoadBalancingSpec
 from orchestration.model.records import DONE, UNFINISHED, Setup
 from orchestration.model.roce import RoceSpec
 from orchestration.model.signals import BY_KEY, targets
@@ -190,7 +191,8 @@ def test_what_is_offered_is_there(backend, tmp_path):
     )
     if backend.name != "fluid":  # NICs under DCQCN have more than TCP's
         host, fabric = HostSpec("dcqcn", roce=RoceSpec()), FabricSpec("closloop")
-        trial = dataclasses.replace(trial, host=host, fabric=fabric)
+        flowlets = LoadBalancingSpec("flowlets")  # else switches have no timeouts
+        trial = dataclasses.replace(trial, host=host, fabric=fabric, load_balancing=flowlets)
     tuner = Everything(backend.offer(TESTBED))
     assert backend.offer(TESTBED).lacks(tuner) == []
     schedule = make_schedule(trial, TESTBED)

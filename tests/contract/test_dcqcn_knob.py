@@ -51,7 +51,12 @@ class Plan(BaseTuner):
         return self.plan(observation.t_ns)
 
 
-@pytest.fixture(params=["emulated", pytest.param("simulated", marks=pytest.mark.ns3)])
+@pytest.fixture(
+    params=[
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def run(request, tmp_path):
     def run_trial(traffic, plan, testbed="star"):
         if testbed == "star":

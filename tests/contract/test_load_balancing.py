@@ -58,7 +58,12 @@ class Plan(BaseTuner):
         return self.plan.get(observation.t_ns, ())
 
 
-@pytest.fixture(params=["emulated", pytest.param("simulated", marks=pytest.mark.ns3)])
+@pytest.fixture(
+    params=[
+        pytest.param("emulated", marks=pytest.mark.kernel),
+        pytest.param("simulated", marks=pytest.mark.ns3),
+    ]
+)
 def run(request, tmp_path):
     if request.param not in BACKENDS:
         pytest.skip(f"the {request.param} backend has no load balancing")
