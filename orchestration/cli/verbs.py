@@ -92,7 +92,7 @@ VERBS = (
     ),
     Verb(
         "restore",
-        "Put a rack back as it was found: runs left, deployed policies, provisioning.",
+        "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
     ),
     Verb("doctor", "Say what this machine can do, and what to do about what is missing."),
     Verb("inventory", "Testbeds, and inventories of racks.", "inventory:app"),
