@@ -329,7 +329,7 @@ def test_a_program_that_does_what_bpf_allows_or_refuses_ends_its_trial_alone(
             for how in DECISIONS
         ),
         HostSpec("swift", roce=RoceSpec(control="swift", ack_every=1, decision_latency_ns=900)),
-        program(POLICIES / "policy_rlcc.c", [64, 1_500, 12_000]),
+        program(POLICIES / "policy_rlcc.c", [64, 1_500, 12_000, 1_000]),
     ],
     ids=[
         *("dcqcn, mlx5", "dcqcn, paper", "swift", "timely", "hpcc", "rlcc"),
