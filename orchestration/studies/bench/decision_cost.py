@@ -24,6 +24,7 @@ import numpy as np
 from collectors.bpf.policy import CONTEXT, HEADERS, PolicyError, policy_object
 from orchestration.analysis.packet_hops import packet_hops
 from orchestration.backends.emulated.policies import CHUNK, load_in_guest
+from orchestration.model.congestion import defaults
 from orchestration.model.errors import TrialError
 from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import HostSpec
@@ -125,7 +126,8 @@ def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
 def _contexts(count: int, rounds: int) -> np.ndarray:
     made = np.zeros(count, dtype=CONTEXT)
     made["line_bps"] = made["rate_bps"] = 100_000_000_000
-    made["parameters"][:, :4] = 64, 1_500, 10_000, rounds
+    values = defaults("rlcc") | {"base_rtt": 10_000}
+    made["parameters"][:, : len(values) + 1] = *values.values(), rounds
     return made
 
 
