@@ -64,7 +64,7 @@ def decision_cost() -> Outcome:
         # a network as BPF has so many instructions that no 16 of it are one program
         rounds = _ROUNDS_BPF if name == "trees" else 1
         for form, measure, limit in (
-            ("C", _c_ns, limits[0]),
+            ("C", c_ns, limits[0]),
             ("BPF", partial(_bpf_ns, rounds=rounds), limits[1]),
         ):
             try:
@@ -120,7 +120,12 @@ def parts_ns(text: str, measure: Callable[[Path], float]) -> dict[str, float]:
             head = f"#define PART {part}\n#define happen bench_decide\n"
             path.write_text(f"{head}{text}\n{loop}")
             found.append(measure(path))
-    return {name: value - found[0] for name, value in zip(_PARTS[1:], found[1:], strict=True)}
+    parts = {name: value - found[0] for name, value in zip(_PARTS[1:], found[1:], strict=True)}
+    if min(parts.values()) <= 0:
+        raise TrialError(
+            "a decision took no time", "the loop around it did not run: see its source"
+        )
+    return parts
 
 
 def _contexts(count: int, rounds: int) -> np.ndarray:
@@ -131,16 +136,17 @@ def _contexts(count: int, rounds: int) -> np.ndarray:
     return made
 
 
-def _c_ns(source: Path) -> float:
+def c_ns(source: Path, rounds: int = _ROUNDS_C) -> float:
+    """Return the ns of a round in a policy compiled as a library, the least of several times."""
     library = source.with_suffix(".so")
     build_library(source, library, "-DBENCH")
     run = ctypes.CDLL(str(library)).bench_happen
-    context = _contexts(1, _ROUNDS_C)
+    context = _contexts(1, rounds)
     times = []
     for _ in range(_REPEATS + 1):  # the first one warms up
         begin = time.thread_time_ns()
         run(context.ctypes.data_as(ctypes.c_void_p))
-        times.append((time.thread_time_ns() - begin) / _ROUNDS_C)
+        times.append((time.thread_time_ns() - begin) / rounds)
     return min(times[1:])
 
 

@@ -29,7 +29,7 @@ def rlcc_steady() -> Outcome:
     figures, data = [], {}
     for name, source in _sources().items():
         found = _judged(source)
-        data[name] = {one.scenario.name: [one.inflation, one.off, one.jain] for one in found}
+        data[name] = [[one.scenario.name, one.inflation, one.off, one.jain] for one in found]
         off = " ".join(
             f"{np.mean([one.off for one in found if one.scenario == scenario]):+.1%}"
             for scenario in STEADY

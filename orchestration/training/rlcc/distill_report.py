@@ -12,6 +12,7 @@ from orchestration.training.rlcc.trees import operations
 from tuners import checkpoint as files
 from tuners.nic.networks import Architecture
 
+_TICK = 0.01
 # Fuhrer et al., HPSR 2023, table VI.
 PUBLISHED = np.array([[1.05, 0.92, 0.89], [1.1, 1.0, 0.9], [1.15, 1.07, 0.94]])
 
@@ -106,10 +107,9 @@ def trade_picture(trade: Mapping[tuple[int, int], float]) -> str:
     ]
     for count in counts:
         parts.append(f'<text x="{x[count]:.0f}" y="278" text-anchor="middle">{count}</text>')
-    for share in (0.25, 0.5, 0.75, 1.0):
-        parts.append(
-            f'<text x="64" y="{y(share * top) + 4:.0f}" text-anchor="end">{share * top:.3f}</text>'
-        )
+    for tick in np.arange(0.0, top, _TICK):
+        parts.append(f'<text x="64" y="{y(tick) + 4:.0f}" text-anchor="end">{tick:.2f}</text>')
+        parts.append(f'<path d="M70 {y(tick):.1f}H470" stroke="#ddd"/>')
     ends: list[float] = []
     for place, depth in enumerate(depths):
         points = " ".join(f"{x[count]:.1f},{y(trade[count, depth]):.1f}" for count in counts)

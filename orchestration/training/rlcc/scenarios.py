@@ -8,8 +8,9 @@ spend a rollout on recovering from the first round trip's losses.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,10 +62,14 @@ _TRAINING_MANY = (
     Scenario("many-to-one", 8192, 16_000),
 )
 _MANY_EVERY = 6
-
-
 # What a distilled model meets, with few and with many flows.
 DISTILLING = (*_TRAINING, *_TRAINING_MANY[:3])
+
+
+def card() -> dict[str, list[dict[str, Any]]]:
+    """Return what networks are trained on, for their cards."""
+    each = {"of every update": _TRAINING, f"one of every {_MANY_EVERY}th": _TRAINING_MANY}
+    return {name: [dataclasses.asdict(one) for one in them] for name, them in each.items()}
 
 
 def training_scenarios(update: int) -> tuple[Scenario, ...]:

@@ -28,6 +28,7 @@ from orchestration.backends.simulated.program import require_program
 from orchestration.model.errors import InputError, Interrupted, TrialError
 from orchestration.model.files import whole_file
 from orchestration.runner.signals import noted_signals
+from orchestration.training.rlcc import scenarios
 from orchestration.training.rlcc.learner import Figures, NetworkLearner
 from orchestration.training.rlcc.rollout import Rollout, library, play
 from orchestration.training.rlcc.scenarios import first_shares, testbed, training_scenarios
@@ -182,6 +183,7 @@ class _Training:
             "tuner": "rl-cc",
             "architecture": dataclasses.asdict(self._architecture),
             "request": self._request.to_json(),
+            "scenarios": scenarios.card(),
             "seeds": "2^40 + seed * 2^20 + update",
             "versions": {**versions(), "torch": load_torch().__version__},
             "curve": [[row[0], *(round(value, 5) for value in row[1:4])] for row in self._rows],
