@@ -40,6 +40,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "data-path": speed.data_path_speed,
     "path-selection": path_selection.path_selection,
     "build": speed.build_speed,
+    "large-fat-tree": speed.large_fat_tree,
     "sampling": speed.sampling_cost,
     "flow-table": speed.flow_table_cost,
     "decision": decision.decision_time,
