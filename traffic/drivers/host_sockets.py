@@ -5,6 +5,7 @@
     flows.connect  connect the flows sent from here, once every host listens
     flows.accept   accept the flows received here, once every host has connected
     flows.go       start at a time on CLOCK_MONOTONIC; the event `flows.ended` reports the end
+    flows.lives    return whether the child lives
     flows.results  return the results of the flows
     flows.stop     end the child
 
@@ -33,6 +34,8 @@ _ERROR_BYTES = 2000
 # The agent does nothing else while its driver connects, so this is well below ANSWER_TIMEOUT_S.
 _PATIENCE_S = 10.0
 _STEPS = ("listen", "connect", "accept")
+# Asks, and leaves the child to be waited for.
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
 class Sender:
@@ -86,7 +89,7 @@ class Sender:
 
     def step(self, name: str) -> None:
         """Let the child do its next step. Raises OperationError with the child's error."""
-        os.write(self._orders, b"s")
+        self._order(b"s")
         answer = os.read(self._answers, _ERROR_BYTES)
         if answer != b"+":
             why = answer[1:].decode(errors="replace") or "its process died"
@@ -98,9 +101,13 @@ class Sender:
     def go(self, t0_ns: int) -> None:
         """Start at `t0_ns`. The controller is told when every flow here has ended."""
         self.board.t0_ns = t0_ns
-        os.write(self._orders, b"g")
+        self._order(b"g")
         self._agent.watch(self._answers, self._ended)
         self._watched = True
+
+    def _order(self, what: bytes) -> None:
+        with suppress(BrokenPipeError):  # that the child died is read from its answers
+            os.write(self._orders, what)
 
     def _ended(self) -> None:
         answer = os.read(self._answers, _ERROR_BYTES)
@@ -109,6 +116,10 @@ class Sender:
         if answer != b".":
             event["error"] = answer[1:].decode(errors="replace") or "the driver's process died"
         self._agent.send(event)
+
+    def lives(self) -> bool:
+        """Return whether the child has not ended."""
+        return bool(self.pid) and os.waitid(os.P_PID, self.pid, _HAS_ENDED) is None
 
     def results(self) -> dict[str, list[int]]:
         """Return the board's columns."""
@@ -159,6 +170,7 @@ def operations(agent: Agent) -> dict[str, Operation]:
         "flows.load": load,
         **{f"flows.{name}": step for name in _STEPS},
         "flows.go": lambda request: sender().go(int(request["t0_ns"])),
+        "flows.lives": lambda _: sender().lives(),
         "flows.results": lambda _: sender().results(),
         "flows.stop": stop,
     }

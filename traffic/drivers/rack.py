@@ -111,7 +111,24 @@ class RackFlows:
         }
         self._fleet.ask("flows.load", loads)
         for step in _STEPS:
-            self._fleet.ask(step, {host: {} for host in self._share})
+            try:
+                self._fleet.ask(step, {host: {} for host in self._share})
+            except DeviceError as error:
+                raise self._cause(error) from None
+
+    def _cause(self, error: DeviceError) -> DeviceError:
+        """Return the death of another host's driver, which a host sees as a refusal, or `error`."""
+        lives: dict[str, Any] = {}
+        with suppress(DeviceError):
+            lives = self._fleet.ask("flows.lives", {host: {} for host in self._share})
+        died = [host for host, answer in lives.items() if answer is False]
+        if not died or error.device in died:
+            return error
+        return DeviceError(
+            died[0],
+            f"its socket driver's process died, and so {error.message}",
+            "see whether memory ran out there; the same command runs the trial again",
+        )
 
     def start(self, t0_ns: int) -> None:
         """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""
