@@ -40,7 +40,18 @@ def load_campaigns(
     }
     if not files:
         raise InputError.single(str(folder), "holds no campaign files of the papers", _REMEDY)
+    _refuse_the_other_kind(folder, set(names) - set(files), grids)
     return _load(files, names, f"campaign in {folder}", backend, repeats)
+
+
+def _refuse_the_other_kind(folder: Path, names: set[str], grids: bool) -> None:
+    """Raise InputError for names of searches, or with `grids` for names of campaigns."""
+    other = sorted(name for name in names if (folder / f"{name}.yml").is_file())
+    kind, verb = ("a campaign, not a search", "run") if grids else ("a search", "grid")
+    if other:
+        raise InputError(
+            [Problem(name, f"is {kind}", f"closloop papers {verb} {name}") for name in other]
+        )
 
 
 def load_scenarios(

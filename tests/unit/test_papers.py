@@ -390,6 +390,17 @@ def test_a_folder_without_campaigns_says_what_to_do(tmp_path: Path) -> None:
         load_campaigns(tmp_path, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "grids", "command"),
+    [("grid-pet", False, "papers grid grid-pet"), ("pet-fig4", True, "papers run pet-fig4")],
+)
+def test_a_search_and_a_campaign_name_each_others_command(
+    name: str, grids: bool, command: str
+) -> None:
+    with pytest.raises(InputError, match=command):
+        load_campaigns(FOLDER, [name], grids=grids)
+
+
 def test_mistakes_in_a_claims_file_are_told_together(tmp_path: Path) -> None:
     path = tmp_path / "claims.yml"
     path.write_text(
