@@ -13,7 +13,7 @@ import pytest
 
 from orchestration import wiring
 from orchestration.model.errors import InputError, TrialError
-from orchestration.training.request import Episodes, TrainRequest
+from orchestration.training.request import SCENARIOS, Episodes, TrainRequest, find_scenario
 from orchestration.training.train import train
 from tuners.checkpoint import load
 
@@ -136,11 +136,10 @@ def test_the_card_says_how_to_make_the_network_again(scenario, tmp_path):
     assert [row[0] for row in card["curve"]] == [2]
 
 
-@pytest.mark.parametrize("tuner", ["acc", "pet", "graphcc"])
-def test_packaged_scenarios_have_episodes(tuner):
-    from orchestration.training.request import find_scenario
-
-    episodes = Episodes(TrainRequest(tuner, find_scenario(tuner)))
+@pytest.mark.parametrize("scenario", sorted(path.stem for path in SCENARIOS.glob("*.yml")))
+def test_packaged_scenarios_have_episodes(scenario):
+    tuner = "drlet" if scenario == "drlet-k8" else scenario
+    episodes = Episodes(TrainRequest(tuner, find_scenario(scenario)))
     assert episodes.backend == "emulated"
     assert episodes[0].seed != episodes[1].seed
 
