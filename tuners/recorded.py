@@ -1,15 +1,17 @@
 """A tuner that replays recorded actions, of an earlier trial or from elsewhere.
 
-The file is CSV, sorted by `t_ns`, with the columns that name a knob's target and those of the knob:
-`t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax` for ECN thresholds. Rows at or before time 0 are
-the initial settings. Each later row is the answer to the first reading at or after its time.
+There is a file for each knob, under the parameter that has the name of the knob's table. It is CSV,
+sorted by `t_ns`, with the columns that name a knob's target and those of the knob:
+`t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax` for ECN thresholds. Of a knob that the campaign
+presets, columns may be left out, and are left alone. Rows at or before time 0 are the initial
+settings. Each later row is the answer to the first reading at or after its time.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, make_dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,8 +36,12 @@ class Recording:
     change: Change
 
 
-def columns_of(knob: Knob) -> dict[str, Kind]:
-    """Return the columns of a recording of `knob`, with their kinds."""
+def columns_of(knob: Knob, present: Collection[str] = ()) -> dict[str, Kind]:
+    """Return the columns of a recording of `knob`, with their kinds.
+
+    Of a knob that the campaign presets, only those of `present`, unless it names none.
+    """
+    some = [name for name in knob.column_names if name in present] if knob.preset else []
     kinds: dict[str, Kind] = {"int64": "integer", "float64": "number"}
     named: dict[str, Kind] = {
         name: "integer" if name == "queue" else "name" for name in TARGET_COLUMNS[knob.scope]
@@ -43,18 +49,30 @@ def columns_of(knob: Knob) -> dict[str, Kind]:
     return {
         "t_ns": "integer",
         **named,
-        **{column.name: kinds[column.dtype] for column in knob.columns},
+        **{
+            column.name: kinds[column.dtype]
+            for column in knob.columns
+            if not some or column.name in some
+        },
     }
 
 
 def knob_of(path: str) -> Knob:
     """Return the knob that a file's header belongs to; ECN if none, or if it cannot be read."""
+    header = _header(path)
+    for knob in KNOBS.values():
+        needed = any if knob.preset else all
+        if needed(name in header for name in knob.column_names):
+            return knob
+    return ECN
+
+
+def _header(path: str) -> set[str]:
     try:
         with open(path, newline="", encoding="utf-8") as file:
-            header = {name.strip() for name in next(csv.reader(file), [])}
+            return {name.strip() for name in next(csv.reader(file), [])}
     except (OSError, UnicodeDecodeError):
-        return ECN
-    return next((knob for knob in KNOBS.values() if header.issuperset(knob.column_names)), ECN)
+        return set()
 
 
 def read_actions(path: str, testbed: Testbed | None) -> Recording:
@@ -65,11 +83,13 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
     does not have.
     """
     knob = knob_of(path)
-    columns = read_csv(path, columns_of(knob))
+    columns = read_csv(path, columns_of(knob, _header(path)))
     t_ns = columns.integers["t_ns"]
     values = {
-        one.name: (columns.integers if one.dtype == "int64" else columns.numbers)[one.name]
+        one.name: numbers[one.name]
         for one in knob.columns
+        for numbers in (columns.integers if one.dtype == "int64" else columns.numbers,)
+        if one.name in numbers
     }
     columns.refuse(np.diff(t_ns) < 0, "t_ns goes back in time", "sort the file by t_ns")
     for wrong, what, remedy in faults(knob, values):
@@ -86,7 +106,10 @@ def read_actions(path: str, testbed: Testbed | None) -> Recording:
 def faults(
     knob: Knob, values: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[tuple[np.ndarray[Any, Any], str, str]]:
-    """Return the possible faults of settings, each as (mask of rows, what, remedy)."""
+    """Return the possible faults of settings, each as (mask of rows, what, remedy).
+
+    Of a knob that the campaign presets, columns may be missing.
+    """
     found = []
     ascending = [values[name] for name in knob.ascending]
     if ascending:
@@ -96,7 +119,7 @@ def faults(
         order = " <= ".join(["0", *knob.ascending])
         found.append((~np.logical_and.reduce(rises), f"not {order}", "swap or correct them"))
     for column in knob.columns:
-        if column.name in knob.ascending:
+        if column.name in knob.ascending or column.name not in values:
             continue
         array = values[column.name]
         most = np.inf if column.most is None else column.most
@@ -168,30 +191,56 @@ def _no_such_queue(testbed: Testbed, device: str, port: str, klass: int) -> tupl
     )
 
 
+# A parameter for every knob that is declared, by the name of its table in a run folder.
+_Files: Any = make_dataclass(
+    "_Files", [(knob.table, str, "") for knob in KNOBS.values()], bases=(BaseTuner,), eq=False
+)
+
+
 @dataclass(eq=False)
-class RecordedTuner(BaseTuner):
-    """Replays the actions of a file, by the clock alone."""
+class RecordedTuner(_Files):  # type: ignore[misc] # its fields are not known before
+    """Replays the actions of one file a knob, by the clock alone.
+
+    A parameter has the name of its knob's table in a run folder. `actions` may have those of any
+    knob.
+    """
 
     observes = ()
 
-    actions: str
-
     def __post_init__(self) -> None:
-        self._recording: Recording | None = None
-        self._next = 0
-        self.knobs = (knob_of(self.actions).name,)
+        self._files = {
+            knob.table: file for knob in KNOBS.values() if (file := getattr(self, knob.table))
+        }
+        self._recordings: list[_Replayed] = []
+        self.knobs = tuple(dict.fromkeys(knob_of(file).name for file in self._files.values()))
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters: no file, or the file of another knob."""
+        if not self._files:
+            yield f"tuner 'recorded' needs {ECN.table!r}: name a file of recorded actions"
+        files: dict[str, str] = {}
+        for parameter, path in self._files.items():
+            knob = knob_of(path)
+            if parameter not in (knob.table, ECN.table):
+                yield f"{parameter} {path!r} has actions of {knob.name}: write {knob.table}"
+            elif knob.name in files:
+                yield (
+                    f"{files[knob.name]} and {parameter} both have actions of {knob.name}: "
+                    "name one file a knob"
+                )
+            files[knob.name] = parameter
 
     def check_testbed(self, testbed: Testbed | None) -> None:
-        """Read the file. Raises InputError if it is faulty or does not fit the testbed."""
-        read_actions(self.actions, testbed)
+        """Read the files. Raises InputError if one is faulty or does not fit the testbed."""
+        for path in self._files.values():
+            read_actions(path, testbed)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the recorded initial settings: those at or before time 0.
 
-        Raises InputError if the file is faulty or does not fit the testbed.
+        Raises InputError if a file is faulty or does not fit the testbed.
         """
-        self._recording = read_actions(self.actions, testbed)
-        self._next = 0
+        self._recordings = [_Replayed(read_actions(path, testbed)) for path in self._files.values()]
         return Setup(self._until(0))
 
     def act(self, observation: Observation) -> Action:
@@ -199,18 +248,30 @@ class RecordedTuner(BaseTuner):
         return self._until(observation.t_ns)
 
     def facts(self) -> Mapping[str, Any]:
-        """Return how many changes the recording has, and how many were replayed."""
-        recorded = 0 if self._recording is None else len(self._recording.t_ns)
-        return {"recorded_changes": recorded, "repeated_changes": self._next}
+        """Return how many changes the recordings have, and how many were replayed."""
+        return {
+            "recorded_changes": sum(len(one.recording.t_ns) for one in self._recordings),
+            "repeated_changes": sum(one.next for one in self._recordings),
+        }
 
     def _until(self, t_ns: int) -> Action:
-        recording = self._recording
-        assert recording is not None  # the loop resets a tuner first
-        begin = self._next
-        self._next = max(begin, int(np.searchsorted(recording.t_ns, t_ns, side="right")))
-        if self._next == begin:
-            return ()
+        return tuple(change for one in self._recordings if (change := one.until(t_ns)) is not None)
+
+
+class _Replayed:
+    """A recording, and how much of it was replayed: `next` is the row that is due next."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.next = 0
+
+    def until(self, t_ns: int) -> Change | None:
+        """Return what is due by a time, None if that is nothing."""
+        begin, recording = self.next, self.recording
+        self.next = max(begin, int(np.searchsorted(recording.t_ns, t_ns, side="right")))
+        if self.next == begin:
+            return None
         # the last change of each target, in the order of the recording
-        index = recording.change.targets[begin : self._next]
+        index = recording.change.targets[begin : self.next]
         _, from_end = np.unique(index[::-1], return_index=True)
-        return (recording.change.at(np.sort(self._next - 1 - from_end)),)
+        return recording.change.at(np.sort(self.next - 1 - from_end))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import KNOBS
 from orchestration.model.ports import Tuner
 from orchestration.model.trial import Scalar, TunerSpec
 from tuners.base import BaseTuner
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 GROUP = "closloop.tuners"
-# This tuner replays the actions of a file, which its parameter `actions` names.
+# This tuner replays the actions of files, which its parameters name: one a knob, called as the
+# knob's table is.
 RECORDED = "recorded"
 
 
@@ -203,9 +205,13 @@ def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
 
 
-def actions_of(name: str, params: Mapping[str, Scalar]) -> str | None:
-    """Return the path of the actions that a tuner replays; None if it decides by itself."""
-    return str(params["actions"]) if name == RECORDED and "actions" in params else None
+def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
+    """Return the paths of the actions that a tuner replays, by the parameters that name them.
+
+    A tuner that decides by itself has none.
+    """
+    tables = [knob.table for knob in KNOBS.values()] if name == RECORDED else []
+    return {table: str(params[table]) for table in tables if params.get(table)}
 
 
 def check(name: str, params: dict[str, Scalar], testbed: Testbed | None = None) -> tuple[str, ...]:
