@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.addressing import DEFAULT_PREFIX
-from inventory.rack import SONIC_QUEUE, Access, Corridor, NicKind, Platform, Safety
+from inventory.rack import SONIC_QUEUE, Access, Corridor, Lacking, NicKind, Platform, Safety
 from inventory.schema import AnyFile, DeviceName
 from inventory.strictyaml import Duration, Rate, StrictModel
 
@@ -186,6 +186,12 @@ class DeviceVariables(StrictModel):
     closloop_telemetry: Annotated[Duration, AfterValidator(_microseconds)] = Field(
         default=0, description="how often queue depths are streamed, like 10ms"
     )
+    closloop_lacks: tuple[Lacking, ...] = Field(
+        default=(), description="what the device's kernel does not have, like [red, fq]"
+    )
+    closloop_flowlet_idle_time: Annotated[Duration, AfterValidator(_microseconds)] = Field(
+        default=0, description="the gap after which SONiC chooses a flow's port anew, like 200us"
+    )
     closloop_links: tuple[LinkVariable, ...] = ()
 
 
@@ -203,6 +209,8 @@ ACCESS = {
     "closloop_dpu": "dpu",
     "closloop_queues": "queues",
     "closloop_telemetry": "telemetry_ns",
+    "closloop_lacks": "lacks",
+    "closloop_flowlet_idle_time": "flowlet_idle_ns",
 }
 
 

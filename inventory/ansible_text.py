@@ -31,6 +31,7 @@ _SHARED = (
     "ansible_ssh_private_key_file",
     "ansible_become",
     "closloop_shape",
+    "closloop_lacks",
 )
 
 
@@ -90,7 +91,7 @@ def inventory_text(rack: Rack, testbed: str = "", comments: Mapping[str, str] | 
     shared = _shared(rack.access.values())
     lines = [*about.lines("", 0), "all:", "  vars:"]
     for name, value in {**_rack_variables(rack, named), **shared}.items():
-        lines += [*about.lines(name, 4), f"    {name}: {_flow(value)}"]
+        lines += [*about.lines(name, 4), f"    {name}: {flow(value)}"]
     lines.append("  children:")
     for tier, group in enumerate(GROUPS):
         members = [device.name for device in rack.testbed.devices if device.tier == tier]
@@ -168,12 +169,17 @@ def _seconds(value: float) -> str:
 def _variables(access: Access) -> dict[str, Any]:
     """Return a device's variables except its address and links."""
     said = {variable: getattr(access, field) for variable, field in ACCESS.items()}
-    every = format_duration(access.telemetry_ns, _DIGITS) if access.telemetry_ns else 0
+    every, idle = (
+        format_duration(ns, _DIGITS) if ns else 0
+        for ns in (access.telemetry_ns, access.flowlet_idle_ns)
+    )
     rdma = set(access.rdma_devices)
     return {
         **said,
         "closloop_queues": list(access.queues),
         "closloop_telemetry": every,
+        "closloop_lacks": list(access.lacks),
+        "closloop_flowlet_idle_time": idle,
         "closloop_rdma_device": rdma.pop() if len(rdma) == 1 else "",
     }
 
@@ -210,22 +216,22 @@ def _links(rack: Rack, name: str) -> list[dict[str, Any]]:
 def _device_lines(
     access: Access, shared: Mapping[str, Any], links: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    lines = [f"        {access.device}:", f"          ansible_host: {_flow(access.address)}"]
+    lines = [f"        {access.device}:", f"          ansible_host: {flow(access.address)}"]
     for name, value in _variables(access).items():
         if value != shared.get(name, _USUAL[name]):
-            lines.append(f"          {name}: {_flow(value)}")
+            lines.append(f"          {name}: {flow(value)}")
     if links:
         lines.append("          closloop_links:")
-        lines += [f"            - {_flow(link)}" for link in links]
+        lines += [f"            - {flow(link)}" for link in links]
     return lines
 
 
-def _flow(value: Any) -> str:
-    """Return a value as one line of YAML."""
+def flow(value: Any) -> str:
+    """Return a value of mappings, lists, text, numbers and None as one line of YAML."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(flow, value)) + "]"
     if isinstance(value, str):
         plain = _PLAIN.fullmatch(value) and value.lower() not in _NOT_TEXT
         quantity = re.fullmatch(r"[0-9.]+[A-Za-z]+", value)

@@ -16,6 +16,8 @@ from inventory.topology import Port, Testbed
 
 Platform = Literal["linux", "sonic"]
 NicKind = Literal["plain", "roce"]
+# What a Linux device's kernel may lack: RED, per-flow round robin, congestion controls.
+Lacking = Literal["red", "fq", "dctcp", "cubic", "bbr"]
 
 # The first queue that is lossless and ECN-capable in SONiC's stock configuration.
 SONIC_QUEUE = 3
@@ -33,9 +35,11 @@ class Access:
     `rdma_devices` the RDMA devices of a RoCE host's interfaces, in the same order. With `shape`,
     its ports are shaped to their rates, for links that have no rate. `queues` are the queue numbers
     of a SONiC switch, one per traffic class; `telemetry_ns` is how often it shall stream their
-    depths, 0 for not. `python` is the program that runs the agent. `pcc_device` is the RDMA device
-    of a host's programmable NIC (DOCA PCC), whose programs are built and run on the NIC's own
-    cores, at the address `dpu`, if there is one.
+    depths, 0 for not, and `flowlet_idle_ns` the gap after which it shall choose a flow's port anew,
+    by the ports' load (adaptive routing), 0 for none. `python` is the program that runs the agent.
+    `pcc_device` is the RDMA device of a host's programmable NIC (DOCA PCC), whose programs are
+    built and run on the NIC's own cores, at the address `dpu`, if there is one. What its kernel
+    `lacks` is done otherwise, or refused.
     """
 
     device: str
@@ -52,8 +56,10 @@ class Access:
     rdma_devices: tuple[str, ...] = ()
     queues: tuple[int, ...] = (SONIC_QUEUE,)
     telemetry_ns: int = 0
+    flowlet_idle_ns: int = 0
     pcc_device: str = ""
     dpu: str = ""
+    lacks: tuple[Lacking, ...] = ()
 
     def rdma_device(self, interface: str) -> str:
         """Return the RDMA device of an interface, "" if it has none."""

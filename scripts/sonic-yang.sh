@@ -1,8 +1,9 @@
 #!/bin/sh
 # Fetches SONiC's YANG models, against which tests check what is generated for SONiC switches:
 #
-#   scripts/sonic-yang.sh [RELEASE ...]    by default 202305, 202505 and 202605
+#   scripts/sonic-yang.sh [RELEASE ...]    by default 202305, 202505, 202605 and pull-22264
 #
+# pull-N is the newest commit of pull request N; 22264 is adaptive routing, which no release has.
 # They go to ~/.cache/closloop/sonic-yang/RELEASE, or to $CLOSLOOP_SONIC_YANG/RELEASE. They are
 # Microsoft's and others', under the Apache License 2.0 (LICENSE beside them), and no part of closloop.
 # Needs git and a network that reaches GitHub.
@@ -10,7 +11,7 @@ set -eu
 
 repository=${SONIC_BUILDIMAGE:-https://github.com/sonic-net/sonic-buildimage}
 folder=${CLOSLOOP_SONIC_YANG:-$HOME/.cache/closloop/sonic-yang}
-[ $# -gt 0 ] || set -- 202305 202505 202605
+[ $# -gt 0 ] || set -- 202305 202505 202605 pull-22264
 
 checkout=$(mktemp -d)
 trap 'rm -rf "$checkout"' EXIT
@@ -18,9 +19,15 @@ for release in "$@"; do
     echo "the YANG models of $release"
     rm -rf "$checkout/repo"
     # only the files below one folder are transferred
-    git clone --quiet --depth 1 --branch "$release" --filter blob:none --sparse \
-        "$repository" "$checkout/repo"
+    case $release in
+        pull-*) ref=refs/pull/${release#pull-}/head ;;
+        *) ref=refs/heads/$release ;;
+    esac
+    git init --quiet "$checkout/repo"
+    git -C "$checkout/repo" remote add origin "$repository"
     git -C "$checkout/repo" sparse-checkout set src/sonic-yang-models
+    git -C "$checkout/repo" fetch --quiet --depth 1 --filter blob:none origin "$ref"
+    git -C "$checkout/repo" checkout --quiet FETCH_HEAD
     rm -rf "${folder:?}/$release"
     mkdir -p "$folder/$release"
     for part in LICENSE yang-models yang-templates; do

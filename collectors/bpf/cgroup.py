@@ -8,7 +8,6 @@ include/uapi/linux/bpf.h. Standard library only: devices run this.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ from contextlib import closing, contextmanager, suppress
 
 from collectors.bpf.load import PROG_ATTACH, LoadError, bpf
 
-_LOOKUP, _UPDATE, _NEXT_KEY, _DETACH = 1, 2, 4, 9
+_DETACH = 9
 _PROGRAM_BY_ID, _MAP_BY_ID, _INFO, _QUERY = 13, 14, 15, 16
 _SOCK_OPS = 3  # of enum bpf_attach_type
 _MULTI, _REPLACE = 2, 4
-LRU_HASH = 9  # of enum bpf_map_type
 _MOST_PROGRAMS = 64
 # struct bpf_prog_info: up to `map_ids`, and `name` behind it; struct bpf_map_info likewise.
 _PROGRAM_INFO = struct.Struct("=II8sIIQQQIIQ16s")
@@ -91,44 +89,6 @@ def maps_of(program: int) -> dict[str, int]:
         fd = bpf(_MAP_BY_ID, struct.pack("=3I", number, 0, 0), f"map {number}")
         found[_text(_info(fd, _MAP_INFO)[6])] = fd
     return found
-
-
-def items(fd: int, key_bytes: int, value_bytes: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries of a map; those that vanish meanwhile are left out."""
-    key, after = (ctypes.create_string_buffer(key_bytes) for _ in range(2))
-    at = 0
-    while True:
-        try:
-            bpf(_NEXT_KEY, struct.pack("=IxxxxQQ", fd, at, ctypes.addressof(after)), "next key")
-        except LoadError as error:
-            if error.errno != errno.ENOENT:
-                raise
-            return
-        key.raw = after.raw
-        at = ctypes.addressof(key)
-        with suppress(LoadError):
-            yield key.raw, lookup(fd, key.raw, value_bytes)
-
-
-def lookup(fd: int, key: bytes, value_bytes: int) -> bytes:
-    """Return a map's value. Raises LoadError."""
-    held = ctypes.create_string_buffer(key, len(key))
-    value = ctypes.create_string_buffer(value_bytes)
-    where = ctypes.addressof(held), ctypes.addressof(value)
-    bpf(_LOOKUP, struct.pack("=IxxxxQQQ", fd, *where, 0), "lookup")
-    return value.raw
-
-
-def insert(fd: int, key: bytes, value: bytes) -> None:
-    """Put an entry into a map, unless it has one of this key. Raises LoadError."""
-    held = ctypes.create_string_buffer(key, len(key))
-    stored = ctypes.create_string_buffer(value, len(value))
-    where = ctypes.addressof(held), ctypes.addressof(stored)
-    try:
-        bpf(_UPDATE, struct.pack("=IxxxxQQQ", fd, *where, 1), "update")  # BPF_NOEXIST
-    except LoadError as error:
-        if error.errno != errno.EEXIST:
-            raise
 
 
 def _info(fd: int, layout: struct.Struct) -> tuple[int | bytes, ...]:

@@ -16,6 +16,8 @@ from orchestration.model.errors import NotReadyError
 
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
+PATH_CHOICE = Path(__file__).with_name("path_choice.bpf.c")
+RED_LAW = Path(__file__).with_name("red_law.bpf.c")
 _FLAGS = ("-O2", "-mcpu=v3", "-Wall", "-Wextra", "-Werror")
 # A switch's table has 1 << ENTRY_BITS entries.
 ENTRY_BITS = 12
@@ -28,6 +30,14 @@ def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
         NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.
     """
     return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}",))
+
+
+def path_choice_object(entry_bits: int) -> Path:
+    """Return the path of the compiled choice of paths, with a flowlet table of 2**entry_bits.
+
+    Raises NotReadyError as `flow_table_object` does.
+    """
+    return compiled(PATH_CHOICE, (f"-DENTRY_BITS={entry_bits}",))
 
 
 def compiled(source: Path, more: tuple[str, ...] = (), *included: Path) -> Path:

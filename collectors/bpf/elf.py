@@ -5,9 +5,11 @@ Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bp
 
 from __future__ import annotations
 
+import base64
 import struct
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 INSTRUCTION_BYTES = 8
 _MACHINE_BPF = 247
@@ -48,6 +50,25 @@ class Program:
             struct.pack_into("<i", code, at + 4, map_fd)
             struct.pack_into("<i", code, at + INSTRUCTION_BYTES + 4, offset)
         return bytes(code)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the program as JSON-ready data, for the agent of a device."""
+        return {
+            "code": base64.b64encode(self.code).decode(),
+            "references": self.references,
+            "maps": self.maps,
+            "data_bytes": self.data_bytes,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Program:
+        """Rebuild a program; other keys of `data` are left alone."""
+        return cls(
+            base64.b64decode(data["code"]),
+            tuple((int(at), int(offset)) for at, offset in data["references"]),
+            int(data["data_bytes"]),
+            tuple((int(at), str(name)) for at, name in data["maps"]),
+        )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 import struct
 import sys
 
@@ -12,7 +13,7 @@ from collectors.bpf.elf import INSTRUCTION_BYTES, Program
 
 # The system call's number: on arm64, x86-64, i386.
 _BPF = 280 if os.uname().machine == "aarch64" else 321 if sys.maxsize > 1 << 32 else 357
-_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN = 0, 5, 8, 10
+_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN, _LINK_CREATE = 0, 5, 8, 10, 28
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
@@ -21,6 +22,8 @@ _F_SLEEPABLE = 1 << 4
 _F_MMAPABLE = 1 << 10
 _ATTRIBUTE_BYTES = 128
 _LOG_BYTES = 1 << 20
+# Some of the kernel's helpers are for programs of the first licence only.
+GPL, APACHE = "GPL", "Apache-2.0"
 _LOG_LINES = 6
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -37,11 +40,11 @@ class LoadError(OSError):
 class LoadedProgram:
     """A traffic-control program in the kernel. `memory` is its data, shared with this process."""
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: Program, name: str, license_name: str = APACHE) -> None:
         """Load the program. Raises LoadError."""
         label = name.encode()[:15]
         self._map, self.memory = data_map(program.data_bytes, label)
-        self._program = load(program.linked(self._map), label)
+        self._program = load(program.linked(self._map), label, license_name=license_name)
 
     def watch_departures(self, ifindex: int) -> None:
         """Pass every packet that this interface sends to the program, before it is queued.
@@ -50,6 +53,25 @@ class LoadedProgram:
         """
         attributes = struct.pack("=4I", ifindex, self._program, _TCX_EGRESS, 0)
         bpf(PROG_ATTACH, attributes, f"attach to interface {ifindex}")
+
+    def link_departures(self, ifindex: int) -> int:
+        """Do the same until the returned descriptor is closed, at the latest with this process.
+
+        It takes Linux 6.6 or newer. Raises LoadError.
+        """
+        attributes = struct.pack("=4I", self._program, ifindex, _TCX_EGRESS, 0)
+        return bpf(_LINK_CREATE, attributes, f"link to interface {ifindex}")
+
+    def close(self) -> None:
+        """Let the program and its data go; links keep them while they exist."""
+        os.close(self._program)
+        os.close(self._map)
+
+
+def kernel_release() -> tuple[int, ...]:
+    """Return the running kernel's version and patch level, like (6, 6)."""
+    words = platform.release().split("-")[0].split(".")[:2]
+    return tuple(int(word) if word.isdigit() else 0 for word in words)
 
 
 def create_map(kind: int, key: int, value: int, entries: int, flags: int, label: bytes) -> int:
@@ -64,15 +86,17 @@ def data_map(size: int, label: bytes) -> tuple[int, mmap.mmap]:
     return made, mmap.mmap(made, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE, mmap.MAP_SHARED)
 
 
-def load(code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS) -> int:
+def load(
+    code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS, license_name: str = APACHE
+) -> int:
     """Load a program; return its file descriptor. Raises LoadError."""
     instructions = ctypes.create_string_buffer(code, len(code))
-    license_name = ctypes.create_string_buffer(b"Apache-2.0")
+    license_text = ctypes.create_string_buffer(license_name.encode())
     log = ctypes.create_string_buffer(_LOG_BYTES)
     flags = _F_SLEEPABLE if kind == SYSCALL else 0
 
     def attributes(level: int, log_bytes: int, log_at: int) -> bytes:
-        addresses = ctypes.addressof(instructions), ctypes.addressof(license_name)
+        addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
         count = len(code) // INSTRUCTION_BYTES
         head = struct.pack("=IIQQ", kind, count, *addresses)
         return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)

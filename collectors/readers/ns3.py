@@ -1,4 +1,4 @@
-"""Decodes the ns-3 program's readings of queues, hosts and flow tables: rows of 64-bit words."""
+"""Decodes the ns-3 program's readings of queues, hosts, pairs and flows: rows of 64-bit words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from inventory.addressing import attachments
 from inventory.topology import Testbed
 from orchestration.model import signals
 from orchestration.model.knobs import ECN
@@ -46,6 +47,17 @@ def queues_and_hosts(words: Ints, testbed: Testbed) -> tuple[Ints, Ints]:
 def nics(words: Ints) -> dict[str, Ints]:
     """Return the signals of hosts' RoCE NICs by key, arrays (hosts,)."""
     return dict(zip(signals.NIC_KEYS, words.reshape(-1, len(signals.NIC_KEYS)).T, strict=True))
+
+
+def pair_bytes(words: Ints, testbed: Testbed) -> Ints:
+    """Return the bytes by ordered pair of edge switches, as `signals.targets` orders them.
+
+    The program has a number for each edge switch and each, by their numbers in hosts' addresses.
+    """
+    numbers = attachments(testbed)
+    order = [numbers[name] for name in testbed.edges]
+    matrix = words.reshape(len(order), len(order))[np.ix_(order, order)]
+    return matrix[~np.eye(len(order), dtype=bool)]
 
 
 def buffers(words: Ints, testbed: Testbed) -> tuple[dict[str, Ints], dict[str, int]]:

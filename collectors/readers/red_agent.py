@@ -51,7 +51,7 @@ class RedQueues:
                     f"has no interface {interface}", "correct closloop_links in the inventory"
                 ) from None
             self._places.append((index, int(handle)))
-            if _of_an_asic(os.path.join(self._net, interface)):
+            if of_an_asic(os.path.join(self._net, interface)):
                 self._asic_ports.add(index)
         found = self._found()
         self._parents = [found[place].parent for place in self._places]
@@ -96,8 +96,11 @@ class RedQueues:
         return found
 
 
-def _of_an_asic(folder: str) -> bool:
-    """Return whether an interface is a port of a switch; reading fails with EOPNOTSUPP if not."""
+def of_an_asic(folder: str) -> bool:
+    """Return whether an interface is a switch ASIC's port, by its folder in /sys/class/net.
+
+    Reading fails with EOPNOTSUPP if it is not.
+    """
     try:
         with open(os.path.join(folder, "phys_switch_id")) as file:
             return bool(file.read().strip())

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.device.qdiscs import ALWAYS
+from orchestration.model.errors import InputError
 from orchestration.model.trial import HostSpec
 
 _BUCKET_SPARE_BYTES = 100
@@ -13,6 +15,9 @@ _BUCKET_SPARE_BYTES = 100
 # A host keeps at most this much of one flow below TCP, as NICs with per-flow queues do. Linux'
 # default of 4 MB would let an elephant flow fill the NIC's queue with a millisecond of data.
 TSQ_LIMIT_BYTES = 65_536
+
+# The limit of a NIC's queue, which its hosts' TCP does not reach.
+_NEVER_BYTES = 1 << 30
 
 # NewReno. With SACK, Linux detects losses by time only: tcp_recovery without its first bit has no
 # effect any more. Without SACK it counts duplicates, as many as tcp_reordering says, a number that
@@ -66,13 +71,37 @@ def bucket_bytes(testbed: Testbed) -> int:
     return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
 
 
-def host_queues(testbed: Testbed, port: Port) -> dict[str, Any]:
-    """Return a NIC's queues for `qdiscs.stack`: round robin between flows."""
-    return {"shaper": _shaper(testbed, port), "fair": True}
+def host_queues(testbed: Testbed, port: Port, lacks: Collection[str] = ()) -> dict[str, Any]:
+    """Return a NIC's queues for `qdiscs.stack`: round robin between flows.
+
+    A kernel that `lacks` fq has one queue for all flows, in which TCP's own limit
+    (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
+    """
+    shaper = {"shaper": _shaper(testbed, port)}
+    return (
+        {**shaper, "fifo": {"limit_bytes": _NEVER_BYTES}}
+        if "fq" in lacks
+        else {**shaper, "fair": True}
+    )
 
 
-def switch_queues(testbed: Testbed, port: Port, *, shape: bool = True) -> dict[str, Any]:
-    """Return a switch port's queues: RED that never marks until a tuner sets thresholds."""
+def switch_queues(
+    testbed: Testbed, port: Port, *, shape: bool = True, lacks: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
+
+    A kernel that `lacks` RED has a plain queue of the same size, which a BPF program marks during
+    trials (collectors/readers/mark_agent.py). Raises InputError for several traffic classes there.
+    """
+    if "red" in lacks:
+        if testbed.classes:
+            raise InputError.single(
+                f"{testbed.name}: {port.device}",
+                "a kernel without RED marks one queue a port, and the testbed has traffic classes",
+                "use a testbed without classes, or a kernel with RED (modprobe sch_red)",
+            )
+        plain: dict[str, Any] = {"fifo": {"limit_bytes": port.buffer_bytes}}
+        return {**plain, "shaper": _shaper(testbed, port)} if shape else plain
     result: dict[str, Any] = {
         "reds": [
             {

@@ -239,9 +239,8 @@ def _trial(
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
     classes = sorted({own for own in (name, *drivers) if plugins.is_file(own)})
-    own_actions = of_repeat(actions, repeat) if actions else ""
-    if actions:
-        params["actions"] = own_actions
+    own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
+    params |= own_actions
     workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]
     recordings = {spec.file for spec in traffic if isinstance(spec, ReplaySpec)}
     return TrialSpec(
@@ -280,7 +279,7 @@ def _trial(
             **_checkpoint_digest(name, params),
             **_program_digest(file.host, folder),
             **{plugins.file_of(own): sha256_of(plugins.file_of(own)) for own in classes},
-            **({f"{ACTIONS}{actions}": sha256_of(own_actions)} if actions else {}),
+            **{f"{ACTIONS}{path}": sha256_of(own_actions[key]) for key, path in actions.items()},
         },
         parent=_parent_name(file.parent, replayed),
         fabric=_fabric(file),

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ValidationInfo
 
 from inventory.strictyaml import Duration, Size
 from orchestration.model import plugins
+from orchestration.model.knobs import KNOBS
 from orchestration.model.trial import Scalar
 from orchestration.model.units import parse_duration_ns, parse_rate_bps, parse_size_bytes
 
@@ -46,7 +47,8 @@ def params_beside(folder: str, params: dict[str, Scalar]) -> dict[str, Scalar]:
     `folder` is where the paths start.
     """
     seen = dict(params)
-    for key, place in (("checkpoint", beside), ("actions", file_beside)):
+    recordings = {knob.table: file_beside for knob in KNOBS.values()}
+    for key, place in {"checkpoint": beside, **recordings}.items():
         name = params.get(key)
         if isinstance(name, str):
             seen[key] = place(folder, name)

@@ -16,11 +16,14 @@ from orchestration.model.load_balancing import (
     KINDS,
     LEAST_DRE_TIME_NS,
     LEAST_ENTRIES,
+    LEAST_QUALITY_TIMEOUT_NS,
     LEAST_TIMEOUT_NS,
     MOST_CONGA_PORTS,
     MOST_DRE_TIME_NS,
     MOST_ENTRIES,
+    MOST_QUALITY_TIMEOUT_NS,
     MOST_TIMEOUT_NS,
+    QUALITY,
     ROUTES,
     LoadBalancingSpec,
 )
@@ -28,8 +31,17 @@ from orchestration.model.trial import BackendName
 from orchestration.model.units import format_duration
 
 # The backends whose switches can do it.
-BACKENDS: tuple[BackendName, ...] = ("emulated", "simulated")
+BACKENDS: tuple[BackendName, ...] = ("emulated", "simulated", "hardware")
+# They know of other ports' queues and loads, of which a rack's Linux switches know nothing.
+_NOT_ON_RACKS = ("drill", "conga")
 _DEFAULT = LoadBalancingSpec()
+
+
+def offered(backend: str, spec: LoadBalancingSpec) -> bool:
+    """Return whether a backend's switches choose paths in this way."""
+    if spec.route_by == QUALITY:
+        return backend == "hardware"
+    return backend in BACKENDS and not (backend == "hardware" and spec.route_by in _NOT_ON_RACKS)
 
 
 def _timeout(value: int) -> int:
@@ -42,8 +54,9 @@ def _timeout(value: int) -> int:
 
 
 def _route(name: str) -> str:
-    if name not in ROUTES:
-        raise ValueError(f"no route_by {name!r}: {suggest(name, ROUTES)}use {', '.join(ROUTES)}")
+    known = (*ROUTES, QUALITY)
+    if name not in known:
+        raise ValueError(f"no route_by {name!r}: {suggest(name, known)}use {', '.join(known)}")
     return name
 
 
@@ -128,7 +141,9 @@ def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Fin
         return
     backend, fabric, host = whole.get("backend"), whole.get("fabric"), whole.get("host")
     where = ("load_balancing",)
-    if backend is not None and backend not in BACKENDS:
+    if asked.route_by == QUALITY:
+        yield from _check_quality(asked, backend)
+    elif backend is not None and backend not in BACKENDS:
         yield Finding(
             where,
             f"the {backend} backend has no load balancing by {asked.kind}",
@@ -145,8 +160,48 @@ def check_load_balancing(whole: Fields, testbed: Testbed | None) -> Iterator[Fin
             f"`fabric: linux` has no load balancing by {asked.kind}: Linux forwards by the flow",
             "use `fabric: closloop`, or leave it out",
         )
+    elif backend == "hardware" and asked.route_by in _NOT_ON_RACKS:
+        yield Finding(
+            (*where, "route_by"),
+            f"the hardware backend has no load balancing by {asked.route_by}: where a rack's Linux "
+            "switches choose, they see neither queue lengths nor loads of other ports",
+            "use route_by random or round-robin, or run it emulated or simulated",
+        )
     if testbed is not None:
         yield from _check_paths(asked, testbed)
+
+
+def _check_quality(asked: LoadBalancing, backend: str | None) -> Iterator[Finding]:
+    """Report what SONiC's adaptive routing is not, or does not take."""
+    where = ("load_balancing", "route_by")
+    if asked.kind != "flowlets":
+        yield Finding(
+            where,
+            f"{asked.kind} by {QUALITY} is not set up: SONiC's adaptive routing is, by flowlets",
+            "use `kind: flowlets`, or another route_by",
+        )
+    if backend not in (None, "hardware"):
+        yield Finding(
+            where,
+            f"{QUALITY} is the choice of ASICs with SONiC's adaptive routing, which the {backend} "
+            "backend has not",
+            "run --on hardware, or use `route_by: drill`, which looks at ports' queues, too",
+        )
+    spec = asked.spec()
+    for timeout_ns in sorted({spec.edge_timeout_ns, spec.aggregation_timeout_ns}):
+        within = LEAST_QUALITY_TIMEOUT_NS <= timeout_ns <= MOST_QUALITY_TIMEOUT_NS
+        if not within or timeout_ns % 1000:
+            yield Finding(
+                ("load_balancing", "timeout"),
+                f"SONiC's adaptive routing has no timeout of {format_duration(timeout_ns, 6)}",
+                "use 2us to 2047us, in whole us",
+            )
+    if "entries" in asked.model_fields_set:
+        yield Finding(
+            ("load_balancing", "entries"),
+            "the flowlet table is the ASIC's own, whose size closloop does not set",
+            "remove it",
+        )
 
 
 def _check_unused(asked: LoadBalancing) -> Iterator[Finding]:

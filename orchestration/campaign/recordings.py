@@ -72,11 +72,12 @@ def check_tuner(
 ) -> tuple[str, ...]:
     """Return the faults that `tuners.registry.check` finds, in the actions of every repeat."""
     actions = registry.actions_of(name, params)
-    if actions is None or REPEAT not in actions:
+    if not any(REPEAT in path for path in actions.values()):
         return registry.check(name, dict(params), testbed)
     found: dict[str, None] = {}
-    for path in _files(actions, repeats_of(whole, label)):
-        found |= dict.fromkeys(registry.check(name, {**params, "actions": path}, testbed))
+    for repeat in repeats_of(whole, label):
+        own = {key: of_repeat(path, repeat) for key, path in actions.items()}
+        found |= dict.fromkeys(registry.check(name, {**params, **own}, testbed))
     return tuple(found)
 
 

@@ -24,7 +24,9 @@ SERVICES = {
         for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
     },
     "incast": "traffic.drivers.host_frames",
+    "markq": "collectors.readers.mark_agent",
     "nic": "collectors.readers.rdma",
+    "paths": "collectors.readers.path_agent",
     "policy": "orchestration.policies.host.policy",
     "programs": "traffic.drivers.host_programs",
     "redq": "collectors.readers.red_agent",

@@ -41,12 +41,12 @@ _BATCH = 64
 _DUMP_TRIES = 8
 
 
-def route_socket() -> socket.socket:
-    """Return a routing netlink socket of the current namespace."""
+def route_socket(groups: int = 0) -> socket.socket:
+    """Return a routing netlink socket of the current namespace, told of changes of `groups`."""
     made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
     made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
     made.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
-    made.bind((0, 0))
+    made.bind((0, groups))
     return made
 
 

@@ -138,6 +138,11 @@ def fair_queue(ifindex: int, handle: int, parent: int) -> bytes:
     return qdisc(ifindex, handle, parent, "fq", options)
 
 
+def byte_fifo(ifindex: int, handle: int, parent: int, limit_bytes: int) -> bytes:
+    """Add a queue that drops above `limit_bytes`, and nothing else (struct tc_fifo_qopt)."""
+    return qdisc(ifindex, handle, parent, "bfifo", struct.pack("=I", limit_bytes))
+
+
 def ets(ifindex: int, handle: int, parent: int, weights: Sequence[int], frame_bytes: int) -> bytes:
     """Add deficit weighted round robin (sch_ets) between bands, one for each traffic class.
 
@@ -262,8 +267,9 @@ def _idle_table(wlog: int, scell_log: int) -> bytes:
 def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> list[bytes]:
     """Return the requests that build a port's qdiscs, from `parent` down.
 
-    `wanted` may have a `shaper` (the arguments of `tbf`) and, below it, `fair` queueing or `reds`
-    (the arguments of `red`). Several reds need `weights` and `frame_bytes` (see `ets`).
+    `wanted` may have a `shaper` (the arguments of `tbf`) and, below it, `fair` queueing, a `fifo`
+    (those of `byte_fifo`) or `reds` (those of `red`). Several reds need `weights` and `frame_bytes`
+    (see `ets`).
     """
     requests = []
     if wanted.get("shaper"):
@@ -271,6 +277,8 @@ def stack(ifindex: int, wanted: Mapping[str, Any], parent: int = TC_H_ROOT) -> l
         parent = TBF_HANDLE + 1
     if wanted.get("fair"):
         requests.append(fair_queue(ifindex, LEAF_HANDLE, parent))
+    if wanted.get("fifo"):
+        requests.append(byte_fifo(ifindex, LEAF_HANDLE, parent, **wanted["fifo"]))
     reds = wanted.get("reds", [])
     if len(reds) > 1:
         weights, frame_bytes = wanted["weights"], wanted["frame_bytes"]

@@ -173,7 +173,14 @@ SIGNALS: tuple[Signal, ...] = (
         "TCP segments that arrived before an earlier one",
         cumulative=True,
     ),
-    Signal("tx_bytes", "host", "B", "bytes sent, IP headers included", cumulative=True),
+    Signal(
+        "tx_bytes",
+        "host",
+        "B",
+        "bytes sent, IP headers included; on emulated and real hosts a large segment of TCP has "
+        "its headers once, and RoCE counts nothing",
+        cumulative=True,
+    ),
     Signal(
         "cnps",
         "host",

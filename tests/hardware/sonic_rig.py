@@ -136,15 +136,34 @@ class Rig:
             self.plane, self.log = Absent("forwarding plane"), Absent("log of refused rows")
             self._prepare()
         else:
-            saved = server.folder / "config_db.json"
-            self._bridge = Bridge(self.model, self.plane, server.path, self.log.append, saved)
-            self._over = threading.Event()
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
+            self._start()
         self.await_ready()
         self.agent = FakeAgent()
         self._operations = operations(self.agent, server.path, str(version), str(constants_file))
         self.switch = SonicSwitch(self.rack, LEAF)
+
+    def _start(self):
+        saved = self.server.folder / "config_db.json"
+        self._bridge = Bridge(self.model, self.plane, self.server.path, self.log.append, saved)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _stop(self):
+        self._over.set()
+        self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
+        self._thread.join()
+
+    def reload(self):
+        """Start the daemons anew with the rows that are there, as `config reload` does."""
+        before = self.redis.hash(CONFIG_DB, "FLEX_COUNTER_TABLE|PORT")
+        self._stop()
+        self.redis.call(APPL_DB, "DEL", READY)
+        self.redis.call(CONFIG_DB, "DEL", "FLEX_COUNTER_TABLE|PORT")
+        flat = [word for pair in before.items() for word in pair]
+        self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", *flat)
+        self._start()
+        self.await_ready()
 
     def _prepare(self):
         """Give the virtual switch the rows that the bridge starts with."""
@@ -213,9 +232,7 @@ class Rig:
 
     def close(self):
         if not self.server.real:
-            self._over.set()
-            self.redis.call(CONFIG_DB, "HSET", "FLEX_COUNTER_TABLE|PORT", "POLL_INTERVAL", "100")
-            self._thread.join()
+            self._stop()
         self.redis.close()
         self.agent.end()
 

@@ -4,6 +4,7 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration import wiring
+from orchestration.backends.hardware.backend import HardwareBackend
 from orchestration.backends.linux import host_sysctls
 from orchestration.campaign.expand import load_campaign
 from orchestration.model.errors import InputError
@@ -51,8 +52,9 @@ def test_a_field_makes_another_trial_and_its_default_none(tmp_path):
     assert trial.id != plain.id
     assert TrialSpec.from_json(trial.to_json()) == trial
     # as a replay writes it
-    again = trial_of(tmp_path, f"load_balancing: {_load_balancing(wanted)}".replace("'", '"'))
-    assert again.load_balancing == wanted
+    for spec in (wanted, LoadBalancingSpec("flowlets"), LoadBalancingSpec("spray")):
+        again = trial_of(tmp_path, f"load_balancing: {_load_balancing(spec)}".replace("'", '"'))
+        assert again.load_balancing == spec
     spray = trial_of(tmp_path, "load_balancing: spray").load_balancing
     assert (spray.kind, spray.timeout_ns(1), ECMP.kind) == ("spray", 0, "ecmp")
 
@@ -92,6 +94,40 @@ def test_a_backend_or_testbed_without_a_choice_is_refused_by_name(tmp_path):
     assert "testbed star has one path between any two hosts" in text
 
 
+QUALITY = "load_balancing: {kind: flowlets, route_by: quality"
+
+
+def test_quality_is_sonics_and_its_timeouts_are_whole_us(tmp_path):
+    """Adaptive routing of SONiC: refused by name on every backend that has no ASIC."""
+    trial = trial_of(tmp_path, QUALITY + ", timeout: 2047us}", backend="hardware")
+    wanted = LoadBalancingSpec("flowlets", 2_047_000, 2_047_000, "quality")
+    assert trial.load_balancing == wanted
+    assert TrialSpec.from_json(trial.to_json()) == trial
+    again = f"load_balancing: {_load_balancing(wanted)}".replace("'", '"')
+    assert trial_of(tmp_path, again, backend="hardware").load_balancing == wanted
+    for backend in ("emulated", "simulated"):
+        text = refused(tmp_path, QUALITY + "}", backend=backend)
+        assert f"adaptive routing, which the {backend} backend has not" in text
+        assert text.count("->") == 1
+    for timeout in ("1us", "2048us", "2500ns"):
+        text = refused(tmp_path, QUALITY + f", timeout: {timeout}}}", backend="hardware")
+        assert "SONiC's adaptive routing has no timeout of" in text
+    text = refused(tmp_path, QUALITY + ", entries: 1024}", backend="hardware")
+    assert "the flowlet table is the ASIC's own" in text
+    sprayed = "load_balancing: {kind: spray, route_by: quality}"
+    assert "spray by quality is not set up" in refused(tmp_path, sprayed, backend="hardware")
+
+
+def test_linux_switches_of_a_rack_see_no_queues_of_other_ports(tmp_path):
+    for route_by in ("drill", "conga"):
+        asked = f"load_balancing: {{kind: flowlets, route_by: {route_by}}}"
+        text = refused(tmp_path, asked, backend="hardware")
+        assert f"the hardware backend has no load balancing by {route_by}" in text
+        assert text.count("->") == 1
+    for asked in ("spray", "{kind: flowlets, timeout: 50us, route_by: round-robin}"):
+        trial_of(tmp_path, f"load_balancing: {asked}", backend="hardware")
+
+
 def test_a_tuner_of_timeouts_needs_flowlets(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from tuners.base import BaseTuner\n"
@@ -107,8 +143,10 @@ def test_a_tuner_of_timeouts_needs_flowlets(tmp_path):
         check_fit([trial], testbeds, offer)
     assert "turns the timeouts of flowlets, and the load balancing is ecmp" in str(caught.value)
     assert "observes 'switch.reroutes'" in str(caught.value)
-    fits = trial_of(tmp_path, "load_balancing: flowlets", tuner="mine.py:Mine")
-    check_fit([fits], testbeds, offer)
+    for name in ("emulated", "hardware"):
+        fits = trial_of(tmp_path, "load_balancing: flowlets", backend=name, tuner="mine.py:Mine")
+        offer = HardwareBackend.offer if name == "hardware" else wiring.backend(name).offer
+        check_fit([fits], testbeds, offer)
 
 
 def test_streams_are_those_of_the_docs():

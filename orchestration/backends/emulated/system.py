@@ -11,6 +11,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
 # CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
 _OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+_OWN_NETWORK = 0x40000000  # CLONE_NEWNET
 _OWN_CGROUP = 0x02000000  # CLONE_NEWCGROUP
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
 _REBOOT_POWER_OFF = 0x4321FEDC
@@ -64,6 +65,11 @@ def bind(source: str, target: str) -> None:
 def unshare() -> None:
     """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
     _check(_libc.unshare(_OWN), "unshare")
+
+
+def unshare_network() -> None:
+    """Enter a new network namespace."""
+    _check(_libc.unshare(_OWN_NETWORK), "unshare")
 
 
 def enter_cgroup(name: str) -> None:

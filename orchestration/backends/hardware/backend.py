@@ -14,11 +14,14 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
+from orchestration.backends.hardware.balancing import Balancing, check_paths, chooses
+from orchestration.backends.hardware.balancing import services_for as services_of_switches
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.marking import try_marking
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
+    check_controls,
     check_free,
     check_queues,
     check_same_fabric,
@@ -32,18 +35,23 @@ from orchestration.backends.hardware.safety.ledger import Ledger
 from orchestration.backends.hardware.safety.limiter import ChangeLimiter
 from orchestration.backends.hardware.safety.recovery import dead_runs
 from orchestration.backends.hardware.settings import Settings
+from orchestration.backends.hardware.sonic.ars import (
+    check_configured,
+    check_in_effect,
+    check_knobs,
+)
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
-from orchestration.backends.hardware.switches import LinuxSwitch, Switch
+from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.device.holder import holder_name
 from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
-from orchestration.model.signals import DERIVED
+from orchestration.model.signals import BALANCING_KEYS, DERIVED
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic
@@ -74,7 +82,7 @@ class HardwareBackend:
 
         Switches keep no flow tables. `check` finds what a rack's own switches lack.
         """
-        return Offer((*SIGNALS, *DERIVED), [ECN.name])
+        return Offer((*SIGNALS, *BALANCING_KEYS, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name])
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
@@ -86,11 +94,18 @@ class HardwareBackend:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
         rack = self._rack
         check_same_fabric(rack, testbed)
+        check_controls(rack, testbed, trials)
+        tuners = {t.tuner.name: create(t.tuner) for t in trials}
+        check_configured(rack, [trial.load_balancing for trial in trials])
+        check_knobs(rack, tuners)
         over_rdma = [trial for trial in trials if uses_rdma(trial)]
-        with self._open(services_for(over_rdma[0]) if over_rdma else ()) as fleet:
+        of_hosts = services_for(over_rdma[0]) if over_rdma else ()
+        with self._open(of_hosts, services_of_switches(rack, trials)) as fleet:
             switches = _switches(rack)
             check_queues(fleet, switches)
-            check_sources(switches, {t.tuner.name: create(t.tuner) for t in trials})
+            check_in_effect(rack, fleet)
+            check_paths(rack, fleet, trials)
+            check_sources(switches, tuners)
             own = {run.run for run in dead_runs(Ledger.of(rack.name, self._inventory))}
             check_free(fleet.ask("lease.show", {device: {} for device in fleet.agents}), own)
             if over_rdma:
@@ -103,10 +118,12 @@ class HardwareBackend:
         Raises NotReadyError as `check` does.
         """
         check_same_fabric(self._rack, testbed)
+        check_configured(self._rack, [trial.load_balancing for trial in trials])
         period_ns = min(trial.sample_period_ns for trial in trials)
-        with self._open() as fleet:
+        with self._open(of_switches=services_of_switches(self._rack, trials)) as fleet:
             switches = _switches(self._rack)
             check_queues(fleet, switches)
+            check_paths(self._rack, fleet, trials)
         return [
             {
                 "switch": switch.device,
@@ -165,11 +182,13 @@ class HardwareBackend:
         decides = tuner or create(trial.tuner)
         settings = Settings(rack, trial)
         check_drivers(trial, testbed)
+        check_configured(rack, [trial.load_balancing])
         with (
-            self._open(services_for(trial)) as fleet,
+            self._open(services_for(trial), services_of_switches(rack, [trial])) as fleet,
             self._guard(fleet, trial, settings.names()) as guard,
             LinkWatch(rack, fleet),
         ):
+            adaptive = check_in_effect(rack, fleet)
             absent = settings.write(fleet)
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
@@ -181,7 +200,10 @@ class HardwareBackend:
             switches = _switches(rack)
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
-            rig = HardwareRig(rack, fleet, switches, clocks, traffic, guard, corridor, limiter)
+            paths = Balancing(rack, fleet, trial) if chooses(trial) else None
+            rig = HardwareRig(
+                rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths
+            )
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
                 record = run_trial(rig, decides, trial, testbed, folder, progress)
@@ -194,13 +216,16 @@ class HardwareBackend:
                 "changes_held_back": limiter.held_back,
                 "changes_superseded": limiter.superseded,
                 "settings_absent": absent,
+                "adaptive_routing": adaptive,
                 "read_back": rig.read_back.facts(),
                 "expected": _expected(switches),
                 "nics": nics.facts(),
                 "peak_queue_bytes": rig.peaks(),
+                **(paths.facts() if paths else {}),
             }
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
         findings += rig.read_back.findings()
+        findings += paths.findings() if paths else []
         findings += guard.findings()
         findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
         findings += [
@@ -208,15 +233,22 @@ class HardwareBackend:
         ]
         return replace(record, facts={**facts, **guard.facts(), "findings": findings})
 
-    def _open(self, of_hosts: Sequence[str] = ()) -> Fleet:
+    def _open(
+        self,
+        of_hosts: Sequence[str] = (),
+        of_switches: Mapping[str, Sequence[str]] | None = None,
+    ) -> Fleet:
         """Start agents on all devices, with the services `of_hosts` added on hosts.
 
+        `of_switches` are those added on switches, by their names.
         Raises NotReadyError naming each device that cannot be used.
         """
         rack = self._rack
         services = {device: services_of(rack, device) for device in rack.access}
         for host in rack.testbed.hosts:
             services[host] = tuple(dict.fromkeys((*services[host], *of_hosts)))
+        for switch, more in (of_switches or {}).items():
+            services[switch] = (*services[switch], *more)
         agents, problems = open_agents(
             rack.access.values(), rack.known_hosts_file, services, self._secrets
         )
@@ -280,8 +312,10 @@ def services_of(rack: Rack, device: str) -> tuple[str, ...]:
 
 def make_switch(rack: Rack, device: str) -> Switch:
     """Return a switch of the rack, of the class for its platform."""
-    kind = SonicSwitch if rack.access[device].platform == "sonic" else LinuxSwitch
-    return kind(rack, device)
+    access = rack.access[device]
+    if access.platform == "sonic":
+        return SonicSwitch(rack, device)
+    return (MarkedSwitch if "red" in access.lacks else LinuxSwitch)(rack, device)
 
 
 def _switches(rack: Rack) -> list[Switch]:

@@ -12,9 +12,12 @@ from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
 from orchestration.model.ports import Tuner
-from orchestration.model.signals import DERIVED, wants_flow_table
+from orchestration.model.signals import BALANCING_KEYS, DERIVED, wants_flow_table
+from orchestration.model.trial import TrialSpec
 
 _SHOWN = 12
+# What no switch offers by itself: the loop's own signals, and those of a choice of paths.
+_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS)
 
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
@@ -39,7 +42,7 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
             problems.append(f"{name}: has {len(ours)} links, {len(theirs)} in {want.name}")
     if have.classes != want.classes:
         problems.append(f"the traffic classes of {have.name} are not those of {want.name}")
-    _raise(
+    raise_problems(
         f"rack {rack.name} is not wired like testbed {want.name}",
         problems,
         "correct closloop_links in the inventory, or name the testbed that the rack has",
@@ -58,7 +61,7 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
                 f"tuner {called} observes flows, and a rack's switches keep no flow table",
                 "run it emulated, or another tuner here (pet-without-flows)",
             )
-        for name in (one for one in tuner.observes if one not in DERIVED):
+        for name in (one for one in tuner.observes if one not in _OF_THE_RACK):
             users = wanted.setdefault(name, [])
             if called not in users:
                 users.append(called)
@@ -70,11 +73,33 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
                 problems.append(
                     f"{switch.device}: offers no {name}, which {', '.join(users)} looks at"
                 )
-    _raise(
+    raise_problems(
         "a tuner would act on numbers that the switches do not have",
         problems,
         "run static tuners on this rack, or turn the counters on where the switch has them: "
         "`closloop provision` does that, docs/sonic.md says which release offers what",
+    )
+
+
+def check_controls(rack: Rack, testbed: Testbed, trials: Iterable[TrialSpec]) -> None:
+    """Raise NotReadyError if flows want a congestion control that a host's kernel lacks."""
+    wanted = {
+        trial.host.control_of(name)
+        for trial in trials
+        for name in ("", *(klass.congestion_control for klass in testbed.classes))
+    }
+    problems = [
+        f"{host}: its kernel has no {name}"
+        for host in rack.testbed.hosts
+        for name in rack.access[host].lacks
+        if name in wanted
+    ]
+    raise_problems(
+        "flows want a congestion control that hosts do not have",
+        problems,
+        "host: {congestion_control: reno} in the campaign, which answers marks by RFC 3168 where "
+        "`closloop provision` has set tcp_ecn; or load it (modprobe) and allow it "
+        "(net.ipv4.tcp_allowed_congestion_control)",
     )
 
 
@@ -88,14 +113,16 @@ def check_queues(fleet: Fleet, switches: Iterable[Switch]) -> None:
                 raise answer
             switch.reading(answer)
         except DeviceError as error:
-            problems.append(_words(error))
-    _raise("switches are not ready", problems, "run `closloop provision` on the inventory")
+            problems.append(words_of(error))
+    raise_problems("switches are not ready", problems, "run `closloop provision` on the inventory")
 
 
 def raise_unreachable(problems: Iterable[DeviceError]) -> None:
     """Raise NotReadyError for devices whose agent could not be started."""
-    lines = [_words(error) for error in problems]
-    _raise("devices cannot be used", lines, "`closloop inventory check` looks at all of them")
+    lines = [words_of(error) for error in problems]
+    raise_problems(
+        "devices cannot be used", lines, "`closloop inventory check` looks at all of them"
+    )
 
 
 def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
@@ -115,23 +142,25 @@ def check_free(answers: Mapping[str, Any], own: Collection[str]) -> None:
             for record in answer["unresolved"]
             if record["nonce"] not in own
         ]
-    _raise(
+    raise_problems(
         "the rack is in use",
         held,
         "wait for that run's end; a lease that nobody renews ends by itself",
     )
-    _raise(
+    raise_problems(
         "an earlier run has not been undone",
         left,
         "`closloop restore INVENTORY` puts back what it found",
     )
 
 
-def _words(error: DeviceError) -> str:
+def words_of(error: DeviceError) -> str:
+    """Return an error with its remedy, as one of several lines."""
     return f"{error.message}" + (f" ({error.remedy})" if error.remedy else "")
 
 
-def _raise(what: str, problems: list[str], remedy: str) -> None:
+def raise_problems(what: str, problems: list[str], remedy: str) -> None:
+    """Raise NotReadyError with a line for each problem, if there is one."""
     if not problems:
         return
     shown = problems[:_SHOWN]

@@ -18,7 +18,7 @@ from orchestration.backends.hardware.switches import Request, Switch, SwitchRead
 from orchestration.backends.ticker import Ticker
 from orchestration.device.fleet import Clock, Fleet
 from orchestration.model.errors import TrialError
-from orchestration.model.knobs import ECN
+from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Observer, Outcome
 from orchestration.model.records import (
     MISSING,
@@ -86,8 +86,30 @@ class Traffic(Protocol):
         """Return the outcome of the flows."""
 
 
+class Paths(Protocol):
+    """The switches' choice of paths. `known` has each switch's timeout, by column."""
+
+    known: dict[str, Ints]
+    is_by_flowlet: bool
+
+    def begin(self) -> None:
+        """Choose paths from now on."""
+
+    def values(self) -> dict[str, Ints]:
+        """Read the switches' signals, arrays (switches,) by key."""
+
+    def turn(self, change: Change) -> Change:
+        """Set timeouts; return them as the switches have them."""
+
+    def end(self) -> None:
+        """Leave paths to the switches' hash again."""
+
+
 class HardwareRig:
-    """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's."""
+    """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's.
+
+    Without `paths`, switches choose by their hash.
+    """
 
     def __init__(
         self,
@@ -99,6 +121,7 @@ class HardwareRig:
         guard: Guard,
         corridor: Corridor,
         limiter: Limiter,
+        paths: Paths | None = None,
     ) -> None:
         self._fleet = fleet
         self._switches = switches
@@ -117,6 +140,9 @@ class HardwareRig:
         self._base: dict[str, Ints] = {}
         self._bounds = ECN.bounds(rack.testbed)
         self._turn = {ECN.name: self._set_thresholds}
+        self._paths = paths
+        if paths and paths.is_by_flowlet:
+            self._turn[FLOWLET_TIMEOUT.name] = paths.turn
         self._asked = np.full((3, self._queues), np.nan)
         self._t0_ns = time.monotonic_ns()
         self._host_times: list[int] = []
@@ -130,7 +156,9 @@ class HardwareRig:
         self.read_back = ReadBack(self._labels, reads_back)
 
     def start(self) -> None:
-        """Start the traffic, and return at time 0."""
+        """Start the traffic, and return at time 0. Connections were made by the switches' hash."""
+        if self._paths:
+            self._paths.begin()
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
         self._traffic.start(self._t0_ns)
         self._read_all("read")
@@ -155,6 +183,7 @@ class HardwareRig:
         """Read all queues: send a request to each switch, then collect the answers."""
         begin_ns = self.now_ns()
         self._read_all("read")
+        paths = self._paths.values() if self._paths else {}
         end_ns = self.now_ns()
         self.read_latency_ns.append(end_ns - begin_ns)
         if not self._host_times or end_ns - self._host_times[-1] >= _HOSTS_EVERY_NS:
@@ -168,8 +197,9 @@ class HardwareRig:
             values={
                 name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
                 for name in SIGNALS
-            },
-            settings={ECN.name: self._thresholds()},
+            }
+            | paths,
+            settings={ECN.name: self._thresholds(), **self._timeouts()},
         )
         for place, first in enumerate(self._first[:-1].tolist()):
             peak = self._known[place].peak_bytes
@@ -203,6 +233,11 @@ class HardwareRig:
     def _thresholds(self) -> dict[str, Any]:
         return ECN.named(*(self._joined(name) for name in ECN.column_names))
 
+    def _timeouts(self) -> dict[str, dict[str, Ints]]:
+        if self._paths is None or not self._paths.is_by_flowlet:
+            return {}
+        return {FLOWLET_TIMEOUT.name: self._paths.known}
+
     def flows_done(self) -> int:
         """Return -1: not known before the end."""
         return -1
@@ -218,6 +253,8 @@ class HardwareRig:
                 break
             self._ticker.sleep_until(time.monotonic_ns() + _POLL_WAIT_NS)
         observer.observed(observation)
+        if self._paths:
+            self._paths.end()
         self._sample_hosts()
         return Outcome(self._traffic.records(), self.hosts(), self.events)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from inventory.rack import Rack
+from orchestration.backends.hardware.balancing import SETTINGS as PATH_SETTINGS
+from orchestration.backends.hardware.balancing import chooses
 from orchestration.backends.linux import host_sysctls, switch_sysctls
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
@@ -20,7 +22,8 @@ class Settings:
             if device.kind == "host":
                 self._values[device.name] = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
             elif rack.access[device.name].platform == "linux":
-                self._values[device.name] = switch_sysctls(trial.seed, number)
+                more = PATH_SETTINGS if chooses(trial) else {}
+                self._values[device.name] = {**switch_sysctls(trial.seed, number), **more}
 
     def names(self) -> dict[str, list[str]]:
         """Return the names of the written settings, by device: a snapshot must hold them."""

@@ -6,19 +6,21 @@ each of the switch's queues, in the order of `Testbed.queues`.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from collectors.bpf.compile import RED_LAW, compiled
 from collectors.readers.tc import RED_SIGNALS, Unwrapped
 from inventory.rack import Rack
 from inventory.topology import Queue
 from orchestration.device import qdiscs
 from orchestration.device.errors import DeviceError
 from orchestration.model.records import Floats, Ints
-from orchestration.model.red_law import read_back_pmax, red_max_p
+from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_p
 
 Request = tuple[str, dict[str, Any]]
 _ROW = 8
@@ -91,7 +93,7 @@ class LinuxSwitch:
     The kernel's own, or the ASIC's where the driver has taken them over.
     """
 
-    services = ("redq",)
+    services: Sequence[str] = ("redq",)
     reads_back = True
 
     def __init__(self, rack: Rack, device: str) -> None:
@@ -140,8 +142,11 @@ class LinuxSwitch:
             dropped_packets=self._unwrapped("dropped", dropped),
             kmin_bytes=kmin,
             kmax_bytes=kmax,
-            pmax=read_back_pmax(max_p.astype(np.float64)),
+            pmax=self._pmax(max_p.astype(np.float64)),
         )
+
+    def _pmax(self, numbers: Floats) -> Floats:
+        return read_back_pmax(numbers)
 
     def sources(self) -> Mapping[str, str]:
         """Return the same source for all: the queue itself."""
@@ -157,6 +162,38 @@ class LinuxSwitch:
     def expected(self) -> Mapping[str, Any] | None:
         """Return nothing: thresholds are read back."""
         return None
+
+
+class MarkedSwitch(LinuxSwitch):
+    """A Linux switch whose kernel has no RED: a program marks on the instantaneous queue."""
+
+    services = ("markq",)
+
+    def open_request(self) -> Request:
+        """Return the request that attaches the program. Raises NotReadyError without a compiler."""
+        _, arguments = super().open_request()
+        program = base64.b64encode(compiled(RED_LAW).read_bytes()).decode()
+        return "marks.open", {**arguments, "program": program}
+
+    def read_request(self) -> Request:
+        """Return the request that reads the queues."""
+        return "marks.read", {}
+
+    def set_request(self, places: Ints, kmin: Ints, kmax: Ints, pmax: Floats) -> Request:
+        """Return the request that sets some queues."""
+        shares = np.clip(line_max_ps(pmax), 1, 2**32 - 1)
+        columns = (places.tolist(), kmin.tolist(), kmax.tolist(), shares.tolist())
+        return "marks.set", {"changes": [list(row) for row in zip(*columns, strict=True)]}
+
+    def sources(self) -> Mapping[str, str]:
+        """Return who counts and who marks."""
+        marks = "a BPF program with RED's straight line, on the instantaneous queue"
+        queue = "the plain queue in RED's place, at the moment of reading"
+        found = dict.fromkeys((*RED_SIGNALS, "thresholds"), queue)
+        return {**found, "marked_packets": marks, "thresholds": marks}
+
+    def _pmax(self, numbers: Floats) -> Floats:
+        return line_pmax(numbers)
 
 
 def queues_of(rack: Rack, device: str) -> list[Queue]:

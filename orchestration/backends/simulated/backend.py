@@ -25,6 +25,7 @@ from orchestration.model.signals import (
     DERIVED,
     FLOW_TABLE,
     HOST_KEYS,
+    PAIRS,
     wants_flow_table,
 )
 from orchestration.model.trial import TrialSpec
@@ -42,7 +43,7 @@ class SimulatedBackend:
         """Return the signals and knobs that tuners can use."""
         shared = BUFFER_SIGNALS if testbed.switch else ()
         return Offer(
-            (*SIGNALS, *DERIVED, *FLOW_TABLE, *HOST_KEYS, *BALANCING_KEYS, *shared),
+            (*SIGNALS, *DERIVED, *FLOW_TABLE, PAIRS, *HOST_KEYS, *BALANCING_KEYS, *shared),
             [ECN.name, DCQCN.name, FLOWLET_TIMEOUT.name],
         )
 
@@ -82,6 +83,7 @@ class SimulatedBackend:
                 schedule,
                 flow_table=watches,
                 watches_hosts=not set(HOST_KEYS).isdisjoint(tuner.observes),
+                watches_pairs=PAIRS in tuner.observes,
             )
             build_s = round(time.monotonic() - begin_s, 3)
             record = run_trial(rig, tuner, trial, testbed, folder, progress)

@@ -45,6 +45,7 @@ class Operation(IntEnum):
     PARAMETERS = 13
     COUNTERS = 14
     PATHS = 15
+    PAIRS = 16
 
 
 class Simulation:

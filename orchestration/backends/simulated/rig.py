@@ -15,6 +15,7 @@ from collectors.readers.ns3 import (
     FlowWindow,
     buffers,
     nics,
+    pair_bytes,
     queues_and_hosts,
     thresholds,
 )
@@ -48,7 +49,7 @@ from orchestration.model.records import (
     Schedule,
 )
 from orchestration.model.red_law import line_max_ps, line_pmax, read_back_pmax, red_max_ps
-from orchestration.model.signals import FLOW_SCOPE, HOST_KEYS, names
+from orchestration.model.signals import FLOW_SCOPE, HOST_KEYS, PAIRS, names
 from orchestration.model.trial import TrialSpec
 from traffic.schedule import lasting_flows
 
@@ -65,7 +66,8 @@ _ROCE_SUMS = (
 class SimulatedRig:
     """A `Rig` over a started program, in which it builds the fabric of one trial.
 
-    With `watches_hosts`, observations have the signals of hosts.
+    With `watches_hosts`, observations have the signals of hosts, with `watches_pairs` the traffic
+    matrix.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class SimulatedRig:
         *,
         flow_table: bool = False,
         watches_hosts: bool = False,
+        watches_pairs: bool = False,
     ) -> None:
         self._simulation = simulation
         self._trial = trial
@@ -110,6 +113,9 @@ class SimulatedRig:
         arrays = build_arrays(trial, testbed, schedule, observes_flows=flow_table)
         simulation.ask(Operation.BUILD, *arrays)
         self._known, _ = self._read()
+        self._watches_pairs = watches_pairs
+        if watches_pairs:
+            self._pairs()  # begins to count
         self._bounds = ECN.bounds(testbed)
         self._turn = {ECN.name: self._set_thresholds}
         self._parameters: NicParameters | None = None
@@ -185,6 +191,7 @@ class SimulatedRig:
                 **(self._paths.signals() if self._paths else {}),
                 **(self._buffers()[0] if self._testbed.switch else {}),
                 **(signals if self._watches_hosts else {}),
+                **({PAIRS: self._pairs()} if self._watches_pairs else {}),
             },
             settings={
                 ECN.name: thresholds(known, self._pmax_of),
@@ -226,6 +233,10 @@ class SimulatedRig:
 
     def _buffers(self) -> tuple[dict[str, Ints], dict[str, int]]:
         return buffers(self._simulation.ask(Operation.BUFFERS), self._testbed)
+
+    def _pairs(self) -> Ints:
+        words = self._simulation.ask(Operation.PAIRS, len(self._testbed.edges))
+        return pair_bytes(words, self._testbed)
 
     def _nics(self) -> dict[str, Ints]:
         return nics(self._simulation.ask(Operation.NICS))

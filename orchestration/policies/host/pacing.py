@@ -27,7 +27,8 @@ from typing import Any
 
 from collectors.bpf import cgroup
 from collectors.bpf.elf import Program
-from collectors.bpf.load import SOCK_OPS, LoadError, create_map, data_map, load
+from collectors.bpf.load import SOCK_OPS, LoadError, create_map, data_map, kernel_release, load
+from collectors.bpf.maps import LRU_HASH, insert, items, lookup
 from orchestration.device.agent.main import OperationError
 from orchestration.device.agent.vrf import cgroup2
 from orchestration.device.ethtool import offloads_on
@@ -59,7 +60,7 @@ def refusals(version: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return why this host cannot run a version, and what to do; nothing is changed."""
     if os.geteuid():
         return [("only root may attach BPF programs", "set ansible_become: true")]
-    if _release() < OLDEST:
+    if kernel_release() < OLDEST:
         return [(f"its kernel {platform.release()} is older than 5.6", _NEWER)]
     path = cgroup2()
     if not path:
@@ -114,7 +115,7 @@ def status() -> dict[str, Any]:
         program, name = found[0]
         maps = cgroup.maps_of(program)
         try:
-            data = cgroup.lookup(maps[DATA.decode()], bytes(4), COUNTS_AT + 8 * len(COUNTS))
+            data = lookup(maps[DATA.decode()], bytes(4), COUNTS_AT + 8 * len(COUNTS))
             flows = [_described(value) for _, value in _flows(maps)]
         finally:
             _close(maps.values())
@@ -138,13 +139,7 @@ def _loaded(version: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
             memory[_ONE_BY_ONE_AT] = not _segments(version["interfaces"])
         flows = _flow_map()
         fds.append(flows)
-        program = Program(
-            base64.b64decode(version["code"]),
-            tuple((int(at), int(offset)) for at, offset in version["references"]),
-            int(version["data_bytes"]),
-            tuple((int(at), str(name)) for at, name in version["maps"]),
-        )
-        code = program.linked(data, {FLOWS.decode(): flows})
+        code = Program.from_json(version).linked(data, {FLOWS.decode(): flows})
         fds.append(load(code, name_of(version["model"]).encode(), SOCK_OPS))
         yield fds[-1], flows
     finally:
@@ -157,7 +152,7 @@ def _segments(interfaces: Iterable[str]) -> bool:
 
 
 def _flow_map() -> int:
-    return create_map(cgroup.LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MOST_FLOWS, 0, FLOWS)
+    return create_map(LRU_HASH, _COOKIE_BYTES, FLOW_BYTES, _MOST_FLOWS, 0, FLOWS)
 
 
 def _ours(path: str) -> list[tuple[int, str]]:
@@ -172,7 +167,7 @@ def _ours(path: str) -> list[tuple[int, str]]:
 
 
 def _flows(maps: Mapping[str, int]) -> Iterator[tuple[int, bytes]]:
-    for key, value in cgroup.items(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
+    for key, value in items(maps[FLOWS.decode()], _COOKIE_BYTES, FLOW_BYTES):
         yield struct.unpack("=Q", key)[0], value
 
 
@@ -198,7 +193,7 @@ def _hand_over(former: list[tuple[int, str]], flows: int) -> None:
             for cookie, value in _flows(maps):
                 # no line rate yet: the program begins with it at its next event
                 kept = bytes(_STATE_BYTES) + value[_STATE_BYTES:]
-                cgroup.insert(flows, struct.pack("=Q", cookie), kept)
+                insert(flows, struct.pack("=Q", cookie), kept)
         finally:
             _close(maps.values())
 
@@ -260,11 +255,6 @@ def _close(fds: Any) -> None:
     for fd in fds:
         with suppress(OSError):
             os.close(fd)
-
-
-def _release() -> tuple[int, ...]:
-    words = platform.release().split("-")[0].split(".")[:2]
-    return tuple(int(word) if word.isdigit() else 0 for word in words)
 
 
 def _plain(error: LoadError) -> tuple[str, str]:

@@ -62,10 +62,7 @@ def pacing_version(
         "kind": "pacing",
         "name": name,
         "model": model,
-        "code": base64.b64encode(program.code).decode(),
-        "references": program.references,
-        "maps": program.maps,
-        "data_bytes": program.data_bytes,
+        **program.to_json(),
         "interfaces": list(interfaces),
         "config": base64.b64encode(_CONFIG.pack(line_bps, *words, *values, 0, 0)).decode(),
     }

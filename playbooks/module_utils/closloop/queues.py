@@ -1,8 +1,8 @@
 """The queueing disciplines of one interface: build, compare, restore.
 
-The wanted state is an optional shaper and below it a fair queue or RED queues, under ETS if there
-are several. Disciplines are compared by the settings that the kernel reports. The layout and the
-handles are those of `orchestration.device.qdiscs`.
+The wanted state is an optional shaper and below it a fair queue, a plain one, or RED queues, under
+ETS if there are several. Disciplines are compared by the settings that the kernel reports. The
+layout and the handles are those of `orchestration.device.qdiscs`.
 """
 
 from __future__ import annotations
@@ -178,6 +178,8 @@ def _same_part(there: dict, part: Qdisc) -> bool:
             and known[1][:6] == wanted[1][:6]
             and (known[1][24:28] == wanted[1][24:28])
         )
+    if part.kind == "bfifo":
+        return present == part.options
     # an older kernel neither knows nor reports every attribute
     return all(known[kind] == value for kind, value in wanted.items() if kind in known)
 

@@ -127,6 +127,9 @@ class Fabric {
     // Of flows on RoCE NICs only.
     Ints FlowCounters() const { return {}; }
 
+    // Bytes by pair of so many edge switches; it counts from the first time on.
+    Ints Pairs(size_t edges) { return ReadPairs(switches_, edges); }
+
     FlowTable* table() { return table_.get(); }
 
   private:

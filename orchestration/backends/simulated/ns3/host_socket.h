@@ -130,16 +130,18 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
                                  (header.GetFlags() & ns3::TcpHeader::ECE) != 0,
                                  m_tcb->m_nextTxSequence);
         }
-        TcpSocketBase::ReceivedAck(packet, header);
+        bool late = header.HasOption(ns3::TcpOption::SACK) && !IsOutstanding();
+        TcpSocketBase::ReceivedAck(packet, late ? WithoutSack(header) : header);
         if (all_acknowledged_ && m_closeOnEmpty && m_txBuffer->Size() == 0) {
             all_acknowledged_();
         }
     }
 
-    // Three repairs of ns-3 3.44. Duplicate ACKs that were counted while the window was being reduced
+    // Four repairs of ns-3 3.44. Duplicate ACKs that were counted while the window was being reduced
     // make it stop at an assertion afterwards. It does not look for losses meanwhile at all, where
     // Linux goes from reducing to recovery. And after a timeout it does not count what was
-    // acknowledged up to the end of the recovery, so that a window of one segment never grows.
+    // acknowledged up to the end of the recovery, so that a window of one segment never grows. The
+    // fourth is `WithoutSack`.
     void ProcessAck(const ns3::SequenceNumber32& ack, bool scoreboard_updated, uint32_t delivered,
                     const ns3::SequenceNumber32& old_head, bool received_data) override {
         using State = ns3::TcpSocketState;
@@ -188,6 +190,30 @@ class HostSocket : public ns3::TcpSocketBase, public FlowQueue {
     static constexpr uint32_t SKB_DATA_BYTES = 65'215, EARLY_SKB_DATA_BYTES = 65'535 / 2;
     // The receiver acknowledges the first packets of a connection one by one (TCP_MAX_QUICKACKS).
     static constexpr int QUICK_ACKS = 16;
+
+    // Whether something that was sent is not acknowledged.
+    bool IsOutstanding() const {
+        return m_txBuffer->Size() > 0 && m_txBuffer->HeadSequence() < m_tcb->m_highTxMark.Get();
+    }
+
+    // An acknowledgement that others overtook may have SACK blocks when nothing is outstanding any
+    // more. ns-3 then takes the first of no packets (TcpTxBuffer::Update).
+    static ns3::TcpHeader WithoutSack(const ns3::TcpHeader& header) {
+        ns3::TcpHeader plain;
+        plain.SetSourcePort(header.GetSourcePort());
+        plain.SetDestinationPort(header.GetDestinationPort());
+        plain.SetSequenceNumber(header.GetSequenceNumber());
+        plain.SetAckNumber(header.GetAckNumber());
+        plain.SetFlags(header.GetFlags());
+        plain.SetWindowSize(header.GetWindowSize());
+        plain.SetUrgentPointer(header.GetUrgentPointer());
+        for (const auto& option : header.GetOptionList()) {
+            if (option->GetKind() != ns3::TcpOption::SACK) {
+                plain.AppendOption(option);
+            }
+        }
+        return plain;
+    }
 
     // Whether there is more than TCP's header, whose length in words is in its byte 12.
     static bool HasData(const ns3::Packet& segment) {

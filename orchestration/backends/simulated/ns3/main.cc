@@ -73,6 +73,9 @@ template <class Built> void Serve(Built& fabric, Request& request) {
             Answer(fabric.Paths(places, request.Next()));
             break;
         }
+        case PAIRS:
+            Answer(fabric.Pairs(static_cast<size_t>(request.Next().at(0))));
+            break;
         case COUNTERS:
             Answer(fabric.FlowCounters());
             break;

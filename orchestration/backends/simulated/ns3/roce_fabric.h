@@ -104,7 +104,7 @@ class Fabric {
         for (const auto& host : hosts_) {
             int64_t bytes = 0;
             for (const Nic* nic : host->nics) {
-                bytes += nic->tx_bytes;
+                bytes += nic->tx_bytes - nic->tx_packets * ETHERNET_HEADER_BYTES;
             }
             const HostCounters& own = host->counters;
             all.insert(all.end(), {own.resent, own.timeouts, own.out_of_order, bytes, own.received});
@@ -196,6 +196,9 @@ class Fabric {
         }
         return all;
     }
+
+    // Bytes by pair of so many edge switches; it counts from the first time on.
+    Ints Pairs(size_t edges) { return ReadPairs(switches_, edges); }
 
     FlowTable* table() { return table_.get(); }
 

@@ -3,6 +3,8 @@
 
 #include "ecmp_hash.h"
 #include "flow_table.h"
+#include "frame.h"
+#include "pairs.h"
 #include "path_choice.h"
 #include "roce_port.h"
 
@@ -30,7 +32,11 @@ class Switch {
     void AddPort(Port* port) { ports_.push_back(port); }
     const std::vector<Port*>& ports() const { return ports_; }
 
-    void AddHost(uint32_t address, Port* port) { hosts_[address] = port; }
+    void AddHost(uint32_t address, Port* port) {
+        hosts_[address] = port;
+        pairs_.Owns(address);
+    }
+    PairCounter& pairs() { return pairs_; }
     void Know(const std::vector<Ways>* ways) {
         ways_ = ways;
         out_.assign(2 * ways->size(), nullptr);
@@ -57,6 +63,9 @@ class Switch {
         if (known == nullptr) {
             known = Route(*packet);
         }
+        if (pairs_.counts() && known != nullptr) {
+            CountPair(*packet);
+        }
         Port* out = choice_ == nullptr || known == nullptr ? known : Choose(*packet, known);
         if (out != nullptr && table_ != nullptr && packet->payload_bytes > 0) {
             table_->Note(packet->flow, packet->payload_bytes, out->first_queue() + packet->klass);
@@ -67,7 +76,12 @@ class Switch {
     }
 
   private:
-    static size_t Leaf(uint32_t address) { return address >> 16 & 0xff; }
+    void CountPair(const Packet& packet) {
+        const Ways& ways = (*ways_)[packet.flow];
+        bool back = packet.goes_back();
+        pairs_.Count(back ? ways.destination : ways.source, back ? ways.source : ways.destination,
+                     packet.bytes - ETHERNET_HEADER_BYTES);
+    }
 
     // Where a packet goes whose flow's hash leads to `ecmp`, which may be its destination's port.
     Port* Choose(Packet& packet, Port* ecmp) {
@@ -75,9 +89,9 @@ class Switch {
         bool back = packet.goes_back();
         int64_t now_ns = Ns(clock_->Now());
         if (choice_->is_conga()) {
-            choice_->Arrived(packet.conga, Leaf(back ? ways.destination : ways.source), now_ns);
+            choice_->Arrived(packet.conga, EdgeOf(back ? ways.destination : ways.source), now_ns);
         }
-        size_t target = Leaf(back ? ways.source : ways.destination);
+        size_t target = EdgeOf(back ? ways.source : ways.destination);
         if (target >= paths_.size() || paths_[target].empty()) {
             return ecmp; // it is attached here
         }
@@ -107,7 +121,7 @@ class Switch {
         if (host != hosts_.end()) {
             return host->second;
         }
-        size_t target = Leaf(to);
+        size_t target = EdgeOf(to);
         if (target >= paths_.size() || paths_[target].empty()) {
             return nullptr;
         }
@@ -124,6 +138,7 @@ class Switch {
     std::unordered_map<uint32_t, Port*> hosts_;
     std::vector<std::vector<Port*>> paths_;
     const std::vector<Ways>* ways_ = nullptr;
+    PairCounter pairs_;
     std::vector<Port*> out_; // of each flow, there and back; null while not known
 };
 

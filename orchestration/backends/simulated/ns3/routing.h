@@ -4,6 +4,7 @@
 #include "conga_tag.h"
 #include "device.h"
 #include "ecmp_hash.h"
+#include "pairs.h"
 #include "path_choice.h"
 
 #include "ns3/ipv4-route.h"
@@ -61,7 +62,11 @@ class SwitchRouting : public Routing {
     SwitchRouting(uint32_t seed, PathChoice<LinkDevice>* choice, int64_t framing_bytes)
         : hash_(seed), choice_(choice), framing_bytes_(framing_bytes) {}
 
-    void AddHost(uint32_t address, uint32_t interface) { hosts_[address] = interface; }
+    void AddHost(uint32_t address, uint32_t interface) {
+        hosts_[address] = interface;
+        pairs_.Owns(address);
+    }
+    PairCounter& pairs() { return pairs_; }
 
     // Ports towards the switch number `target`; none makes it unreachable.
     void SetPaths(size_t target, Ports ports) {
@@ -89,16 +94,19 @@ class SwitchRouting : public Routing {
         uint32_t to = header.GetDestination().Get();
         if (choice_ != nullptr && choice_->is_conga()) {
             header_ = Unlabel(*packet);
-            choice_->Arrived(header_, header.GetSource().Get() >> 16 & 0xff, Now());
+            choice_->Arrived(header_, EdgeOf(header.GetSource().Get()), Now());
         }
         auto host = hosts_.find(to);
         if (host != hosts_.end()) {
             forward(Out(host->second), packet, header);
             return true;
         }
-        size_t target = to >> 16 & 0xff;
+        size_t target = EdgeOf(to);
         if (target >= paths_.size() || paths_[target].empty()) {
             return false;
+        }
+        if (pairs_.counts()) {
+            pairs_.Count(header.GetSource().Get(), to, packet->GetSize() + IP_HEADER_BYTES);
         }
         const Ports& paths = paths_[target];
         LinkDevice* out = paths.front();
@@ -117,6 +125,8 @@ class SwitchRouting : public Routing {
     }
 
   private:
+    static constexpr int64_t IP_HEADER_BYTES = 20; // its header is off while IP asks
+
     static int64_t Now() { return ns3::Simulator::Now().GetNanoSeconds(); }
 
     // What a packet carries for CONGA, taken off it.
@@ -126,12 +136,11 @@ class SwitchRouting : public Routing {
         return tag.header;
     }
 
-    // IP's own header is off while it asks.
+    // A packet leaves for another switch.
     void Label(const ns3::Packet& packet, size_t target, LinkDevice* out) {
-        constexpr int64_t ip_header_bytes = 20;
         CongaTag tag;
         tag.header = header_;
-        int64_t bytes = packet.GetSize() + ip_header_bytes + ETHERNET_HEADER_BYTES + framing_bytes_;
+        int64_t bytes = packet.GetSize() + IP_HEADER_BYTES + ETHERNET_HEADER_BYTES + framing_bytes_;
         choice_->Leaves(tag.header, target, out, bytes, Now());
         packet.AddPacketTag(tag);
     }
@@ -153,6 +162,7 @@ class SwitchRouting : public Routing {
     PathChoice<LinkDevice>* choice_;
     int64_t framing_bytes_;
     conga::Header header_; // of the packet that is being routed
+    PairCounter pairs_;
     std::unordered_map<uint32_t, uint32_t> hosts_;
     std::vector<Ports> paths_;
 };

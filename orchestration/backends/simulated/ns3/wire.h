@@ -30,6 +30,7 @@ enum Operation : int64_t {
     PARAMETERS = 13, // new parameters of some hosts' congestion control
     COUNTERS = 14,  // every RoCE flow's counters
     PATHS = 15,     // new flowlet timeouts; answers every switch's, and what it has chosen
+    PAIRS = 16,     // bytes by pair of so many edge switches, since this was first asked
 };
 
 // Where a BUILD request's first array says that the hosts have RoCE NICs.

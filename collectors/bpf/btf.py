@@ -1,0 +1,92 @@
+"""Offsets of fields in the running kernel's structures, from its type information (BTF).
+
+The format is that of the kernel's Documentation/bpf/btf.rst. Standard library only: devices run
+this.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+VMLINUX = Path("/sys/kernel/btf/vmlinux")
+_MAGIC = 0xEB9F
+_HEADER = struct.Struct("=HBBIIIII")
+_TYPE = struct.Struct("=III")
+_MEMBER = struct.Struct("=III")
+_STRUCT, _UNION = 4, 5
+# Bytes that follow a type of each kind: fixed ones, and ones for each of its members.
+_FIXED = {1: 4, 3: 12, 14: 4, 17: 4}
+_EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
+
+
+class LayoutError(ValueError):
+    """The kernel's type information lacks a structure or field, or cannot be read."""
+
+
+class Layouts:
+    """The kernel's structures."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read the contents of `VMLINUX`. Raises LayoutError."""
+        try:
+            self._read(data)
+        except struct.error as error:
+            raise LayoutError(f"the kernel's type information is cut short: {error}") from error
+
+    def _read(self, data: bytes) -> None:
+        magic, _, _, head, types_at, types_bytes, names_at, _ = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise LayoutError("this is not the kernel's type information")
+        self._data, self._names_at = data, head + names_at
+        at, end = head + types_at, head + types_at + types_bytes
+        # where each type is, by its number; 0 is void
+        self._types = [0]
+        # the place of each structure by its name's place
+        self._structs: dict[int, int] = {}
+        while at < end:
+            self._types.append(at)
+            name, info, _ = _TYPE.unpack_from(data, at)
+            kind, members = info >> 24 & 0x1F, info & 0xFFFF
+            if kind == _STRUCT:
+                self._structs.setdefault(name, at)
+            at += _TYPE.size + _FIXED.get(kind, 0) + _EACH.get(kind, 0) * members
+
+    def offset(self, structure: str, path: str) -> int:
+        """Return the offset in bytes of a field, or of a field's field: `qstats.backlog`.
+
+        Raises LayoutError if there is none, or if it is a bit field.
+        """
+        found = [at for name, at in self._structs.items() if self._named(name, structure)]
+        if not found:
+            raise LayoutError(f"this kernel has no struct {structure}")
+        at, bits = found[0], 0
+        for field in path.split("."):
+            place = self._field(at, field)
+            if place is None:
+                raise LayoutError(f"this kernel's struct {structure} has no field {path}")
+            bits, at = bits + place[0], place[1]
+        if bits % 8:
+            raise LayoutError(f"{path} of struct {structure} is a bit field")
+        return bits // 8
+
+    def _field(self, at: int, field: str) -> tuple[int, int] | None:
+        """Return the offset in bits of a field, also of a nameless part's, and its type's place."""
+        _, info, _ = _TYPE.unpack_from(self._data, at)
+        if info >> 24 & 0x1F not in (_STRUCT, _UNION):
+            return None
+        # with this flag the upper byte of an offset is the size of a bit field
+        mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF
+        for number in range(info & 0xFFFF):
+            where = at + _TYPE.size + number * _MEMBER.size
+            name, kind, bits = _MEMBER.unpack_from(self._data, where)
+            place = self._types[kind]
+            if self._named(name, field):
+                return bits & mask, place
+            if not name and (inner := self._field(place, field)):
+                return (bits & mask) + inner[0], inner[1]
+        return None
+
+    def _named(self, name: int, wanted: str) -> bool:
+        start, text = self._names_at + name, wanted.encode() + b"\0"
+        return self._data[start : start + len(text)] == text

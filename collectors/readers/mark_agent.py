@@ -1,0 +1,172 @@
+"""Queues of a Linux switch whose kernel has no RED: a BPF program marks, and they are read.
+
+    marks.open  {queues: [[interface, handle], ...], program: the object file, in base64}
+                -> as marks.read
+    marks.read  -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
+    marks.set   {changes: [[index, kmin_bytes, kmax_bytes, share], ...]} -> as marks.read, after it
+
+A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, share] of one
+queue, in the order of `marks.open`. `share` is 2^32 times the share marked at kmax. All but marks
+and thresholds are the plain queue's (bfifo), which is in RED's place.
+
+The programs (collectors/bpf/red_law.bpf.c) are the agent's: they go with it, however it ends, and
+the ports are then as they were. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import struct
+import time
+from typing import Any, NamedTuple
+
+from collectors.bpf.btf import VMLINUX, LayoutError, Layouts
+from collectors.bpf.elf import ObjectError, read_program
+from collectors.bpf.load import GPL, LoadedProgram
+from orchestration.device.agent.main import Agent, Operation, OperationError
+from orchestration.device.netlink import RouteSocket, interface_index
+from orchestration.device.qdiscs import Qdisc, qdiscs
+
+# struct marks: `marked`, `current`, three offsets, then two places for thresholds.
+_HEAD = struct.Struct("=QIIII")
+_CURRENT_AT = 8
+_THRESHOLDS = struct.Struct("=IIII")
+_FIELDS = (("sk_buff", "dev"), ("net_device", "qdisc"), ("Qdisc", "qstats.backlog"))
+_PLAIN = "bfifo"
+_REMEDY = "use a kernel with RED (modprobe sch_red) and leave red out of closloop_lacks"
+
+
+class Marker:
+    """The program at one port, whose thresholds begin at the queue's limit, as RED's do."""
+
+    def __init__(
+        self, program: LoadedProgram, ifindex: int, offsets: tuple[int, ...], limit_bytes: int
+    ) -> None:
+        self._program = program
+        self._memory = program.memory
+        _HEAD.pack_into(self._memory, 0, 0, 0, *offsets)
+        self.set(limit_bytes, limit_bytes, 2**32 - 1)
+        self._link = program.link_departures(ifindex)
+
+    def set(self, kmin_bytes: int, kmax_bytes: int, share: int) -> None:
+        """Change the thresholds, all three at once."""
+        (current,) = struct.unpack_from("=I", self._memory, _CURRENT_AT)
+        other = 1 - current
+        place = _HEAD.size + other * _THRESHOLDS.size
+        _THRESHOLDS.pack_into(self._memory, place, kmin_bytes, kmax_bytes, share, 0)
+        struct.pack_into("=I", self._memory, _CURRENT_AT, other)
+        self.kmin_bytes, self.kmax_bytes, self.share = kmin_bytes, kmax_bytes, share
+
+    @property
+    def marked(self) -> int:
+        """How many packets were marked."""
+        return int(struct.unpack_from("=Q", self._memory, 0)[0])
+
+    def close(self) -> None:
+        """Take the program away."""
+        os.close(self._link)
+        self._program.close()
+
+
+class Place(NamedTuple):
+    """A queue that was opened."""
+
+    name: str
+    ifindex: int
+    handle: int
+
+
+class MarkedQueues:
+    """The queues that were opened, and the programs at their ports."""
+
+    def __init__(self) -> None:
+        self._socket = RouteSocket()
+        self._offsets: tuple[int, ...] = ()
+        self._places: list[Place] = []
+        self._markers: list[Marker] = []
+
+    def open(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Attach the program to each queue's port. Raises OperationError if that is impossible."""
+        self.close()
+        self._places = []
+        for interface, handle in request["queues"]:
+            try:
+                index = interface_index(interface)
+            except OSError:
+                raise OperationError(
+                    f"has no interface {interface}", "correct closloop_links in the inventory"
+                ) from None
+            name = f"{interface} ({int(handle):#x})"
+            self._places.append(Place(name, index, int(handle)))
+        found = self._found()
+        try:
+            program = read_program(base64.b64decode(request["program"]))
+            self._offsets = self._offsets or offsets()
+            for place in self._places:
+                (limit_bytes,) = struct.unpack("=I", found[place.ifindex, place.handle].options)
+                loaded = LoadedProgram(program, "closloop_red", GPL)
+                marker = Marker(loaded, place.ifindex, self._offsets, limit_bytes)
+                self._markers.append(marker)
+        except (OSError, ObjectError, LayoutError) as error:
+            self.close()
+            raise OperationError(f"its kernel takes no marking program: {error}", _REMEDY) from None
+        return self.read(request)
+
+    def close(self) -> None:
+        """Take all programs away."""
+        for marker in self._markers:
+            marker.close()
+        self._markers = []
+
+    def read(self, _: dict[str, Any]) -> dict[str, Any]:
+        """Read all queues once."""
+        t_ns = time.monotonic_ns()
+        found = self._found()
+        rows = [
+            _row(found[place.ifindex, place.handle], marker)
+            for place, marker in zip(self._places, self._markers)
+        ]
+        return {"t_ns": t_ns, "rows": rows}
+
+    def set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Set thresholds of some queues, and read all queues."""
+        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
+            if not 0 <= kmin_bytes <= kmax_bytes < 2**32 or not 0 < share < 2**32:
+                raise OperationError(
+                    f"refuses kmin {kmin_bytes}, kmax {kmax_bytes}, share {share} at "
+                    f"{self._places[index].name}",
+                    "0 <= kmin <= kmax, and a share above 0",
+                )
+        for index, kmin_bytes, kmax_bytes, share in request["changes"]:
+            self._markers[index].set(kmin_bytes, kmax_bytes, share)
+        return self.read(request)
+
+    def _found(self) -> dict[tuple[int, int], Qdisc]:
+        found = {(q.ifindex, q.handle): q for q in qdiscs(self._socket) if q.kind == _PLAIN}
+        for place in self._places:
+            if (place.ifindex, place.handle) not in found:
+                raise OperationError(
+                    f"has no plain queue at {place.name}",
+                    "run `closloop provision` on the inventory",
+                )
+        return found
+
+
+def offsets() -> tuple[int, ...]:
+    """Return the offsets that the program needs. Raises OSError or LayoutError."""
+    layouts = Layouts(VMLINUX.read_bytes())
+    return tuple(layouts.offset(structure, path) for structure, path in _FIELDS)
+
+
+def _row(queue: Qdisc, marker: Marker) -> list[int]:
+    return [
+        queue.backlog, queue.bytes_, queue.packets, marker.marked, queue.drops,
+        marker.kmin_bytes, marker.kmax_bytes, marker.share,
+    ]  # fmt: skip
+
+
+def operations(_: Agent) -> dict[str, Operation]:
+    """Return the operations by name."""
+    queues = MarkedQueues()
+    return {"marks.open": queues.open, "marks.read": queues.read, "marks.set": queues.set}
