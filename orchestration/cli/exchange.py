@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestration.cli.containerlab import export_containerlab, import_containerlab
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json, waiting
 
@@ -18,9 +19,14 @@ if TYPE_CHECKING:
     from orchestration.exchange.source import Exported
 
 importer = Group(
-    "Take over others' results as run folders, or flows out of captures and flow records."
+    "Take over others' results as run folders, flows out of captures and flow records, or a "
+    "containerlab lab as a testbed."
 )
-exporter = Group("Write a run's or campaign's flows in others' formats.")
+exporter = Group(
+    "Write a run's or campaign's flows in others' formats, or a testbed as a containerlab lab."
+)
+importer.command("containerlab")(import_containerlab)
+exporter.command("containerlab")(export_containerlab)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Testbeds as labs of containerlab, and the links of such labs as testbeds."""

@@ -1,0 +1,203 @@
+"""A testbed as a lab of containerlab: its topology file, and the rack that its nodes are. Pure.
+
+Facts are of containerlab 0.79 (github.com/srl-labs/containerlab, commit 39ff2b7): the file's form
+of schemas/clab.schema.json, kinds of nodes/linux and nodes/sonic, links of links/link_veth.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Network
+from typing import Any, Literal, get_args
+
+from inventory.addressing import DEFAULT_PREFIX
+from inventory.ansible_schema import GROUPS
+from inventory.ansible_text import flow
+from inventory.rack import SONIC_QUEUE, Access, Rack
+from inventory.topology import Device, Port, Testbed
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.units import format_duration, format_rate
+
+SwitchKind = Literal["linux", "sonic-vs"]
+SWITCH_KINDS: tuple[SwitchKind, ...] = get_args(SwitchKind)
+MANAGEMENT_PREFIX = "172.20.64.0/20"
+# What the folder's Containerfile builds, and the name that SONiC's build gives its image.
+NODE_IMAGE, SONIC_IMAGE = "closloop-node", "docker-sonic-vs"
+# Where containerlab keeps what is not its own: variables of a link. It acts on none of them.
+RATE, DELAY = "closloop_rate", "closloop_delay"
+
+# Nodes that containerlab knows without their being listed (core/clab.go, getSpecialLinkNodes).
+_TAKEN = ("host",)
+# A Linux bridge, which the management network is, has at most so many ports (BR_MAX_PORTS is
+# 1,024, number 0 is not used).
+_MAX_NODES = 1023
+# The ports of SONiC's virtual switch: eth1 is Ethernet0, eth2 Ethernet4 and so on to eth32
+# (lanemap.ini of Force10-S6000, the hardware that docker-sonic-vs stands for).
+_SONIC_PORTS, _LANES_PER_PORT = 32, 4
+# Enough digits for any whole number of the base unit.
+_DIGITS = 12
+_HEAD = """\
+# Testbed {name} as a lab of containerlab, written by `closloop export containerlab`.
+# {rate} and {delay} of a link are for `closloop import containerlab`: containerlab does not
+# act on them. inventory.yml is the inventory of these nodes.
+"""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A testbed as a lab. Hosts and Linux switches are of kind `linux`.
+
+    `management` is the IPv4 network that the nodes are reached by.
+    """
+
+    testbed: Testbed
+    switch: SwitchKind = "linux"
+    host_image: str = NODE_IMAGE
+    switch_image: str = NODE_IMAGE
+    management: IPv4Network = IPv4Network(MANAGEMENT_PREFIX)  # noqa: RUF009 (immutable)
+
+    @cached_property
+    def address(self) -> dict[str, str]:
+        """The management address of each node. The network's first one is its bridge's."""
+        first = self.management.network_address + 2
+        return {device.name: str(first + n) for n, device in enumerate(self.testbed.devices)}
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {p.index: n for ports in self.testbed.ports_of.values() for n, p in enumerate(ports)}
+
+    def runs_sonic(self, name: str) -> bool:
+        """Return whether a device is a SONiC switch."""
+        return self.switch == "sonic-vs" and self.testbed.device[name].kind == "switch"
+
+    def node_interface(self, port: Port) -> str:
+        """Return a port's name in the topology file; eth0 is the management's on every node."""
+        return f"eth{self._place[port.index] + 1}"
+
+    def interface(self, port: Port) -> str:
+        """Return a port's name on its device, as in the inventory."""
+        if self.runs_sonic(port.device):
+            return f"Ethernet{_LANES_PER_PORT * self._place[port.index]}"
+        return self.node_interface(port)
+
+    def rack(self, key_file: str, known_hosts_file: str) -> Rack:
+        """Return the rack of the lab's nodes, with the testbed's name.
+
+        `key_file` is an absolute path, `known_hosts_file` may be relative to the inventory.
+        """
+        queues = tuple(range(SONIC_QUEUE, SONIC_QUEUE + self.testbed.queues_per_port))
+        access = {}
+        for name, ports in self.testbed.ports_of.items():
+            sonic = self.runs_sonic(name)
+            access[name] = Access(
+                device=name,
+                address=self.address[name],
+                key_file=key_file,
+                platform="sonic" if sonic else "linux",
+                # a veth has no rate; what is before SONiC's ports is not the inventory's to shape
+                shape=not sonic,
+                interfaces=tuple(self.interface(port) for port in ports),
+                queues=queues if sonic else (SONIC_QUEUE,),
+            )
+        return Rack(self.testbed.name, self.testbed, access, known_hosts_file=known_hosts_file)
+
+    def topology(self) -> str:
+        """Return the text of the topology file. Raises InputError for what it cannot hold."""
+        problems = list(_problems(self))
+        if problems:
+            raise InputError(problems)
+        name = self.testbed.name
+        lines = [
+            *_HEAD.format(name=name, rate=RATE, delay=DELAY).splitlines(),
+            f"name: {flow(name)}",
+            "mgmt:",
+            f"  network: {flow(f'closloop-{name}')}",
+            f"  ipv4-subnet: {self.management}",
+            "topology:",
+            "  defaults:",
+            # a container that starts again has lost its links (docs/manual/kinds/linux.md)
+            '    restart-policy: "no"',
+            "    binds:",
+            "      - start.sh:/closloop/start.sh:ro",
+            "      - key.pub:/closloop/authorized_keys:ro",
+            "      - host_keys/__clabNodeName__:/closloop/host_key:ro",
+            "  groups:",
+        ]
+        for tier in sorted({device.tier for device in self.testbed.devices}):
+            lines += [f"    {GROUPS[tier]}:", *(f"      {line}" for line in self._kind(tier))]
+        lines += ["  nodes:", *(f"    {self._node(device)}" for device in self.testbed.devices)]
+        lines += ["  links:", *(f"    - {flow(link)}" for link in self._links())]
+        return "\n".join(lines) + "\n"
+
+    def _kind(self, tier: int) -> Iterator[str]:
+        image = self.switch_image if tier else self.host_image
+        if tier and self.switch == "sonic-vs":
+            # containerlab starts SONiC's own programs (nodes/sonic/sonic.go), and then these
+            yield from ("kind: sonic-vs", f"image: {flow(image)}")
+            yield from ("exec:", "  - sh /closloop/start.sh background")
+        else:
+            yield from ("kind: linux", f"image: {flow(image)}", "cmd: sh /closloop/start.sh")
+
+    def _node(self, device: Device) -> str:
+        said = {"group": GROUPS[device.tier], "mgmt-ipv4": self.address[device.name]}
+        return f"{flow(device.name)}: {flow(said)}"
+
+    def _links(self) -> Iterator[dict[str, Any]]:
+        for link in self.testbed.links:
+            ends = (self.testbed.ports[link.a], self.testbed.ports[link.b])
+            yield {
+                "type": "veth",
+                "mtu": self.testbed.mtu_bytes,
+                "vars": {
+                    RATE: format_rate(link.rate_bps, _DIGITS),
+                    DELAY: format_duration(link.delay_ns, _DIGITS),
+                },
+                "endpoints": [
+                    {"node": port.device, "interface": self.node_interface(port)} for port in ends
+                ],
+            }
+
+
+def _problems(lab: Lab) -> Iterator[Problem]:
+    testbed, where = lab.testbed, f"testbed {lab.testbed.name}"
+    for name in _TAKEN:
+        if name in testbed.device:
+            what = f"has a device {name!r}, which means the machine itself to containerlab"
+            yield Problem(where, what, "rename it in a testbed file of your own")
+    if len(testbed.devices) > _MAX_NODES:
+        what = (
+            f"has {len(testbed.devices)} devices; the management network is a Linux bridge, "
+            f"which has at most {_MAX_NODES} ports"
+        )
+        yield Problem(where, what, "export a smaller testbed")
+    if lab.management.num_addresses < len(testbed.devices) + 3:
+        what = f"{lab.management} has no room for {len(testbed.devices)} nodes"
+        yield Problem("--management", what, f"give a larger network, like {MANAGEMENT_PREFIX}")
+    if lab.management.overlaps(IPv4Network(DEFAULT_PREFIX)):
+        what = f"{lab.management} overlaps with the fabric's own addresses, {DEFAULT_PREFIX}"
+        yield Problem("--management", what, f"give another network, like {MANAGEMENT_PREFIX}")
+    for name in testbed.switches if lab.switch == "sonic-vs" else ():
+        count = len(testbed.ports_of[name])
+        if count > _SONIC_PORTS:
+            what = f"{name} has {count} ports; SONiC's container has {_SONIC_PORTS}"
+            yield Problem(where, what, "export it with --switch linux, or a smaller testbed")
+
+
+def notes(lab: Lab) -> tuple[str, ...]:
+    """Return in what the lab's links and switches differ from the testbed, in plain words."""
+    found = [
+        "containerlab gives links an MTU, but neither rate nor delay: `closloop provision` shapes "
+        "the ports of Linux devices to their rates; propagation delays are not there",
+    ]
+    if lab.testbed.switch is not None:
+        found.append(
+            "the testbed's shared buffers and PFC are not there: each port has queues of its own"
+        )
+    if lab.switch == "sonic-vs":
+        found.append(
+            "SONiC's container takes configuration as a switch does, but its ports have no rate "
+            "and nothing is marked: its ASIC is a stand-in"
+        )
+    return tuple(found)

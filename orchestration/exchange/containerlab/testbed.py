@@ -1,0 +1,288 @@
+"""Make a testbed of a containerlab lab: tiers, names and the figures that the lab has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from inventory.amend import write_new
+from inventory.ansible_schema import GROUPS
+from inventory.ansible_text import flow
+from inventory.files import load_testbed
+from inventory.schema import MAX_MTU_BYTES, MIN_MTU_BYTES
+from inventory.strictyaml import in_order
+from inventory.topology import ETHERNET_HEADER_BYTES, Device, LinkSpec, Testbed
+from inventory.yamltree import MAX_FAULTS
+from orchestration.exchange.containerlab.read import Cable, LabFile
+from orchestration.exchange.mapping import tiers
+from orchestration.model.errors import InputError, Problem
+from orchestration.model.units import format_duration, format_rate, format_size
+
+# What containerlab gives a link that says no MTU (constants/containerlab.go, DefaultLinkMTU).
+_DEFAULT_MTU_BYTES = 9500
+_MOST_CHARS = 31
+# Enough digits for any whole number of the base unit.
+_DIGITS = 12
+_HOSTS = "--hosts"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a lab does not say: rates in bit/s, a delay in ns, sizes in bytes; None is not given.
+
+    `rate_bps` is of links to hosts, `uplink_rate_bps` of those between switches, for links without
+    rates of their own.
+    """
+
+    rate_bps: int | None = None
+    uplink_rate_bps: int | None = None
+    delay_ns: int = 1000
+    mtu_bytes: int | None = None
+    buffer_bytes: int = 16 * 10**6
+
+
+@dataclass(frozen=True)
+class ImportedLab:
+    """A lab as a testbed. `names` are the devices by the lab's nodes, `notes` what was decided."""
+
+    testbed: Testbed
+    names: Mapping[str, str]
+    cables: Sequence[Cable]
+    notes: tuple[str, ...]
+
+
+def to_testbed(
+    lab: LabFile, figures: Figures, *, name: str = "", hosts: Collection[str] = ()
+) -> ImportedLab:
+    """Return the testbed of a lab's linked nodes; `name` is by default the lab's.
+
+    `hosts` are names of nodes, or patterns such as `client*`. Without them, groups named as an
+    inventory's say the tiers if every node has one; else the Linux nodes beside network operating
+    systems are hosts, or among Linux nodes alone those with one link, and a switch's tier is its
+    distance to them. Raises InputError for a lab that is no Clos fabric.
+    """
+    ends = {end.node for cable in lab.cables for end in cable.ends}
+    linked = [node for node in lab.nodes if node in ends]
+    if not linked:
+        what = "has no link between two nodes"
+        if lab.left_out:
+            what += f"; not counted: {', '.join(lab.left_out[:3])}"
+        raise InputError.single(lab.document.name, what, "give a lab whose nodes are linked")
+    tier, why = _tiers(lab, linked, hosts)
+    names, problems = _names(lab, linked)
+    problems += _shape_problems(lab, tier)
+    problems += _figure_problems(lab, tier, figures)
+    chosen = name or lab.name.lower()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,62}", chosen):
+        what = f"{chosen!r} is no testbed's name"
+        remedy = "give one with --name: lower-case letters, digits, '-', '_', '.'"
+        problems.append(lab.document.problem(("name",), what, remedy))
+    if problems:
+        raise InputError(in_order(problems)[:MAX_FAULTS])
+    mtu_bytes, about_mtu = _mtu(lab, figures)
+    ordered = sorted(linked, key=lambda node: tier[node] > 0)
+    testbed = Testbed.build(
+        chosen,
+        [Device(names[n], "switch" if tier[n] else "host", tier[n]) for n in ordered],
+        [
+            LinkSpec(
+                names[cable.ends[0].node],
+                names[cable.ends[1].node],
+                _rate_bps(cable, tier, figures) or 0,
+                cable.delay_ns or figures.delay_ns,
+            )
+            for cable in lab.cables
+        ],
+        mtu_bytes=mtu_bytes,
+        buffer_bytes=figures.buffer_bytes,
+        source=f"the containerlab file {Path(lab.document.name).name}",
+    )
+    alone = [node for node in lab.nodes if node not in tier]
+    notes = [
+        why,
+        *about_mtu,
+        *(f"left out: {text}" for text in lab.left_out),
+        *(f"left out: node {node}, which has no link to another" for node in alone),
+        *(f"node {node} is called {names[node]}" for node in linked if names[node] != node),
+    ]
+    return ImportedLab(testbed, names, lab.cables, tuple(notes))
+
+
+def write_testbed(path: Path, found: ImportedLab) -> None:
+    """Write the testbed as a new file, from which `load_testbed` reads the same one.
+
+    Raises InputError if the file exists, or cannot be written.
+    """
+    write_new(path, testbed_text(found))
+    try:
+        load_testbed(str(path.absolute()))
+    except InputError:
+        path.unlink()
+        raise
+
+
+def testbed_text(found: ImportedLab) -> str:
+    """Return the testbed file, with the lab's names of a link's ends beside it."""
+    testbed = found.testbed
+    buffer_bytes = next(port.buffer_bytes for port in testbed.switch_ports)
+    lines = [
+        "# Written by `closloop import containerlab`. Ends of links have the lab's names behind.",
+        "kind: custom",
+        f"name: {flow(testbed.name)}",
+        f"source: {flow(testbed.source)}",
+        f"mtu: {testbed.mtu_bytes}B",
+        f"buffer: {format_size(buffer_bytes, _DIGITS)}",
+        f"hosts: {flow(testbed.hosts)}",
+        "switches:",
+        *(
+            f"  - {flow({'name': name, 'tier': testbed.device[name].tier})}"
+            for name in testbed.switches
+        ),
+        "links:",
+    ]
+    for link, cable in zip(testbed.links, found.cables, strict=True):
+        a, b = (testbed.ports[end].device for end in (link.a, link.b))
+        said = {
+            "a": a,
+            "b": b,
+            "rate": format_rate(link.rate_bps, _DIGITS),
+            "delay": format_duration(link.delay_ns, _DIGITS),
+        }
+        lines.append(f"  - {flow(said)}  # {' - '.join(map(str, cable.ends))}")
+    return "\n".join(lines) + "\n"
+
+
+def _tiers(
+    lab: LabFile, linked: Sequence[str], patterns: Collection[str]
+) -> tuple[dict[str, int], str]:
+    """Return the tier of each linked node, and by which rule. Raises InputError for `--hosts`."""
+    groups = [lab.nodes[node].group for node in linked]
+    if not patterns and all(group in GROUPS for group in groups):
+        tier = {node: GROUPS.index(group) for node, group in zip(linked, groups, strict=True)}
+        return tier, "tiers are those of the nodes' groups"
+    if patterns:
+        hosts = _matching(linked, patterns)
+        why = f"hosts are those that {_HOSTS} names"
+    elif len({lab.nodes[node].kind == "linux" for node in linked}) > 1:
+        hosts = [node for node in linked if lab.nodes[node].kind == "linux"]
+        why = f"hosts are the nodes of kind linux; {_HOSTS} says others"
+    else:
+        count = dict.fromkeys(linked, 0)
+        for cable in lab.cables:
+            for end in cable.ends:
+                count[end.node] += 1
+        hosts = [node for node in linked if count[node] == 1]
+        why = f"hosts are the nodes with one link; {_HOSTS} says others"
+    number = {node: n for n, node in enumerate(linked)}
+    ends = [(number[cable.ends[0].node], number[cable.ends[1].node]) for cable in lab.cables]
+    found = tiers(len(linked), [number[node] for node in hosts], ends)
+    return dict(zip(linked, found, strict=True)), why
+
+
+def _matching(linked: Sequence[str], patterns: Collection[str]) -> list[str]:
+    for pattern in patterns:
+        if not any(fnmatchcase(node, pattern) for node in linked):
+            what = f"no linked node is called {pattern!r}"
+            raise InputError.single(_HOSTS, what, f"nodes are {', '.join(linked[:8])}")
+    return [node for node in linked if any(fnmatchcase(node, p) for p in patterns)]
+
+
+def _names(lab: LabFile, linked: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
+    """Return each node's name as a device, and those that cannot be one."""
+    names: dict[str, str] = {}
+    taken: dict[str, str] = {}
+    problems = []
+    for node in linked:
+        name = re.sub(r"[^a-z0-9_]", "_", node.lower())
+        name = name if name[0].isalpha() else f"n{name}"
+        loc = lab.nodes[node].loc
+        if len(name) > _MOST_CHARS:
+            what = f"node {node!r} has more than the {_MOST_CHARS} characters of a device's name"
+            problems.append(lab.document.problem(loc, what, "give it a shorter name"))
+        elif name in taken:
+            what = f"nodes {taken[name]!r} and {node!r} would both be device {name!r}"
+            problems.append(lab.document.problem(loc, what, "rename one of the two"))
+        names[node] = name
+        taken.setdefault(name, node)
+    return names, problems
+
+
+def _shape_problems(lab: LabFile, tier: Mapping[str, int]) -> Iterator[Problem]:
+    """Yield what keeps a lab from being a Clos fabric of hosts below switches."""
+    here = lab.document
+    hosts = [node for node, number in tier.items() if number == 0]
+    remedy = f"say which nodes are hosts, with {_HOSTS} 'client*'"
+    if len(hosts) < 2 or len(hosts) == len(tier):
+        what = f"{len(hosts)} of {len(tier)} linked nodes are hosts: a testbed has two or more"
+        yield here.problem(("topology", "nodes"), f"{what}, and a switch", remedy)
+        return
+    if max(tier.values()) >= len(GROUPS):
+        what = f"switches are in {max(tier.values())} tiers: a testbed has {len(GROUPS) - 1}"
+        yield here.problem(("topology", "nodes"), what, remedy)
+    near: dict[str, list[str]] = {node: [] for node in tier}
+    for cable in lab.cables:
+        a, b = (end.node for end in cable.ends)
+        near[a].append(b)
+        near[b].append(a)
+        if tier[a] == tier[b]:
+            both, cure = "hosts", remedy
+            if tier[a]:
+                both, cure = f"in tier {tier[a]}", "correct the group of one"
+            what = f"{a} and {b} are linked, and both {both}: links join two tiers"
+            yield here.problem(cable.loc, what, f"{cure}, or take the link out")
+    start = next(node for node, number in tier.items() if number)
+    reached: set[str] = set()
+    todo = [start]
+    while todo:
+        node = todo.pop()
+        if node not in reached:
+            reached.add(node)
+            todo += near[node] if tier[node] else []
+    for node in tier:
+        if node not in reached:
+            what = f"{node} is not connected to {start} (hosts do not forward)"
+            yield here.problem(lab.nodes[node].loc, what, "add the missing links")
+
+
+def _rate_bps(cable: Cable, tier: Mapping[str, int], figures: Figures) -> int | None:
+    if cable.rate_bps is not None:
+        return cable.rate_bps
+    to_host = any(tier[end.node] == 0 for end in cable.ends)
+    return figures.rate_bps if to_host else figures.uplink_rate_bps or figures.rate_bps
+
+
+def _figure_problems(lab: LabFile, tier: Mapping[str, int], figures: Figures) -> Iterator[Problem]:
+    for cable in lab.cables:
+        if _rate_bps(cable, tier, figures) is None:
+            what = f"the link {cable.ends[0]} - {cable.ends[1]} has no rate: containerlab has none"
+            remedy = "give one with --rate 25Gbps, and --uplink-rate for links between switches"
+            yield lab.document.problem(cable.loc, what, remedy)
+            break
+    for cable in lab.cables:
+        said = cable.mtu_bytes
+        if figures.mtu_bytes is None and said is not None and said < MIN_MTU_BYTES:
+            what = f"an MTU of {said}B: testbeds have {MIN_MTU_BYTES}B or more"
+            yield lab.document.problem((*cable.loc, "mtu"), what, "raise it, or give --mtu")
+    mtu_bytes = figures.mtu_bytes
+    if mtu_bytes is not None and not MIN_MTU_BYTES <= mtu_bytes <= MAX_MTU_BYTES:
+        what = f"an MTU of {mtu_bytes}B is out of range"
+        yield Problem("--mtu", what, f"use {MIN_MTU_BYTES}B to {MAX_MTU_BYTES}B")
+    least = 2 * ((mtu_bytes or MAX_MTU_BYTES) + ETHERNET_HEADER_BYTES)
+    if figures.buffer_bytes < least:
+        what = f"a buffer of {format_size(figures.buffer_bytes)} may hold less than two packets"
+        yield Problem("--buffer", what, f"use {least}B or more")
+
+
+def _mtu(lab: LabFile, figures: Figures) -> tuple[int, list[str]]:
+    """Return the fabric's MTU in bytes, the least of its links', and what to say about it."""
+    if figures.mtu_bytes is not None:
+        return figures.mtu_bytes, []
+    found = {cable.mtu_bytes or _DEFAULT_MTU_BYTES for cable in lab.cables}
+    mtu_bytes = min(*found, MAX_MTU_BYTES)
+    if found == {mtu_bytes}:
+        return mtu_bytes, []
+    said = ", ".join(f"{size}B" for size in sorted(found))
+    return mtu_bytes, [f"the MTU is {mtu_bytes}B: links have {said}; --mtu says another"]
