@@ -17,9 +17,11 @@ from orchestration.backends.emulated.kernel.build import missing_tools
 from orchestration.backends.emulated.kernel.cache import find_kernel, kernel_folder
 from orchestration.backends.emulated.kernel.check import check_kernel
 from orchestration.backends.simulated.program import COMPILER, find_program, find_wheel
-from orchestration.model.errors import ClosloopError
+from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.virtual_rack import forwarding
 
 State = Literal["ok", "missing", "note"]
+_FORWARDING_S = 2.0
 _GUEST_BYTES = 1_500_000_000
 _HOST_QDISCS = {
     "red": "CONFIG_NET_SCH_RED",
@@ -46,9 +48,10 @@ class Finding:
     remedy: str = ""
 
 
-def examine(*, boot: bool) -> tuple[Finding, ...]:
-    """Check this machine; with `boot`, boot the kernel too."""
+def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
+    """Check this machine; with `boot`, boot the kernel too, with `benchmark` forward packets."""
     return (
+        *([_forwarding()] if benchmark else []),
         _python(),
         _kernel(boot=boot),
         _build_tools(),
@@ -62,6 +65,16 @@ def examine(*, boot: bool) -> tuple[Finding, ...]:
         _ns3(),
         _tools(),
     )
+
+
+def _forwarding() -> Finding:
+    what = "forwarding"
+    try:
+        hops_per_s = forwarding.measure(_FORWARDING_S)
+    except NotReadyError as error:
+        return Finding(what, "note", error.message, error.remedy)
+    forwarding.record(hops_per_s)
+    return Finding(what, "ok", f"{hops_per_s:,} packet-hops a second, for racks in real time")
 
 
 def _python() -> Finding:

@@ -1,8 +1,9 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics. browser: Chromium. yang: yanglint, and SONiC's YANG models
-(scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
+influx: victoria-metrics. browser: Chromium. root: namespaces of this machine. yang: yanglint,
+and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
+clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
 """
 
 import getpass
@@ -14,6 +15,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,34 @@ def _skip_without_models() -> None:
         pytest.skip("no YANG models of SONiC: fetch them with scripts/sonic-yang.sh")
 
 
+def _skip_without_schema() -> None:
+    """Skip, in CI too, as containerlab's schema comes from GitHub as well."""
+    if not schema_of_containerlab().is_file():
+        pytest.skip("no schema of containerlab: fetch it with scripts/containerlab-schema.sh")
+
+
+def schema_of_containerlab() -> Path:
+    """Return where containerlab's schema is, if it is there."""
+    cache = Path("~/.cache/closloop/containerlab").expanduser()
+    return Path(os.environ.get("CLOSLOOP_CONTAINERLAB", cache)) / "clab.schema.json"
+
+
+@cache
+def _no_namespaces() -> str:
+    if os.geteuid():
+        return "not root: run these tests with sudo"
+    from orchestration.model.errors import NotReadyError
+    from orchestration.virtual_rack.host_kernel import missing_parts
+
+    try:
+        missing_parts()
+    except NotReadyError as error:
+        return f"{error.message}: {error.remedy}"
+    return ""
+
+
 NEEDS = {
+    "root": _no_namespaces,
     "kernel": _no_kernel,
     "ns3": _no_ns3,
     "ssh": lambda: _no_program("sshd"),
@@ -73,6 +102,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(reason)
     if item.get_closest_marker("yang"):
         _skip_without_models()
+    if item.get_closest_marker("clab"):
+        _skip_without_schema()
+
+
+@pytest.fixture
+def containerlab_schema() -> Path:
+    """The file of containerlab's schema; for tests with the marker clab."""
+    return schema_of_containerlab()
 
 
 @dataclass(frozen=True)
@@ -151,6 +188,8 @@ def jump_hosts(tmp_path_factory):
 LONG = (
     "test_kills_on_rack",
     "test_campaign_on_rack",
+    "test_paths_on_rack",
+    "test_containerlab_nodes",
     "test_playbooks",
     "test_roce_on_rack",
     "test_small_problem",
@@ -159,6 +198,7 @@ LONG = (
     "test_comparison_rates",
     "test_repeatable",
     "test_rack",
+    "test_rack_in_real_time",
     "test_safety_guest",
     "test_sonic_rack",
     "test_many_readings",

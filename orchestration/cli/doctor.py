@@ -13,6 +13,7 @@ from orchestration.cli.terminal import print_json, table
 @verb("Examples:  closloop doctor  |  closloop doctor --boot  |  closloop doctor --json")
 def doctor(
     boot: Annotated[bool, "Boot the virtual-time kernel too."] = False,
+    benchmark: Annotated[bool, "Try how many packets it forwards, for racks in real time."] = False,
     as_json: Json = False,
 ) -> None:
     """Say what this machine can do, and what to do about what is missing.
@@ -23,7 +24,7 @@ def doctor(
 
     from orchestration.doctor import examine
 
-    findings = examine(boot=boot)
+    findings = examine(boot=boot, benchmark=benchmark)
     ready = all(finding.state != "missing" for finding in findings)
     if as_json:
         said = {"ready": ready, "findings": [asdict(finding) for finding in findings]}

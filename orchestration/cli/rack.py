@@ -9,6 +9,7 @@ import typer
 
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
+from orchestration.virtual_rack.layout import Clock
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -38,8 +39,12 @@ def up(
     folder: Annotated[
         Path | None, "Where keys and inventory are put. Default: user's state."
     ] = None,
+    clock: Annotated[
+        Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
+    ] = "virtual",
+    plain: Annotated[bool, "With --clock real: devices are plain namespaces."] = False,
 ) -> None:
-    """Start a rack. Its time stands still until something runs in it.
+    """Start a rack. Virtual time stands still until something runs in it.
 
     Example: closloop rack up graphcc --sonic spine1
     """
@@ -47,10 +52,14 @@ def up(
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import control
     from orchestration.virtual_rack.folder import shortcomings
+    from orchestration.virtual_rack.forwarding import too_fast
+    from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
-    chosen = _names(sonic) if sonic is not None else (highest_switch(what),)
+    _check_clock(clock, plain=plain)
+    default = () if clock == "real" else (highest_switch(what),)
+    chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
         stages: set[str] = set()
 
@@ -67,10 +76,12 @@ def up(
             roce=_names(roce),
             bluefield=_names(bluefield),
             folder=folder,
+            clock=clock,
             progress=progress,
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
-    for text in shortcomings():
+    rates = too_fast(what) if clock == "real" else ""
+    for text in filter(None, (*shortcomings(), *missing_here(rack.layout.lacks), rates)):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
@@ -107,7 +118,7 @@ def wait(
     seconds: Annotated[float, typer.Argument(min=0, help="Seconds of the rack's time.")],
     rack: WhichRack = None,
 ) -> None:
-    """Let the rack's time pass: for timers on its devices. It takes hardly any of yours."""
+    """Let the rack's time pass: for timers on its devices. Virtual takes hardly any of yours."""
     from orchestration.virtual_rack.control import find_rack
 
     find_rack(rack).let_pass(seconds)
@@ -119,7 +130,12 @@ def status(as_json: Json = False) -> None:
     from orchestration.virtual_rack.control import racks_up
 
     racks = [
-        {"name": rack.name, "inventory": str(rack.inventory), **rack.status()}
+        {
+            "name": rack.name,
+            "inventory": str(rack.inventory),
+            "clock": rack.layout.clock,
+            **rack.status(),
+        }
         for rack in racks_up()
     ]
     if as_json:
@@ -128,8 +144,12 @@ def status(as_json: Json = False) -> None:
     if not racks:
         typer.echo("no rack is up; start one with: closloop rack up")
     for rack in racks:
-        doing = f"{rack['busy']} running" if rack["busy"] else "stopped until something runs in it"
-        typer.echo(f"{rack['name']}: {rack['state']}, {doing}; {rack['inventory']}")
+        idle = (
+            "its time goes on" if rack["clock"] == "real" else "stopped until something runs in it"
+        )
+        doing = f"{rack['busy']} running" if rack["busy"] else idle
+        where = f"{rack['state']}, {rack['clock']} time, {doing}"
+        typer.echo(f"{rack['name']}: {where}; {rack['inventory']}")
 
 
 @app.command()
@@ -140,6 +160,19 @@ def down(rack: WhichRack = None) -> None:
     handle = find_rack(rack)
     handle.down()
     typer.echo(f"the rack {handle.name} is down")
+
+
+def _check_clock(clock: Clock, *, plain: bool) -> None:
+    from orchestration.model.errors import InputError
+
+    if plain and clock != "real":
+        raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
+    if clock == "real" and not plain:
+        raise InputError.single(
+            "--clock real",
+            "devices are plain namespaces there, not containers of a runtime",
+            "say so with --plain",
+        )
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -104,10 +104,15 @@ VERBS = (
     ),
     Verb(
         "import",
-        "Take over others' results as run folders, or flows out of captures and flow records.",
+        "Take over others' results as run folders, flows out of captures and flow records, or a "
+        "containerlab lab as a testbed.",
         "exchange:importer",
     ),
-    Verb("export", "Write a run's or campaign's flows in others' formats.", "exchange:exporter"),
+    Verb(
+        "export",
+        "Write a run's or campaign's flows in others' formats, or a testbed as a containerlab lab.",
+        "exchange:exporter",
+    ),
     Verb("kernel", "Build, show and check the virtual-time kernel.", "kernel:app"),
     Verb("bench", "Measure what the project claims.", "studies"),
     Verb("papers", "Run the papers' campaigns and compare.", "studies"),

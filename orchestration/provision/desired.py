@@ -6,6 +6,8 @@ own delay. The addresses are `Rack.addresses`.
     host NIC, shaped     tbf (line rate) > fq (round robin between flows)
     switch port          [tbf (line rate) >] red, or with traffic classes [tbf >] ets > reds
 
+A kernel that lacks fq or RED has a plain queue in its place (bfifo).
+
 Hosts get routes only to the fabric's prefixes: a default route belongs to their management network.
 A SONiC switch keeps its own ports and routes; only the tables of `backends.hardware.sonic.config`
 are set there.
@@ -22,6 +24,7 @@ from typing import Any
 
 from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
+from orchestration.backends.hardware.sonic.ars import balanced_interfaces
 from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
 from orchestration.device.qdiscs import CLASS_TOS
@@ -71,6 +74,7 @@ def desired_state(
     """
     _check(rack)
     host, roce = host or HostSpec(), roce or RoceSettings()
+    balanced = balanced_interfaces(rack)
     result: dict[str, dict[str, Any]] = {}
     for number, device in enumerate(rack.testbed.devices):
         access = rack.access[device.name]
@@ -78,6 +82,9 @@ def desired_state(
             sonic: dict[str, Any] = {"tables": desired_tables(rack, device.name)}
             if access.telemetry_ns:
                 sonic["telemetry_us"] = access.telemetry_ns // 1000
+            if device.name in balanced:
+                idle_us, ports = access.flowlet_idle_ns // 1000, balanced[device.name]
+                sonic["adaptive_routing"] = {"idle_us": idle_us, "ports": ports}
             result[device.name] = {"sonic": sonic}
             continue
         if device.kind == "switch":
@@ -107,7 +114,7 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
                 "name": rack.interface(port),
                 "mtu": testbed.mtu_bytes,
                 "offloads_off": True,
-                "queues": switch_queues(testbed, port, shape=access.shape),
+                "queues": switch_queues(testbed, port, shape=access.shape, lacks=access.lacks),
             }
             for port in testbed.ports_of[name]
         ],
@@ -134,7 +141,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         }
         if access.shape:
             interface["offloads_off"] = True
-            interface["queues"] = host_queues(testbed, port)
+            interface["queues"] = host_queues(testbed, port, access.lacks)
         interfaces.append(interface)
         leaf = testbed.peer_device(port).name
         via = [[routers[leaf], rack.interface(port), 1]]
@@ -147,9 +154,17 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
             rules.append({"from": f"{addresses[port.index]}/32", "priority": table, "table": table})
     names = [rack.interface(port) for port in ports]
     controls = [host.congestion_control, *(klass.congestion_control for klass in testbed.classes)]
+    sysctls = {**host_sysctls(host), **_unfiltered(names)}
+    if "dctcp" in access.lacks:
+        # the other controls answer marks if connections ask for them (RFC 3168)
+        sysctls["net/ipv4/tcp_ecn"] = "1"
+    if host.congestion_control in access.lacks:
+        del sysctls["net/ipv4/tcp_congestion_control"]
     return {
-        "sysctls": {**host_sysctls(host), **_unfiltered(names)},
-        "congestion_controls": list(dict.fromkeys(name for name in controls if name)),
+        "sysctls": sysctls,
+        "congestion_controls": list(
+            dict.fromkeys(name for name in controls if name and name not in access.lacks)
+        ),
         "interfaces": interfaces,
         "fabric": str(rack.addresses.prefix),
         "routes": routes,

@@ -13,7 +13,7 @@ from inventory.strictyaml import parse
 from orchestration.campaign.controls import written
 from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
-from orchestration.model.load_balancing import ECMP, LoadBalancingSpec
+from orchestration.model.load_balancing import ECMP, QUALITY, LoadBalancingSpec
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
 from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
@@ -129,18 +129,19 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
 
 
 def _load_balancing(spec: LoadBalancingSpec) -> dict[str, Any]:
-    common = {
-        "kind": spec.kind,
-        "route_by": spec.route_by,
-        "dre_time": duration(spec.dre_time_ns),
-        "metric_age": duration(spec.metric_age_ns),
-    }
+    common: dict[str, Any] = {"kind": spec.kind, "route_by": spec.route_by}
+    # what a setting does not use, a campaign file may not have
+    if spec.route_by == "conga":
+        common["dre_time"] = duration(spec.dre_time_ns)
+        common["metric_age"] = duration(spec.metric_age_ns)
     if spec.kind == "spray":
         return common
     timeouts = {
         "edge": duration(spec.edge_timeout_ns),
         "aggregation": duration(spec.aggregation_timeout_ns),
     }
+    if spec.route_by == QUALITY:
+        return {**common, "timeout": timeouts}
     return {**common, "timeout": timeouts, "entries": spec.entries}
 
 
@@ -155,6 +156,8 @@ def _roce(roce: RoceSpec) -> dict[str, Any]:
         "timeout": duration(roce.timeout_ns),
         "recovery": roce.recovery,
         "rtt_probe_interval": duration(roce.rtt_probe_interval_ns),
+        "decision_latency": duration(roce.decision_latency_ns),
+        "decisions": roce.decisions,
         **({roce.control: own} if own else {}),
         "dcqcn": {"set": nearest, **{name: given[name] for name in _others(given, nearest)}},
     }
@@ -214,10 +217,13 @@ def other_tuners(wanted: Sequence[str]) -> tuple[TunerEntry, ...]:
     return tuple(entries)
 
 
-def recorded_tuner(label: str, actions: str, taken: Sequence[str]) -> TunerEntry:
-    """Return an entry that repeats a tuner's actions, under its own label unless that is taken."""
+def recorded_tuner(label: str, files: Mapping[str, str], taken: Sequence[str]) -> TunerEntry:
+    """Return an entry that repeats a tuner's actions, under its own label unless that is taken.
+
+    `files` are the recordings by the tables of their knobs.
+    """
     called = f"{RECORDED}-{label}" if label in taken else label
-    return TunerEntry({"name": RECORDED, "label": called, "actions": actions}, called)
+    return TunerEntry({"name": RECORDED, "label": called, **files}, called)
 
 
 def with_checkpoint(entry: TunerEntry, folder: Path) -> TunerEntry:

@@ -13,12 +13,11 @@ from inventory.topology import Testbed
 from orchestration.artifacts.tables import Columns
 from orchestration.campaign.expand import trial_seed
 from orchestration.campaign.hosts import Host
-from orchestration.campaign.load_balancing import BACKENDS as BALANCING_BACKENDS
+from orchestration.campaign.load_balancing import offered
 from orchestration.campaign.schema import check_backend
 from orchestration.model.csv_columns import write_csv
 from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError, Problem
-from orchestration.model.knobs import ECN
 from orchestration.model.load_balancing import ECMP
 from orchestration.model.trial import (
     CLOSLOOP,
@@ -43,9 +42,9 @@ from orchestration.replay.campaign_file import (
     with_checkpoint,
 )
 from orchestration.replay.parents import Group, Recording, find_parents, group_parents
+from orchestration.replay.recordings import write_actions
 from traffic import flow_file
 from traffic.schedule import class_names
-from tuners.recorded import columns_of
 from tuners.registry import RECORDED
 
 IMPORTED, HARDWARE = "imported", "hardware"
@@ -141,6 +140,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
         notes.append("the replay numbers the flows anew: they are not in the order of a schedule")
     host, said = _host(trial.spec, backend)
     notes += said
+    balancing = trial.spec.load_balancing
 
     def write(folder: Path, testbed: Testbed, name: str) -> ReplayCampaign:
         for repeat in group.repeats:
@@ -162,11 +162,12 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             duration_ns=trial.spec.duration_ns,
             parent_run=trial.spec.campaign,
             parent_trials=tuple(listed),
-            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times},
+            times_ns={name: getattr(trial.spec, f"{name}_ns") for name in times}
+            | _flow_samples(trial.spec, backend),
             host=host,
             fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
             faults=trial.spec.faults,
-            load_balancing=trial.spec.load_balancing if backend in BALANCING_BACKENDS else ECMP,
+            load_balancing=balancing if offered(backend, balancing) else ECMP,
         )
 
     alone = len(group.recordings) == 1
@@ -187,6 +188,12 @@ def _fabric(spec: TrialSpec) -> FabricSpec:
     """Return the parent's switches, which are Linux' on a rack; elsewhere nothing is known."""
     known = spec.fabric != LINUX or spec.backend in ("emulated", HARDWARE)
     return spec.fabric if known else CLOSLOOP
+
+
+def _flow_samples(spec: TrialSpec, backend: str) -> dict[str, int]:
+    """Return the period at which flows are sampled, if they were, and the backend can."""
+    period_ns = spec.flow_sample_period_ns if _has_fabric(spec, backend) else 0
+    return {"flow_sample_period": period_ns} if period_ns else {}
 
 
 def _chosen(group: Group, repeats: int | None) -> Group:
@@ -298,17 +305,11 @@ def _recorded(
     single = len(group.repeats) == 1
     for number, label in enumerate(dict.fromkeys(item.label for item in group.recordings), 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in label)[:40] or str(number)
-        file = f"actions-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
-        for recording in group.recordings:
-            if recording.label != label:
-                continue
-            trial = recording.trial
-            knob, actions = tables.actions_of(trial)
-            if request.scale_thresholds and knob is ECN:
-                actions = tables.scaled(actions, trial.testbed, testbed)
-            path = folder / of_repeat(file, recording.repeat)
-            write_csv(path, {column: actions[column] for column in columns_of(knob)})
-        yield label, recorded_tuner(label, file, taken)
+        ending = f"-{number}-{stem}" + (".csv" if single else f"-{REPEAT}.csv")
+        trials = {r.repeat: r.trial for r in group.recordings if r.label == label}
+        scaled_to = testbed if request.scale_thresholds else None
+        files = write_actions(folder, ending, trials, scaled_to)
+        yield label, recorded_tuner(label, files, taken)
 
 
 def _listed(

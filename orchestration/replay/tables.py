@@ -1,4 +1,4 @@
-"""Turn a trial's tables into the flows and actions that a replay reads."""
+"""Turn a trial's schedule into the flows that a replay reads."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult
 from orchestration.artifacts.tables import TABLES, Columns, read_table
 from orchestration.model.errors import InputError
-from orchestration.model.knobs import ECN, KNOBS, Knob
 from orchestration.model.records import Ints
 from traffic.schedule import class_names
-from tuners.recorded import faults
 
 _AGAIN = "run the trial again, or restore the file from a copy"
-# A reading that began up to a tenth of a period early still belongs to the sampling time.
-_EARLY_SHARE = 10
 
 
 def schedule_of(trial: TrialResult) -> Columns:
     """Return the flows of a trial's schedule. Raises InputError if they are not in its order."""
     path = trial.folder / TABLES["schedule"].file
     where, table = str(path), read_table(path, "schedule")
-    _refuse(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
-    _refuse(where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1)
+    refuse(where, np.diff(table["start_ns"]) < 0, "starts before the one above it", 1)
+    refuse(where, np.diff(table["flow_id"]) != 1, "has not the flow_id after the one above it", 1)
     if not len(table["start_ns"]):
         raise InputError.single(where, "the trial has no flows", "there is nothing to replay")
     return table
@@ -70,57 +66,7 @@ def keeps_numbers(schedule: Columns, order: Sequence[str], testbed: Testbed) -> 
     return bool(np.array_equal(sorted_rows, np.arange(len(sorted_rows))))
 
 
-def actions_of(trial: TrialResult) -> tuple[Knob, Columns]:
-    """Return the knob that a trial turned, and its changes at the sampling times they respond to.
-
-    A reading begins some ns (on a rack some us) after its sampling time. Sampling times are used
-    because a replay's reading may begin a little sooner than the recorded one.
-
-    Raises InputError for a trial that turned no knob or several, for a table with times out of
-    order, and for impossible settings.
-    """
-    remedy = "let a tuner decide in their place: --tuner secn1"
-    tables = {knob: trial.table(knob.table) for knob in KNOBS.values()}
-    turned = {knob: table for knob, table in tables.items() if len(table["t_ns"])}
-    if len(turned) > 1:
-        names = " and ".join(knob.name for knob in turned)
-        what = f"the trial turned {names}, and a recording holds one knob"
-        raise InputError.single(str(trial.folder), what, remedy)
-    knob, table = next(iter(turned.items()), (ECN, tables[ECN]))
-    where = str(trial.folder / TABLES[knob.table].file)
-    if not turned:
-        raise InputError.single(where, "the trial has no recorded actions", remedy)
-    t_ns = table["t_ns"]
-    _refuse(where, np.diff(t_ns) < 0, "has an earlier t_ns than the one above it", 1)
-    for wrong, what, _ in faults(knob, table):
-        _refuse(where, wrong, f"has {what}" if what.startswith("not") else f"is wrong, {what}")
-    period_ns = trial.spec.sample_period_ns
-    samples = (t_ns + period_ns // _EARLY_SHARE) // period_ns * period_ns
-    return knob, {**table, "t_ns": np.where(t_ns > 0, samples, t_ns)}
-
-
-def scaled(actions: Columns, before: Testbed, after: Testbed) -> Columns:
-    """Return the actions with each port's kmin and kmax scaled to its new rate.
-
-    Raises InputError for a port that is missing in one of the testbeds.
-    """
-    rates = [{(p.device, p.name): p.rate_bps for p in each.ports} for each in (before, after)]
-    ports = list(zip(actions["device"].tolist(), actions["port"].tolist(), strict=True))
-    known: dict[tuple[Any, Any], float] = {}
-    for port in dict.fromkeys(ports):
-        if any(port not in each for each in rates):
-            what = f"{port[0]}:{port[1]} is not in both testbeds"
-            raise InputError.single("--scale-thresholds", what, "leave it out")
-        known[port] = rates[1][port] / rates[0][port]
-    factor = np.fromiter((known[port] for port in ports), np.float64, len(ports))
-    new = {
-        name: np.rint(actions[name] * factor).astype(np.int64)
-        for name in ("kmin_bytes", "kmax_bytes")
-    }
-    return {**actions, **new}
-
-
-def _refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
+def refuse(where: str, wrong: np.ndarray[Any, Any], what: str, offset: int = 0) -> None:
     """Raise InputError for the first row that is wrong; `wrong` begins with row `offset`."""
     rows = np.flatnonzero(wrong)
     if len(rows):

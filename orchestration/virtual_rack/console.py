@@ -54,7 +54,10 @@ def dump(layout: Layout, device: str, differences: int) -> str:
     SONiC switch's CONFIG_DB. `differences` is a descriptor of the folder of those files
     (`roots.enter_device_root`).
     """
-    state: dict[str, Any] = {name: _listed(argv) for name, argv in _COMMANDS.items()}
+    asked = dict(_COMMANDS)
+    if layout.clock == "real":  # the machine's kernel need not know RDMA
+        del asked["rdma"]
+    state: dict[str, Any] = {name: _listed(argv) for name, argv in asked.items()}
     state["sysctls"] = dict(sysctls(Path("/proc/sys/net")))
     state["files"] = dict(_files(differences))
     if device in layout.sonic:

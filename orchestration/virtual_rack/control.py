@@ -21,6 +21,7 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
+from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -29,7 +30,7 @@ from orchestration.virtual_rack.folder import (
     require_programs,
     write_folder,
 )
-from orchestration.virtual_rack.layout import Layout, make_layout
+from orchestration.virtual_rack.layout import Clock, Layout, make_layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
 INSIDE = "CLOSLOOP_RACK"
@@ -227,13 +228,15 @@ def up(
     bluefield: Collection[str] = (),
     folder: Path | None = None,
     real_time: bool = False,
+    clock: Clock = "virtual",
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
-    called with the stage, the number of its steps done, and their total. With `real_time` all
-    devices share one CPU, and their work takes time: for measuring latencies, not for traffic.
+    called with the stage, the number of its steps done, and their total. With `clock` "real" the
+    devices are namespaces of this machine's kernel (see `host_kernel`). With `real_time` they are a
+    guest's that share one CPU, and their work takes time: for latencies, not for traffic.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -241,6 +244,8 @@ def up(
             the guest does not boot.
     """
     layout = make_layout(testbed, sonic, roce, bluefield)
+    if clock == "real":
+        layout = host_kernel.layout_here(layout)
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):
@@ -251,21 +256,23 @@ def up(
             )
         return handle, False
     require_programs(layout)
-    kernel = require_kernel()
+    guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held():
-        _start(place, layout, kernel, real_time, progress)
+        _start(place, layout, guest, progress)
     return handle, True
 
 
-def _start(
-    place: RackFolder, layout: Layout, kernel: Kernel, real_time: bool, progress: Progress
-) -> None:
+def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, ...]:
+    """Return the supervisor's arguments for a guest. Raises NotReadyError if memory is short."""
     memory_bytes = _MEMORY_BYTES + _DEVICE_MEMORY_BYTES * len(layout.address)
-    where = memory_dir(memory_bytes)
-    write_folder(place, layout)
     clock = "real" if real_time else "virtual"
-    words = [str(place.path), str(kernel.path), str(memory_bytes), str(where), clock]
+    return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
+
+
+def _start(place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress) -> None:
+    write_folder(place, layout)
+    words = [str(place.path), *guest]
     with place.console.open("ab") as console:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.virtual_rack.supervisor", *words],

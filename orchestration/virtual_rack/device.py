@@ -6,6 +6,7 @@ The process is forked from the guest's first process. It serves that process's r
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -38,6 +39,8 @@ _ENVIRONMENT = {
 # A SONiC switch writes this key to APPL_DB once its ports exist.
 _PORTS_READY = "PORT_TABLE:PortInitDone"
 _BRIDGE_S = 30.0
+# In real time, of one round of announcements.
+_NEIGHBOURS_S = 1.0
 
 
 def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.socket]:
@@ -54,7 +57,8 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
         here.close()
         try:
             unshare()
-            enter_cgroup(device)
+            if layout.clock == "virtual":  # the machine's groups are not the rack's
+                enter_cgroup(device)
             pid = os.fork()  # the child is the first process of the new namespace
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))
@@ -215,12 +219,26 @@ class Device:
 
     def _answer(self, request: Message) -> Message:
         try:
+            if request["op"] == "announce":
+                return {"id": request["id"], "ok": self._announce()}
             if request["op"] == "dump":
                 state = console.dump(self.layout, self.name, self._differences)
                 return {"id": request["id"], "ok": state}
             return {"id": request["id"], "ok": console.inject(self, request)}
         except Exception as error:
             return {"id": request["id"], "error": f"{self.name}: {error}"}
+
+    def _announce(self) -> bool:
+        """Say on all ports who this is; return whether all neighbours have said it, too."""
+        run(["lldpcli", "update"])
+        ports = {self.layout.interface(port) for port in self.layout.testbed.ports_of[self.name]}
+        end = time.monotonic() + _NEIGHBOURS_S
+        while time.monotonic() < end:
+            time.sleep(0.2)
+            known = json.loads(run(["lldpctl", "-f", "json0"]))["lldp"][0].get("interface", [])
+            if ports <= {interface["name"] for interface in known}:
+                return True
+        return False
 
     def _hear(self) -> list[Message]:
         while True:

@@ -14,12 +14,12 @@ import os
 import secrets
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.layout import Layout
 
@@ -31,7 +31,7 @@ _PROGRAMS = {
     "ip": "iproute2",
     "tc": "iproute2",
     "sshd": "openssh-server",
-    "ssh-keygen": "openssh-client",
+    PROGRAM: PACKAGE,
     "lldpd": "lldpd",
 }
 _SONIC_PROGRAMS = {"redis-server": "redis-server", "redis-cli": "redis-tools", "sudo": "sudo"}
@@ -165,7 +165,7 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
     place.clear()
     place.sign()
     place.layout.write_text(json.dumps(layout.to_json()))
-    _new_key(place.key, "controller")
+    new_key(place.key, "controller")
     place.password.touch(0o600)
     place.password.write_text(secrets.token_urlsafe(12) + "\n")
     known = []
@@ -173,13 +173,12 @@ def write_folder(place: RackFolder, layout: Layout) -> None:
         folder.mkdir(mode=0o700)
     for device, address in layout.address.items():
         key = place.host_key(device)
-        _new_key(key, device)
-        public = key.with_name(f"{key.name}.pub").read_text().split()
-        known.append(f"{address} {' '.join(public[:2])}\n")
+        new_key(key, device)
+        known.append(f"{address} {public_words(key)}\n")
     place.known_hosts.write_text("".join(known))
     place.ssh_config.write_text(_ssh_config(place, layout))
     write_rack(layout.rack(place.key, place.known_hosts), place.inventory)
-    place.init.write_text(_init_script(place))
+    place.init.write_text(_init_script(place, layout))
     place.init.chmod(0o755)
 
 
@@ -188,20 +187,16 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
 
 
-def _init_script(place: RackFolder) -> str:
+def _init_script(place: RackFolder, layout: Layout) -> str:
     return (
         "#!/bin/sh\n"
         f"export CLOSLOOP_RACK_FOLDER={shlex.quote(str(place.path))}\n"
+        f"export CLOSLOOP_RACK_CLOCK={layout.clock}\n"
         f"export PYTHONPATH={shlex.quote(python_path())} PYTHONDONTWRITEBYTECODE=1\n"
         "export PYTHONUNBUFFERED=1 LANG=C.UTF-8\n"
         f"export PATH={SBIN}:/usr/local/bin:/usr/bin:/bin\n"
         f"exec {shlex.quote(sys.executable)} -P -m orchestration.virtual_rack.guest\n"
     )
-
-
-def _new_key(file: Path, comment: str) -> None:
-    argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(file)]
-    subprocess.run(argv, check=True, stdin=subprocess.DEVNULL)
 
 
 def _ssh_config(place: RackFolder, layout: Layout) -> str:

@@ -5,7 +5,7 @@ results land where they would without a rack, but it has a home folder of its ow
 
 Virtual time passes only while a request is served. Between requests this process *spins*: a system
 call that succeeds takes no virtual time, so no timer of a device can fire until the supervisor
-stops the guest.
+stops the guest. In real time it waits, and what is the machine's is left alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LINE = "/dev/tty1"
 HOME = Path("/run/home")
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
-# Virtual time, which costs nothing, until the devices know their neighbours.
+# Until the devices know their neighbours: virtual time, which costs nothing; at most, in real time.
 _LLDP_S = 31.0
 _LOGIN_S = 60.0
 
@@ -58,8 +58,8 @@ class Guest:
     def __init__(self, folder: RackFolder) -> None:
         self._folder = folder
         self._layout = Layout.from_json(json.loads(folder.layout.read_text()))
-        self._line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
-        tty.setraw(self._line)
+        self._real = self._layout.clock == "real"
+        self._line, self._out = _line_of_pipes() if self._real else _line_of_a_terminal()
         self._inbox = Incoming(folder.inbox)
         self._selector = selectors.DefaultSelector()
         self._devices: dict[str, socket.socket] = {}
@@ -72,14 +72,15 @@ class Guest:
         """Send a message to the supervisor."""
         data = encode(message)
         while data:
-            data = data[os.write(self._line, data) :]
+            data = data[os.write(self._out, data) :]
 
     def boot(self) -> None:
         """Start all devices and connect them."""
         run_batch("ip", ["link set lo up", f"address add {CONTROLLER_ADDRESS}/32 dev lo"])
-        allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
-        allowed.write_text(_CONGESTION_CONTROLS)
-        Path("/proc/sys/vm/overcommit_memory").write_text("1")  # as Redis recommends
+        if not self._real:
+            allowed = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+            allowed.write_text(_CONGESTION_CONTROLS)
+            Path("/proc/sys/vm/overcommit_memory").write_text("1")  # as Redis recommends
         if self._layout.roce:
             run(["rdma", "system", "set", "netns", "exclusive"])
         authorized = self._folder.public_key.read_text()
@@ -99,16 +100,33 @@ class Guest:
                 give_rdma_device(name, pids[device])
         self._await_logins()
         self.say({"stage": "neighbours"})
-        time.sleep(_LLDP_S)
+        if not self._real:
+            time.sleep(_LLDP_S)
+            return
+        # one that began to listen late has missed what others said, so all say it again
+        end = time.monotonic() + _LLDP_S
+        known = False
+        while not known and time.monotonic() < end:
+            for line in self._devices.values():
+                line.sendall(encode({"op": "announce", "id": 0}))
+            known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
 
-    def _await_all(self, word: str, stage: str) -> None:
+    def _await_all(self, word: str, stage: str) -> list[Message]:
+        """Return every device's answer. Raises RuntimeError for one without `word`."""
+        answers = []
         for number, (device, line) in enumerate(self._devices.items(), start=1):
             self.say({"stage": stage, "done": number, "of": len(self._devices)})
             lines = Lines()
-            while not (messages := lines.feed(line.recv(PIECE_BYTES) or b"\n")):
-                pass
+            messages: list[Message] = []
+            while not messages:
+                piece = line.recv(PIECE_BYTES)
+                if not piece:
+                    raise RuntimeError(f"{device}: its first process has ended")
+                messages = lines.feed(piece)
             if word not in messages[0]:
                 raise RuntimeError(f"{device}: {messages[0].get('failed', messages[0])}")
+            answers.append(messages[0])
+        return answers
 
     def _await_logins(self) -> None:
         """Wait until logging in works on every device."""
@@ -145,11 +163,11 @@ class Guest:
             for number in [n for n, end in self._waits.items() if end <= time.monotonic()]:
                 del self._waits[number]
                 self._end(number, ok=time.monotonic_ns())
-            if not self._busy:
+            if not self._busy and not self._real:
                 os.sched_yield()
 
     def _patience_s(self) -> float | None:
-        if not self._busy:
+        if not self._busy and not self._real:
             return 0.0
         if self._waits:
             return max(0.0, min(self._waits.values()) - time.monotonic())
@@ -174,7 +192,8 @@ class Guest:
     def _begin(self, number: int, message: Message) -> None:
         match message["do"]:
             case "run":
-                _look_anew()
+                if not self._real:
+                    _look_anew()
                 command = Command(number, message, self.say)
                 self._commands[number] = command
                 for fd in command.outputs:
@@ -248,6 +267,21 @@ class Guest:
             self._end(number, **message)
 
 
+def _line_of_a_terminal() -> tuple[int, int]:
+    line = os.open(LINE, os.O_RDWR | os.O_NOCTTY)
+    tty.setraw(line)
+    return line, line
+
+
+def _line_of_pipes() -> tuple[int, int]:
+    """Keep standard input and output for the supervisor; what programs print goes to the log."""
+    pair = os.dup(0), os.dup(1)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    return pair
+
+
 def give_rdma_device(name: str, pid: int) -> None:
     """Move an RDMA device to its NIC's network namespace, that of process `pid`."""
     place = Path("/run/netns", name)
@@ -304,7 +338,8 @@ def main() -> None:
         sys.stderr.flush()
         if guest is not None:
             guest.say({"failed": f"{type(error).__name__}: {error}"})
-    power_off()
+    if os.environ.get("CLOSLOOP_RACK_CLOCK") != "real":
+        power_off()
 
 
 if __name__ == "__main__":

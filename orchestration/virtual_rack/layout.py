@@ -1,7 +1,8 @@
 """The layout of a virtual rack as pure data: devices, addresses and cables of a testbed.
 
-Devices are namespaces of one guest. Each has the testbed's ports, named as its operating system
-does, and a management port to the controller, which is the guest's first namespace.
+Devices are namespaces of one guest, or of the machine's own kernel (`clock` "real"). Each has the
+testbed's ports, named as its operating system does, and a management port to the controller, which
+is the first namespace.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from inventory.rack import SONIC_QUEUE, Access, NicKind, Platform, Rack
+from inventory.rack import SONIC_QUEUE, Access, Lacking, NicKind, Platform, Rack
 from inventory.testbed_json import testbed_from_json, testbed_to_json
 from inventory.topology import Port, Testbed
 from orchestration.model.errors import InputError
@@ -21,20 +22,35 @@ CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
 # SONiC counts four lanes per front panel port.
 _LANES_PER_PORT = 4
-_FORMAT = 2
+_FORMAT = 3
+
+# What an inventory says that a device's kernel lacks.
+_LACKING: Mapping[str, tuple[Lacking, ...]] = {
+    "host": ("fq", "dctcp", "cubic", "bbr"),
+    "switch": ("red",),
+}
+
+# What delays packets in `cabling.delays`.
+DELAY_LINE = frozenset({"clsact", "ifb", "matchall", "netem"})
+
+# Whose time passes in a rack: a guest's in virtual time, or the machine's on its own kernel.
+Clock = Literal["virtual", "real"]
 
 
 @dataclass(frozen=True)
 class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
-    Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`).
+    Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
+    what the kernel of a rack in real time does not have (see `host_kernel`).
     """
 
     testbed: Testbed
     sonic: tuple[str, ...] = ()
     roce: tuple[str, ...] = ()
     bluefield: tuple[str, ...] = ()
+    clock: Clock = "virtual"
+    lacks: tuple[str, ...] = ()
 
     def platform(self, device: str) -> Platform:
         """Return the platform of a device."""
@@ -77,13 +93,20 @@ class Layout:
         """Return the name of a device's management port."""
         return "eth0" if device in self.sonic else "mgmt"
 
+    @property
+    def lacks_delay(self) -> bool:
+        """Whether the kernel lacks a part of the delay lines."""
+        return bool(DELAY_LINE & {*self.lacks})
+
     def delay_on_arrival_ns(self, port: Port) -> int:
         """Return the delay in ns of packets that arrive at `port`, for the cable's propagation.
 
         A path crosses a tier's cables once up and once down. As in the emulated fabric, both
         crossings are delayed at one end: at the host for a host's cable, at the upper switch for a
-        cable between switches.
+        cable between switches. It is 0 on a kernel that cannot delay.
         """
+        if self.lacks_delay:
+            return 0
         here, there = self.testbed.device[port.device], self.testbed.peer_device(port)
         spent_here = here.kind == "host" or (there.kind == "switch" and here.tier > there.tier)
         return 2 * port.delay_ns if spent_here else 0
@@ -109,6 +132,7 @@ class Layout:
                 rdma_devices=self.rdma_devices(device.name),
                 pcc_device=self.pcc_device(device.name),
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
+                lacks=tuple(name for name in _LACKING[device.kind] if name in self.lacks),
             )
         return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))
 
@@ -120,6 +144,8 @@ class Layout:
             "sonic": list(self.sonic),
             "roce": list(self.roce),
             "bluefield": list(self.bluefield),
+            "clock": self.clock,
+            "lacks": list(self.lacks),
         }
 
     @classmethod
@@ -128,8 +154,10 @@ class Layout:
         if data["format"] != _FORMAT:
             raise ValueError(f"rack format {data['format']!r}, not {_FORMAT}")
         testbed = testbed_from_json(data["testbed"])
-        named = (tuple(data[kind]) for kind in ("sonic", "roce", "bluefield"))
-        return cls(testbed, *named)
+        sonic, roce, bluefield, lacks = (
+            tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
+        )
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks)
 
 
 def make_layout(

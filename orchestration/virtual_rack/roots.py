@@ -30,6 +30,7 @@ from orchestration.backends.emulated.system import (
 from orchestration.virtual_rack.bluefield import bluefield_files
 from orchestration.virtual_rack.folder import PROJECT
 from orchestration.virtual_rack.layout import Layout
+from orchestration.virtual_rack.shield import shield_machine
 
 # The size of a device's disk, which includes its /tmp and /run.
 DISK_BYTES = 64 << 20
@@ -109,8 +110,11 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     options = f"lowerdir=/,upperdir={upper},workdir={work}"
     mount("overlay", str(root), "overlay", options=options)
     mount_kernel_files(str(root))
-    mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
-    bind("/dev", f"{root}/dev")
+    if layout.clock == "real":
+        shield_machine(root)
+    else:
+        mount("cgroup2", f"{root}/sys/fs/cgroup", "cgroup2")
+        bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
     bind(str(run), f"{root}/run")
@@ -118,7 +122,8 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     # what lies below an overlay must not change, and the machine's does
     bind(str(var_tmp), f"{root}/var/tmp")
     for path in {PROJECT, Path(sys.prefix), Path(sys.base_prefix)}:
-        if path.is_relative_to("/tmp"):
+        # an overlay of the root does not show other file systems
+        if path.is_relative_to("/tmp") or path.stat().st_dev != Path("/").stat().st_dev:
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
             bind(str(path), f"{root}{path}")
     for name in ("sshd", "lldpd", "lock"):

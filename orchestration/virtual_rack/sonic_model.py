@@ -32,6 +32,8 @@ class Traits:
     `wred_profiles` is the size of the table of which each enabled colour of a profile takes one
     entry. With `one_watchdog_action` (Broadcom's DLR_INIT) all watched ports have the same one.
     `buffer_model` is `traditional` or `dynamic`.
+    `adaptive` is whether orchagent has adaptive routing, which no release has; SAI does not take
+    the attributes in `adaptive_lacks` then.
     """
 
     release: str = _FIRST_WITH_MARKS
@@ -46,6 +48,8 @@ class Traits:
     wred_profiles: int = 1024
     one_watchdog_action: bool = False
     buffer_model: str = "traditional"
+    adaptive: bool = False
+    adaptive_lacks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,15 @@ class Leaf:
 
 @dataclass(frozen=True)
 class PortModel:
-    """One port. `queues` are the queues that carry packets, by their number in SONiC."""
+    """One port. `queues` are the queues that carry packets, by their number in SONiC.
+
+    `to_switch` is whether it leads to another switch.
+    """
 
     name: str
     rate_bps: int
     queues: dict[int, Leaf]
+    to_switch: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,6 +171,7 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
                 )
                 for queue in testbed.queues_at(port)
             },
+            to_switch=testbed.peer_device(port).kind == "switch",
         )
         for port in testbed.ports_of[device]
     )
@@ -171,20 +180,21 @@ def model_of(layout: Layout, device: str, traits: Traits | None = None) -> Switc
 
 def port_oid(place: int) -> str:
     """Return the object id of the port at index `place`."""
-    return _oid(_PORT, place + 1)
+    return object_id(_PORT, place + 1)
 
 
 def queue_oid(place: int, queue: int) -> str:
     """Return the object id of a port's queue."""
-    return _oid(_QUEUE, place * QUEUES + queue + 1)
+    return object_id(_QUEUE, place * QUEUES + queue + 1)
 
 
 def wred_oid(number: int) -> str:
     """Return the object id of the WRED profile that was created as number `number`."""
-    return _oid(_WRED, number)
+    return object_id(_WRED, number)
 
 
-def _oid(kind: int, number: int) -> str:
+def object_id(kind: int, number: int) -> str:
+    """Return the id of the object of a SAI type that was created as number `number`."""
     return f"oid:{kind << 48 | number:#x}"
 
 

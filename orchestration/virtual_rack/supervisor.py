@@ -1,5 +1,7 @@
 """The process that owns a rack's guest: it boots it, relays requests, and stops it in between.
 
+In real time the guest is the first process of namespaces of the machine, and goes on in between.
+
 It listens on a socket in the rack's folder. A client sends one request and further messages that
 belong to it. It gets answers until one with `end`:
 
@@ -21,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
+from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.messages import (
     PIECE_BYTES,
@@ -57,8 +60,9 @@ class Client:
 class Supervisor:
     """One guest and its clients."""
 
-    def __init__(self, folder: RackFolder) -> None:
+    def __init__(self, folder: RackFolder, *, pauses: bool = True) -> None:
         self._folder = folder
+        self._pauses = pauses
         self._clients: dict[int, Client] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._numbers = 0
@@ -97,8 +101,10 @@ class Supervisor:
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
-            self._folder.socket.unlink(missing_ok=True)
             self._signal(signal.SIGKILL)
+            if not self._pauses:
+                await asyncio.to_thread(host_kernel.await_orphans)
+            self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.tell({"end": True, **(self._failed or self._death())})
             server.close()
@@ -153,8 +159,7 @@ class Supervisor:
                 self._free(number)
         elif "ready" in message:
             self._ready.set()
-            if not self._busy:
-                self._signal(signal.SIGSTOP)
+            self._pause()
         elif "failed" in message:
             remedy = message.get("remedy") or f"see {self._folder.console}"
             self._failed = {
@@ -167,7 +172,10 @@ class Supervisor:
 
     def _free(self, number: int) -> None:
         self._busy.discard(number)
-        if not self._busy:
+        self._pause()
+
+    def _pause(self) -> None:
+        if self._pauses and not self._busy:
             self._signal(signal.SIGSTOP)
 
     async def _send(self, message: Message) -> None:
@@ -241,8 +249,16 @@ class Supervisor:
 
 
 def main() -> None:
-    """Hold the guest of a rack: FOLDER KERNEL MEMORY_BYTES MEMORY_DIR virtual|real."""
+    """Hold the guest of a rack: FOLDER [KERNEL MEMORY_BYTES MEMORY_DIR virtual|real].
+
+    Without a kernel it is the machine's own.
+    """
     folder = RackFolder(Path(sys.argv[1]))
+    if not sys.argv[2:]:
+        host_kernel.adopt_orphans()
+        supervisor = Supervisor(folder, pauses=False)
+        asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
+        return
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     real_time = sys.argv[5] == "real"
     argv = guest_argv(kernel, memory_bytes=memory_bytes, init=folder.init, real_time=real_time)

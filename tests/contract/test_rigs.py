@@ -162,8 +162,9 @@ def offering(request, tmp_path):
         return
     with Simulation(require_program(), tmp_path) as simulation:
         rig = SimulatedRig(
-            simulation, trial, TESTBED, schedule, flow_table=watches, watches_hosts=True
-        )
+            simulation, trial, TESTBED, schedule, flow_table=watches, watches_hosts=True,
+            watches_pairs=True,
+        )  # fmt: skip
         yield offer, rig
 
 

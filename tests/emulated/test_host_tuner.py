@@ -13,9 +13,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Steps an environment on and on; `think` is what it does in between.
 PROGRAM = """
-import dataclasses, sys, time
+import dataclasses, signal, sys, time
 from orchestration.campaign.expand import load_campaign
 from orchestration.environment import FabricEnv
+# a shell without job control starts what runs in the background with SIGINT ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)
 trial = load_campaign("examples/learning.yml", backend="emulated").trials[0]
 env = FabricEnv(dataclasses.replace(trial, duration_ns=10**9), queue="switch1:eth0")
 env.reset()

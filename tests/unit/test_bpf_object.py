@@ -1,13 +1,15 @@
 """BPF objects: what is read out of them, and how they come about."""
 
+import json
 import shutil
 import struct
 
 import pytest
 
 from collectors.bpf import compile as compiler
-from collectors.bpf.elf import ObjectError, read_program
+from collectors.bpf.elf import ObjectError, Program, read_program
 from collectors.readers.flows import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
+from collectors.readers.path_agent import TABLES_AT
 from orchestration.model.errors import NotReadyError
 
 LOAD_64 = struct.pack("<BBhi", 0x18, 0x01, 0, 8) + struct.pack("<BBhi", 0, 0, 0, 0)
@@ -119,3 +121,13 @@ def test_what_the_compiler_says_is_passed_on(cache, monkeypatch, tmp_path):
     with pytest.raises(NotReadyError, match="unknown option"):
         compiler.flow_table_object()
     assert list(cache.iterdir()) == []
+
+
+@pytest.mark.skipif(not shutil.which(compiler.COMPILER), reason=f"no {compiler.COMPILER}")
+@pytest.mark.parametrize("bits", [2, 16, 20])
+def test_the_choice_of_paths_has_the_agents_layout_and_survives_the_way_to_it(bits):
+    made = read_program(compiler.path_choice_object(bits).read_bytes(), maps=("prefixes",))
+    # a time, and an entry of 16 bytes
+    assert made.data_bytes == TABLES_AT + 24 * 2**bits
+    assert {name for _, name in made.maps} == {"prefixes"}
+    assert Program.from_json(json.loads(json.dumps(made.to_json()))) == made

@@ -32,5 +32,5 @@ def test_the_table_says_the_same(no_kernel):
 
 def test_an_extra_in_a_remedy_is_shown(monkeypatch):
     found = doctor.Finding("ns-3", "note", "not installed", "pip install 'closloop[sim]'")
-    monkeypatch.setattr(doctor, "examine", lambda boot: [found])
+    monkeypatch.setattr(doctor, "examine", lambda **_: [found])
     assert "closloop[sim]" in CliRunner().invoke(app, ["doctor"]).stdout

@@ -10,6 +10,7 @@ from inventory.rack import Rack
 from orchestration.backends.hardware.rig import HardwareRig
 from orchestration.backends.hardware.switches import SwitchReading
 from orchestration.device.fleet import Clock
+from orchestration.model.knobs import FLOWLET_TIMEOUT
 from orchestration.model.records import MISSING
 
 TESTBED = load_testbed("graphcc")
@@ -86,3 +87,46 @@ def test_a_depth_has_its_own_time_and_an_unknown_time_is_no_age(rig):
     assert (depth_ns == depth_ns[0]).all()
     assert depth_ns[0] == seen.taken_ns[-1]
     assert (seen.age_ns[first.count :] >= 0).all()
+
+
+class Paths:
+    """A choice of paths that counts its calls."""
+
+    is_by_flowlet = True
+
+    def __init__(self):
+        self.count = len(TESTBED.switches)
+        self.calls = []
+        self.known = {"timeout_ns": np.full(self.count, 200_000)}
+
+    def begin(self):
+        self.calls.append("begin")
+
+    def values(self):
+        self.calls.append("read")
+        return {"switch.reroutes": np.arange(self.count)}
+
+    def turn(self, change):
+        self.known = {"timeout_ns": np.full(self.count, 7_000)}
+        return change
+
+    def end(self):
+        self.calls.append("end")
+
+
+def test_paths_begin_before_the_traffic_and_are_observed_and_turned(rig):
+    _, switches = rig
+    clocks = {switch.device: Clock(AHEAD_NS, 0) for switch in switches}
+    fake, paths = Fake(), Paths()
+    rig = HardwareRig(
+        Rack("rack", TESTBED, {}), fake, switches, clocks, fake, fake, fake, fake, paths
+    )
+    assert paths.calls == []
+    rig.start()
+    assert paths.calls == ["begin"]
+    seen = rig.observe()
+    assert seen["switch.reroutes"].tolist() == list(range(paths.count))
+    assert set(seen.settings["flowlet_timeout"]["timeout_ns"].tolist()) == {200_000}
+    change = FLOWLET_TIMEOUT.change([1], 7_000)
+    assert rig.apply((change,)).changes == (change,)
+    assert set(rig.observe().settings["flowlet_timeout"]["timeout_ns"].tolist()) == {7_000}

@@ -21,6 +21,7 @@ from orchestration.model.digest import sha256_of
 from orchestration.model.errors import InputError
 from orchestration.replay.build import build_replays
 from orchestration.replay.drafts import ReplayRequest
+from orchestration.runner.fit import check_fit
 from traffic.schedule import make_schedule
 
 PARENT = """campaign: old
@@ -210,6 +211,29 @@ def test_late_readings_are_answered_at_their_samples(old, tmp_path):
         late = np.where(actions["t_ns"] > 0, actions["t_ns"] + 37, actions["t_ns"])
         write_table(folder / "actions.parquet", "actions", {**actions, "t_ns": late})
     assert_repeats(old, run(replay(copy, tmp_path), tmp_path))
+
+
+def test_a_knob_that_one_repeat_turned_has_a_file_for_each(old, tmp_path):
+    copy = Path(shutil.copytree(old, tmp_path / "old"))
+    (turned,) = (t for t in finished_trials(copy) if t.name.startswith("dice-r2"))
+    switch = load_testbed("rlcc-7").switches[0]
+    table = {"t_ns": [100_037], "decided_ns": [100_037], "applied_ns": [120_037]}
+    rows = {name: np.array(column) for name, column in table.items()}
+    settings = {"device": np.array([switch], dtype=object), "timeout_ns": np.array([70_000])}
+    path = turned / TABLES["actions_flowlet_timeout"].file
+    write_table(path, "actions_flowlet_timeout", {**rows, **settings})
+    (made,) = build_replays(ReplayRequest(copy), tmp_path)
+    inputs = made.file.parent
+    files = {file.name: file.read_text() for file in inputs.glob("actions_flowlet_timeout-*")}
+    header = "t_ns,device,timeout_ns\n"
+    assert sorted(files.values()) == [header, f"{header}100000,{switch},70000\n"]
+    campaign = load_campaign(made.file)
+    params = {t.id: t.tuner.params.keys() for t in campaign.trials}
+    assert sorted(map(len, params.values())) == [1, 1, 2, 2]
+    # the fluid backend's switches have no flowlets
+    testbeds = {t.testbed: load_testbed(t.testbed) for t in campaign.trials}
+    with pytest.raises(InputError, match="needs the knob 'flowlet_timeout', which fluid lacks"):
+        check_fit(campaign.trials, testbeds, FluidBackend.offer)
 
 
 def test_invalid_trials_are_replayed_only_by_name(old, tmp_path):

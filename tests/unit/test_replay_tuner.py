@@ -5,19 +5,21 @@ import pytest
 
 from inventory.files import load_testbed
 from orchestration.model.errors import InputError
+from orchestration.model.knobs import DCQCN, KNOBS
 from orchestration.model.records import Observation, Setup
 from orchestration.model.trial import TunerSpec
 from tuners import registry
 from tuners.recorded import read_actions
 
 HEADER = "t_ns,device,port,queue,kmin_bytes,kmax_bytes,pmax"
+TIMEOUTS = "t_ns,device,timeout_ns"
 TESTBED = load_testbed("rlcc-7")
 SWITCH = TESTBED.switches[0]
 
 
-def recorded(tmp_path, *rows: str) -> str:
-    path = tmp_path / "actions.csv"
-    path.write_text("\n".join([HEADER, *rows, ""]), encoding="utf-8")
+def recorded(tmp_path, *rows: str, header: str = HEADER, name: str = "actions.csv") -> str:
+    path = tmp_path / name
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
     return str(path)
 
 
@@ -64,6 +66,72 @@ def test_on_a_coarser_grid_the_last_setting_of_each_queue_counts(tmp_path):
         2: 5,
         0: 3,
     }
+
+
+def several(tmp_path) -> dict[str, str]:
+    """Write actions of every knob, of DCQCN two parameters; return their files by parameter."""
+    host = TESTBED.hosts[2]
+    return {
+        "actions": recorded(tmp_path, f"0,{SWITCH},eth0,0,1000,2000,0.5"),
+        "actions_dcqcn": recorded(
+            tmp_path, f"100,{host},40,2", f"300,{host},50,3", name="dcqcn.csv",
+            header="t_ns,host,rpg_ai_rate,rpg_gd",
+        ),
+        "actions_flowlet_timeout": recorded(
+            tmp_path, f"100,{SWITCH},30000", header=TIMEOUTS, name="timeouts.csv"
+        ),
+    }  # fmt: skip
+
+
+def test_actions_of_several_knobs_come_together(tmp_path):
+    params = several(tmp_path)
+    assert (
+        set(params)
+        == {knob.table for knob in KNOBS.values()}
+        == set(registry.parameters("recorded"))
+    )
+    tuner = registry.create(TunerSpec("recorded", params))
+    assert set(tuner.knobs) == set(KNOBS)
+    assert [change.knob for change in tuner.reset(TESTBED, 1).action] == ["ecn"]
+    nics, timeouts = tuner.act(reading(100))
+    assert (nics.knob, timeouts.knob) == ("dcqcn", "flowlet_timeout")
+    assert {name: column.tolist() for name, column in nics.values.items()} == {
+        "rpg_ai_rate": [40],
+        "rpg_gd": [2],
+    }
+    assert (nics.targets.tolist(), timeouts.targets.tolist()) == ([2], [0])
+    assert timeouts["timeout_ns"].tolist() == [30_000]
+    DCQCN.bounds(TESTBED).check(nics)
+    assert tuner.act(reading(200)) == ()
+    assert [change.knob for change in tuner.act(reading(300))] == ["dcqcn"]
+    assert tuner.facts() == {"recorded_changes": 4, "repeated_changes": 4}
+
+
+def test_a_knob_without_actions_is_never_turned(tmp_path):
+    path = recorded(tmp_path, header=TIMEOUTS)
+    tuner = registry.create(TunerSpec("recorded", {"actions_flowlet_timeout": path}))
+    assert tuner.knobs == ("flowlet_timeout",)
+    assert tuner.reset(TESTBED, 1) == Setup()
+    assert tuner.act(reading(100)) == ()
+
+
+def test_one_file_a_knob_under_its_own_name(tmp_path):
+    files = several(tmp_path)
+    (fault,) = registry.check("recorded", {}, TESTBED)
+    assert "needs 'actions'" in fault
+    (fault,) = registry.check("recorded", {"actions_dcqcn": files["actions"]}, TESTBED)
+    assert "has actions of ecn: write actions" in fault
+    both = {"actions": files["actions_dcqcn"], "actions_dcqcn": files["actions_dcqcn"]}
+    (fault,) = registry.check("recorded", both, TESTBED)
+    assert "both have actions of dcqcn" in fault
+    # `actions` alone may have any knob's
+    assert registry.check("recorded", {"actions": files["actions_dcqcn"]}, TESTBED) == ()
+    bad = recorded(tmp_path, "0,switch9,30000", header=TIMEOUTS, name="bad.csv")
+    (fault,) = registry.check("recorded", {**files, "actions_flowlet_timeout": bad}, TESTBED)
+    assert f"{bad}:2" in fault
+    wrong = recorded(tmp_path, f"0,{SWITCH},3", header=TIMEOUTS, name="bad.csv")
+    (fault,) = registry.check("recorded", {"actions_flowlet_timeout": wrong}, TESTBED)
+    assert "timeout_ns is not 1000..1000000000" in fault
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,191 @@
+"""How many packets this machine forwards: what a rack in real time can carry.
+
+    python -m orchestration.virtual_rack.forwarding SECONDS      prints packet-hops a second
+
+It is tried on two hosts and a router in namespaces that are gone afterwards, with full frames of
+TCP, their acknowledgements, and a shaper at each port. A packet-hop is a packet that a port has
+queued, shaped and sent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from inventory.topology import Testbed
+from orchestration.backends.emulated.namespaces import offloads_off
+from orchestration.backends.emulated.system import run_batch, unshare_network
+from orchestration.model.errors import NotReadyError
+from orchestration.model.files import write_whole
+from orchestration.virtual_rack.folder import SBIN, python_path, racks_folder
+
+_FLOWS = 4
+_PIECE = bytes(1 << 16)
+_PORT = 7000
+# A receiver sends an acknowledgement for every second segment (RFC 9293, 3.8.6.3).
+_WITH_ACKS = 1.5
+_NETWORKS = {"a": "10.0.1", "b": "10.0.2"}
+_START_S = 20.0
+_OWN = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
+
+
+def measure(seconds: float) -> int:
+    """Return the packet-hops a second of this machine. Raises NotReadyError if that fails."""
+    argv = [sys.executable, "-P", "-m", "orchestration.virtual_rack.forwarding", str(seconds)]
+    path = f"{os.environ.get('PATH', '')}:{SBIN}"
+    done = subprocess.run(
+        [*_OWN, *argv],
+        env={**os.environ, "PYTHONPATH": python_path(), "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise NotReadyError(
+            f"how much this machine forwards cannot be tried: {said}",
+            "it takes root, and a kernel with veth and tbf",
+        )
+    return int(done.stdout)
+
+
+def record(hops_per_s: int) -> None:
+    """Keep what was measured, for `too_fast`."""
+    file = _file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps({"packet_hops_per_s": hops_per_s}))
+
+
+def wanted(testbed: Testbed) -> float:
+    """Return the packet-hops a second of a testbed whose NICs all send full frames at line rate.
+
+    Each frame takes a longest way, and so do acknowledgements.
+    """
+    frame_bits = 8 * (testbed.mtu_bytes + testbed.framing_bytes)
+    nics = (port for host in testbed.hosts for port in testbed.ports_of[host])
+    links = 2 * max(device.tier for device in testbed.devices)
+    return sum(port.rate_bps for port in nics) / frame_bits * links * _WITH_ACKS
+
+
+def too_fast(testbed: Testbed) -> str:
+    """Return a sentence if a testbed's rates are too high for this machine, or may be; else ""."""
+    try:
+        known = int(json.loads(_file().read_text())["packet_hops_per_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "what this machine forwards is not known: closloop doctor --benchmark tries it"
+    needed = wanted(testbed)
+    if needed <= known:
+        return ""
+    return (
+        f"{testbed.name}'s NICs at line rate make {needed:,.0f} packet-hops a second, and this "
+        f"machine did {known:,}: it could carry 1/{needed / known:.3g} of the rates"
+    )
+
+
+def _file() -> Path:
+    return racks_folder().parent / "forwarding.json"
+
+
+def _host(name: str, work: Callable[[], None]) -> tuple[int, socket.socket]:
+    """Start a process in a network namespace of its own; it begins when it is told to."""
+    here, there = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        unshare_network()
+        there.sendall(b"1")
+        there.recv(1)
+        run_batch("ip", _set_up(name))
+        offloads_off(["eth0"])
+        run_batch("tc", _shaper("eth0"))
+        there.sendall(b"1")
+        there.recv(1)
+        work()
+        os._exit(0)
+    _await(here)
+    return pid, here
+
+
+def _set_up(name: str) -> Iterator[str]:
+    network = _NETWORKS[name]
+    yield "link set eth0 up"
+    yield f"address add {network}.2/24 dev eth0"
+    yield f"route add default via {network}.1"
+
+
+def _shaper(port: str) -> Iterator[str]:
+    yield f"qdisc add dev {port} root handle 2: tbf rate 10gbit burst 100k limit 1m"
+    yield f"qdisc add dev {port} parent 2:1 handle 3: bfifo limit 1000000"
+
+
+def _await(line: socket.socket) -> None:
+    line.settimeout(_START_S)
+    if not line.recv(1):
+        raise RuntimeError("a namespace could not be set up")
+
+
+def _send() -> None:
+    lines = [socket.create_connection((f"{_NETWORKS['b']}.2", _PORT)) for _ in range(_FLOWS)]
+    for line in lines:
+        line.setblocking(False)
+    while True:
+        for line in select.select([], lines, [])[1]:
+            line.send(_PIECE)
+
+
+def _receive() -> None:
+    server = socket.create_server(("", _PORT))
+    readable = [server]
+    while True:
+        for line in select.select(readable, [], [])[0]:
+            if line is server:
+                readable.append(server.accept()[0])
+            else:
+                line.recv(len(_PIECE))
+
+
+def _sent(pid: int) -> int:
+    """Return the packets that all ports of a process's namespace have sent."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    return sum(int(line.split(":")[1].split()[9]) for line in lines)
+
+
+def _try(seconds: float) -> int:
+    hosts = {name: _host(name, work) for name, work in (("b", _receive), ("a", _send))}
+    for name, (pid, line) in hosts.items():
+        port = f"to-{name}"
+        run_batch(
+            "ip",
+            [
+                f"link add name {port} type veth peer name eth0 netns {pid}",
+                f"address add {_NETWORKS[name]}.1/24 dev {port}",
+                f"link set {port} up",
+            ],
+        )
+        offloads_off([port])
+        run_batch("tc", _shaper(port))
+        line.sendall(b"1")
+        _await(line)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    for _, line in hosts.values():
+        line.sendall(b"1")
+        time.sleep(0.2)
+    pids = [pid for pid, _ in hosts.values()]
+    namespaces = [os.getpid(), *pids]
+    before, began = sum(_sent(pid) for pid in namespaces), time.monotonic()
+    time.sleep(seconds)
+    sent, elapsed_s = sum(_sent(pid) for pid in namespaces) - before, time.monotonic() - began
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    return round(sent / elapsed_s)
+
+
+if __name__ == "__main__":
+    print(_try(float(sys.argv[1])))

@@ -1,0 +1,304 @@
+"""A rack of namespaces of this machine: devices over SSH, marked flows, and nothing left behind."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.model.errors import NotReadyError
+from orchestration.studies.bench.rack import closloop
+from orchestration.virtual_rack.control import find_rack, up
+
+pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]
+
+FOUR = """
+name: four
+kind: leaf-spine
+leaves: 2
+spines: 1
+hosts_per_leaf: 1
+host_link: {rate: 20Mbps, delay: 1us}
+uplink: {rate: 10Mbps, delay: 1us}
+mtu: 1500B
+buffer: 1MB
+"""
+
+# Runs in the rack, as the controller: a flow through queues that mark, read over SSH.
+FLOW = """
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from inventory.ansible import load_rack
+from orchestration.backends.hardware.backend import make_switch
+from orchestration.device.client import AgentClient
+
+rack = load_rack(Path(sys.argv[1]))
+target = rack.addresses.nics[rack.testbed.ports_of["h2"][0].index]
+switch = make_switch(rack, "leaf1")
+agent = AgentClient(rack.access["leaf1"], rack.known_hosts_file, switch.services)
+
+
+def asked(request):
+    return switch.reading(agent.call(request[0], **request[1]))
+
+
+def flow():
+    take = (
+        "import socket; s = socket.create_server(('', 7000)); print('ready', flush=True); "
+        "c = s.accept()[0]; n = 0\\nwhile d := c.recv(1 << 16): n += len(d)\\nprint(n)"
+    )
+    send = f"import socket; socket.create_connection(('{target}', 7000)).sendall(bytes(2_000_000))"
+    receiver = subprocess.Popen(
+        ["ssh", "h2", "python3", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    receiver.stdin.write(take)
+    receiver.stdin.close()
+    assert receiver.stdout.readline() == "ready\\n"
+    subprocess.run(["ssh", "h1", "python3", "-"], input=send, text=True, check=True)
+    assert receiver.stdout.readline() == "2000000\\n"
+    assert receiver.wait() == 0
+
+
+opened = asked(switch.open_request())
+uplink = int(np.argmax([rack.testbed.peer_device(q.port).tier for q in switch._queues]))
+assert (opened.kmin_bytes == 1_000_000).all() and (opened.marked_packets == 0).all()
+flow()
+unmarked = asked(switch.read_request())
+assert unmarked.marked_packets[uplink] == 0, unmarked
+assert unmarked.tx_bytes[uplink] > 2_000_000, unmarked
+
+places = np.arange(len(opened.kmin_bytes))
+low, high = np.full(len(places), 3000), np.full(len(places), 9000)
+after = asked(switch.set_request(places, low, high, np.full(len(places), 0.5)))
+assert after.kmin_bytes.tolist() == low.tolist() and after.kmax_bytes.tolist() == high.tolist()
+assert np.allclose(after.pmax, 0.5, atol=1e-3)
+flow()
+marked = asked(switch.read_request())
+packets = marked.tx_packets[uplink] - unmarked.tx_packets[uplink]
+assert 0 < marked.marked_packets[uplink] < packets, (marked, packets)
+agent.close()
+"""
+
+
+CAMPAIGN = """
+campaign: {control}
+testbed: {testbed}
+backend: hardware
+host: {{congestion_control: {control}}}
+tuners: [{{name: static, kmin_bytes: 10000, kmax_bytes: 30000, pmax: 0.2}}]
+traffic:
+  - {{kind: incast, fan_in: 1, size: 128KB, period: 300ms, start: 100ms}}
+repeats: 1
+duration: 1s
+drain: 1s
+sample_period: 20ms
+"""
+
+
+def machine():
+    """Return the machine's links, routes, rules, namespaces with names, mounts and settings."""
+
+    def said(*argv):
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    links = json.loads(said("ip", "-j", "link"))
+    return {
+        "links": [(link["ifname"], link["flags"], link["mtu"]) for link in links],
+        "routes": said("ip", "route", "show", "table", "all"),
+        "rules": said("ip", "rule"),
+        "names": said("ip", "netns"),
+        "mounts": sorted(Path("/proc/self/mounts").read_text().splitlines()),
+        "settings": [
+            Path("/proc/sys", name).read_text()
+            for name in (
+                "vm/overcommit_memory",
+                "net/ipv4/tcp_congestion_control",
+                "net/ipv4/ip_forward",
+            )
+        ],
+    }
+
+
+def family(pid):
+    """Return a process and its descendants: pid and start time of each."""
+    found = {(pid, started(pid))}
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # it may end meanwhile
+            for child in (task / "children").read_text().split():
+                found |= family(int(child))
+    return found
+
+
+def started(pid):
+    """Return when a process was started, "" if it has ended, waited for or not."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def alive(processes):
+    return {pid for pid, start in processes if start and started(pid) == start}
+
+
+@pytest.fixture(scope="module")
+def before():
+    return machine()
+
+
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("testbed") / "four.yml"
+    path.write_text(FOUR)
+    return load_testbed(str(path))
+
+
+@pytest.fixture(scope="module")
+def prepared(before, testbed, tmp_path_factory):
+    """A provisioned rack, with its folder's parent."""
+    folder = tmp_path_factory.mktemp("real")
+    rack, started_here = up(testbed, clock="real", folder=folder / "rack")
+    try:
+        assert started_here
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
+        yield rack, folder
+        processes = family(rack.status()["pid"])
+    finally:
+        rack.down()
+    gone(processes)
+    assert not rack.folder.exists()
+    assert machine() == before
+
+
+def in_rack(rack, *argv):
+    printed = io.BytesIO()
+    code = rack.run(argv, stdout=printed, stderr=printed)
+    return code, printed.getvalue().decode()
+
+
+def test_a_rack_is_up_once_with_one_clock(prepared, testbed):
+    rack, folder = prepared
+    assert rack.layout.clock == "real"
+    _, started_here = up(testbed, clock="real", folder=rack.folder)
+    assert not started_here
+    with pytest.raises(NotReadyError, match="other devices"):
+        up(testbed, folder=rack.folder)
+    began = time.monotonic()
+    rack.let_pass(0.5)
+    assert time.monotonic() - began >= 0.5
+    code, text = closloop(rack, folder, "inventory", "check", str(rack.inventory))
+    assert code == 0, text
+
+
+def test_devices_know_their_neighbours_and_cannot_touch_the_machine(prepared, before, testbed):
+    rack, _ = prepared
+    assert in_rack(rack, "ssh", "h1", "hostname") == (0, "h1\n")
+    code, said = in_rack(rack, "ssh", "leaf1", "lldpctl -f keyvalue | grep chassis.name")
+    assert code == 0, said
+    assert "chassis.name=h1" in said, said
+    assert "chassis.name=spine1" in said, said
+    for path in ("/proc/sys/vm/overcommit_memory", "/sys/class/net/x"):
+        code, said = in_rack(rack, "ssh", "h1", f"echo 1 > {path}")
+        assert code != 0, path
+        assert "Read-only" in said, said
+    code, said = in_rack(rack, "ssh", "h1", "ls /dev; ps -e | wc -l")
+    assert "vda" not in said, said
+    assert int(said.split()[-1]) < 20, said
+    assert machine() == before
+    assert len(family(rack.status()["pid"])) > 3 * len(testbed.devices)
+
+
+def test_flows_are_marked_by_thresholds_that_are_set_and_read_over_ssh(prepared):
+    rack, folder = prepared
+    (folder / "flow.py").write_text(FLOW)
+    state = rack.dump("leaf1")
+    code, text = in_rack(rack, sys.executable, str(folder / "flow.py"), str(rack.inventory))
+    assert code == 0, text
+    # a program was the agent's, and went with it
+    assert rack.dump("leaf1") == state
+
+
+def test_a_campaign_runs_and_puts_everything_back(prepared, testbed):
+    rack, folder = prepared
+    names = [device.name for device in testbed.devices]
+    states = {name: rack.dump(name) for name in names}
+    for control in ("dctcp", "reno"):
+        text = CAMPAIGN.format(testbed=folder / "four.yml", control=control)
+        (folder / f"{control}.yml").write_text(text)
+    (folder / "four.yml").write_text(FOUR)
+    arguments = ("-i", str(rack.inventory), "--json")
+    if "dctcp" in rack.layout.lacks:
+        code, text = closloop(rack, folder, "run", str(folder / "dctcp.yml"), *arguments)
+        assert code == 3, text
+    # on a busy machine its trial may be invalid, and says so
+    code, text = closloop(rack, folder, "run", str(folder / "reno.yml"), *arguments)
+    assert code in (0, 1), text
+    (trial,) = (folder / "runs" / "reno").glob("*/trial.json")
+    facts = json.loads(trial.read_text())["facts"]
+    assert facts["clock"] == "real"
+    assert facts["read_back"]["wrong"] == 0
+    assert facts["read_back"]["equal"] > 0
+    marks = facts["sources"]["leaf1"]["marked_packets"]
+    assert marks.startswith("a BPF program" if "red" in rack.layout.lacks else "Linux RED")
+    assert facts["offloads_on"] == []
+    assert {name: rack.dump(name) for name in names} == states
+
+
+@pytest.mark.parametrize("victim", ["its first process", "its supervisor", "all that boots"])
+def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victim):
+    folder = tmp_path / "rack"
+    if victim == "all that boots":
+        source = (
+            "import sys; from pathlib import Path; from inventory.files import load_testbed; "
+            "from orchestration.virtual_rack.control import up; "
+            "up(load_testbed(sys.argv[1]), clock='real', folder=Path(sys.argv[2]))"
+        )
+        (tmp_path / "four.yml").write_text(FOUR)
+        argv = [sys.executable, "-c", source, str(tmp_path / "four.yml"), str(folder)]
+        # this process, the supervisor, unshare, and then the first process and the devices
+        for members in (2, 4, 6, 9):
+            booting = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            processes = set()
+            while len(processes) < members and booting.poll() is None:
+                processes = family(booting.pid)
+            assert booting.poll() is None
+            for pid, _ in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            booting.wait()
+            gone(processes)
+    else:
+        rack, _ = up(testbed, clock="real", folder=folder)
+        status = rack.status()
+        processes = family(status["pid"])
+        guest = status["guest_pid"]
+        (first,) = Path(f"/proc/{guest}/task/{guest}/children").read_text().split()
+        os.kill(int(first) if victim == "its first process" else status["pid"], signal.SIGKILL)
+        gone(processes)
+        with pytest.raises(NotReadyError, match="not up"):
+            find_rack(folder)
+    assert machine() == before
+    # what it left in its folder is replaced
+    rack, _ = up(testbed, clock="real", folder=folder)
+    rack.down()
+
+
+def gone(processes):
+    deadline = time.monotonic() + 30
+    while left := alive(processes):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
