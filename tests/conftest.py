@@ -70,8 +70,8 @@ def schema_of_containerlab() -> Path:
 def _no_namespaces() -> str:
     if os.geteuid():
         return "not root: run these tests with sudo"
+    from orchestration.backends.emulated.machine import missing_parts
     from orchestration.model.errors import NotReadyError
-    from orchestration.virtual_rack.host_kernel import missing_parts
 
     try:
         missing_parts()

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
+from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.messages import (
@@ -257,7 +258,7 @@ def main() -> None:
     if not sys.argv[2:]:
         host_kernel.adopt_orphans()
         supervisor = Supervisor(folder, pauses=False)
-        asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
+        asyncio.run(supervisor.run(own_namespaces_argv(folder.init)))
         return
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     real_time = sys.argv[5] == "real"

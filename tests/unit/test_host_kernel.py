@@ -11,6 +11,7 @@ from collectors.bpf.btf import LayoutError, Layouts
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
+from orchestration.backends.emulated import machine
 from orchestration.backends.hardware.backend import make_switch
 from orchestration.backends.hardware.readiness import check_controls
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
@@ -30,7 +31,7 @@ def kernel(monkeypatch):
     def lacks(*names, code=0, said=""):
         done = subprocess.CompletedProcess([], code, json.dumps(names), said)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(host_kernel.subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
 
     return lacks
 
