@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
@@ -33,9 +33,14 @@ _BY_DUPLICATES = {
 _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 
 
-def host_sysctls(host: HostSpec) -> dict[str, str]:
-    """Return a host's settings: its TCP, and that flows share no knowledge."""
+def host_sysctls(host: HostSpec, lacks: Collection[str] = ()) -> dict[str, str]:
+    """Return a host's settings: its TCP, and that flows share no knowledge.
+
+    On a kernel that `lacks` DCTCP the other controls answer marks: connections ask for that
+    (RFC 3168).
+    """
     return {
+        **({"net/ipv4/tcp_ecn": "1"} if "dctcp" in lacks else {}),
         "net/ipv4/tcp_congestion_control": "dctcp" if host.is_roce else host.congestion_control,
         "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
@@ -60,6 +65,23 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
         "net/ipv4/fib_multipath_hash_fields": str(_FIVE_TUPLE),
         "net/ipv4/fib_multipath_hash_seed": str(salt or 1),
     }
+
+
+def absent_settings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return findings for a trial's stamp on settings, by device, that its kernel does not have."""
+    by_name: dict[str, list[str]] = {}
+    for device, names in absent.items():
+        for name in names:
+            by_name.setdefault(name, []).append(device)
+    return [
+        {
+            "code": "settings-absent",
+            "severity": "warning",
+            "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
+            f"it stays as it is there",
+        }
+        for name, devices in sorted(by_name.items())
+    ]
 
 
 def bucket_bytes(testbed: Testbed) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestration.cli.options import (
+    Clock,
     InventoryOption,
     Jobs,
     Json,
@@ -32,6 +33,7 @@ def plan(
     file: Annotated[Path, "The campaign file."],
     *,
     backend: On = None,
+    clock: Clock = None,
     inventory: InventoryOption = None,
     passwords: Passwords,
     repeats: Repeats = None,
@@ -50,7 +52,7 @@ def plan(
     """
     from orchestration.campaign.expand import load_campaign
 
-    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     show_plan(campaign, rack_of(campaign, inventory, passwords), jobs, out, as_json=as_json)
 
 
@@ -60,11 +62,12 @@ def show_plan(
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
     from orchestration.campaign.plan import make_plan
+    from orchestration.model.trial import REAL
 
     wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
-    on_rack = campaign.trials[0].backend == "hardware"
-    cores = 1 if on_rack else len(os.sched_getaffinity(0))
+    in_turns = any(one.backend == "hardware" or one.clock == REAL for one in campaign.trials)
+    cores = 1 if in_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}

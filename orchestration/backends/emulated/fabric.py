@@ -118,11 +118,16 @@ def check_supported(testbed: Testbed) -> None:
 
 
 def plan_fabric(
-    testbed: Testbed, host: HostSpec, seed: int, fabric: FabricSpec = LINUX
+    testbed: Testbed,
+    host: HostSpec,
+    seed: int,
+    fabric: FabricSpec = LINUX,
+    lacks: Collection[str] = (),
 ) -> FabricPlan:
     """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
-    Queues start with RED that never marks; the tuner's first action sets the thresholds.
+    Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
+    that `lacks` parts has others in their place, or none (`backends.linux`, `machine`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)
@@ -143,18 +148,18 @@ def plan_fabric(
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
-                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port, lacks))
                 else:
                     words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
                     requests.append(own_ports.host(ifindex(port), **words))
             elif fabric.kind == "linux":
-                requests += _switch_port(testbed, port)
+                requests += _switch_port(testbed, port, lacks)
             else:
                 first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
-            sysctls = host_sysctls(host)
+            sysctls = host_sysctls(host, lacks)
         else:
             sysctls = switch_sysctls(seed, number[device.name])
         requests += routes.get(device.name, ())
@@ -176,30 +181,35 @@ def plan_fabric(
         },
         queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
-            "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
+            "sysctls": {"host": host_sysctls(host, lacks), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": _host_words(host, fabric),
-                **_switch_words(testbed, fabric),
+                "host": _host_words(host, fabric, lacks),
+                **_switch_words(testbed, fabric, lacks),
             },
         },
     )
 
 
-def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
+def _host_words(host: HostSpec, fabric: FabricSpec, lacks: Collection[str]) -> str:
     if host.roce is not None:
         return own_nics.KIND
-    return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
+    if fabric.kind != "linux":
+        return own_ports.HOST_KIND
+    return "tbf > bfifo" if "fq" in lacks else "tbf > fq"
 
 
-def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
+def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) -> dict[str, str]:
     if fabric.kind != "linux":
         words = f"{own_ports.KIND}, marks {fabric.marks}"
         return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), words)
     leaf = "ets > red per class" if testbed.classes else "red"
+    if "red" in lacks:
+        leaf = "bfifo, marked by a BPF program"
+    delay = "" if "netem" in lacks else "netem > "
     return {
-        "switch_up": f"netem > tbf > {leaf}",
+        "switch_up": f"{delay}tbf > {leaf}",
         "switch_down": f"tbf > {leaf}",
-        "switch_to_host": f"netem > tbf > {leaf}",
+        "switch_to_host": f"{delay}tbf > {leaf}",
     }
 
 
@@ -234,13 +244,13 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
     return requests
 
 
-def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
+def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str]) -> list[bytes]:
     index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
-    if delay_ns:
+    if delay_ns and "netem" not in lacks:
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
-    return [*requests, *qdiscs.stack(index, switch_queues(testbed, port), parent)]
+    return [*requests, *qdiscs.stack(index, switch_queues(testbed, port, lacks=lacks), parent)]
 
 
 def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:

@@ -2,6 +2,9 @@
 
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
 through its console (see `console`). Any other output is for people.
+
+With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
+ends where the guest powers off (see `machine`).
 """
 
 from __future__ import annotations
@@ -10,19 +13,26 @@ import os
 import resource
 import sys
 import traceback
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.kernel.patches import RED_STREAM
 from orchestration.backends.emulated.system import mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.trial import REAL
+
+# How often a process in real time looks for its tuner's answer.
+_PAUSE_S = 50e-6
 
 
 def prepare_process() -> None:
     """Mount the file systems that the rest needs, and allow a socket for every flow."""
     mount_kernel_files()
     files = 1_000_000
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with suppress(ValueError):  # a container's limit: there it has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
 def repeat_draws(seed: int) -> None:
@@ -41,6 +51,7 @@ def run_job(folder: Path) -> None:
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.load import ProcessorLoad
     from orchestration.backends.emulated.namespaces import Fabric
     from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
@@ -63,9 +74,11 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
         return
-    asked = job.host_observes
-    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
-    repeat_draws(job.trial.seed)
+    real = job.trial.clock == REAL
+    asked, pause_s = job.host_observes, _PAUSE_S if real else 0.0
+    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say, pause_s)
+    if not real:
+        repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = traffic_of(job, fabric)
     watches_hosts = not set(HOST_KEYS).isdisjoint(tuner.observes)
@@ -86,13 +99,16 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=True)
+    load = ProcessorLoad()
+    record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
+    if real:
+        record = replace(record, facts={**record.facts, **load.facts()})
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
 
-def main() -> None:
-    """Run as process 1 of the guest."""
+def main(clock: str = "") -> None:
+    """Run as process 1 of the guest, or with the clock `REAL` of namespaces of the machine."""
     try:
         prepare_process()
         say(stage="boot")
@@ -104,8 +120,10 @@ def main() -> None:
         traceback.print_exc()
         sys.stderr.flush()
         say(stage="failed")
+    if clock == REAL:
+        os._exit(0)  # with what else runs in its namespaces
     power_off()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

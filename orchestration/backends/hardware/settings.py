@@ -5,7 +5,7 @@ from __future__ import annotations
 from inventory.rack import Rack
 from orchestration.backends.hardware.balancing import SETTINGS as PATH_SETTINGS
 from orchestration.backends.hardware.balancing import chooses
-from orchestration.backends.linux import host_sysctls, switch_sysctls
+from orchestration.backends.linux import absent_settings, host_sysctls, switch_sysctls
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 
@@ -37,16 +37,4 @@ class Settings:
 
     def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
         """Return findings on absent settings for the trial's stamp."""
-        by_name: dict[str, list[str]] = {}
-        for device, names in absent.items():
-            for name in names:
-                by_name.setdefault(name, []).append(device)
-        return [
-            {
-                "code": "settings-absent",
-                "severity": "warning",
-                "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
-                f"it stays as it is there",
-            }
-            for name, devices in sorted(by_name.items())
-        ]
+        return absent_settings(absent)
