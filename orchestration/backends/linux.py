@@ -93,13 +93,15 @@ def bucket_bytes(testbed: Testbed) -> int:
     return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
 
 
-def host_queues(testbed: Testbed, port: Port, lacks: Collection[str] = ()) -> dict[str, Any]:
+def host_queues(
+    testbed: Testbed, port: Port, lacks: Collection[str] = (), late_ns: int = 0
+) -> dict[str, Any]:
     """Return a NIC's queues for `qdiscs.stack`: round robin between flows.
 
-    A kernel that `lacks` fq has one queue for all flows, in which TCP's own limit
-    (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
+    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` fq has one queue for all
+    flows, in which TCP's own limit (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
     """
-    shaper = {"shaper": _shaper(testbed, port)}
+    shaper = {"shaper": _shaper(testbed, port, late_ns)}
     return (
         {**shaper, "fifo": {"limit_bytes": _NEVER_BYTES}}
         if "fq" in lacks
@@ -108,12 +110,18 @@ def host_queues(testbed: Testbed, port: Port, lacks: Collection[str] = ()) -> di
 
 
 def switch_queues(
-    testbed: Testbed, port: Port, *, shape: bool = True, lacks: Collection[str] = ()
+    testbed: Testbed,
+    port: Port,
+    *,
+    shape: bool = True,
+    lacks: Collection[str] = (),
+    late_ns: int = 0,
 ) -> dict[str, Any]:
     """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
 
-    A kernel that `lacks` RED has a plain queue of the same size, which a BPF program marks during
-    trials (collectors/readers/mark_agent.py). Raises InputError for several traffic classes there.
+    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` RED has a plain queue of
+    the same size, which a BPF program marks during trials (collectors/readers/mark_agent.py).
+    Raises InputError for several traffic classes there.
     """
     if "red" in lacks:
         if testbed.classes:
@@ -123,7 +131,7 @@ def switch_queues(
                 "use a testbed without classes, or a kernel with RED (modprobe sch_red)",
             )
         plain: dict[str, Any] = {"fifo": {"limit_bytes": port.buffer_bytes}}
-        return {**plain, "shaper": _shaper(testbed, port)} if shape else plain
+        return {**plain, "shaper": _shaper(testbed, port, late_ns)} if shape else plain
     result: dict[str, Any] = {
         "reds": [
             {
@@ -136,16 +144,16 @@ def switch_queues(
         ]
     }
     if shape:
-        result["shaper"] = _shaper(testbed, port)
+        result["shaper"] = _shaper(testbed, port, late_ns)
     if testbed.classes:
         result["weights"] = [klass.weight for klass in testbed.classes]
         result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     return result
 
 
-def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
+def _shaper(testbed: Testbed, port: Port, late_ns: int) -> dict[str, int]:
     return {
         "rate_bps": port.rate_bps,
-        "bucket_bytes": bucket_bytes(testbed),
+        "bucket_bytes": bucket_bytes(testbed) + port.rate_bps * late_ns // 8_000_000_000,
         "framing_bytes": testbed.framing_bytes,
     }

@@ -29,6 +29,7 @@ from orchestration.backends.emulated.kernel.cache import require_kernel
 from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
 from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.real_time import (
+    SHAPERS_LATE_NS,
     check_here,
     facts_here,
     findings_here,
@@ -164,7 +165,9 @@ class EmulatedBackend:
         trial = _with_object(trial)
         ground = self._ground(trial, testbed, len(schedule), folder)
         lacks = ground.lacks
-        plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric, lacks)
+        plan = plan_fabric(
+            testbed, trial.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns
+        )
         steps = fault_steps(trial, testbed, plan)
         write_job(
             folder,
@@ -209,7 +212,7 @@ class EmulatedBackend:
             self._lacks = check_here(testbed, 1, [trial])
         lacks = self._lacks
         about, findings = facts_here(testbed, lacks), findings_here(testbed, lacks)
-        return _Ground(partial(run_here, folder), about, lacks, findings)
+        return _Ground(partial(run_here, folder), about, lacks, findings, SHAPERS_LATE_NS)
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,7 @@ class _Ground:
     about: dict[str, Any]
     lacks: tuple[str, ...] = ()
     findings: Sequence[dict[str, str]] = ()
+    shapers_late_ns: int = 0
 
 
 def _with_object(trial: TrialSpec) -> TrialSpec:

@@ -123,11 +123,13 @@ def plan_fabric(
     seed: int,
     fabric: FabricSpec = LINUX,
     lacks: Collection[str] = (),
+    late_ns: int = 0,
 ) -> FabricPlan:
     """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
     Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
-    that `lacks` parts has others in their place, or none (`backends.linux`, `machine`).
+    that `lacks` parts has others in their place, or none, and its shapers make up for waking up to
+    `late_ns` late (`backends.linux`, `machine`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)
@@ -148,12 +150,14 @@ def plan_fabric(
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
-                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port, lacks))
+                    requests += qdiscs.stack(
+                        ifindex(port), host_queues(testbed, port, lacks, late_ns)
+                    )
                 else:
                     words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
                     requests.append(own_ports.host(ifindex(port), **words))
             elif fabric.kind == "linux":
-                requests += _switch_port(testbed, port, lacks)
+                requests += _switch_port(testbed, port, lacks, late_ns)
             else:
                 first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
@@ -244,13 +248,14 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
     return requests
 
 
-def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str]) -> list[bytes]:
+def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str], late_ns: int) -> list[bytes]:
     index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
     if delay_ns and "netem" not in lacks:
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
-    return [*requests, *qdiscs.stack(index, switch_queues(testbed, port, lacks=lacks), parent)]
+    queues = switch_queues(testbed, port, lacks=lacks, late_ns=late_ns)
+    return [*requests, *qdiscs.stack(index, queues, parent)]
 
 
 def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:

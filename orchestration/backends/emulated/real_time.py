@@ -10,11 +10,15 @@ from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.model.errors import NotReadyError
+from orchestration.model.records import SHAPERS_LATE
 from orchestration.model.trial import TrialSpec
 
 _VIRTUAL = "run it in virtual time: leave the clock out"
 # Cutting a cable takes these: what arrives at its ends is dropped.
 _CUTS = ("clsact", "matchall")
+# Timers of a busy machine are late. A shaper that holds no more than a frame loses that much of its
+# rate each time.
+SHAPERS_LATE_NS = 200_000
 _QUEUE = "at the moment of reading"
 
 
@@ -79,6 +83,7 @@ def facts_here(testbed: Testbed, lacks: Collection[str]) -> dict[str, Any]:
         sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), f"Linux RED, {_QUEUE}")
     return {
         "clock": "real",
+        SHAPERS_LATE: SHAPERS_LATE_NS,
         "kernel_lacks": sorted(lacks),
         "sources": dict.fromkeys(testbed.switches, sources),
     }

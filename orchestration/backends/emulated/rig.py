@@ -56,6 +56,8 @@ HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
 # In real time processes take time to start waiting.
 _HEAD_START_REAL_NS = 50_000_000
+# A reading that takes longer was kept waiting; it is made again, up to so many times.
+_READING_REAL_NS, _READINGS_REAL = 1_000_000, 3
 # A trial's time 0 is a multiple of this on the guest's clock. However long its tuner took to load,
 # the kernel's ticks then fall at the same times, so two trials differ only from the moment their
 # thresholds do.
@@ -248,13 +250,24 @@ class EmulatedRig:
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
         if self._samples is None:
-            sample = Sample(time.monotonic_ns(), self._read())
+            sample = self._sampled()
         else:
             self._ask(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
         seen = self._taken(sample, last=self._traffic.all_done(), age=True)
         self._sample_flows(seen.t_ns)
         return seen
+
+    def _sampled(self) -> Sample:
+        """Read all queues once, in real time again if the kernel let the reading wait.
+
+        It takes a lock of all the machine's namespaces.
+        """
+        for _ in range(_READINGS_REAL if self._real else 1):
+            sample = Sample(time.monotonic_ns(), self._read())
+            if self._real and time.monotonic_ns() - sample.t_ns < _READING_REAL_NS:
+                break
+        return sample
 
     def _taken(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
         """Return a reading as an observation, and keep its hosts if it is their turn."""
