@@ -74,6 +74,11 @@ class Campaign:
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
+        return any(one.backend == "hardware" or one.clock == REAL for one in self.trials)
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -62,12 +62,10 @@ def show_plan(
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
     from orchestration.campaign.plan import make_plan
-    from orchestration.model.trial import REAL
 
     wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
-    in_turns = any(one.backend == "hardware" or one.clock == REAL for one in campaign.trials)
-    cores = 1 if in_turns else len(os.sched_getaffinity(0))
+    cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}
@@ -116,11 +114,12 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
+    real = " in real time" if first.clock else ""
     shown = table(
         *first.cell,
-        figures=("repeats", "flows", "bytes", "virtual time", "packet-hops", "wall time"),
+        figures=("repeats", "flows", "bytes", "trial's time", "packet-hops", "wall time"),
         box=box.SIMPLE_HEAD,
-        title=f"{campaign.name}: {testbeds} on {first.backend}",
+        title=f"{campaign.name}: {testbeds} on {first.backend}{real}",
         title_justify="left",
         caption="a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
         caption_justify="left",

@@ -53,14 +53,13 @@ class Running:
         from orchestration import wiring
         from orchestration.cli.display import open_display
         from orchestration.cli.telemetry import follow
-        from orchestration.model.trial import REAL
         from orchestration.runner.run import default_jobs, run_campaign
 
         folder = self.out / campaign.name
         following = follow(sink, folder)
         engine = wiring.backend(campaign.trials[0].backend, rack)
         jobs = self.jobs or default_jobs(campaign, engine)
-        if any(trial.clock == REAL for trial in campaign.trials):
+        if any(trial.clock for trial in campaign.trials):
             typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
         title = f"{campaign.name} on {engine.name}"
         watched = folder if watch else None

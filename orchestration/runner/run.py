@@ -19,7 +19,7 @@ from orchestration.artifacts.reader import read_trial
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import Interrupted, NotReadyError
 from orchestration.model.ports import Backend
-from orchestration.model.trial import REAL, TrialSpec
+from orchestration.model.trial import TrialSpec
 from orchestration.model.units import format_size
 from orchestration.runner import journal as log
 from orchestration.runner.fit import check_fit
@@ -78,9 +78,9 @@ class Summary:
 def default_jobs(campaign: Campaign, backend: Backend) -> int:
     """Return how many trials can run side by side: one per core, or fewer if the backend cannot.
 
-    Trials in real time take turns. Raises NotReadyError if not even one can.
+    Raises NotReadyError if not even one can.
     """
-    if any(trial.clock == REAL for trial in campaign.trials):
+    if campaign.takes_turns:
         return 1
     testbeds = _testbeds(campaign.trials).values()
     for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
