@@ -56,9 +56,9 @@ def run(
     """Run a campaign file into `out/<campaign>/`, and return how it went.
 
     Given again after an interruption, it goes on where it was; with `fresh`, earlier results are
-    put aside first. `on`, `clock`, `repeats` and `jobs` are as for `plan`; `inventory` is the rack's, for
-    the hardware backend. Call it from the main thread: it forks a process a trial. Raises
-    InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
+    put aside first. `on`, `clock`, `repeats` and `jobs` are as for `plan`; `inventory` is the
+    rack's, for the hardware backend. Call it from the main thread: it forks a process a trial.
+    Raises InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
     """
     # trials run side by side, a core each
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,10 +109,12 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    load = ProcessorLoad()
-    record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
+    watch = ProcessorLoad()
+    with watch if real else nullcontext():
+        record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
     if real:
-        record = replace(record, facts={**record.facts, **load.facts()})
+        found = [*record.facts["findings"], *watch.findings()]
+        record = replace(record, facts={**record.facts, **watch.facts(), "findings": found})
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
