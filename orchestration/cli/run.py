@@ -59,7 +59,7 @@ class Running:
         following = follow(sink, folder)
         engine = wiring.backend(campaign.trials[0].backend, rack)
         jobs = self.jobs or default_jobs(campaign, engine)
-        if any(trial.clock for trial in campaign.trials):
+        if not self.jobs and any(trial.clock for trial in campaign.trials):
             typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
         title = f"{campaign.name} on {engine.name}"
         watched = folder if watch else None
