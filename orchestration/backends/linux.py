@@ -84,6 +84,15 @@ def absent_settings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]
     ]
 
 
+def delays(lacks: Collection[str]) -> bool:
+    """Return whether ports have propagation delays, on a kernel that `lacks` these parts.
+
+    A program that marks in RED's place takes the port's whole backlog for its queue, and that would
+    count what netem delays.
+    """
+    return {"netem", "red"}.isdisjoint(lacks)
+
+
 def bucket_bytes(testbed: Testbed) -> int:
     """Return the bytes of a shaper's bucket: one frame and a little more, so that nothing bursts.
 

@@ -30,7 +30,13 @@ from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
-from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
+from orchestration.backends.linux import (
+    delays,
+    host_queues,
+    host_sysctls,
+    switch_queues,
+    switch_sysctls,
+)
 from orchestration.device import qdiscs
 from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
@@ -209,7 +215,7 @@ def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) 
     leaf = "ets > red per class" if testbed.classes else "red"
     if "red" in lacks:
         leaf = "bfifo, marked by a BPF program"
-    delay = "" if "netem" in lacks else "netem > "
+    delay = "netem > " if delays(lacks) else ""
     return {
         "switch_up": f"{delay}tbf > {leaf}",
         "switch_down": f"tbf > {leaf}",
@@ -251,7 +257,7 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
 def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str], late_ns: int) -> list[bytes]:
     index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
-    if delay_ns and "netem" not in lacks:
+    if delay_ns and delays(lacks):
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
     queues = switch_queues(testbed, port, lacks=lacks, late_ns=late_ns)

@@ -35,7 +35,7 @@ def prepare_process() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
 
 
-def take_turns_first() -> None:
+def go_first() -> None:
     """Run before all ordinary programs of the machine, as children will.
 
     A generator or a reading that waits for another program is late. The kernel leaves the others a
@@ -124,7 +124,7 @@ def main(clock: str = "") -> None:
     try:
         prepare_process()
         if clock == REAL:
-            take_turns_first()
+            go_first()
         say(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         say(stage="done")

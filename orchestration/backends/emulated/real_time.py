@@ -6,9 +6,11 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from collectors.bpf.compile import RED_LAW, compiled
+from collectors.readers.netlink import Ring, RingError
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
 from orchestration.backends.emulated.machine import missing_parts
+from orchestration.backends.linux import delays
 from orchestration.model.errors import NotReadyError
 from orchestration.model.records import SHAPERS_LATE
 from orchestration.model.trial import TrialSpec
@@ -33,6 +35,13 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
             "use --jobs 1, or leave it out",
         )
     lacks = missing_parts("a trial")
+    try:
+        Ring(1).close()
+    except RingError as error:
+        raise NotReadyError(
+            f"all queues are read with one system call, and this machine has no io_uring: {error}",
+            f"sysctl kernel.io_uring_disabled=0; or {_VIRTUAL}",
+        ) from error
     controls = {
         trial.host.control_of(own)
         for trial in trials
@@ -92,8 +101,11 @@ def facts_here(testbed: Testbed, lacks: Collection[str]) -> dict[str, Any]:
 def findings_here(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, str]]:
     """Return findings on what differs from the testbed because the kernel lacks it."""
     said = []
-    if "netem" in lacks and any(link.delay_ns for link in testbed.links):
-        said.append("no propagation delay, without netem: round trips are those of queues and CPU")
+    if not delays(lacks) and any(link.delay_ns for link in testbed.links):
+        without = ", ".join(name for name in ("netem", "red") if name in lacks)
+        said.append(
+            f"no propagation delay, without {without}: round trips are those of queues and CPU"
+        )
     if "fq" in lacks:
         said.append("a NIC's flows share one queue, without fq")
     return [{"code": "kernel-lacks", "severity": "warning", "text": text} for text in said]
