@@ -8,7 +8,8 @@ import pytest
 from inventory.files import load_testbed
 from inventory.rack import Access, Rack
 from orchestration.device.agent.main import OperationError
-from orchestration.device.errors import DeviceError
+from orchestration.device.errors import DeviceError, DeviceGone
+from orchestration.device.fleet import answered, gather
 from orchestration.model.trial import SingleFlowSpec
 from orchestration.studies.bench.outcome import bench_trial
 from traffic.drivers.host_sockets import operations
@@ -17,37 +18,47 @@ from traffic.schedule import make_schedule
 
 
 class Agent:
-    """What the driver needs of an agent that nobody waits for."""
+    """A host's agent in this process: for the driver, which nobody waits for, and for a fleet."""
+
+    def __init__(self, host):
+        self.device = host
+        self.does = operations(self)
+        self.gone = False
 
     def at_end(self, do):
         self.end = do
 
+    def post(self, op, **arguments):
+        if self.gone:
+            raise DeviceGone(self.device, "its agent ended")
+        self._request = {"op": op, **arguments}
+        return 0
+
+    def result(self, number, timeout_s=0):
+        try:
+            return self.does[self._request["op"]](self._request)
+        except OperationError as error:
+            raise DeviceError(self.device, str(error)) from error
+
 
 class Fleet:
-    """Hosts whose agents are in this process; a host may lose its driver after a step."""
+    """Hosts whose agents are here; after a step, a host may lose its driver, or its agent, too."""
 
-    def __init__(self, hosts, dies="", after=""):
-        self._agents = {host: Agent() for host in hosts}
-        self._does = {host: operations(agent) for host, agent in self._agents.items()}
-        self._dies, self._after, self._pids = dies, after, {}
+    def __init__(self, hosts, dies="", after="", agent_too=False):
+        self.agents = {host: Agent(host) for host in hosts}
+        self._dies, self._after, self._agent_too = dies, after, agent_too
 
     def ask(self, op, requests):
-        failed, answers = None, {}
-        for host, request in requests.items():
-            try:
-                answers[host] = self._does[host][op]({"op": op, **request})
-            except OperationError as error:
-                failed = failed or DeviceError(host, str(error))
+        found = gather({host: (self.agents[host], (op, said)) for host, said in requests.items()})
         if op == "flows.load":
-            self._pids = answers
+            self._pids = found
         if op == self._after:
             os.kill(self._pids[self._dies], signal.SIGKILL)
-        if failed:
-            raise failed
-        return answers
+            self.agents[self._dies].gone = self._agent_too
+        return answered(found)
 
     def end(self):
-        for agent in self._agents.values():
+        for agent in self.agents.values():
             agent.end()
 
 
@@ -74,3 +85,10 @@ def test_a_driver_that_died_is_named_by_its_host_and_not_by_the_one_it_refused(s
         connect(Fleet(["h1", "h9"], dies="h9", after=step))
     assert caught.value.message.startswith("h9: ")
     assert "process died" in caught.value.message
+
+
+def test_a_host_whose_agent_died_is_gone_and_not_one_whose_connections_are_refused():
+    """So the trial is run again by itself."""
+    with pytest.raises(DeviceGone) as caught:
+        connect(Fleet(["h1", "h9"], dies="h9", after="flows.listen", agent_too=True))
+    assert caught.value.message == "h9: its agent ended"
