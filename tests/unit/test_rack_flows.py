@@ -2,6 +2,8 @@
 
 import os
 import signal
+import socket
+import time
 
 import pytest
 
@@ -15,6 +17,8 @@ from orchestration.studies.bench.outcome import bench_trial
 from traffic.drivers.host_sockets import operations
 from traffic.drivers.rack import RackFlows
 from traffic.schedule import make_schedule
+
+SO_RCVBUFFORCE, TCP_REPAIR = 33, 19
 
 
 class Agent:
@@ -62,12 +66,13 @@ class Fleet:
             agent.end()
 
 
-def connect(fleet):
+def connect(fleet, before=lambda near, far: None):
     testbed = load_testbed("graphcc")
     access = {device.name: Access(device.name, "192.0.2.1") for device in testbed.devices}
     rack = Rack("here", testbed, access, fabric_prefix="127.64.0.0/12")
     trial = bench_trial((SingleFlowSpec("h1", "h9", 1_000, 0),), 1_000_000)
     flows = RackFlows(trial, rack, make_schedule(trial, testbed), fleet)
+    before(flows._flows.near[0], flows._flows.far[0])
     try:
         flows.connect({})
         return flows.records()
@@ -92,3 +97,36 @@ def test_a_host_whose_agent_died_is_gone_and_not_one_whose_connections_are_refus
     with pytest.raises(DeviceGone) as caught:
         connect(Fleet(["h1", "h9"], dies="h9", after="flows.listen", agent_too=True))
     assert caught.value.message == "h9: its agent ended"
+
+
+def leave_lingering(near, far):
+    """Leave a connection at `far` that has heard all data and of which `near` knows nothing more.
+
+    The next one's first sequence number, which goes by the clock, is in its window.
+    """
+    large = 1 << 23
+    with socket.socket() as listener, socket.socket() as sender:
+        for end in (listener, sender):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
+        listener.bind(far)
+        listener.listen()
+        sender.bind(near)
+        began = time.monotonic()
+        sender.connect(far)
+        receiver = listener.accept()[0]
+        for _ in range(large >> 16):
+            sender.sendall(bytes(1 << 16))
+            assert len(receiver.recv(1 << 16, socket.MSG_WAITALL)) == 1 << 16
+        receiver.close()
+        assert sender.recv(1) == b""
+        time.sleep(0.1)  # until the end is acknowledged
+        # a socket under repair goes without a packet (tcp_close)
+        sender.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+    # a first sequence number is one higher every 64 ns (secure_tcp_seq)
+    time.sleep(max(0.0, began + large * 64e-9 + 0.1 - time.monotonic()))
+
+
+@pytest.mark.root
+def test_what_lingers_of_an_earlier_trial_refuses_nothing():
+    assert connect(Fleet(["h1", "h9"]), leave_lingering).retransmits.tolist() == [0]
