@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
@@ -29,6 +31,7 @@ from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def uses_programs(trial: TrialSpec) -> bool:
@@ -111,24 +114,28 @@ class RackFlows:
         }
         self._fleet.ask("flows.load", loads)
         for step in _STEPS:
-            try:
-                self._fleet.ask(step, {host: {} for host in self._share})
-            except DeviceError as error:
-                raise self._cause(error) from None
+            answers = gather(self._each(step))
+            if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
+                raise self._cause(errors)
 
-    def _cause(self, error: DeviceError) -> DeviceError:
-        """Return the death of another host's driver, which a host sees as a refusal, or `error`."""
-        lives: dict[str, Any] = {}
-        with suppress(DeviceError):
-            lives = self._fleet.ask("flows.lives", {host: {} for host in self._share})
-        died = [host for host, answer in lives.items() if answer is False]
-        if not died or error.device in died:
-            return error
-        return DeviceError(
-            died[0],
-            f"its socket driver's process died, and so {error.message}",
-            "see whether memory ran out there; the same command runs the trial again",
-        )
+    def _each(self, op: str) -> dict[str, tuple[Agent, Request]]:
+        return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
+
+    def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:
+        """Return the error of the host for whose sake others' connections were refused."""
+        for error in errors:
+            if _REFUSED not in error.message:
+                return error
+        for host, answer in gather(self._each("flows.lives")).items():
+            if isinstance(answer, DeviceError):
+                return answer
+            if answer is False:
+                return DeviceError(
+                    host,
+                    f"its socket driver's process died, and so {errors[0].message}",
+                    "see whether memory ran out there; the same command runs the trial again",
+                )
+        return errors[0]
 
     def start(self, t0_ns: int) -> None:
         """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""
