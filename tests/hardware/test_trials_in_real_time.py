@@ -115,9 +115,9 @@ def test_two_tuners_mark_by_their_thresholds_and_leave_the_machine_alone(folder)
         hosts = trial.table("hosts")
         assert hosts["tx_bytes"].max() > 1_200_000
     shallow, deep = (busy_queue(trials[name], uplink) for name in ("shallow", "deep"))
-    # a flow that is told at 12 to 18 KB stays a round trip's packets above it
-    assert 1_500 < np.mean(shallow) < 30_000 < np.mean(deep) < 110_000, (shallow, deep)
-    assert np.max(shallow) < 60_000, shallow
+    # flows that are told at 12 to 18 KB stay a round trip's packets above it
+    assert 1_500 < np.median(shallow) < 30_000 < np.median(deep) < 110_000, (shallow, deep)
+    assert np.quantile(shallow, 0.9) < 45_000, shallow
 
 
 class OfThisProcess(BaseTuner):
