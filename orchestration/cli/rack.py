@@ -77,6 +77,7 @@ def up(
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
+            containers=clock == "real" and not plain,
             progress=progress,
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
@@ -167,12 +168,6 @@ def _check_clock(clock: Clock, *, plain: bool) -> None:
 
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
-    if clock == "real" and not plain:
-        raise InputError.single(
-            "--clock real",
-            "devices are plain namespaces there, not containers of a runtime",
-            "say so with --plain",
-        )
 
 
 def _names(text: str) -> tuple[str, ...]:

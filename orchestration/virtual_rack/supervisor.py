@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
-from orchestration.virtual_rack import host_kernel
+from orchestration.virtual_rack import containers, groups, host_kernel
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.messages import (
     PIECE_BYTES,
@@ -104,6 +104,7 @@ class Supervisor:
             self._signal(signal.SIGKILL)
             if not self._pauses:
                 await asyncio.to_thread(host_kernel.await_orphans)
+                await asyncio.to_thread(groups.remove, groups.own_group())
             self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.tell({"end": True, **(self._failed or self._death())})
@@ -256,6 +257,7 @@ def main() -> None:
     folder = RackFolder(Path(sys.argv[1]))
     if not sys.argv[2:]:
         host_kernel.adopt_orphans()
+        os.environ[containers.GROUP] = groups.own_group()
         supervisor = Supervisor(folder, pauses=False)
         asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
         return

@@ -1,0 +1,91 @@
+"""Control groups of containers: all that a rack of containers has outside of its PID namespace.
+
+A directory of cgroup outlives its processes. So a rack's groups carry the mark of the process that
+removes them, its supervisor, in their name; those of a supervisor that is gone are left over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = "closloop-rack-"
+ROOT = Path("/sys/fs/cgroup")
+_START_FIELD = 19
+_EMPTY_S = 5.0
+
+
+def process_mark(pid: int) -> str:
+    """Return PID-START of a process, which no other process has until the next boot, "" if none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else f"{pid}-{fields[_START_FIELD]}"
+
+
+def alive(mark: str) -> bool:
+    """Return True if the process of a mark still runs."""
+    pid = mark.partition("-")[0]
+    return pid.isdigit() and process_mark(int(pid)) == mark
+
+
+def own_group() -> str:
+    """Return the name of the control groups that this process is to remove."""
+    return f"{PREFIX}{process_mark(os.getpid())}"
+
+
+def hierarchies(root: Path = ROOT) -> list[Path]:
+    """Return where control groups are mounted: one place, or one a controller (version 1)."""
+    if (root / "cgroup.procs").exists():
+        return [root]
+    return sorted(path.parent for path in root.glob("*/cgroup.procs"))
+
+
+def unified(root: Path = ROOT) -> Path | None:
+    """Return where control groups of version 2 are mounted."""
+    places = (place for place in hierarchies(root) if (place / "cgroup.controllers").exists())
+    return next(places, None)
+
+
+def enter(group: str) -> None:
+    """Move this process into a control group, in each hierarchy that has it."""
+    for place in hierarchies():
+        procs = place / group / "cgroup.procs"
+        if procs.exists():
+            procs.write_text("0")
+
+
+def leftovers(root: Path = ROOT) -> list[Path]:
+    """Return the control groups of racks whose supervisor is gone."""
+    found = (path for place in hierarchies(root) for path in sorted(place.glob(f"{PREFIX}*")))
+    return [path for path in found if not alive(path.name.removeprefix(PREFIX))]
+
+
+def remove(name: str, root: Path = ROOT) -> None:
+    """Remove a rack's control groups. Raises OSError if processes stay in them."""
+    for place in hierarchies(root):
+        remove_tree(place / name)
+
+
+def remove_tree(group: Path) -> None:
+    """Remove a control group with all below it; its processes have ended, or are about to."""
+    deadline = time.monotonic() + _EMPTY_S
+    for path in _deepest_first(group):
+        while True:
+            try:
+                with suppress(FileNotFoundError):
+                    path.rmdir()
+                break
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.01)
+
+
+def _deepest_first(group: Path) -> Iterator[Path]:
+    for folder, _, _ in os.walk(group, topdown=False):
+        yield Path(folder)
