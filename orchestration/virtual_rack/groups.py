@@ -59,6 +59,26 @@ def enter(group: str) -> None:
             procs.write_text("0")
 
 
+def watch_over(name: str) -> None:
+    """Have a rack's control groups removed once this process has ended, by SIGKILL too.
+
+    A process of its own does it, which is nobody's child. It ends with this process.
+    """
+    ended, held = os.pipe()  # no program inherits it
+    between = os.fork()
+    if between:
+        os.close(ended)
+        os.waitpid(between, 0)
+        return
+    os.setsid()
+    if os.fork() == 0:
+        os.close(held)
+        os.read(ended, 1)
+        with suppress(OSError):  # `leftovers` finds it
+            remove(name)
+    os._exit(0)
+
+
 def leftovers(root: Path = ROOT) -> list[Path]:
     """Return the control groups of racks whose supervisor is gone."""
     found = (path for place in hierarchies(root) for path in sorted(place.glob(f"{PREFIX}*")))

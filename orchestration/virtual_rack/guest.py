@@ -61,7 +61,9 @@ class Guest:
         self._line, self._out = _line_of_pipes() if self._real else _line_of_a_terminal()
         self._inbox = Incoming(folder.inbox)
         self._selector = selectors.DefaultSelector()
+        # each device's line, and the first process of its namespaces
         self._devices: dict[str, socket.socket] = {}
+        self._pids: dict[str, int] = {}
         self._commands: dict[int, Command] = {}
         # pending requests, and the end times of those that wait
         self._busy: set[int] = set()
@@ -91,14 +93,14 @@ class Guest:
             forked[device] = fork_device(self._layout, device, keys)
             self._devices[device] = forked[device].line
         self._await_all("built", "file trees")
-        pids = {device: found.first_process() for device, found in forked.items()}
-        run_batch("ip", cabling.links(self._layout, pids))
+        self._pids = {name: found.first_process() for name, found in forked.items()}
+        run_batch("ip", cabling.links(self._layout, self._pids))
         for line in self._devices.values():
             line.sendall(encode({}))
         self._await_all("up", "devices")
         for device in self._layout.roce:
             for name in self._layout.rdma_devices(device):
-                give_rdma_device(name, pids[device])
+                give_rdma_device(name, self._pids[device])
         self._await_logins()
         self.say({"stage": "neighbours"})
         if not self._real:
@@ -261,6 +263,9 @@ class Guest:
         piece = self._devices[device].recv(PIECE_BYTES)
         if not piece:
             self._selector.unregister(self._devices[device])
+            if self._layout.image:  # its container may live on
+                with suppress(ProcessLookupError):
+                    os.kill(self._pids[device], signal.SIGKILL)
             self.say({"died": device})
             return
         for message in lines.feed(piece):

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.folder import which
 from orchestration.virtual_rack.groups import alive, process_mark
 
@@ -72,12 +73,22 @@ def require_image(
 ) -> Path:
     """Return the files of the image, built now if they are not there.
 
-    `mirror` is the address of a mirror of Debian. Raises NotReadyError if it cannot be built.
+    `mirror` is the address of a mirror of Debian.
+
+    Raises:
+        InputError: `mirror` is no address.
+        NotReadyError: the image cannot be built here.
     """
+    if mirror and not urlsplit(mirror).scheme:
+        raise InputError.single(
+            "--mirror", f"{mirror!r} is no address", "like http://deb.debian.org/debian"
+        )
     tree = image_tree()
     if is_built(tree):
         return tree
     require_builder()
+    if os.geteuid():
+        raise NotReadyError("an image is built by root", "run it with sudo")
     images_folder().mkdir(parents=True, exist_ok=True)
     with _held():
         if not is_built(tree):

@@ -104,7 +104,8 @@ class Supervisor:
             self._signal(signal.SIGKILL)
             if not self._pauses:
                 await asyncio.to_thread(host_kernel.await_orphans)
-                await asyncio.to_thread(groups.remove, groups.own_group())
+                with suppress(OSError):  # `groups.leftovers` finds it
+                    await asyncio.to_thread(groups.remove, groups.own_group())
             self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.tell({"end": True, **(self._failed or self._death())})
@@ -256,8 +257,9 @@ def main() -> None:
     """
     folder = RackFolder(Path(sys.argv[1]))
     if not sys.argv[2:]:
+        os.environ[containers.GROUP] = group = groups.own_group()
+        groups.watch_over(group)
         host_kernel.adopt_orphans()
-        os.environ[containers.GROUP] = groups.own_group()
         supervisor = Supervisor(folder, pauses=False)
         asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
         return
