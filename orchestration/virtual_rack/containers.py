@@ -42,7 +42,8 @@ from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_pla
 RUNTIMES = ("runc", "crun")
 GROUP = "CLOSLOOP_RACK_GROUP"
 RUNTIME = "CLOSLOOP_RACK_RUNTIME"
-_STATE = "/run/runtime"
+# What the runtime keeps, in the rack's own /run.
+_STATE, _BUNDLES = "/run/runtime", Path("/run/bundles")
 # The OCI's names of namespaces, and the kernel's. That of mounts is entered last.
 _NAMESPACES = {
     "pid": "pid",
@@ -151,10 +152,12 @@ def run_container(place: Place, device: str, init: Sequence[str] = _INIT) -> int
     group = f"{os.environ[GROUP]}/{device}"
     unified = groups.unified() is not None
     settings = config(place, device, group, init=init, unified=unified, may=_own_capabilities())
-    (place.path / "config.json").write_text(json.dumps(settings))
-    said, number = place.path / "said", place.path / "pid"
+    bundle = _BUNDLES / device  # outside of `place`, where the rack's controller finds it
+    bundle.mkdir(parents=True)
+    (bundle / "config.json").write_text(json.dumps(settings))
+    said, number = bundle / "said", bundle / "pid"
     argv = [os.environ[RUNTIME], "--root", _STATE, "run", "--detach"]
-    argv += ["--bundle", str(place.path), "--pid-file", str(number), device]
+    argv += ["--bundle", str(bundle), "--pid-file", str(number), device]
     with said.open("wb") as out:  # a pipe would be open for as long as the container runs
         code = subprocess.call(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     if code:

@@ -12,30 +12,27 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from orchestration.device.agent.deadman_process import Process
+
 PREFIX = "closloop-rack-"
 ROOT = Path("/sys/fs/cgroup")
-_START_FIELD = 19
 _EMPTY_S = 5.0
 
 
-def process_mark(pid: int) -> str:
-    """Return PID-START of a process, which no other process has until the next boot, "" if none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] in "ZX" else f"{pid}-{fields[_START_FIELD]}"
+def own_mark() -> str:
+    """Return PID-START of this process, which no other process has until the next boot."""
+    return "-".join(map(str, Process.of(os.getpid())))
 
 
-def alive(mark: str) -> bool:
+def lives(mark: str) -> bool:
     """Return True if the process of a mark still runs."""
-    pid = mark.partition("-")[0]
-    return pid.isdigit() and process_mark(int(pid)) == mark
+    pid, _, started = mark.partition("-")
+    return pid.isdigit() and Process(int(pid), started).lives
 
 
 def own_group() -> str:
     """Return the name of the control groups that this process is to remove."""
-    return f"{PREFIX}{process_mark(os.getpid())}"
+    return f"{PREFIX}{own_mark()}"
 
 
 def hierarchies(root: Path = ROOT) -> list[Path]:
@@ -82,7 +79,7 @@ def watch_over(name: str) -> None:
 def leftovers(root: Path = ROOT) -> list[Path]:
     """Return the control groups of racks whose supervisor is gone."""
     found = (path for place in hierarchies(root) for path in sorted(place.glob(f"{PREFIX}*")))
-    return [path for path in found if not alive(path.name.removeprefix(PREFIX))]
+    return [path for path in found if not lives(path.name.removeprefix(PREFIX))]
 
 
 def remove(name: str, root: Path = ROOT) -> None:

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.folder import which
-from orchestration.virtual_rack.groups import alive, process_mark
+from orchestration.virtual_rack.groups import lives, own_mark
 
 DEFINITION = Path(__file__).with_name("device-image.sh")
 BUILDER = "mmdebstrap"
@@ -98,7 +98,7 @@ def require_image(
 
 def _build(tree: Path, mirror: str, progress: Callable[[str, int, int], None]) -> None:
     remove_leftovers()
-    place = images_folder() / f"{_BUILDING}{process_mark(os.getpid())}"
+    place = images_folder() / f"{_BUILDING}{own_mark()}"
     place.mkdir()
     begin = time.monotonic()
     argv = [*_OWN, str(DEFINITION), str(place / tree.name), *filter(None, [mirror])]
@@ -145,7 +145,7 @@ def _held() -> Iterator[None]:
 def leftovers() -> list[Path]:
     """Return the folders of builds that were killed."""
     found = sorted(images_folder().glob(f"{_BUILDING}*"))
-    return [path for path in found if not alive(path.name.removeprefix(_BUILDING))]
+    return [path for path in found if not lives(path.name.removeprefix(_BUILDING))]
 
 
 def remove_leftovers() -> None:

@@ -160,7 +160,8 @@ class Layout:
         sonic, roce, bluefield, lacks = (
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, data.get("image", ""))
+        image = data.get("image", "")
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image=image)
 
 
 def make_layout(

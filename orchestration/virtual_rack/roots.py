@@ -113,7 +113,8 @@ def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> Place:
 
 def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> Place:
     """Mount a layer in memory over the tree `lower`, with files by their text and mode."""
-    _PLACE.mkdir(exist_ok=True)  # it exists if an earlier device made it
+    # there if an earlier device made it; `runc exec` wants a folder where the root is, for nothing
+    (_PLACE / "root").mkdir(parents=True, exist_ok=True)
     mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
     upper, work, root, run, tmp, var_tmp = (_PLACE / name for name in _FOLDERS)
     for folder in (upper, work, root, run, tmp, var_tmp):
