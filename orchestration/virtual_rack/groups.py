@@ -7,6 +7,7 @@ removes them, its supervisor, in their name; those of a supervisor that is gone 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ from orchestration.device.agent.deadman_process import Process
 
 PREFIX = "closloop-rack-"
 ROOT = Path("/sys/fs/cgroup")
+_MARK = re.compile("([0-9]+)-([0-9]+)")
 _EMPTY_S = 5.0
 
 
@@ -24,10 +26,10 @@ def own_mark() -> str:
     return "-".join(map(str, Process.of(os.getpid())))
 
 
-def lives(mark: str) -> bool:
-    """Return True if the process of a mark still runs."""
-    pid, _, started = mark.partition("-")
-    return pid.isdigit() and Process(int(pid), started).lives
+def has_ended(mark: str) -> bool:
+    """Return True if this is the mark of a process, and that does not run any more."""
+    found = _MARK.fullmatch(mark)
+    return found is not None and not Process(int(found[1]), found[2]).lives
 
 
 def own_group() -> str:
@@ -35,16 +37,16 @@ def own_group() -> str:
     return f"{PREFIX}{own_mark()}"
 
 
-def hierarchies(root: Path = ROOT) -> list[Path]:
+def hierarchies() -> list[Path]:
     """Return where control groups are mounted: one place, or one a controller (version 1)."""
-    if (root / "cgroup.procs").exists():
-        return [root]
-    return sorted(path.parent for path in root.glob("*/cgroup.procs"))
+    if (ROOT / "cgroup.procs").exists():
+        return [ROOT]
+    return sorted(path.parent for path in ROOT.glob("*/cgroup.procs"))
 
 
-def unified(root: Path = ROOT) -> Path | None:
+def unified() -> Path | None:
     """Return where control groups of version 2 are mounted."""
-    places = (place for place in hierarchies(root) if (place / "cgroup.controllers").exists())
+    places = (place for place in hierarchies() if (place / "cgroup.controllers").exists())
     return next(places, None)
 
 
@@ -76,15 +78,15 @@ def watch_over(name: str) -> None:
     os._exit(0)
 
 
-def leftovers(root: Path = ROOT) -> list[Path]:
+def leftovers() -> list[Path]:
     """Return the control groups of racks whose supervisor is gone."""
-    found = (path for place in hierarchies(root) for path in sorted(place.glob(f"{PREFIX}*")))
-    return [path for path in found if not lives(path.name.removeprefix(PREFIX))]
+    found = (path for place in hierarchies() for path in sorted(place.glob(f"{PREFIX}*")))
+    return [path for path in found if has_ended(path.name.removeprefix(PREFIX))]
 
 
-def remove(name: str, root: Path = ROOT) -> None:
+def remove(name: str) -> None:
     """Remove a rack's control groups. Raises OSError if processes stay in them."""
-    for place in hierarchies(root):
+    for place in hierarchies():
         remove_tree(place / name)
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.folder import which
-from orchestration.virtual_rack.groups import lives, own_mark
+from orchestration.virtual_rack.groups import has_ended, own_mark
 
 DEFINITION = Path(__file__).with_name("device-image.sh")
 BUILDER = "mmdebstrap"
@@ -145,7 +145,7 @@ def _held() -> Iterator[None]:
 def leftovers() -> list[Path]:
     """Return the folders of builds that were killed."""
     found = sorted(images_folder().glob(f"{_BUILDING}*"))
-    return [path for path in found if not lives(path.name.removeprefix(_BUILDING))]
+    return [path for path in found if has_ended(path.name.removeprefix(_BUILDING))]
 
 
 def remove_leftovers() -> None:

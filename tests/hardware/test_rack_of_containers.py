@@ -28,16 +28,17 @@ MODEL = Path(pretrained[0]) / "rl-cc-trees.json"
 WATCHER_S = 10.0
 
 
-def state():
-    """Return what `machine` does, and the control groups that racks have made."""
-    made = (path for place in groups.hierarchies() for path in place.glob(f"{groups.PREFIX}*"))
-    return {**machine(), "groups": sorted(made)}
+def groups_of(pid):
+    """Return the control groups that a supervisor has made."""
+    return [
+        path for place in groups.hierarchies() for path in place.glob(f"{groups.PREFIX}{pid}-*")
+    ]
 
 
 @pytest.fixture(scope="module")
 def before():
     containers.remove_leftovers()
-    return state()
+    return machine()
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +59,14 @@ def prepared(before, testbed, tmp_path_factory):
         code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
         assert code == 0, text
         yield rack, folder
-        processes = family(rack.status()["pid"])
+        supervisor = rack.status()["pid"]
+        processes = family(supervisor)
     finally:
         rack.down()
     gone(processes)
     assert not rack.folder.exists()
-    assert state() == before
+    assert groups_of(supervisor) == []
+    assert machine() == before
 
 
 def on(rack, device, command):
@@ -149,7 +152,7 @@ def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victi
     rack, _ = up(testbed, clock="real", containers=True, folder=tmp_path / "rack")
     status = rack.status()
     processes = family(status["pid"])
-    assert state()["groups"]
+    assert groups_of(status["pid"])
     guest = status["guest_pid"]
     (first,) = map(int, Path(f"/proc/{guest}/task/{guest}/children").read_text().split())
     if victim == "a container":
@@ -165,10 +168,10 @@ def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victi
     with pytest.raises(NotReadyError, match="not up"):
         find_rack(tmp_path / "rack")
     deadline = time.monotonic() + WATCHER_S
-    while state() != before and time.monotonic() < deadline:
+    while groups_of(status["pid"]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert state() == before
-    assert containers.leftovers() == []
+    assert groups_of(status["pid"]) == []
+    assert machine() == before
 
 
 def is_init_of(pid, device):
@@ -189,11 +192,11 @@ def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(befor
     mine = place / f"{groups.own_group()}"
     mine.mkdir()
     try:
-        (left,) = containers.leftovers()
-        assert left.name.startswith(f"{groups.PREFIX}{child}-")
-        assert containers.remove_leftovers() == [left]
+        (left,) = groups_of(child)
+        assert left in containers.leftovers()
+        assert left in containers.remove_leftovers()
         assert not left.exists()
         assert mine.exists()  # its process lives
     finally:
         groups.remove(mine.name)
-    assert state() == before
+    assert machine() == before
