@@ -101,7 +101,7 @@ def _build(tree: Path, mirror: str, progress: Callable[[str, int, int], None]) -
     place = images_folder() / f"{_BUILDING}{own_mark()}"
     place.mkdir()
     begin = time.monotonic()
-    argv = [*_OWN, str(DEFINITION), str(place / tree.name), *filter(None, [mirror])]
+    argv = [*_OWN, "/bin/sh", str(DEFINITION), str(place / tree.name), *filter(None, [mirror])]
     said: list[str] = []
     try:
         with subprocess.Popen(
