@@ -215,6 +215,7 @@ LONG = (
     "test_repeatable",
     "test_rack",
     "test_rack_in_real_time",
+    "test_rack_of_containers",
     "test_safety_guest",
     "test_sonic_rack",
     "test_many_readings",

@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from orchestration.backends.emulated.system import (
     unshare_mounts,
 )
 from orchestration.model.errors import NotReadyError
-from orchestration.virtual_rack import groups
+from orchestration.virtual_rack import groups, image
 from orchestration.virtual_rack.folder import which
 from orchestration.virtual_rack.host_kernel import adopt_orphans, run_apart
 from orchestration.virtual_rack.layout import Layout
@@ -76,8 +77,7 @@ def require_runtime() -> str:
             f"there is no runtime for containers ({', '.join(RUNTIMES)})",
             "apt-get install runc; or have plain namespaces: --plain",
         )
-    split = len(groups.hierarchies()) > 1
-    if found == ["crun"] and split:
+    if found == ["crun"] and groups.unified() not in (None, groups.ROOT):
         raise NotReadyError(
             "crun refuses this machine's control groups, which are of both versions",
             "apt-get install runc; or boot with systemd.unified_cgroup_hierarchy=1; "
@@ -219,20 +219,20 @@ def _mount(where: str, kind: str, *options: str, source: str = "") -> dict[str, 
 
 def leftovers() -> list[Path]:
     """Return what racks of containers have left that were killed: control groups, half images."""
-    from orchestration.virtual_rack import image
-
     return [*groups.leftovers(), *image.leftovers()]
 
 
 def remove_leftovers() -> list[Path]:
-    """Remove what `leftovers` finds, and nothing that a living process holds; return it."""
-    from orchestration.virtual_rack import image
+    """Remove what `leftovers` finds; return what could be removed.
 
+    A group that somebody has put a process of theirs into stays.
+    """
     found = leftovers()
     for group in groups.leftovers():
-        groups.remove_tree(group)
+        with suppress(OSError):
+            groups.remove_tree(group)
     image.remove_leftovers()
-    return found
+    return [path for path in found if not path.exists()]
 
 
 def _try(tree: Path) -> None:

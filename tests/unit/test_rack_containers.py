@@ -36,6 +36,8 @@ def a_machine(monkeypatch, tmp_path):
         for place in ("cpu", "unified") if hybrid else ("",):
             (cgroup / place).mkdir(parents=True)
             (cgroup / place / "cgroup.procs").touch()
+            if place != "cpu":
+                (cgroup / place / "cgroup.controllers").touch()
         if built:
             image.image_tree().mkdir(parents=True)
             (image.image_tree().parent / "image.json").write_text('{"format": 1}')
