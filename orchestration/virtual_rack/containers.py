@@ -34,8 +34,8 @@ from orchestration.backends.emulated.system import (
 )
 from orchestration.model.errors import NotReadyError
 from orchestration.virtual_rack import groups, image
-from orchestration.virtual_rack.folder import which
-from orchestration.virtual_rack.host_kernel import adopt_orphans, run_apart
+from orchestration.virtual_rack.folder import python_path, which
+from orchestration.virtual_rack.host_kernel import adopt_orphans, guest_argv
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_place, make_place
 
@@ -89,8 +89,17 @@ def require_runtime() -> str:
 def require_containers(runtime: str, tree: Path) -> None:
     """Try a container of an image, in namespaces that are gone afterwards. Raises NotReadyError."""
     group = groups.own_group()
+    own = guest_argv(Path(sys.executable))
+    argv = [*own, "-P", "-m", "orchestration.virtual_rack.containers", str(tree)]
     try:
-        done = run_apart(__name__, str(tree), **{GROUP: group, RUNTIME: runtime})
+        done = subprocess.run(
+            argv,
+            env={**os.environ, "PYTHONPATH": python_path(), GROUP: group, RUNTIME: runtime},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     finally:
         groups.remove(group)
     if done.returncode:

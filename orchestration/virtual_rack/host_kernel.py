@@ -24,7 +24,7 @@ from pathlib import Path
 
 from orchestration.backends.emulated.system import run
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.virtual_rack.folder import SBIN, python_path
+from orchestration.virtual_rack.folder import PROJECT, SBIN
 from orchestration.virtual_rack.layout import DELAY_LINE, Layout
 
 # A port of the machine's kernel, and what is tried on it: the arguments of `ip` or `tc`. A part
@@ -81,22 +81,6 @@ def await_orphans() -> None:
             os.waitpid(-1, 0)
 
 
-def run_apart(module: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of this project in namespaces that are gone when it ends."""
-    own = ["unshare", *_NAMESPACES, "--propagation", "private", "--fork", "--kill-child=KILL"]
-    argv = [*own, sys.executable, "-P", "-m", module, *arguments]
-    path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    own_environment = {**os.environ, "PYTHONPATH": python_path(), "PATH": path, **environment}
-    return subprocess.run(
-        argv,
-        env=own_environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def missing_parts() -> tuple[str, ...]:
     """Return the names of what this machine's kernel lacks; all of `NEEDED` is there.
 
@@ -107,7 +91,16 @@ def missing_parts() -> tuple[str, ...]:
             "a rack in real time is made of this machine's namespaces, which takes root",
             "run it with sudo; or in virtual time, which does not: leave --clock real out",
         )
-    done = run_apart("orchestration.virtual_rack.host_kernel")
+    own = ["unshare", *_NAMESPACES, "--fork", "--kill-child=KILL"]
+    argv = [*own, sys.executable, "-P", "-m", "orchestration.virtual_rack.host_kernel"]
+    path = os.pathsep.join(filter(None, (str(PROJECT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        argv,
+        env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{SBIN}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise NotReadyError(

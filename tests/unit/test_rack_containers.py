@@ -85,7 +85,7 @@ def test_a_machine_that_does_not_start_containers(a_machine, tmp_path, monkeypat
     a_machine(*NEEDED, "runc", built=True)
     said = 'runc: level=error msg="unable to apply caps: operation not permitted"\n'
     done = subprocess.CompletedProcess([], 1, "", f"a warning\n{said}")
-    monkeypatch.setattr(containers, "run_apart", lambda *_, **__: done)
+    monkeypatch.setattr(containers.subprocess, "run", lambda *_, **__: done)
     assert "runc does not start containers here: runc: level=error" in refused(tmp_path)
 
 
