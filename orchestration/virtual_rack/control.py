@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +22,7 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
+from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import (
     SBIN,
@@ -30,6 +32,7 @@ from orchestration.virtual_rack.folder import (
     require_programs,
     write_folder,
 )
+from orchestration.virtual_rack.image import image_tree, require_image
 from orchestration.virtual_rack.layout import Clock, Layout, make_layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
@@ -229,14 +232,16 @@ def up(
     folder: Path | None = None,
     real_time: bool = False,
     clock: Clock = "virtual",
+    containers: bool = False,
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`). With `real_time` they are a
-    guest's that share one CPU, and their work takes time: for latencies, not for traffic.
+    devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
+    an OCI runtime (see `containers`). With `real_time` they are a guest's that share one CPU, and
+    their work takes time: for latencies, not for traffic.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -246,6 +251,8 @@ def up(
     layout = make_layout(testbed, sonic, roce, bluefield)
     if clock == "real":
         layout = host_kernel.layout_here(layout)
+        if containers:
+            layout = replace(layout, image=str(image_tree()))
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):
@@ -256,10 +263,11 @@ def up(
             )
         return handle, False
     require_programs(layout)
+    runtime = _ready_runtime(progress) if containers else ""
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held():
-        _start(place, layout, guest, progress)
+        _start(place, layout, guest, runtime, progress)
     return handle, True
 
 
@@ -270,14 +278,25 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
 
 
-def _start(place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress) -> None:
+def _ready_runtime(progress: Progress) -> str:
+    """Return a runtime that starts containers of the image here. Raises NotReadyError."""
+    runtime = oci.require_runtime()
+    tree = require_image(progress=progress)
+    oci.remove_leftovers()
+    oci.require_containers(runtime, tree)
+    return runtime
+
+
+def _start(
+    place: RackFolder, layout: Layout, guest: Sequence[str], runtime: str, progress: Progress
+) -> None:
     write_folder(place, layout)
     words = [str(place.path), *guest]
     with place.console.open("ab") as console:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.virtual_rack.supervisor", *words],
             cwd=place.path,
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env={**os.environ, "PYTHONPATH": python_path(), oci.RUNTIME: runtime},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,

@@ -42,7 +42,8 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`).
+    what the kernel of a rack in real time does not have (see `host_kernel`). `image` is the file
+    tree of devices that are containers (see `containers`), "" for plain namespaces.
     """
 
     testbed: Testbed
@@ -51,6 +52,7 @@ class Layout:
     bluefield: tuple[str, ...] = ()
     clock: Clock = "virtual"
     lacks: tuple[str, ...] = ()
+    image: str = ""
 
     def platform(self, device: str) -> Platform:
         """Return the platform of a device."""
@@ -146,6 +148,7 @@ class Layout:
             "bluefield": list(self.bluefield),
             "clock": self.clock,
             "lacks": list(self.lacks),
+            "image": self.image,
         }
 
     @classmethod
@@ -157,7 +160,8 @@ class Layout:
         sonic, roce, bluefield, lacks = (
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks)
+        image = data.get("image", "")
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image=image)
 
 
 def make_layout(
