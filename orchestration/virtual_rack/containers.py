@@ -24,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.system import (
     MS_BIND,
     MS_REC,
@@ -35,7 +36,7 @@ from orchestration.backends.emulated.system import (
 from orchestration.model.errors import NotReadyError
 from orchestration.virtual_rack import groups, image
 from orchestration.virtual_rack.folder import python_path, which
-from orchestration.virtual_rack.host_kernel import adopt_orphans, guest_argv
+from orchestration.virtual_rack.host_kernel import adopt_orphans
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.roots import DISK_BYTES, Keys, Place, device_place, make_place
 
@@ -89,7 +90,7 @@ def require_runtime() -> str:
 def require_containers(runtime: str, tree: Path) -> None:
     """Try a container of an image, in namespaces that are gone afterwards. Raises NotReadyError."""
     group = groups.own_group()
-    own = guest_argv(Path(sys.executable))
+    own = own_namespaces_argv(Path(sys.executable))
     argv = [*own, "-P", "-m", "orchestration.virtual_rack.containers", str(tree)]
     try:
         done = subprocess.run(
