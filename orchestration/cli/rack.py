@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -43,6 +44,11 @@ def up(
         Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
     ] = "virtual",
     plain: Annotated[bool, "With --clock real: devices are plain namespaces."] = False,
+    interface: Annotated[
+        list[str] | None,
+        "With --clock real: this machine's own interface in place of a port, given back when the "
+        "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
+    ] = None,
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 
@@ -57,7 +63,7 @@ def up(
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
-    _check_clock(clock, plain=plain)
+    _check_clock(clock, plain=plain, interfaces=interface or ())
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
@@ -77,6 +83,7 @@ def up(
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
+            interfaces=interface or (),
             progress=progress,
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
@@ -162,9 +169,12 @@ def down(rack: WhichRack = None) -> None:
     typer.echo(f"the rack {handle.name} is down")
 
 
-def _check_clock(clock: Clock, *, plain: bool) -> None:
+def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
     from orchestration.model.errors import InputError
 
+    if interfaces and clock != "real":
+        what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
+        raise InputError.single("--interface", what, "add --clock real --plain")
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
     if clock == "real" and not plain:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +22,7 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
-from orchestration.virtual_rack import host_kernel
+from orchestration.virtual_rack import host_kernel, lending
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -229,6 +230,7 @@ def up(
     folder: Path | None = None,
     real_time: bool = False,
     clock: Clock = "virtual",
+    interfaces: Sequence[str] = (),
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
@@ -237,6 +239,7 @@ def up(
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
     devices are namespaces of this machine's kernel (see `host_kernel`). With `real_time` they are a
     guest's that share one CPU, and their work takes time: for latencies, not for traffic.
+    `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of ports.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -245,7 +248,8 @@ def up(
     """
     layout = make_layout(testbed, sonic, roce, bluefield)
     if clock == "real":
-        layout = host_kernel.layout_here(layout)
+        lent = lending.choose(testbed, interfaces)
+        layout = replace(host_kernel.layout_here(layout), lent=lent)
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):
@@ -256,6 +260,7 @@ def up(
             )
         return handle, False
     require_programs(layout)
+    lending.require_free(layout)
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held():

@@ -231,7 +231,8 @@ class Device:
     def _announce(self) -> bool:
         """Say on all ports who this is; return whether all neighbours have said it, too."""
         run(["lldpcli", "update"])
-        ports = {self.layout.interface(port) for port in self.layout.testbed.ports_of[self.name]}
+        own = self.layout.testbed.ports_of[self.name]
+        ports = {self.layout.interface(port) for port in own if not self.layout.is_cut(port)}
         end = time.monotonic() + _NEIGHBOURS_S
         while time.monotonic() < end:
             time.sleep(0.2)

@@ -40,6 +40,7 @@ from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.lending import forget_namespaces
 from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
 
@@ -91,6 +92,8 @@ class Guest:
             keys = Keys(authorized, host_key, password)
             pids[device], self._devices[device] = fork_device(self._layout, device, keys)
         self._await_all("built", "file trees")
+        if self._layout.lent:
+            self._borrow(pids)
         run_batch("ip", cabling.links(self._layout, pids))
         for line in self._devices.values():
             line.sendall(encode({}))
@@ -110,6 +113,15 @@ class Guest:
             for line in self._devices.values():
                 line.sendall(encode({"op": "announce", "id": 0}))
             known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
+
+    def _borrow(self, pids: dict[str, int]) -> None:
+        """Have interfaces of the machine moved into devices' namespaces, from where they are."""
+        self.say({"stage": "interfaces"})
+        self.say({"borrow": {device: f"proc/{pid}/ns/net" for device, pid in pids.items()}})
+        told: list[Message] = []
+        while not told:
+            told += self._inbox.take(os.read(self._line, PIECE_BYTES))
+        self.say({"took": True})
 
     def _await_all(self, word: str, stage: str) -> list[Message]:
         """Return every device's answer. Raises RuntimeError for one without `word`."""
@@ -295,6 +307,7 @@ def give_rdma_device(name: str, pid: int) -> None:
 
 def prepare(folder: RackFolder) -> None:
     """Mount what the controller needs: kernel file systems, a home, and the users for ssh."""
+    forget_namespaces()
     mount_kernel_files()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     for point in ("/dev/pts", "/dev/shm"):
