@@ -141,6 +141,7 @@ def status(as_json: Json = False) -> None:
             "name": rack.name,
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
+            "interfaces": dict(rack.layout.lent),
             **rack.status(),
         }
         for rack in racks_up()

@@ -41,8 +41,11 @@ def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
         )
 
     for number, link in enumerate(testbed.links):
-        here = [port for port in map(testbed.ports.__getitem__, (link.a, link.b))
-                if not layout.is_lent(port)]
+        here = [
+            port
+            for port in map(testbed.ports.__getitem__, (link.a, link.b))
+            if not layout.is_lent(port)
+        ]
         if len(here) == 1:  # its cable goes nowhere, and has no carrier
             yield f"link add name {_CUT_END.format(number)} type veth peer {end(here[0])}"
         elif here:

@@ -159,12 +159,21 @@ class RackHandle:
         return dict(ask(self._folder, {"do": "status"}))
 
     def down(self) -> None:
-        """End the rack and remove its files."""
+        """End the rack and remove its files.
+
+        Raises NotReadyError if it has not given an interface back, and says which.
+        """
         with suppress(NotReadyError):
             ask(self._folder, {"do": "down"})
         deadline = time.monotonic() + _START_S
-        while self._folder.socket.exists() and time.monotonic() < deadline:
+        while self._folder.is_held() and time.monotonic() < deadline:
             time.sleep(0.02)
+        if left := lending.loans(self.folder):
+            raise NotReadyError(
+                f"{', '.join(loan.interface for loan in left)} could not be given back: "
+                f"see {self._folder.console}",
+                lending.CLEAN,
+            )
         self._folder.remove()
 
     def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
@@ -263,8 +272,8 @@ def up(
     lending.require_free(layout)
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
-    with place.held():
-        _start(place, layout, guest, progress)
+    with place.held() as lock:
+        _start(place, layout, guest, progress, lock)
     return handle, True
 
 
@@ -275,7 +284,10 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
 
 
-def _start(place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress) -> None:
+def _start(
+    place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress, lock: int
+) -> None:
+    """Start the supervisor, which holds the folder's lock as long as it lives."""
     write_folder(place, layout)
     words = [str(place.path), *guest]
     with place.console.open("ab") as console:
@@ -287,6 +299,7 @@ def _start(place: RackFolder, layout: Layout, guest: Sequence[str], progress: Pr
             stdout=console,
             stderr=console,
             start_new_session=True,
+            pass_fds=(lock,),
         )
     try:
         deadline = time.monotonic() + _START_S

@@ -88,7 +88,7 @@ def _listed(program: str, *words: str, namespace: Path | None = None) -> Table:
 
 @dataclass(frozen=True)
 class Machine:
-    """What tells whether an interface is free. `sessions`: interface -> address of an SSH client."""
+    """What tells whether an interface is free. `sessions`: interface -> an SSH client's address."""
 
     links: Table
     addresses: Table
@@ -151,7 +151,7 @@ def require_free(name: str, mtu_bytes: int, machine: Machine) -> None:
     link = found[name]
     kind = _kind(link)
     if link.get("link_type") != "ether" or kind not in _KINDS or name in machine.wireless:
-        what = "wireless" if name in machine.wireless else kind or link.get("link_type")
+        what = "wireless" if name in machine.wireless else kind or str(link.get("link_type"))
         raise NotReadyError(
             f"{name} cannot be lent: it is {what}",
             f"lend a network card, or a {', '.join(_KINDS[1:-1])} or {_KINDS[-1]}",
@@ -215,9 +215,7 @@ def state(name: str) -> State:
     (link,) = (link for link in links() if link["ifname"] == name)
     addresses = _addresses(name, _listed("ip", "address", "show", "dev", name))
     settings = {
-        key: value
-        for part in _SETTINGS
-        for key, value in sysctls(Path("/proc/sys", part, name))
+        key: value for part in _SETTINGS for key, value in sysctls(Path("/proc/sys", part, name))
     }
     return State(
         name,

@@ -42,8 +42,8 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`), and `lent` has pairs of
-    a port's label and the machine's own interface that is there in its place (see `lending`).
+    what the kernel of a rack in real time does not have (see `host_kernel`), and `lent` has pairs
+    of a port's label and the machine's own interface in its place (see `lending`).
     """
 
     testbed: Testbed

@@ -128,7 +128,9 @@ def lend(interface: str, device: str, port: str, rack: Path, owner: Process, to:
     """
     with _held():
         state = interfaces.state(interface)
-        loan = Loan(interface, device, port, str(rack), tuple(owner), this_boot(), state)
+        loan = Loan(
+            interface, device, port, str(rack), (owner.pid, owner.started), this_boot(), state
+        )
         with whole_folder(loan.place, sync=True) as folder:
             (folder / "record.json").write_text(json.dumps(asdict(loan)))
             (folder / "net").touch()
@@ -206,4 +208,3 @@ def forget_namespaces() -> None:
     for namespace in LENT.glob("*/net"):
         if os.path.ismount(namespace):
             unmount(str(namespace))
-
