@@ -1,0 +1,153 @@
+"""What there is on this machine, to compare before and after: a rack in real time leaves it alone.
+
+Interfaces, addresses, routes, rules and queueing disciplines are those of this process's network
+namespace, mounts those of its mount namespace; control groups and BPF are the whole machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from collectors.bpf.load import LoadError, bpf
+from orchestration.device.agent.deadman_process import Process
+from orchestration.virtual_rack import interfaces, lending
+
+_SHOWN: Mapping[str, tuple[str, ...]] = {
+    "links": ("ip", "-j", "-d", "link", "show"),
+    "addresses": ("ip", "-j", "address", "show"),
+    "routes": ("ip", "-j", "-4", "route", "show", "table", "all"),
+    "routes6": ("ip", "-j", "-6", "route", "show", "table", "all"),
+    "rules": ("ip", "-j", "-4", "rule", "show"),
+    "rules6": ("ip", "-j", "-6", "rule", "show"),
+    "qdiscs": ("tc", "-j", "qdisc", "show"),
+    "named namespaces": ("ip", "-j", "netns", "list"),
+}
+# What counts time or neighbours, and says nothing of what there is.
+_PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
+# Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
+_BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
+
+
+def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the machine's state; of the interfaces `lent` with offloads and settings, too."""
+    found: dict[str, Any] = {name: _listed(argv) for name, argv in _SHOWN.items()}
+    found["interfaces"] = {name: asdict(interfaces.state(name)) for name in lent}
+    found["mounts"] = sorted(
+        " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+    found["cgroups"] = sorted(
+        folder for group in _cgroup_mounts() for folder, _, _ in os.walk(group)
+    )
+    found.update(bpf_objects())
+    found["loans"] = [loan.interface for loan in lending.loans()]
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what tells two states apart, one line each."""
+    said = []
+    for part, was in before.items():
+        for sign, some, others in (("-", was, now[part]), ("+", now[part], was)):
+            rows = some.items() if isinstance(some, Mapping) else some
+            other = list(others.items() if isinstance(others, Mapping) else others)
+            said += [f"{sign} {part}: {row}" for row in rows if row not in other]
+    return said
+
+
+def _listed(argv: tuple[str, ...]) -> list[str]:
+    found = json.loads(interfaces.command(argv) or "[]")
+    return sorted(json.dumps(_lasting(item), sort_keys=True) for item in found)
+
+
+def _lasting(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_lasting(part) for part in item]
+    if isinstance(item, dict):
+        return {key: _lasting(value) for key, value in item.items() if key not in _PASSING}
+    return item
+
+
+def _cgroup_mounts() -> list[str]:
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    return [words[1] for words in lines if words[2] in ("cgroup", "cgroup2")]
+
+
+def bpf_objects() -> dict[str, list[int]]:
+    """Return the numbers of BPF programs, maps and links that no descriptor holds.
+
+    These are pinned, or attached to something: a process that is alive may have others.
+    """
+    held: dict[str, set[int]] = {kind: set() for kind in _BPF}
+    line = re.compile(rf"^({'|'.join(_BPF)}):\s*(\d+)", re.MULTILINE)
+    for folder in Path("/proc").glob("[0-9]*/fdinfo"):
+        with suppress(OSError):
+            for entry in os.scandir(folder):
+                with suppress(OSError):
+                    for kind, number in line.findall(Path(entry.path).read_text()):
+                        held[kind].add(int(number))
+    return {kind: sorted({*_all(command)} - held[kind]) for kind, command in _BPF.items()}
+
+
+def _all(command: int) -> list[int]:
+    found = [0]
+    while True:
+        attributes = bytearray(struct.pack("=3I", found[-1], 0, 0))
+        try:
+            bpf(command, attributes, "next number")
+        except LoadError:  # there are no more, or they may not be seen
+            return found[1:]
+        found.append(struct.unpack_from("=I", attributes, 4)[0])
+
+
+def running(*words: str) -> set[int]:
+    """Return the processes on whose command line these words are, in parts of its own words."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            given = entry.read_bytes().decode(errors="replace").split("\0")
+            if all(any(word in item for item in given) for word in words):
+                found.add(int(entry.parent.name))
+    return found
+
+
+def children(pid: int) -> set[int]:
+    """Return the child processes of a process."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # it may end meanwhile
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def family(pid: int) -> set[Process]:
+    """Return a process and its descendants."""
+    return {Process.of(pid)}.union(*(family(child) for child in children(pid)))
+
+
+def namespaces(processes: Iterable[Process]) -> set[str]:
+    """Return the namespaces of processes that are not this process's own."""
+    return _namespaces(process.pid for process in processes) - _namespaces([os.getpid()])
+
+
+def all_namespaces() -> set[str]:
+    """Return the namespaces of all processes, and those that are mounted."""
+    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
+    mounted = re.findall(r" (\w+:\[\d+\]) ", Path("/proc/self/mountinfo").read_text())
+    return _namespaces(numbers) | {*mounted}
+
+
+def _namespaces(pids: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        for entry in ("net", "mnt", "pid", "ipc", "uts", "cgroup"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/ns/{entry}"))
+    return found
