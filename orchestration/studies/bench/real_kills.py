@@ -55,7 +55,7 @@ PORTS = ("h1:eth0", "leaf1:eth0")
 VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
 # The most kills of a rack that survives them while it runs.
 _RUNS = 4
-_SETTLED_S = 30.0
+_SETTLED_S = 8.0
 
 
 def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
