@@ -30,6 +30,8 @@ _SHOWN: Mapping[str, tuple[str, ...]] = {
     "qdiscs": ("tc", "-j", "qdisc", "show"),
     "named namespaces": ("ip", "-j", "netns", "list"),
 }
+# Of a snapshot: what a living process has.
+_HELD = "held"
 # What counts time or neighbours, and says nothing of what there is.
 _PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
 # Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
@@ -39,26 +41,29 @@ _BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
 def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
     """Return the machine's state; of the interfaces `lent` with offloads and settings, too."""
     found: dict[str, Any] = {name: _listed(argv) for name, argv in _SHOWN.items()}
-    found["interfaces"] = {name: asdict(interfaces.state(name)) for name in lent}
+    found["interfaces"] = [json.dumps(asdict(interfaces.state(name))) for name in lent]
     found["mounts"] = sorted(
         " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
     )
-    found["cgroups"] = sorted(
-        folder for group in _cgroup_mounts() for folder, _, _ in os.walk(group)
-    )
-    found.update(bpf_objects())
     found["loans"] = [loan.interface for loan in lending.loans()]
+    found["cgroups"], found[_HELD] = _cgroups()
+    for kind, (numbers, held) in bpf_objects().items():
+        found[kind] = numbers
+        found[_HELD] |= {f"{kind} {number}" for number in held}
     return found
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what tells two states apart, one line each."""
+    """Return what tells two states apart, one line each.
+
+    Control groups and BPF objects that a living process has may come and go.
+    """
     said = []
-    for part, was in before.items():
-        for sign, some, others in (("-", was, now[part]), ("+", now[part], was)):
-            rows = some.items() if isinstance(some, Mapping) else some
-            other = list(others.items() if isinstance(others, Mapping) else others)
-            said += [f"{sign} {part}: {row}" for row in rows if row not in other]
+    for part in before.keys() - {_HELD}:
+        for sign, some, other in (("-", before, now), ("+", now, before)):
+            for row in some[part]:
+                if row not in other[part] and f"{part} {row}" not in some[_HELD]:
+                    said.append(f"{sign} {part}: {row}")
     return said
 
 
@@ -75,15 +80,24 @@ def _lasting(item: Any) -> Any:
     return item
 
 
-def _cgroup_mounts() -> list[str]:
+def _cgroups() -> tuple[list[str], set[str]]:
+    """Return all control groups, and those with processes in them or below."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
-    return [words[1] for words in lines if words[2] in ("cgroup", "cgroup2")]
+    mounts = [words[1] for words in lines if words[2] in ("cgroup", "cgroup2")]
+    found, held = [], set()
+    for mount in mounts:
+        for folder, _, _ in os.walk(mount):
+            found.append(folder)
+            with suppress(OSError):
+                if Path(folder, "cgroup.procs").read_text():
+                    held |= {f"cgroups {path}" for path in (folder, *Path(folder).parents)}
+    return sorted(found), held
 
 
-def bpf_objects() -> dict[str, list[int]]:
-    """Return the numbers of BPF programs, maps and links that no descriptor holds.
+def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
+    """Return the numbers of all BPF programs, maps and links, and of those with a descriptor.
 
-    These are pinned, or attached to something: a process that is alive may have others.
+    The others are pinned, or attached to something.
     """
     held: dict[str, set[int]] = {kind: set() for kind in _BPF}
     line = re.compile(rf"^({'|'.join(_BPF)}):\s*(\d+)", re.MULTILINE)
@@ -93,7 +107,7 @@ def bpf_objects() -> dict[str, list[int]]:
                 with suppress(OSError):
                     for kind, number in line.findall(Path(entry.path).read_text()):
                         held[kind].add(int(number))
-    return {kind: sorted({*_all(command)} - held[kind]) for kind, command in _BPF.items()}
+    return {kind: (_all(command), held[kind]) for kind, command in _BPF.items()}
 
 
 def _all(command: int) -> list[int]:

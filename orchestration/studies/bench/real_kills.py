@@ -55,7 +55,9 @@ PORTS = ("h1:eth0", "leaf1:eth0")
 VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
 # The most kills of a rack that survives them while it runs.
 _RUNS = 4
-_SETTLED_S = 8.0
+_SETTLED_S = 30.0
+# A rack that has not survived a kill has gone down by then.
+_DIES_S = 0.5
 
 
 def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
@@ -107,6 +109,7 @@ def disturb(
             during = next(turns)
             for _ in range(_RUNS if during == "run" else 1):
                 rows.append(racks.kill(during, lasts_s[during], dice))
+                time.sleep(_DIES_S)
                 if len(rows) == kills or not racks.is_up:
                     break
             racks.end()
