@@ -26,9 +26,14 @@ Table = Sequence[Mapping[str, Any]]
 _CLASS = Path("/sys/class/net")
 # Virtual interfaces that may change their namespace; "" is a network card.
 _KINDS = ("", "veth", "dummy", "vlan", "macvlan")
-_IFF_UP = 0x1
-# Flags that `ip link set` knows, with its word for them; the kernel's flag of ARP says "no".
-_FLAGS = {"multicast": 0x1000, "promisc": 0x100, "allmulticast": 0x200, "arp": 0x80}
+# Flags as `ip link show` has them: the word that sets one, and what to say where it is there.
+_FLAGS = {
+    "MULTICAST": ("multicast", "on"),
+    "PROMISC": ("promisc", "on"),
+    "ALLMULTI": ("allmulticast", "on"),
+    "NOARP": ("arp", "off"),
+}
+_OTHER = {"on": "off", "off": "on"}
 _SETTINGS = ("net/ipv4/conf", "net/ipv4/neigh", "net/ipv6/conf", "net/ipv6/neigh")
 
 
@@ -43,7 +48,7 @@ class State:
     mtu: int
     queue_packets: int
     group: str
-    flags: int
+    flags: tuple[str, ...]
     features: tuple[int, ...]
     addresses: tuple[str, ...]
     settings: Mapping[str, str]
@@ -51,13 +56,8 @@ class State:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> State:
         """Rebuild a state from `dataclasses.asdict` through JSON."""
-        return cls(
-            **{
-                **data,
-                "features": tuple(data["features"]),
-                "addresses": tuple(data["addresses"]),
-            }
-        )
+        lists = ("flags", "features", "addresses")
+        return cls(**{**data, **{name: tuple(data[name]) for name in lists}})
 
 
 def command(argv: Sequence[str], namespace: Path | None = None) -> str:
@@ -210,9 +210,16 @@ def _addresses(name: str, table: Table) -> Iterator[Mapping[str, Any]]:
             yield from link.get("addr_info", ())
 
 
+def _address_words(address: Mapping[str, Any]) -> str:
+    flags = [flag for flag in ("nodad", "noprefixroute") if address.get(flag)]
+    return " ".join([f"{address['local']}/{address['prefixlen']}", *flags])
+
+
 def state(name: str) -> State:
-    """Return the state of an interface of this process's namespace."""
-    (link,) = (link for link in links() if link["ifname"] == name)
+    """Return the state of an interface of this process's namespace. Raises RuntimeError."""
+    link = next((link for link in links() if link["ifname"] == name), None)
+    if link is None:
+        raise RuntimeError(f"there is no interface {name}")
     addresses = _addresses(name, _listed("ip", "address", "show", "dev", name))
     settings = {
         key: value for part in _SETTINGS for key, value in sysctls(Path("/proc/sys", part, name))
@@ -225,9 +232,9 @@ def state(name: str) -> State:
         link["mtu"],
         link.get("txqlen", 0),
         link.get("group", "default"),
-        int((_CLASS / name / "flags").read_text(), 16),
+        tuple(sorted({"UP", *_FLAGS} & {*link["flags"]})),
         tuple(ethtool.features(name)),
-        tuple(f"{item['local']}/{item['prefixlen']}" for item in addresses),
+        tuple(map(_address_words, addresses)),
         settings,
     )
 
@@ -242,8 +249,8 @@ def restore(now: str, was: State) -> None:
     if now != was.name:
         command(["ip", "link", "set", "dev", now, "name", was.name])
     words = ["mtu", str(was.mtu), "txqueuelen", str(was.queue_packets), "group", was.group]
-    for word, flag in _FLAGS.items():
-        words += [word, "off" if bool(was.flags & flag) == (word == "arp") else "on"]
+    for flag, (word, value) in _FLAGS.items():
+        words += [word, value if flag in was.flags else _OTHER[value]]
     command(["ip", "link", "set", "dev", was.name, *words])
     if state(was.name).mac != was.mac:
         command(["ip", "link", "set", "dev", was.name, "address", was.mac])
@@ -255,10 +262,10 @@ def restore(now: str, was: State) -> None:
             if now_set.get(name) != value:
                 with suppress(OSError):  # what only the kernel may write
                     Path("/proc/sys", name).write_text(value)
-    if was.flags & _IFF_UP:
+    if "UP" in was.flags:
         command(["ip", "link", "set", "dev", was.name, "up"])
     for address in was.addresses:
-        command(["ip", "address", "replace", address, "dev", was.name])
+        command(["ip", "address", "replace", *address.split(), "dev", was.name])
     command(["ip", "link", "set", "dev", was.name, "alias", was.alias])
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import struct
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict
@@ -67,6 +68,14 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return said
 
 
+def settled(before: Mapping[str, Any], within_s: float = 20.0) -> list[str]:
+    """Return what differs from an earlier state once the machine has settled."""
+    deadline = time.monotonic() + within_s
+    while (found := differences(before, snapshot())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
 def _listed(argv: tuple[str, ...]) -> list[str]:
     found = json.loads(interfaces.command(argv) or "[]")
     return sorted(json.dumps(_lasting(item), sort_keys=True) for item in found)
@@ -99,6 +108,8 @@ def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
 
     The others are pinned, or attached to something.
     """
+    # before the descriptors: what is made meanwhile is not counted
+    numbers = {kind: _all(command) for kind, command in _BPF.items()}
     held: dict[str, set[int]] = {kind: set() for kind in _BPF}
     line = re.compile(rf"^({'|'.join(_BPF)}):\s*(\d+)", re.MULTILINE)
     for folder in Path("/proc").glob("[0-9]*/fdinfo"):
@@ -107,7 +118,7 @@ def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
                 with suppress(OSError):
                     for kind, number in line.findall(Path(entry.path).read_text()):
                         held[kind].add(int(number))
-    return {kind: (_all(command), held[kind]) for kind, command in _BPF.items()}
+    return {kind: (numbers[kind], held[kind]) for kind in _BPF}
 
 
 def _all(command: int) -> list[int]:
