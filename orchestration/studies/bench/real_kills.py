@@ -89,16 +89,21 @@ def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
 
 
 def disturb(
-    folder: Path, kills: int, seed: int, parts: Sequence[str] = ("up", "down", "run")
+    folder: Path,
+    kills: int,
+    seed: int,
+    parts: Sequence[str] = ("up", "down", "run"),
+    devices: Sequence[str] = ("--plain",),
 ) -> list[dict[str, Any]]:
     """Kill processes of racks at moments drawn from a seed; return what each kill left.
 
-    `parts` says during what, in turn. A rack that has survived a kill while it runs gets the next.
+    `parts` says during what, in turn; a rack that has survived a kill while it runs gets the next.
+    `devices` are the options of `rack up` that say what devices are.
     """
     dice = random.Random(seed)
     rows: list[dict[str, Any]] = []
     with _state_in(folder), _cards(), (folder / "log").open("ab") as log:
-        racks = _Racks(folder, log)
+        racks = _Racks(folder, log, devices)
         before = machine.snapshot(CARDS)
         lasts_s = {part: racks.undisturbed_s(part) for part in dict.fromkeys(parts)}
         racks.end()
@@ -153,8 +158,8 @@ def _cards() -> Iterator[None]:
 class _Racks:
     """The racks, one after the other in the same folder, and what has been seen of them."""
 
-    def __init__(self, folder: Path, log: IO[bytes]) -> None:
-        self._log, self._folder = log, folder
+    def __init__(self, folder: Path, log: IO[bytes], devices: Sequence[str]) -> None:
+        self._log, self._folder, self._devices = log, folder, devices
         self._file, self._campaign = folder / "four.yml", folder / "killed.yml"
         self._file.write_text(FOUR_DEVICES)
         self._campaign.write_text(CAMPAIGN.format(testbed=self._file))
@@ -194,7 +199,7 @@ class _Racks:
         return lasts_s
 
     def _begin(self, during: str) -> subprocess.Popen[bytes]:
-        up = ["rack", "up", str(self._file), "--clock", "real", "--plain"]
+        up = ["rack", "up", str(self._file), "--clock", "real", *self._devices]
         for port, card in zip(PORTS, CARDS, strict=True):
             up += ["--interface", f"{port}={card}"]
         if during == "up":
