@@ -10,7 +10,7 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.fleet import Clock, Fleet, Request, gather
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
@@ -117,18 +117,20 @@ class RackFlows:
                 raise self._cause(error) from None
 
     def _cause(self, error: DeviceError) -> DeviceError:
-        """Return the death of another host's driver, which a host sees as a refusal, or `error`."""
-        lives: dict[str, Any] = {}
-        with suppress(DeviceError):
-            lives = self._fleet.ask("flows.lives", {host: {} for host in self._share})
-        died = [host for host, answer in lives.items() if answer is False]
-        if not died or error.device in died:
-            return error
-        return DeviceError(
-            died[0],
-            f"its socket driver's process died, and so {error.message}",
-            "see whether memory ran out there; the same command runs the trial again",
-        )
+        """Return the death of another host's agent or driver, which a host sees as a refusal."""
+        asked: Request = ("flows.lives", {})
+        answers = gather({host: (self._fleet.agents[host], asked) for host in self._share})
+        for host, answer in answers.items():
+            if host == error.device or answer is True:
+                continue
+            if isinstance(answer, DeviceError):
+                return answer
+            return DeviceError(
+                host,
+                f"its socket driver's process died, and so {error.message}",
+                "see whether memory ran out there; the same command runs the trial again",
+            )
+        return error
 
     def start(self, t0_ns: int) -> None:
         """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""

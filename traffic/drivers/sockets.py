@@ -142,23 +142,31 @@ class SocketDriver:
         for host, flows in by_host.items():
             self._enter(host)
             for flow in flows:
-                sender = _stream_socket()
-                sender.bind(self._flows.near[flow])
-                self._flows.service[flow].apply(sender)
-                self._connect(sender, flow)
-                sender.setblocking(False)
-                self._senders[flow] = sender
+                self._senders[flow] = self._connect(flow)
 
-    def _connect(self, sender: socket.socket, flow: int) -> None:
+    def _connect(self, flow: int) -> socket.socket:
+        """Return a connected socket. Every host listens, so only what lingers there refuses.
+
+        A connection of an earlier trial whose end here is gone without a word (a link was down)
+        waits in FIN_WAIT_2 for a minute. Linux answers a SYN to it by a reset, and forgets it
+        (tcp_timewait_state_process in net/ipv4/tcp_minisocks.c): then there is the listener.
+        """
         near, far = self._flows.near[flow], self._flows.far[flow]
-        if self._patience_s is not None:
-            sender.settimeout(self._patience_s)
-        try:
-            sender.connect(far)
-        except OSError as error:
-            raise OSError(f"{near[0]} gets no connection to {far[0]}: {error}") from error
-        if self._patience_s is not None:
-            sender.settimeout(None)
+        for last in (False, True):
+            sender = _stream_socket()
+            try:
+                sender.bind(near)
+                self._flows.service[flow].apply(sender)
+                sender.settimeout(self._patience_s)
+                sender.connect(far)
+                break
+            except OSError as error:
+                sender.close()
+                if last or not isinstance(error, ConnectionRefusedError):
+                    text = f"{near[0]} gets no connection to {far[0]}: {error}"
+                    raise OSError(text) from error
+        sender.setblocking(False)
+        return sender
 
     def accept(self) -> None:
         """Accept the flows that are received here."""
