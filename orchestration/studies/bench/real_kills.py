@@ -53,8 +53,10 @@ CARDS = ("clkill0", "clkill1")
 PORTS = ("h1:eth0", "leaf1:eth0")
 # Whom to kill; without one of a kind, `any` of the rack's processes.
 VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agent", "any")
-# The most kills of a rack that survives them while it runs.
-_RUNS = 4
+# During what: also while a program runs on a host, and while a campaign does.
+PARTS = ("up", "up", "up", "down", "exec", "run")
+# The most kills of a rack that is up and survives them.
+_AGAIN = 4
 _SETTLED_S = 30.0
 # A rack that has not survived a kill has gone down by then.
 _DIES_S = 0.5
@@ -65,11 +67,14 @@ def real_rack_kills(kills: int = KILLS, seed: int = 1) -> Outcome:
     began = time.monotonic()
     with bench_folder() as folder:
         rows = disturb(folder, kills, seed)
-    count = {part: sum(row["during"] == part for row in rows) for part in ("up", "run", "down")}
+    count = {part: sum(row["during"] == part for row in rows) for part in dict.fromkeys(PARTS)}
     return Outcome(
-        f"{kills} SIGKILLs while a rack in real time was built, ran a campaign and was removed",
+        f"{kills} SIGKILLs while a rack in real time was built, ran and was removed",
         (
-            Figure("while it was built, ran, was removed", ", ".join(map(str, count.values()))),
+            Figure(
+                "while it was built, removed, ran a program, ran a campaign",
+                ", ".join(map(str, count.values())),
+            ),
             Figure("after which closloop clean had work", str(sum(row["cleaned"] for row in rows))),
             zero(
                 "that left the machine different",
@@ -92,12 +97,12 @@ def disturb(
     folder: Path,
     kills: int,
     seed: int,
-    parts: Sequence[str] = ("up", "down", "run"),
+    parts: Sequence[str] = PARTS,
     devices: Sequence[str] = ("--plain",),
 ) -> list[dict[str, Any]]:
     """Kill processes of racks at moments drawn from a seed; return what each kill left.
 
-    `parts` says during what, in turn; a rack that has survived a kill while it runs gets the next.
+    `parts` says during what, in turn; a rack that has survived a kill gets the next.
     `devices` are the options of `rack up` that say what devices are.
     """
     dice = random.Random(seed)
@@ -112,7 +117,7 @@ def disturb(
         turns = itertools.cycle(parts)
         while len(rows) < kills:
             during = next(turns)
-            for _ in range(_RUNS if during == "run" else 1):
+            for _ in range(1 if during in ("up", "down") else _AGAIN):
                 rows.append(racks.kill(during, lasts_s[during], dice))
                 time.sleep(_DIES_S)
                 if len(rows) == kills or not racks.is_up:
@@ -210,6 +215,8 @@ class _Racks:
             self._provisioned = False
         if during == "down":
             return self._start("rack", "down")
+        if during == "exec":
+            return self._start("rack", "exec", "--", "ssh", "h1", "sleep", "0.5")
         if not self._provisioned:
             self.closloop("provision", str(self._place.inventory))
             self._provisioned = True
@@ -280,4 +287,4 @@ class _Racks:
                 found.append(str(error))
             if not found or time.monotonic() > deadline:
                 return found
-            time.sleep(0.05)
+            time.sleep(0.2)
