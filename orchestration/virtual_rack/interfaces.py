@@ -146,8 +146,6 @@ def require_free(name: str, mtu_bytes: int, machine: Machine) -> None:
         )
     if client := machine.sessions.get(name):
         raise NotReadyError(f"{name} carries your SSH session, from {client}", away)
-    for what, remedy in _uses(name, found, machine):
-        raise NotReadyError(f"{name} is in use: {what}", remedy)
     link = found[name]
     kind = _kind(link)
     if link.get("link_type") != "ether" or kind not in _KINDS or name in machine.wireless:
@@ -156,6 +154,8 @@ def require_free(name: str, mtu_bytes: int, machine: Machine) -> None:
             f"{name} cannot be lent: it is {what}",
             f"lend a network card, or a {', '.join(_KINDS[1:-1])} or {_KINDS[-1]}",
         )
+    for what, remedy in _uses(name, found, machine):
+        raise NotReadyError(f"{name} is in use: {what}", remedy)
     most = link.get("max_mtu") or mtu_bytes
     if mtu_bytes > most:
         raise NotReadyError(

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -123,8 +124,6 @@ def test_one_card_goes_to_what_is_outside(cards, testbed):
 
 def machine_membership():
     """Return struct packet_mreq for all multicast frames of the far card."""
-    import struct
-
     return struct.pack("=iHH8s", socket.if_nametoindex(FAR), 2, 0, b"")
 
 
@@ -141,8 +140,9 @@ def test_refused_before_anything_is_made(cards, testbed, tmp_path):
         route["dev"]
         for route in json.loads(interfaces.command(["ip", "-j", "route", "show", "default"]))
     } or {"lo"}
-    for name in ("nic9", uplink, "lo"):
-        with pytest.raises(NotReadyError):
+    refused = {"nic9": "has no interface", uplink: "uplink|loopback", "lo": "loopback"}
+    for name, why in refused.items():
+        with pytest.raises(NotReadyError, match=why):
             up(testbed, clock="real", interfaces=(f"h1:eth0={name}",))
     interfaces.command(["ip", "address", "add", "192.0.2.77/32", "dev", NEAR])
     with pytest.raises(NotReadyError, match=r"has the address 192\.0\.2\.77/32"):
