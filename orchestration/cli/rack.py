@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +49,11 @@ def up(
     plain: Annotated[
         bool, "With --clock real: devices are plain namespaces, not containers."
     ] = False,
+    interface: Annotated[
+        list[str] | None,
+        "With --clock real: this machine's own interface in place of a port, given back when the "
+        "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
+    ] = None,
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 
@@ -63,7 +68,7 @@ def up(
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
-    _check_clock(clock, plain=plain)
+    _check_clock(clock, plain=plain, interfaces=interface or ())
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
@@ -75,6 +80,7 @@ def up(
             folder=folder,
             clock=clock,
             containers=clock == "real" and not plain,
+            interfaces=interface or (),
             progress=_shown(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
@@ -152,6 +158,7 @@ def status(as_json: Json = False) -> None:
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
             "devices": "containers" if rack.layout.image else "namespaces",
+            "interfaces": dict(rack.layout.lent),
             **rack.status(),
         }
         for rack in racks_up()
@@ -180,9 +187,12 @@ def down(rack: WhichRack = None) -> None:
     typer.echo(f"the rack {handle.name} is down")
 
 
-def _check_clock(clock: Clock, *, plain: bool) -> None:
+def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
     from orchestration.model.errors import InputError
 
+    if interfaces and clock != "real":
+        what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
+        raise InputError.single("--interface", what, "add --clock real")
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
 

@@ -23,7 +23,7 @@ from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
 from orchestration.virtual_rack import containers as oci
-from orchestration.virtual_rack import host_kernel
+from orchestration.virtual_rack import host_kernel, lending
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -161,12 +161,21 @@ class RackHandle:
         return dict(ask(self._folder, {"do": "status"}))
 
     def down(self) -> None:
-        """End the rack and remove its files."""
+        """End the rack and remove its files.
+
+        Raises NotReadyError if it has not given an interface back, and says which.
+        """
         with suppress(NotReadyError):
             ask(self._folder, {"do": "down"})
         deadline = time.monotonic() + _START_S
-        while self._folder.socket.exists() and time.monotonic() < deadline:
+        while self._folder.is_held() and time.monotonic() < deadline:
             time.sleep(0.02)
+        if left := lending.loans(self.folder):
+            raise NotReadyError(
+                f"{', '.join(loan.interface for loan in left)} could not be given back: "
+                f"see {self._folder.console}",
+                lending.CLEAN,
+            )
         self._folder.remove()
 
     def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
@@ -233,6 +242,7 @@ def up(
     real_time: bool = False,
     clock: Clock = "virtual",
     containers: bool = False,
+    interfaces: Sequence[str] = (),
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
@@ -241,7 +251,8 @@ def up(
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
     devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
     an OCI runtime (see `containers`). With `real_time` they are a guest's that share one CPU, and
-    their work takes time: for latencies, not for traffic.
+    their work takes time: for latencies, not for traffic. `interfaces` are words like
+    `leaf1:eth0=enp3s0`: this machine's own, in place of ports.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -250,7 +261,8 @@ def up(
     """
     layout = make_layout(testbed, sonic, roce, bluefield)
     if clock == "real":
-        layout = host_kernel.layout_here(layout)
+        lent = lending.choose(testbed, interfaces)
+        layout = replace(host_kernel.layout_here(layout), lent=lent)
         if containers:
             layout = replace(layout, image=str(image_tree()))
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
@@ -263,11 +275,12 @@ def up(
             )
         return handle, False
     require_programs(layout)
+    lending.require_free(layout)
     runtime = _ready_runtime(progress) if containers else ""
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
-    with place.held():
-        _start(place, layout, guest, runtime, progress)
+    with place.held() as lock:
+        _start(place, layout, guest, runtime, progress, lock)
     return handle, True
 
 
@@ -288,8 +301,14 @@ def _ready_runtime(progress: Progress) -> str:
 
 
 def _start(
-    place: RackFolder, layout: Layout, guest: Sequence[str], runtime: str, progress: Progress
+    place: RackFolder,
+    layout: Layout,
+    guest: Sequence[str],
+    runtime: str,
+    progress: Progress,
+    lock: int,
 ) -> None:
+    """Start the supervisor, which holds the folder's lock as long as it lives."""
     write_folder(place, layout)
     words = [str(place.path), *guest]
     with place.console.open("ab") as console:
@@ -301,6 +320,7 @@ def _start(
             stdout=console,
             stderr=console,
             start_new_session=True,
+            pass_fds=(lock,),
         )
     try:
         deadline = time.monotonic() + _START_S

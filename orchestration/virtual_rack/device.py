@@ -42,6 +42,8 @@ _PORTS_READY = "PORT_TABLE:PortInitDone"
 _BRIDGE_S = 30.0
 # In real time, of one round of announcements.
 _NEIGHBOURS_S = 1.0
+# Rounds without a neighbour until lldpd is started anew.
+_PATIENCE = 4
 
 
 class Forked:
@@ -121,6 +123,7 @@ class Device:
         self._line, self._enter_root = line, root
         self._lines = Lines()
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._unheard = 0
 
     def say(self, message: Message) -> None:
         """Send a message to the guest's first process."""
@@ -149,8 +152,11 @@ class Device:
             self.start_redis()
             self._start_bridge()
             self._await_bridge()
-        self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
+        self._start_lldpd()
         self.start("sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", SSHD_CONFIG])
+
+    def _start_lldpd(self) -> None:
+        self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
 
     def reboot(self, *, warm: bool) -> None:
         """Reboot the device: see `reboot`."""
@@ -257,14 +263,21 @@ class Device:
 
     def _announce(self) -> bool:
         """Say on all ports who this is; return whether all neighbours have said it, too."""
-        run(["lldpcli", "update"])
-        ports = {self.layout.interface(port) for port in self.layout.testbed.ports_of[self.name]}
+        own = self.layout.testbed.ports_of[self.name]
+        ports = {self.layout.interface(port) for port in own if not self.layout.is_cut(port)}
         end = time.monotonic() + _NEIGHBOURS_S
-        while time.monotonic() < end:
-            time.sleep(0.2)
-            known = json.loads(run(["lldpctl", "-f", "json0"]))["lldp"][0].get("interface", [])
-            if ports <= {interface["name"] for interface in known}:
-                return True
+        with suppress(RuntimeError):  # one that was started anew may not listen yet
+            run(["lldpcli", "update"])
+            while time.monotonic() < end:
+                time.sleep(0.2)
+                known = json.loads(run(["lldpctl", "-f", "json0"]))["lldp"][0].get("interface", [])
+                if ports <= {interface["name"] for interface in known}:
+                    return True
+        # now and then one misses that its ports have come up, and neither sends nor hears
+        self._unheard += 1
+        if self._unheard % _PATIENCE == 0:
+            self.programs["lldpd"].kill()
+            self._start_lldpd()
         return False
 
     def _hear(self) -> list[Message]:

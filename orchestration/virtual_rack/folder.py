@@ -81,12 +81,15 @@ class RackFolder:
         self.path.chmod(0o700)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the folder while a rack is started. Raises NotReadyError if it is locked."""
+    def held(self) -> Iterator[int]:
+        """Lock the folder while a rack is started. Raises NotReadyError if it is locked.
+
+        A process that inherits the descriptor holds the lock, too, until it ends.
+        """
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            yield folder
         except BlockingIOError as error:
             raise NotReadyError(
                 f"the rack {self.name} is being started by another process",
@@ -94,6 +97,16 @@ class RackFolder:
             ) from error
         finally:
             os.close(folder)
+
+    def is_held(self) -> bool:
+        """Return whether a process starts the rack, or its supervisor has not ended."""
+        try:
+            with self.held():
+                return False
+        except NotReadyError:
+            return True
+        except FileNotFoundError:
+            return False
 
     def is_rack(self) -> bool:
         """Return True if the folder is a rack's, up or not."""

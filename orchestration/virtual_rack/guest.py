@@ -40,11 +40,13 @@ from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.lending import forget_namespaces
 from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")
+_REAL = os.environ.get("CLOSLOOP_RACK_CLOCK") == "real"
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
 # Until the devices know their neighbours: virtual time, which costs nothing; at most, in real time.
@@ -94,6 +96,8 @@ class Guest:
             self._devices[device] = forked[device].line
         self._await_all("built", "file trees")
         self._pids = {name: found.first_process() for name, found in forked.items()}
+        if self._layout.lent:
+            self._borrow(self._pids)
         run_batch("ip", cabling.links(self._layout, self._pids))
         for line in self._devices.values():
             line.sendall(encode({}))
@@ -113,6 +117,15 @@ class Guest:
             for line in self._devices.values():
                 line.sendall(encode({"op": "announce", "id": 0}))
             known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
+
+    def _borrow(self, pids: dict[str, int]) -> None:
+        """Have interfaces of the machine moved into devices' namespaces, from where they are."""
+        self.say({"stage": "interfaces"})
+        self.say({"borrow": {device: f"proc/{pid}/ns/net" for device, pid in pids.items()}})
+        told: list[Message] = []
+        while not told:
+            told += self._inbox.take(os.read(self._line, PIECE_BYTES))
+        self.say({"took": True})
 
     def _await_all(self, word: str, stage: str) -> list[Message]:
         """Return every device's answer. Raises RuntimeError for one without `word`."""
@@ -301,6 +314,8 @@ def give_rdma_device(name: str, pid: int) -> None:
 
 def prepare(folder: RackFolder, layout: Layout) -> None:
     """Mount what the controller needs: kernel file systems, a home, and the users for ssh."""
+    if _REAL:
+        forget_namespaces()
     if layout.image:
         containers.mount_with_groups()
     else:
@@ -348,7 +363,7 @@ def main() -> None:
         sys.stderr.flush()
         if guest is not None:
             guest.say({"failed": f"{type(error).__name__}: {error}"})
-    if os.environ.get("CLOSLOOP_RACK_CLOCK") != "real":
+    if not _REAL:
         power_off()
 
 
