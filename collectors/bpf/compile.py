@@ -17,6 +17,7 @@ from orchestration.model.errors import NotReadyError
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
 PATH_CHOICE = Path(__file__).with_name("path_choice.bpf.c")
+DCTCP = Path(__file__).with_name("dctcp.bpf.c")
 RED_LAW = Path(__file__).with_name("red_law.bpf.c")
 _FLAGS = ("-O2", "-mcpu=v3", "-Wall", "-Wextra", "-Werror")
 # A switch's table has 1 << ENTRY_BITS entries.
