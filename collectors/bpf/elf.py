@@ -31,8 +31,8 @@ class Program:
     """Instructions, and their references to the global data.
 
     `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
-    `maps` has (byte offset in `code`, name) of maps that the source only declares. So have `numbers`
-    and `calls`, of the kernel's.
+    `maps` has (byte offset in `code`, name) of maps that the source only declares. So have
+    `numbers` and `calls`, of the kernel's.
     """
 
     code: bytes
@@ -50,8 +50,8 @@ class Program:
     ) -> bytes:
         """Return the instructions with references resolved.
 
-        The data is the map open at `map_fd`, the others are `maps` by name. `kernel` has the numbers
-        by name, and of functions their types'.
+        The data is the map open at `map_fd`, the others are `maps` by name. `kernel` has the
+        numbers by name, and of functions their types'.
         """
         code = bytearray(self.code)
         for at, name in self.numbers:
@@ -145,7 +145,9 @@ def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Pro
     code = _payload(data, found[number])
     if not code or len(code) % INSTRUCTION_BYTES:
         raise ObjectError(f"section {section!r} holds no whole number of instructions")
-    references, named, numbers, calls = [], [], [], []
+    references, named = [], []
+    numbers: list[tuple[int, str]] = []
+    calls: list[tuple[int, str]] = []
     data_bytes = max((item.size for item in found if item.name == ".bss"), default=0)
     for relocations in found:
         if relocations.kind not in (_REL, _RELA) or relocations.info != number:
