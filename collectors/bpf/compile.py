@@ -33,6 +33,14 @@ def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
     return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}",))
 
 
+def rack_flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
+    """Return the path of the compiled flow table of a rack's switch.
+
+    Raises NotReadyError as `flow_table_object` does.
+    """
+    return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}", "-DON_A_RACK"))
+
+
 def path_choice_object(entry_bits: int) -> Path:
     """Return the path of the compiled choice of paths, with a flowlet table of 2**entry_bits.
 

@@ -84,7 +84,7 @@ def test_what_a_kernel_lacks_reaches_inventory_queues_and_switches(kernel, tmp_p
     host, switch = SEVEN.hosts[0], SEVEN.switches[0]
     assert layout.delay_on_arrival_ns(SEVEN.ports_of[host][0]) == 0
     said = " ".join(host_kernel.shortcomings(layout.lacks))
-    assert all(word in said for word in ("netem", "RED", "fq", "dctcp, cubic"))
+    assert all(word in said for word in ("netem", "RED", "fq", "DCTCP", "no cubic"))
     path = tmp_path / "inventory.yml"
     write_rack(layout.rack("/key", "/known"), path)
     rack = load_rack(path)

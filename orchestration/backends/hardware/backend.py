@@ -18,6 +18,8 @@ from orchestration.backends.hardware.balancing import Balancing, check_paths, ch
 from orchestration.backends.hardware.balancing import services_for as services_of_switches
 from orchestration.backends.hardware.controls import Controls, check_controls, check_programs
 from orchestration.backends.hardware.controls import services_for as services_of_controls
+from orchestration.backends.hardware.flow_tables import RackFlowTables, check_tables
+from orchestration.backends.hardware.flow_tables import services_for as services_of_tables
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.marking import try_marking
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
@@ -52,7 +54,7 @@ from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
-from orchestration.model.signals import BALANCING_KEYS, DERIVED
+from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic
@@ -81,9 +83,11 @@ class HardwareBackend:
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs of a rack whose switches offer everything that they can.
 
-        Switches keep no flow tables. `check` finds what a rack's own switches lack.
+        `check` finds what a rack's own switches lack.
         """
-        return Offer((*SIGNALS, *BALANCING_KEYS, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name])
+        return Offer(
+            (*SIGNALS, *BALANCING_KEYS, *FLOW_TABLE, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name]
+        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
@@ -107,6 +111,7 @@ class HardwareBackend:
             check_in_effect(rack, fleet)
             check_paths(rack, fleet, trials)
             check_programs(rack, fleet, trials)
+            check_tables(rack, fleet, trials)
             check_sources(switches, tuners)
             own = {run.run for run in dead_runs(Ledger.of(rack.name, self._inventory))}
             check_free(fleet.ask("lease.show", {device: {} for device in fleet.agents}), own)
@@ -205,8 +210,10 @@ class HardwareBackend:
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(testbed, rack.safety.corridor)
             paths = Balancing(rack, fleet, trial) if chooses(trial) else None
+            watched = wants_flow_table(decides.observes)
+            flows = RackFlowTables(rack, fleet, trial) if watched else None
             rig = HardwareRig(
-                rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths
+                rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths, flows
             )
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
@@ -228,6 +235,7 @@ class HardwareBackend:
                 "peak_queue_bytes": rig.peaks(),
                 **controls.facts(),
                 **(paths.facts() if paths else {}),
+                **(flows.facts() if flows else {}),
             }
         findings = [*settings.findings(absent), *_source_findings(switches, trial)]
         findings += rig.read_back.findings()
@@ -306,7 +314,11 @@ class HardwareBackend:
 
 def _more_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
     """Return the agent's services that trials need besides a device's own, by device."""
-    return {**services_of_switches(rack, trials), **services_of_controls(rack, trials)}
+    found: dict[str, tuple[str, ...]] = {}
+    for services in (services_of_switches, services_of_controls, services_of_tables):
+        for device, more in services(rack, trials).items():
+            found[device] = (*found.get(device, ()), *more)
+    return found
 
 
 def holder_of(trial: TrialSpec) -> str:

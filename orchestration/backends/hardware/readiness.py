@@ -12,11 +12,11 @@ from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
 from orchestration.model.ports import Tuner
-from orchestration.model.signals import BALANCING_KEYS, DERIVED, wants_flow_table
+from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
 
 _SHOWN = 12
-# What no switch offers by itself: the loop's own signals, and those of a choice of paths.
-_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS)
+# What no switch offers by itself: the loop's own signals, and those of programs.
+_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
 
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
@@ -55,11 +55,6 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
     """
     wanted: dict[str, list[str]] = {}
     for called, tuner in tuners.items():
-        if wants_flow_table(tuner.observes):
-            raise NotReadyError(
-                f"tuner {called} observes flows, and a rack's switches keep no flow table",
-                "run it emulated, or another tuner here (pet-without-flows)",
-            )
         for name in (one for one in tuner.observes if one not in _OF_THE_RACK):
             users = wanted.setdefault(name, [])
             if called not in users:
