@@ -77,10 +77,11 @@ def shortcomings(lacks: Sequence[str]) -> list[str]:
         )
     if "fq" in lacks:
         said.append("this kernel lacks fq: a NIC's flows share one queue")
-    if controls := [name for name in CONTROLS if name in lacks]:
+    if "dctcp" in lacks:
+        said.append("this kernel lacks DCTCP: hosts take it as a BPF program, during trials")
+    if controls := [name for name in CONTROLS if name in lacks and name != "dctcp"]:
         said.append(
             f"no {', '.join(controls)}: this kernel lacks it, or does not allow it to namespaces "
-            "(net.ipv4.tcp_allowed_congestion_control); campaigns take "
-            "host: {congestion_control: reno}, with ECN"
+            "(net.ipv4.tcp_allowed_congestion_control)"
         )
     return said

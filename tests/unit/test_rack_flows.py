@@ -79,7 +79,7 @@ def connect(fleet, after=lambda *_: None):
     access = {device.name: Access(device.name, "192.0.2.1") for device in testbed.devices}
     rack = Rack("here", testbed, access, fabric_prefix="127.64.0.0/12")
     trial = bench_trial((SingleFlowSpec("h1", "h9", 1_000, 0),), 1_000_000)
-    flows = RackFlows(trial, rack, make_schedule(trial, testbed), fleet)
+    flows = RackFlows(trial, rack, make_schedule(trial, testbed), fleet, {})
     try:
         flows.connect({})
         after(fleet, flows)

@@ -19,6 +19,7 @@ from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.flows import Endpoints, Flows
 from traffic.drivers.rack_programs import (
+    ControlNames,
     RackPrograms,
     check_programs,
     jobs_of,
@@ -42,13 +43,22 @@ def uses_programs(trial: TrialSpec) -> bool:
 class RackTraffic:
     """The traffic of one trial. All of it starts together and ends with the trial."""
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
-        self._flows = RackFlows(trial, rack, schedule, fleet)
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        names: ControlNames | None = None,
+    ) -> None:
+        """`names` has by host what its kernel calls a congestion control, where that differs."""
+        names = names or {}
+        self._flows = RackFlows(trial, rack, schedule, fleet, names)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
             gids = gids_of(fleet, rack.testbed.hosts) if uses_rdma(trial) else {}
-            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids), fleet))
+            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids, names), fleet))
         self._parts: list[RackFlows | RackPrograms] = [self._flows, *self._programs]
         self.remarks: list[str] = []
 
@@ -84,8 +94,16 @@ class RackTraffic:
 class RackFlows:
     """The flows sent by sockets: each host runs the socket driver with its share of them."""
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        names: ControlNames,
+    ) -> None:
         self._fleet = fleet
+        self._names = names
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
         ends = Endpoints(host_addresses(rack))
@@ -107,7 +125,7 @@ class RackFlows:
         loads = {
             host: {
                 "host": self._number[host],
-                "flows": self._flows.to_json(flows),
+                "flows": self._flows.to_json(flows, self._names.get(host, {})),
                 "end_ns": self._end_ns,
             }
             for host, flows in self._share.items()
