@@ -59,3 +59,20 @@ def gone(processes):
     while left := alive(processes):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def nothing_stays(before, patience_s=30):
+    """Wait until the machine has nothing that it had not before: other tests come and go."""
+    deadline = time.monotonic() + patience_s
+    while added := {name: lines for name, lines in news(before).items() if lines}:
+        assert time.monotonic() < deadline, added
+        time.sleep(0.2)
+
+
+def news(before):
+    """Return what the machine has now and had not before, by kind."""
+
+    def lines(values):
+        return set(values.splitlines() if isinstance(values, str) else map(str, values))
+
+    return {name: lines(values) - lines(before[name]) for name, values in machine().items()}
