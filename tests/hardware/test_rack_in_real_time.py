@@ -21,6 +21,7 @@ from orchestration.virtual_rack.control import find_rack, up
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine_state import family, gone, machine
+from watched_flows import FLOWS, WATCHER, seen_in
 
 pytestmark = [pytest.mark.root, pytest.mark.ssh, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -109,49 +110,6 @@ repeats: 1
 duration: 1s
 drain: 1s
 sample_period: 20ms
-"""
-
-
-FLOWS = """
-campaign: flows
-testbed: {folder}/four.yml
-backend: hardware
-host: {{congestion_control: reno}}
-tuners: [watcher.py:Watcher]
-traffic:
-  - {{kind: flow, src: h1, dst: h2, size: 1500KB, start: 0ms}}
-  - {{kind: flow, src: h1, dst: h2, size: 100KB, start: 0ms}}
-repeats: 1
-duration: 3s
-drain: 1s
-sample_period: 20ms
-"""
-# Writes what it saw of flows beside itself.
-WATCHER = """
-import json
-from dataclasses import dataclass
-from pathlib import Path
-
-import numpy as np
-
-from closloop import KNOBS, BaseTuner, Setup
-
-NAMES = ("incast_degree", "mice_flows", "elephant_flows")
-
-
-@dataclass
-class Watcher(BaseTuner):
-    observes = NAMES
-    knobs = ("ecn",)
-
-    def reset(self, testbed, seed):
-        return Setup((KNOBS["ecn"].change(np.arange(len(testbed.queues)), 30_000, 90_000, 0.1),))
-
-    def act(self, observation):
-        row = {name: observation.values[name].tolist() for name in NAMES}
-        with Path(__file__).with_name("seen.jsonl").open("a") as seen:
-            seen.write(json.dumps(row) + "\\n")
-        return ()
 """
 
 
@@ -273,7 +231,7 @@ def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, tes
     states = {device.name: rack.dump(device.name) for device in testbed.devices}
     (folder / "four.yml").write_text(FOUR)
     (folder / "watcher.py").write_text(WATCHER)
-    (folder / "flows.yml").write_text(FLOWS.format(folder=folder))
+    (folder / "flows.yml").write_text(FLOWS.format(folder=folder, control="reno", where="hardware"))
     code, text = closloop(
         rack, folder, "run", str(folder / "flows.yml"), "-i", str(rack.inventory), "--json"
     )
@@ -283,7 +241,7 @@ def test_switches_keep_flow_tables_for_a_tuner_that_looks_at_flows(prepared, tes
     assert facts["packets_not_counted"] == facts["flows_of_others"] == 0
     # two flows and their ways back, of which the latter send no data
     assert facts["most_entries_used"] == 2
-    seen = [json.loads(line) for line in (folder / "seen.jsonl").read_text().splitlines()]
+    seen = seen_in(folder)
     # leaf1's uplink, the spine's port to leaf2, and leaf2's to h2
     away = [
         number

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from collectors.bpf.btf import LayoutError, Layouts
+from collectors.bpf.btf import LayoutError, Layouts, smallest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
@@ -154,8 +154,11 @@ def test_dctcp_is_a_program_where_the_kernel_has_none(kernel):
 
 
 def btf():
-    """Return type information: struct inner {int a, b;}, and struct outer with it in a union."""
-    names = b"\0int\0inner\0a\0b\0outer\0part\0bits\0"
+    """Return type information: struct inner {int a, b;}, and struct outer with it in a union.
+
+    And enum state {OPEN, LOST = 7}, and a function act.
+    """
+    names = b"\0int\0inner\0a\0b\0outer\0part\0bits\0state\0OPEN\0LOST\0act\0"
     at = {
         word.decode(): names.index(b"\0" + word + b"\0") + 1 for word in names.split(b"\0") if word
     }
@@ -166,11 +169,16 @@ def btf():
     def member(name, of, bits):
         return struct.pack("=III", at.get(name, 0), of, bits)
 
+    def pair(name, value):
+        return struct.pack("=Ii", at[name], value)
+
     types = (
         kind("int", 1, 0, 4) + struct.pack("=I", 32)  # 1
         + kind("inner", 4, 2, 8) + member("a", 1, 0) + member("b", 1, 32)  # 2
         + kind("", 5, 1, 8) + member("part", 2, 0)  # 3: a union without a name
         + kind("outer", 4, 2, 24, flag=1) + member("", 3, 64) + member("bits", 1, 3 << 24 | 131)
+        + kind("state", 6, 2, 4) + pair("OPEN", 0) + pair("LOST", 7)  # 5
+        + kind("act", 12, 0, 1)  # 6
     )  # fmt: skip
     head = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
     return head + types + names
@@ -188,6 +196,22 @@ def test_offsets_come_from_the_kernels_type_information():
     ):
         with pytest.raises(LayoutError, match=said):
             layouts.offset(structure, path)
+    assert (layouts.number("inner"), layouts.size("inner"), layouts.place("inner", "b")) == (
+        2,
+        8,
+        1,
+    )
+    assert (layouts.enumerator("state", "LOST"), layouts.function("act")) == (7, 6)
+    for asked, said in (
+        (lambda: layouts.place("inner", "c"), "struct inner has no c"),
+        (lambda: layouts.enumerator("state", "WON"), "enum state has no WON"),
+        (lambda: layouts.enumerator("inner", "a"), "no enum inner"),
+        (lambda: layouts.function("a"), "no function a"),
+    ):
+        with pytest.raises(LayoutError, match=said):
+            asked()
+    with pytest.raises(LayoutError, match="no struct inner"):
+        Layouts(smallest()).size("inner")
     with pytest.raises(LayoutError, match="not the kernel"):
         Layouts(bytes(64))
     with pytest.raises(LayoutError, match="cut short"):
