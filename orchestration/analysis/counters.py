@@ -47,14 +47,20 @@ def per_port(testbed: Testbed, values: Floats | Ints) -> Floats:
 
 
 def check_rates(
-    testbed: Testbed, ports: Samples, *, faults: bool, pauses: Samples | None = None
+    testbed: Testbed,
+    ports: Samples,
+    *,
+    faults: bool,
+    pauses: Samples | None = None,
+    late_ns: int = 0,
 ) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less although it was busy.
 
     A link was surely busy if its queues held more at the start of the interval than it can send
     until the end. A single traffic class may take the whole rate, so all classes are summed. With
     `faults`, links that go down as planned may be slower; and so may one for the time for which
-    its peer had stopped it, by the samples `pauses` of the lossless classes.
+    its peer had stopped it, by the samples `pauses` of the lossless classes. A shaper that makes up
+    for waking up to `late_ns` late may send that much more after a pause.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
@@ -72,7 +78,8 @@ def check_rates(
     could = rate_bps * dt_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
-    over = (sent > could * (1 + RATE_TOLERANCE) + cut) & sure
+    more = rate_bps * late_ns / 8e9
+    over = (sent > could * (1 + RATE_TOLERANCE) + cut + more) & sure
     free = could - rate_bps * _stopped_ns(testbed, pauses, sent.shape) / 8e9
     below = (sent < free * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
     if np.any(over):

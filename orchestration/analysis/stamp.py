@@ -19,6 +19,7 @@ from orchestration.model.records import (
     DONE,
     FAILED,
     LASTING,
+    SHAPERS_LATE,
     UNFINISHED,
     Ints,
     Schedule,
@@ -146,6 +147,7 @@ def _rates(case: _Case) -> Iterable[Reason]:
         case.record.ports,
         faults=bool(case.trial.faults),
         pauses=case.record.samples.get("priority"),
+        late_ns=int(case.record.facts.get(SHAPERS_LATE, 0)),
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 from orchestration.virtual_rack.layout import Clock
+
+if TYPE_CHECKING:
+    from orchestration.cli.terminal import Phases
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -43,7 +46,9 @@ def up(
     clock: Annotated[
         Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
     ] = "virtual",
-    plain: Annotated[bool, "With --clock real: devices are plain namespaces."] = False,
+    plain: Annotated[
+        bool, "With --clock real: devices are plain namespaces, not containers."
+    ] = False,
     interface: Annotated[
         list[str] | None,
         "With --clock real: this machine's own interface in place of a port, given back when the "
@@ -56,7 +61,7 @@ def up(
     """
     from inventory.files import load_testbed
     from orchestration.cli.terminal import Phases
-    from orchestration.virtual_rack import control
+    from orchestration.virtual_rack import containers, control
     from orchestration.virtual_rack.folder import shortcomings
     from orchestration.virtual_rack.forwarding import too_fast
     from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
@@ -67,15 +72,6 @@ def up(
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
-        stages: set[str] = set()
-
-        def progress(stage: str, done: int, of: int) -> None:
-            if stage not in stages:
-                stages.add(stage)
-                phases.phase(stage)
-            if of:
-                phases.step(done, of)
-
         rack, started = control.up(
             what,
             sonic=() if no_sonic else chosen,
@@ -83,18 +79,38 @@ def up(
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
+            containers=clock == "real" and not plain,
             interfaces=interface or (),
-            progress=progress,
+            progress=_shown(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
     rates = too_fast(what) if clock == "real" else ""
-    for text in filter(None, (*shortcomings(), *missing_here(rack.layout.lacks), rates)):
+    groups = containers.shortcomings() if rack.layout.image else ()
+    for text in filter(None, (*shortcomings(), *missing_here(rack.layout.lacks), *groups, rates)):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
         typer.echo(f"  closloop provision {rack.inventory}")
         typer.echo(f"  closloop run CAMPAIGN --on hardware --inventory {rack.inventory}")
         typer.echo("  closloop rack exec -- ssh DEVICE    |    closloop rack down")
+
+
+@app.command()
+def image(
+    mirror: Annotated[
+        str, "Address of a mirror of Debian. Default: http://deb.debian.org/debian"
+    ] = "",
+) -> None:
+    """Build the image of devices that are containers, if it is not there. Takes root.
+
+    `rack up --clock real` does so, too.
+    """
+    from orchestration.cli.terminal import Phases
+    from orchestration.virtual_rack.image import require_image
+
+    with Phases() as phases:
+        tree = require_image(mirror=mirror, progress=_shown(phases))
+    typer.echo(tree)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -141,6 +157,7 @@ def status(as_json: Json = False) -> None:
             "name": rack.name,
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
+            "devices": "containers" if rack.layout.image else "namespaces",
             "interfaces": dict(rack.layout.lent),
             **rack.status(),
         }
@@ -156,7 +173,7 @@ def status(as_json: Json = False) -> None:
             "its time goes on" if rack["clock"] == "real" else "stopped until something runs in it"
         )
         doing = f"{rack['busy']} running" if rack["busy"] else idle
-        where = f"{rack['state']}, {rack['clock']} time, {doing}"
+        where = f"{rack['state']}, {rack['devices']}, {rack['clock']} time, {doing}"
         typer.echo(f"{rack['name']}: {where}; {rack['inventory']}")
 
 
@@ -175,15 +192,23 @@ def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> Non
 
     if interfaces and clock != "real":
         what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
-        raise InputError.single("--interface", what, "add --clock real --plain")
+        raise InputError.single("--interface", what, "add --clock real")
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
-    if clock == "real" and not plain:
-        raise InputError.single(
-            "--clock real",
-            "devices are plain namespaces there, not containers of a runtime",
-            "say so with --plain",
-        )
+
+
+def _shown(phases: Phases) -> Callable[[str, int, int], None]:
+    """Return what shows the progress of a start."""
+    stages: set[str] = set()
+
+    def progress(stage: str, done: int, of: int) -> None:
+        if stage not in stages:
+            stages.add(stage)
+            phases.phase(stage)
+        if of:
+            phases.step(done, of)
+
+    return progress
 
 
 def _names(text: str) -> tuple[str, ...]:

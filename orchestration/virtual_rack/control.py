@@ -22,6 +22,7 @@ from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.model.errors import NotReadyError
+from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel, lending
 from orchestration.virtual_rack.folder import (
     SBIN,
@@ -31,6 +32,7 @@ from orchestration.virtual_rack.folder import (
     require_programs,
     write_folder,
 )
+from orchestration.virtual_rack.image import image_tree, require_image
 from orchestration.virtual_rack.layout import Clock, Layout, make_layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
@@ -239,6 +241,7 @@ def up(
     folder: Path | None = None,
     real_time: bool = False,
     clock: Clock = "virtual",
+    containers: bool = False,
     interfaces: Sequence[str] = (),
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
@@ -246,9 +249,10 @@ def up(
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`). With `real_time` they are a
-    guest's that share one CPU, and their work takes time: for latencies, not for traffic.
-    `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of ports.
+    devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
+    an OCI runtime (see `containers`). With `real_time` they are a guest's that share one CPU, and
+    their work takes time: for latencies, not for traffic. `interfaces` are words like
+    `leaf1:eth0=enp3s0`: this machine's own, in place of ports.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -259,6 +263,8 @@ def up(
     if clock == "real":
         lent = lending.choose(testbed, interfaces)
         layout = replace(host_kernel.layout_here(layout), lent=lent)
+        if containers:
+            layout = replace(layout, image=str(image_tree()))
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):
@@ -270,10 +276,11 @@ def up(
         return handle, False
     require_programs(layout)
     lending.require_free(layout)
+    runtime = _ready_runtime(progress) if containers else ""
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
     with place.held() as lock:
-        _start(place, layout, guest, progress, lock)
+        _start(place, layout, guest, runtime, progress, lock)
     return handle, True
 
 
@@ -284,8 +291,22 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
 
 
+def _ready_runtime(progress: Progress) -> str:
+    """Return a runtime that starts containers of the image here. Raises NotReadyError."""
+    runtime = oci.require_runtime()
+    tree = require_image(progress=progress)
+    oci.remove_leftovers()
+    oci.require_containers(runtime, tree)
+    return runtime
+
+
 def _start(
-    place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress, lock: int
+    place: RackFolder,
+    layout: Layout,
+    guest: Sequence[str],
+    runtime: str,
+    progress: Progress,
+    lock: int,
 ) -> None:
     """Start the supervisor, which holds the folder's lock as long as it lives."""
     write_folder(place, layout)
@@ -294,7 +315,7 @@ def _start(
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.virtual_rack.supervisor", *words],
             cwd=place.path,
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env={**os.environ, "PYTHONPATH": python_path(), oci.RUNTIME: runtime},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,

@@ -34,6 +34,8 @@ _PROGRAMS = {
     PROGRAM: PACKAGE,
     "lldpd": "lldpd",
 }
+# Those of them that the machine itself needs for devices that are containers.
+_MACHINE_PROGRAMS = ("ip", "tc", PROGRAM)
 _SONIC_PROGRAMS = {"redis-server": "redis-server", "redis-cli": "redis-tools", "sudo": "sudo"}
 _ROCE_PROGRAMS = {"rdma": "iproute2"}
 
@@ -144,7 +146,7 @@ def racks_folder() -> Path:
 
 def shortcomings() -> list[str]:
     """Return sentences about what the rack's devices cannot do on this machine."""
-    lldpd = _which("lldpd")
+    lldpd = which("lldpd")
     lldpctl = Path(lldpd).with_name("lldpctl") if lldpd else None
     if lldpctl and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
         return [
@@ -154,7 +156,8 @@ def shortcomings() -> list[str]:
     return []
 
 
-def _which(program: str) -> str | None:
+def which(program: str) -> str | None:
+    """Return where a program of the machine is, those of administrators included."""
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
 
 
@@ -162,7 +165,9 @@ def require_programs(layout: Layout) -> None:
     """Check that the devices' programs are installed. Raises NotReadyError with what to install."""
     sonic, roce = _SONIC_PROGRAMS if layout.sonic else {}, _ROCE_PROGRAMS if layout.roce else {}
     wanted = {**_PROGRAMS, **sonic, **roce}
-    missing = [name for name in wanted if not _which(name)]
+    if layout.image:
+        wanted = {name: wanted[name] for name in _MACHINE_PROGRAMS}
+    missing = [name for name in wanted if not which(name)]
     if missing:
         packages = " ".join(dict.fromkeys(wanted[name] for name in missing))
         raise NotReadyError(

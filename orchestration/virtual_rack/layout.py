@@ -42,8 +42,9 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`), and `lent` has pairs
-    of a port's label and the machine's own interface in its place (see `lending`).
+    what the kernel of a rack in real time does not have (see `host_kernel`), `image` is the file
+    tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
+    pairs of a port's label and the machine's own interface in its place (see `lending`).
     """
 
     testbed: Testbed
@@ -52,6 +53,7 @@ class Layout:
     bluefield: tuple[str, ...] = ()
     clock: Clock = "virtual"
     lacks: tuple[str, ...] = ()
+    image: str = ""
     lent: tuple[tuple[str, str], ...] = ()
 
     def platform(self, device: str) -> Platform:
@@ -165,6 +167,7 @@ class Layout:
             "bluefield": list(self.bluefield),
             "clock": self.clock,
             "lacks": list(self.lacks),
+            "image": self.image,
             "lent": dict(self.lent),
         }
 
@@ -177,8 +180,8 @@ class Layout:
         sonic, roce, bluefield, lacks = (
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
-        lent = tuple(data.get("lent", {}).items())
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, lent)
+        image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent)
 
 
 def make_layout(

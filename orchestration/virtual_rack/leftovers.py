@@ -7,11 +7,13 @@ before the thing was, or by marks on the thing; never by a pattern of names that
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestration.model.errors import NotReadyError
-from orchestration.virtual_rack import lending
+from orchestration.virtual_rack import groups, image, lending
 from orchestration.virtual_rack.folder import RackFolder, racks_folder
 
 
@@ -62,8 +64,35 @@ def racks() -> Iterator[Leftover]:
         yield Leftover("rack", place.name, what, alive * place.is_held(), remove=remove)
 
 
+def control_groups() -> Iterator[Leftover]:
+    """Find the control groups of racks of containers whose supervisor is gone."""
+    for group in groups.leftovers():
+
+        def remove(group: Path = group) -> str:
+            groups.remove_tree(group)
+            return ""
+
+        yield Leftover("control group", str(group), "a killed rack's", remove=remove)
+
+
+def half_images() -> Iterator[Leftover]:
+    """Find images of devices whose building was killed."""
+    for folder in image.leftovers():
+
+        def remove(folder: Path = folder) -> str:
+            shutil.rmtree(folder)
+            return ""
+
+        yield Leftover("image", str(folder), "half built", remove=remove)
+
+
 # In the order in which they are removed.
-KINDS: tuple[Callable[[], Iterator[Leftover]], ...] = (interfaces, racks)
+KINDS: tuple[Callable[[], Iterator[Leftover]], ...] = (
+    interfaces,
+    control_groups,
+    half_images,
+    racks,
+)
 
 
 def leftovers() -> list[Leftover]:

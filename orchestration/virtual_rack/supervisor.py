@@ -25,7 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
-from orchestration.virtual_rack import host_kernel
+from orchestration.backends.emulated.machine import own_namespaces_argv
+from orchestration.virtual_rack import containers, groups, host_kernel
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.guardian import Keeper
 from orchestration.virtual_rack.layout import Layout
@@ -110,6 +111,8 @@ class Supervisor:
             await self._keeper.end()
             if not self._pauses:
                 await asyncio.to_thread(host_kernel.await_orphans)
+                with suppress(OSError):  # `groups.leftovers` finds it
+                    await asyncio.to_thread(groups.remove, groups.own_group())
             self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.tell({"end": True, **(self._failed or self._death())})
@@ -280,9 +283,11 @@ def main() -> None:
     """
     folder = RackFolder(Path(sys.argv[1]))
     if not sys.argv[2:]:
+        os.environ[containers.GROUP] = group = groups.own_group()
+        groups.watch_over(group)
         host_kernel.adopt_orphans()
         supervisor = Supervisor(folder, pauses=False)
-        asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
+        asyncio.run(supervisor.run(own_namespaces_argv(folder.init)))
         return
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     real_time = sys.argv[5] == "real"

@@ -11,11 +11,12 @@ from collectors.bpf.btf import LayoutError, Layouts
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
+from orchestration.backends.emulated import machine
 from orchestration.backends.hardware.backend import make_switch
-from orchestration.backends.hardware.readiness import check_controls
+from orchestration.backends.hardware.controls import check_controls, programmed
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import HostSpec
+from orchestration.model.trial import HostSpec, SingleFlowSpec
 from orchestration.provision.desired import desired_state
 from orchestration.virtual_rack import control, forwarding, host_kernel
 from orchestration.virtual_rack.layout import make_layout
@@ -30,7 +31,7 @@ def kernel(monkeypatch):
     def lacks(*names, code=0, said=""):
         done = subprocess.CompletedProcess([], code, json.dumps(names), said)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(host_kernel.subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
 
     return lacks
 
@@ -84,7 +85,7 @@ def test_what_a_kernel_lacks_reaches_inventory_queues_and_switches(kernel, tmp_p
     host, switch = SEVEN.hosts[0], SEVEN.switches[0]
     assert layout.delay_on_arrival_ns(SEVEN.ports_of[host][0]) == 0
     said = " ".join(host_kernel.shortcomings(layout.lacks))
-    assert all(word in said for word in ("netem", "RED", "fq", "dctcp, cubic"))
+    assert all(word in said for word in ("netem", "RED", "fq", "DCTCP", "no cubic"))
     path = tmp_path / "inventory.yml"
     write_rack(layout.rack("/key", "/known"), path)
     rack = load_rack(path)
@@ -126,18 +127,30 @@ def test_rates_above_what_the_machine_forwards_are_said(monkeypatch, tmp_path):
 
 
 class Trial:
-    def __init__(self, control):
+    def __init__(self, control, *own):
         self.host = HostSpec(congestion_control=control)
+        self.traffic = [SingleFlowSpec("h1", "h2", 1, 0, congestion_control=name) for name in own]
 
 
 def test_a_campaign_that_wants_a_missing_congestion_control_is_refused_by_its_name(kernel):
+    kernel("cubic")
+    rack = host_kernel.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
+    for trial in (Trial("cubic"), Trial("reno", "cubic")):
+        with pytest.raises(NotReadyError, match="h1: its kernel has no cubic") as refused:
+            check_controls(rack, SEVEN, [trial])
+        assert "congestion_control: dctcp" in refused.value.remedy
+    check_controls(rack, SEVEN, [Trial("reno")])
+    check_controls(layout_of_all().rack("/key", "/known"), SEVEN, [Trial("cubic")])
+
+
+def test_dctcp_is_a_program_where_the_kernel_has_none(kernel):
     kernel("dctcp")
     rack = host_kernel.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
-    with pytest.raises(NotReadyError, match="h1: its kernel has no dctcp") as refused:
-        check_controls(rack, SEVEN, [Trial("dctcp")])
-    assert "congestion_control: reno" in refused.value.remedy
-    check_controls(rack, SEVEN, [Trial("reno")])
-    check_controls(layout_of_all().rack("/key", "/known"), SEVEN, [Trial("dctcp")])
+    for trial in (Trial("dctcp"), Trial("reno", "dctcp")):
+        check_controls(rack, SEVEN, [trial])
+        assert programmed(rack, [trial]) == list(SEVEN.hosts)
+    assert programmed(rack, [Trial("reno")]) == []
+    assert programmed(layout_of_all().rack("/key", "/known"), [Trial("dctcp")]) == []
 
 
 def btf():

@@ -2,8 +2,7 @@
 
 import os
 import signal
-import socket
-import time
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,6 @@ from traffic.drivers.host_sockets import operations
 from traffic.drivers.rack import RackFlows
 from traffic.schedule import make_schedule
 
-SO_RCVBUFFORCE, TCP_REPAIR = 33, 19
-
 
 class Agent:
     """A host's agent in this process: for the driver, which nobody waits for, and for a fleet."""
@@ -27,7 +24,8 @@ class Agent:
     def __init__(self, host):
         self.device = host
         self.does = operations(self)
-        self.gone = False
+        self.dies_after, self.wholly, self.gone = "", False, False
+        self.says = {}
 
     def at_end(self, do):
         self.end = do
@@ -39,10 +37,19 @@ class Agent:
         return 0
 
     def result(self, number, timeout_s=0):
+        op = self._request["op"]
+        if op in self.says:
+            raise DeviceError(self.device, self.says[op])
         try:
-            return self.does[self._request["op"]](self._request)
+            answer = self.does[op](self._request)
         except OperationError as error:
             raise DeviceError(self.device, str(error)) from error
+        if op == "flows.load":
+            self.pid = answer
+        if op == self.dies_after:
+            os.kill(self.pid, signal.SIGKILL)
+            self.gone = self.wholly
+        return answer
 
 
 class Fleet:
@@ -50,31 +57,32 @@ class Fleet:
 
     def __init__(self, hosts, dies="", after="", agent_too=False):
         self.agents = {host: Agent(host) for host in hosts}
-        self._dies, self._after, self._agent_too = dies, after, agent_too
+        if dies:
+            self.agents[dies].dies_after, self.agents[dies].wholly = after, agent_too
+
+    @property
+    def pids(self):
+        return {host: agent.pid for host, agent in self.agents.items()}
 
     def ask(self, op, requests):
-        found = gather({host: (self.agents[host], (op, said)) for host, said in requests.items()})
-        if op == "flows.load":
-            self._pids = found
-        if op == self._after:
-            os.kill(self._pids[self._dies], signal.SIGKILL)
-            self.agents[self._dies].gone = self._agent_too
-        return answered(found)
+        return answered(
+            gather({host: (self.agents[host], (op, said)) for host, said in requests.items()})
+        )
 
     def end(self):
         for agent in self.agents.values():
             agent.end()
 
 
-def connect(fleet, before=lambda near, far: None):
+def connect(fleet, after=lambda *_: None):
     testbed = load_testbed("graphcc")
     access = {device.name: Access(device.name, "192.0.2.1") for device in testbed.devices}
     rack = Rack("here", testbed, access, fabric_prefix="127.64.0.0/12")
     trial = bench_trial((SingleFlowSpec("h1", "h9", 1_000, 0),), 1_000_000)
-    flows = RackFlows(trial, rack, make_schedule(trial, testbed), fleet)
-    before(flows._flows.near[0], flows._flows.far[0])
+    flows = RackFlows(trial, rack, make_schedule(trial, testbed), fleet, {})
     try:
         flows.connect({})
+        after(fleet, flows)
         return flows.records()
     finally:
         fleet.end()
@@ -99,34 +107,23 @@ def test_a_host_whose_agent_died_is_gone_and_not_one_whose_connections_are_refus
     assert caught.value.message == "h9: its agent ended"
 
 
-def leave_lingering(near, far):
-    """Leave a connection at `far` that has heard all data and of which `near` knows nothing more.
-
-    The next one's first sequence number, which goes by the clock, is in its window.
-    """
-    large = 1 << 23
-    with socket.socket() as listener, socket.socket() as sender:
-        for end in (listener, sender):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 28)
-        listener.bind(far)
-        listener.listen()
-        sender.bind(near)
-        began = time.monotonic()
-        sender.connect(far)
-        receiver = listener.accept()[0]
-        for _ in range(large >> 16):
-            sender.sendall(bytes(1 << 16))
-            assert len(receiver.recv(1 << 16, socket.MSG_WAITALL)) == 1 << 16
-        receiver.close()
-        assert sender.recv(1) == b""
-        time.sleep(0.1)  # until the end is acknowledged
-        # a socket under repair goes without a packet (tcp_close)
-        sender.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
-    # a first sequence number is one higher every 64 ns (secure_tcp_seq)
-    time.sleep(max(0.0, began + large * 64e-9 + 0.1 - time.monotonic()))
+def test_a_host_that_says_why_is_named_and_not_one_that_it_refused():
+    fleet = Fleet(["h1", "h9"])
+    fleet.agents["h1"].says = {"flows.connect": "h9: [Errno 111] Connection refused"}
+    fleet.agents["h9"].says = {"flows.connect": "[Errno 99] Cannot assign requested address"}
+    with pytest.raises(DeviceError) as caught:
+        connect(fleet)
+    assert caught.value.message == "h9: [Errno 99] Cannot assign requested address"
 
 
-@pytest.mark.root
-def test_what_lingers_of_an_earlier_trial_refuses_nothing():
-    assert connect(Fleet(["h1", "h9"]), leave_lingering).retransmits.tolist() == [0]
+def test_connections_of_a_driver_that_is_killed_do_not_linger():
+    """Whether the other host can be reached or not."""
+
+    def kill(fleet, flows):
+        os.kill(fleet.pids["h1"], signal.SIGKILL)
+        os.waitid(os.P_PID, fleet.pids["h1"], os.WEXITED | os.WNOWAIT)
+        ports = {flows._flows.near[0][1], flows._flows.far[0][1]}
+        table = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        assert not [line for line in table if int(line.split()[1].split(":")[1], 16) in ports]
+
+    connect(Fleet(["h1", "h9"]), after=kill)

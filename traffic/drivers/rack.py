@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +12,14 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet, Request, gather
+from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.flows import Endpoints, Flows
 from traffic.drivers.rack_programs import (
+    ControlNames,
     RackPrograms,
     check_programs,
     jobs_of,
@@ -29,6 +32,7 @@ from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def uses_programs(trial: TrialSpec) -> bool:
@@ -39,13 +43,22 @@ def uses_programs(trial: TrialSpec) -> bool:
 class RackTraffic:
     """The traffic of one trial. All of it starts together and ends with the trial."""
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
-        self._flows = RackFlows(trial, rack, schedule, fleet)
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        names: ControlNames | None = None,
+    ) -> None:
+        """`names` has by host what its kernel calls a congestion control, where that differs."""
+        names = names or {}
+        self._flows = RackFlows(trial, rack, schedule, fleet, names)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
             gids = gids_of(fleet, rack.testbed.hosts) if uses_rdma(trial) else {}
-            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids), fleet))
+            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids, names), fleet))
         self._parts: list[RackFlows | RackPrograms] = [self._flows, *self._programs]
         self.remarks: list[str] = []
 
@@ -81,8 +94,16 @@ class RackTraffic:
 class RackFlows:
     """The flows sent by sockets: each host runs the socket driver with its share of them."""
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        names: ControlNames,
+    ) -> None:
         self._fleet = fleet
+        self._names = names
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
         ends = Endpoints(host_addresses(rack))
@@ -104,33 +125,35 @@ class RackFlows:
         loads = {
             host: {
                 "host": self._number[host],
-                "flows": self._flows.to_json(flows),
+                "flows": self._flows.to_json(flows, self._names.get(host, {})),
                 "end_ns": self._end_ns,
             }
             for host, flows in self._share.items()
         }
         self._fleet.ask("flows.load", loads)
         for step in _STEPS:
-            try:
-                self._fleet.ask(step, {host: {} for host in self._share})
-            except DeviceError as error:
-                raise self._cause(error) from None
+            answers = gather(self._each(step))
+            if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
+                raise self._cause(errors)
 
-    def _cause(self, error: DeviceError) -> DeviceError:
-        """Return the death of another host's agent or driver, which a host sees as a refusal."""
-        asked: Request = ("flows.lives", {})
-        answers = gather({host: (self._fleet.agents[host], asked) for host in self._share})
-        for host, answer in answers.items():
-            if host == error.device or answer is True:
-                continue
+    def _each(self, op: str) -> dict[str, tuple[Agent, Request]]:
+        return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
+
+    def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:
+        """Return the error of the host for whose sake others' connections were refused."""
+        for error in errors:
+            if _REFUSED not in error.message:
+                return error
+        for host, answer in gather(self._each("flows.lives")).items():
             if isinstance(answer, DeviceError):
                 return answer
-            return DeviceError(
-                host,
-                f"its socket driver's process died, and so {error.message}",
-                "see whether memory ran out there; the same command runs the trial again",
-            )
-        return error
+            if answer is False:
+                return DeviceError(
+                    host,
+                    f"its socket driver's process died, and so {errors[0].message}",
+                    "see whether memory ran out there; the same command runs the trial again",
+                )
+        return errors[0]
 
     def start(self, t0_ns: int) -> None:
         """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""

@@ -58,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[], Outcome]] = {
     "compare-million": large_runs.compare_million,
     "report-large": large_runs.report_large,
     "ssh-loop": rack.ssh_loop,
+    "rack-real-time": rack.real_time_up,
     "rack-provision": rack.provisioning,
     "rack-kills": rack_kills.controller_killed,
     "real-rack-kills": real_kills.real_rack_kills,
