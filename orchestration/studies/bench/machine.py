@@ -162,11 +162,9 @@ def namespaces(processes: Iterable[Process]) -> set[str]:
     return _namespaces(process.pid for process in processes) - _namespaces([os.getpid()])
 
 
-def all_namespaces() -> set[str]:
-    """Return the namespaces of all processes, and those that are mounted."""
-    numbers = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
-    mounted = re.findall(r" (\w+:\[\d+\]) ", Path("/proc/self/mountinfo").read_text())
-    return _namespaces(numbers) | {*mounted}
+def mounted_namespaces() -> set[str]:
+    """Return the namespaces that a mount keeps."""
+    return {*re.findall(r" (\w+:\[\d+\]) ", Path("/proc/self/mountinfo").read_text())}
 
 
 def _namespaces(pids: Iterable[int]) -> set[str]:

@@ -109,14 +109,14 @@ def disturb(
     rows: list[dict[str, Any]] = []
     with _state_in(folder), _cards(), (folder / "log").open("ab") as log:
         racks = _Racks(folder, log, devices)
-        before = machine.snapshot(CARDS)
         lasts_s = {part: racks.undisturbed_s(part) for part in dict.fromkeys(parts)}
         racks.end()
-        if wrong := racks.left(before):
+        if wrong := racks.left():
             raise TrialError("a rack left something without a kill", "", "\n".join(wrong))
         turns = itertools.cycle(parts)
         while len(rows) < kills:
             during = next(turns)
+            racks.forget()
             for _ in range(1 if during in ("up", "down") else _AGAIN):
                 rows.append(racks.kill(during, lasts_s[during], dice))
                 time.sleep(_DIES_S)
@@ -126,7 +126,7 @@ def disturb(
             rows[-1]["cleaned"] = any(not row.alive for row in leftovers())
             if rows[-1]["cleaned"]:
                 racks.closloop("clean")
-            rows[-1]["differs"] = racks.left(before)
+            rows[-1]["differs"] = racks.left()
     return rows
 
 
@@ -171,6 +171,11 @@ class _Racks:
         self._place = RackFolder(racks_folder() / "four")
         self._runs = 0
         self._provisioned = False
+        self.forget()
+
+    def forget(self) -> None:
+        """Look at the machine before the next rack, whose processes are not the last one's."""
+        self._before = machine.snapshot(CARDS)
         self._seen: set[Process] = set()
         self._namespaces: set[str] = set()
 
@@ -274,15 +279,18 @@ class _Racks:
                 raise TrialError("the rack's supervisor does not end")
             time.sleep(0.02)
 
-    def left(self, before: dict[str, Any]) -> list[str]:
-        """Return what differs once the machine has settled."""
+    def left(self) -> list[str]:
+        """Return what differs once the machine has settled.
+
+        Without a process in it, only a mount keeps a namespace; its number is then another one's.
+        """
         deadline = time.monotonic() + _SETTLED_S
         while True:
             found = [f"+ {process}" for process in self._seen if process.lives]
-            found += [f"+ {name}" for name in self._namespaces & machine.all_namespaces()]
+            found += [f"+ {name}" for name in self._namespaces & machine.mounted_namespaces()]
             found += [f"+ {self._place.path}"] * self._place.path.exists()
             try:
-                found += machine.differences(before, machine.snapshot(CARDS))
+                found += machine.differences(self._before, machine.snapshot(CARDS))
             except (RuntimeError, ValueError, OSError) as error:  # an interface is away
                 found.append(str(error))
             if not found or time.monotonic() > deadline:
