@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from orchestration.cli.options import Group, Json
 from orchestration.cli.terminal import print_json
 from orchestration.virtual_rack.layout import Clock
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -43,6 +46,9 @@ def up(
         Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
     ] = "virtual",
     plain: Annotated[bool, "With --clock real: devices are plain namespaces."] = False,
+    scale: Annotated[
+        str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
+    ] = "",
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 
@@ -52,12 +58,13 @@ def up(
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import control
     from orchestration.virtual_rack.folder import shortcomings
-    from orchestration.virtual_rack.forwarding import too_fast
+    from orchestration.virtual_rack.forwarding import scale_in_words
     from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
     _check_clock(clock, plain=plain)
+    factor = _scale(scale, what, clock)
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
@@ -77,11 +84,13 @@ def up(
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
+            scale=factor,
             progress=progress,
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
-    rates = too_fast(what) if clock == "real" else ""
-    for text in filter(None, (*shortcomings(), *missing_here(rack.layout.lacks), rates)):
+    if clock == "real":
+        typer.echo(f"scale {factor}: {scale_in_words(what, factor)}")
+    for text in (*shortcomings(), *missing_here(rack.layout.lacks)):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
@@ -134,6 +143,7 @@ def status(as_json: Json = False) -> None:
             "name": rack.name,
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
+            "scale": rack.layout.scale,
             **rack.status(),
         }
         for rack in racks_up()
@@ -148,7 +158,8 @@ def status(as_json: Json = False) -> None:
             "its time goes on" if rack["clock"] == "real" else "stopped until something runs in it"
         )
         doing = f"{rack['busy']} running" if rack["busy"] else idle
-        where = f"{rack['state']}, {rack['clock']} time, {doing}"
+        slow = f" of scale {rack['scale']}" if rack["scale"] > 1 else ""
+        where = f"{rack['state']}, {rack['clock']} time{slow}, {doing}"
         typer.echo(f"{rack['name']}: {where}; {rack['inventory']}")
 
 
@@ -173,6 +184,23 @@ def _check_clock(clock: Clock, *, plain: bool) -> None:
             "devices are plain namespaces there, not containers of a runtime",
             "say so with --plain",
         )
+
+
+def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
+    """Return the scale that was asked for, or in real time the one that fits this machine."""
+    from inventory.scale import MOST_SCALE
+    from orchestration.model.errors import InputError
+    from orchestration.virtual_rack.forwarding import fitting, known_or_measured
+
+    if clock == "real" and text in ("", "auto"):
+        return fitting(testbed, known_or_measured())
+    if text and clock != "real":
+        raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
+    if text and not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
+        raise InputError.single(
+            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
+        )
+    return int(text or 1)
 
 
 def _names(text: str) -> tuple[str, ...]:

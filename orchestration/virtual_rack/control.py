@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import (
     SBIN,
@@ -229,23 +231,26 @@ def up(
     folder: Path | None = None,
     real_time: bool = False,
     clock: Clock = "virtual",
+    scale: int = 1,
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`). With `real_time` they are a
-    guest's that share one CPU, and their work takes time: for latencies, not for traffic.
+    devices are namespaces of this machine's kernel (see `host_kernel`), and the testbed's rates may be
+    divided by `scale` (see `inventory.scale`). With `real_time` devices are a guest's that share one CPU, and their work takes time: for latencies, not for traffic.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
         NotReadyError: programs, the kernel or memory are missing; a rack with other devices is up;
             the guest does not boot.
     """
-    layout = make_layout(testbed, sonic, roce, bluefield)
+    layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
-        layout = host_kernel.layout_here(layout)
+        layout = replace(host_kernel.layout_here(layout), scale=scale)
+    elif scale != 1:
+        raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):

@@ -10,6 +10,7 @@ queued, shaped and sent.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -20,13 +21,19 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.model.errors import NotReadyError
 from orchestration.model.files import write_whole
+from orchestration.model.units import format_rate
 from orchestration.virtual_rack.folder import SBIN, python_path, racks_folder
 
+MEASURE_S = 2.0
+# A machine measured at its limit is to be busy half of the time: senders, agents and the controller
+# run on it too, and above the watch's bound (see `realtime`) packets wait for the CPU.
+_SPARE = 2.0
 _FLOWS = 4
 _PIECE = bytes(1 << 16)
 _PORT = 7000
@@ -58,7 +65,7 @@ def measure(seconds: float) -> int:
 
 
 def record(hops_per_s: int) -> None:
-    """Keep what was measured, for `too_fast`."""
+    """Keep what was measured, for `known`."""
     file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps({"packet_hops_per_s": hops_per_s}))
@@ -75,19 +82,60 @@ def wanted(testbed: Testbed) -> float:
     return sum(port.rate_bps for port in nics) / frame_bits * links * _WITH_ACKS
 
 
-def too_fast(testbed: Testbed) -> str:
-    """Return a sentence if a testbed's rates are too high for this machine, or may be; else ""."""
+def known() -> int | None:
+    """Return the packet-hops a second that were measured here last; None if that was never."""
     try:
-        known = int(json.loads(_file().read_text())["packet_hops_per_s"])
+        return int(json.loads(_file().read_text())["packet_hops_per_s"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "what this machine forwards is not known: closloop doctor --benchmark tries it"
-    needed = wanted(testbed)
-    if needed <= known:
-        return ""
-    return (
-        f"{testbed.name}'s NICs at line rate make {needed:,.0f} packet-hops a second, and this "
-        f"machine did {known:,}: it could carry 1/{needed / known:.3g} of the rates"
-    )
+        return None
+
+
+def known_or_measured() -> int:
+    """Return this machine's packet-hops a second, measured now if they are not known.
+
+    Raises NotReadyError as `measure` does.
+    """
+    hops_per_s = known()
+    if hops_per_s is None:
+        hops_per_s = measure(MEASURE_S)
+        record(hops_per_s)
+    return hops_per_s
+
+
+def fitting(testbed: Testbed, hops_per_s: int) -> int:
+    """Return the scale at which a machine carries a testbed's rates with `_SPARE`.
+
+    It is 1 if they fit as they are, else rounded up to two digits.
+    """
+    return rounded_up(wanted(testbed) * _SPARE / hops_per_s)
+
+
+def rounded_up(factor: float) -> int:
+    """Return the least scale of two digits, and zeros, that is not below a factor."""
+    least = max(1, math.ceil(factor))
+    step = 10 ** max(0, len(str(least)) - 2)
+    return -(-least // step) * step
+
+
+def scale_in_words(testbed: Testbed, scale: int) -> str:
+    """Return a sentence on what a scale makes of an unscaled testbed's rates on this machine."""
+    hops_per_s, needed = known(), wanted(testbed) / scale
+    rates = sorted({port.rate_bps for port in scaled(testbed, scale).ports})
+    links = " and ".join(format_rate(rate) for rate in rates)
+    if hops_per_s is None:
+        machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
+    elif needed > hops_per_s:
+        machine = (
+            f"NICs at line rate make {needed:,.0f} packet-hops a second, and this machine did "
+            f"{hops_per_s:,}: --scale {fitting(testbed, hops_per_s)} would fit"
+        )
+    else:
+        machine = (
+            f"NICs at line rate make {needed:,.0f} packet-hops a second, of {hops_per_s:,} that "
+            "this machine did"
+        )
+    said = f"links of {links}, and a second of a trial takes {scale}" if scale > 1 else "no scale"
+    return f"{said}; {machine}"
 
 
 def _file() -> Path:

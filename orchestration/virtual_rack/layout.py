@@ -22,7 +22,7 @@ CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
 # SONiC counts four lanes per front panel port.
 _LANES_PER_PORT = 4
-_FORMAT = 3
+_FORMAT = 4
 
 # What an inventory says that a device's kernel lacks.
 _LACKING: Mapping[str, tuple[Lacking, ...]] = {
@@ -42,7 +42,8 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`).
+    what the kernel of a rack in real time does not have (see `host_kernel`). `testbed` is the one that it
+    stands for, scaled by `scale` (see `inventory.scale`).
     """
 
     testbed: Testbed
@@ -51,6 +52,7 @@ class Layout:
     bluefield: tuple[str, ...] = ()
     clock: Clock = "virtual"
     lacks: tuple[str, ...] = ()
+    scale: int = 1
 
     def platform(self, device: str) -> Platform:
         """Return the platform of a device."""
@@ -134,7 +136,13 @@ class Layout:
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
                 lacks=tuple(name for name in _LACKING[device.kind] if name in self.lacks),
             )
-        return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))
+        return Rack(
+            self.testbed.name,
+            self.testbed,
+            access,
+            known_hosts_file=str(known_hosts_file),
+            scale=self.scale,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""
@@ -146,6 +154,7 @@ class Layout:
             "bluefield": list(self.bluefield),
             "clock": self.clock,
             "lacks": list(self.lacks),
+            "scale": self.scale,
         }
 
     @classmethod
@@ -157,7 +166,7 @@ class Layout:
         sonic, roce, bluefield, lacks = (
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks)
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, data["scale"])
 
 
 def make_layout(

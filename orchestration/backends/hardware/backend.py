@@ -14,6 +14,12 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
+from orchestration.backends.dilation import (
+    dilated,
+    stretched,
+    stretched_schedule,
+    unscalable,
+)
 from orchestration.backends.hardware.balancing import Balancing, check_paths, chooses
 from orchestration.backends.hardware.balancing import services_for as services_of_switches
 from orchestration.backends.hardware.links import LinkWatch
@@ -25,6 +31,7 @@ from orchestration.backends.hardware.readiness import (
     check_free,
     check_queues,
     check_same_fabric,
+    check_scale,
     check_sources,
     raise_unreachable,
 )
@@ -94,6 +101,7 @@ class HardwareBackend:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
         rack = self._rack
         check_same_fabric(rack, testbed)
+        check_scale(rack, trials)
         check_controls(rack, testbed, trials)
         tuners = {t.tuner.name: create(t.tuner) for t in trials}
         check_configured(rack, [trial.load_balancing for trial in trials])
@@ -180,7 +188,9 @@ class HardwareBackend:
     ) -> TrialRecord:
         rack = self._rack
         decides = tuner or create(trial.tuner)
-        settings = Settings(rack, trial)
+        # what devices are told, in the clock's time
+        told = stretched(trial)
+        settings = Settings(rack, told)
         check_drivers(trial, testbed)
         check_configured(rack, [trial.load_balancing])
         with (
@@ -193,20 +203,22 @@ class HardwareBackend:
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
             nics.start()
-            traffic = RackTraffic(trial, rack, schedule, fleet)
+            flows = stretched_schedule(schedule, trial.scale)
+            traffic = RackTraffic(told, rack, flows, fleet)
             guard.tick()
             traffic.connect(clocks)
             guard.tick()
             switches = _switches(rack)
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
-            corridor = CorridorWatch(testbed, rack.safety.corridor)
-            paths = Balancing(rack, fleet, trial) if chooses(trial) else None
+            corridor = CorridorWatch(rack.testbed, rack.safety.corridor)
+            paths = Balancing(rack, fleet, told) if chooses(trial) else None
             rig = HardwareRig(
                 rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths
             )
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
-                record = run_trial(rig, decides, trial, testbed, folder, progress)
+                slow = dilated(rig, trial.scale)
+                record = run_trial(slow, decides, trial, testbed, folder, progress)
                 nics.finish()
             finally:
                 traffic.stop()
@@ -223,10 +235,10 @@ class HardwareBackend:
                 "peak_queue_bytes": rig.peaks(),
                 **(paths.facts() if paths else {}),
             }
-        findings = [*settings.findings(absent), *_source_findings(switches, trial)]
+        findings = [*settings.findings(absent), *_source_findings(switches, told)]
         findings += rig.read_back.findings()
         findings += paths.findings() if paths else []
-        findings += guard.findings()
+        findings += [*unscalable(trial), *guard.findings()]
         findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
@@ -347,7 +359,8 @@ def _facts(
         "kernel": {device: agent.about.get("kernel") for device, agent in fleet.agents.items()},
         "offloads_on": [f"{device} {what}" for device, found in offloads.items() for what in found],
         "offloads_checked": sum(len(names) for names in interfaces.values()),
-        "end_ns": rig.now_ns(),
+        "end_ns": rig.now_ns() // rack.scale,
+        **({"scale": rack.scale} if rack.scale > 1 else {}),
         "clock_error_ns": {device: clock.error_ns for device, clock in clocks.items()},
         "read_latency_us": distribution_us(rig.read_latency_ns),
         "set_latency_us": distribution_us(rig.set_latency_ns),
