@@ -101,8 +101,8 @@ class Rack:
     """A testbed with logins. `access` has every device of `testbed`.
 
     `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted. The
-    fabric's addresses are in `fabric_prefix`. The rates of `testbed` are those of the campaigns' testbed
-    divided by `scale` (see `inventory.scale`).
+    fabric's addresses are in `fabric_prefix`. `testbed` is that of campaigns, scaled by `scale`
+    (see `inventory.scale`).
     """
 
     name: str

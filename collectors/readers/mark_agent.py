@@ -2,7 +2,8 @@
 
     marks.open  {queues: [[interface, handle], ...], program: the object file, in base64}
                 -> as marks.read
-    marks.read  -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
+    marks.read  -> {"t_ns": CLOCK_MONOTONIC before the reading, "took_ns": how long it took,
+                   "rows": [row, ...]}
     marks.set   {changes: [[index, kmin_bytes, kmax_bytes, share], ...]} -> as marks.read, after it
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, share] of one
@@ -123,11 +124,12 @@ class MarkedQueues:
         """Read all queues once."""
         t_ns = time.monotonic_ns()
         found = self._found()
+        took_ns = time.monotonic_ns() - t_ns
         rows = [
             _row(found[place.ifindex, place.handle], marker)
             for place, marker in zip(self._places, self._markers)
         ]
-        return {"t_ns": t_ns, "rows": rows}
+        return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""

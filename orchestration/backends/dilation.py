@@ -171,6 +171,8 @@ class DilatedRig:
             },
             taken_ns=None if seen.taken_ns is None else seen.taken_ns // self._factor,
             taken_by={key: array // self._factor for key, array in seen.taken_by.items()},
+            # rounded up, and a ns more for the start that is rounded down
+            took_ns=None if seen.took_ns is None else self._spans(seen.took_ns),
         )
 
     def _samples(self, scope: Scope, samples: Samples) -> Samples:
@@ -191,6 +193,9 @@ class DilatedRig:
     def _shorter(self, array: _Array) -> _Array:
         """Divide times by the factor; what is missing stays so."""
         return np.where(array == MISSING, MISSING, array // self._factor)
+
+    def _spans(self, took_ns: _Array) -> _Array:
+        return np.where(took_ns == MISSING, MISSING, took_ns // self._factor + 2)
 
     def _longer(self, array: _Array) -> _Array:
         return np.where(array == MISSING, MISSING, array * self._factor)

@@ -22,6 +22,7 @@ from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
+from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import host_kernel
 from orchestration.virtual_rack.folder import (
@@ -121,11 +122,12 @@ class RackHandle:
         Working folder, environment and output are the caller's unless given. With `terminal`
         (rows, columns) the program has a terminal, and all its output goes to `stdout`.
         """
+        variables = self._environment(os.environ if env is None else env)
         request = {
             "do": "run",
             "argv": list(argv),
             "cwd": str(Path(cwd or Path.cwd()).absolute()),
-            "env": self._environment(os.environ if env is None else env),
+            "env": {**variables, RACK_CLOCK: self.layout.clock},
             "terminal": list(terminal) if terminal else None,
         }
         line = call(self._folder, request)
@@ -238,8 +240,9 @@ def up(
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`), and the testbed's rates may be
-    divided by `scale` (see `inventory.scale`). With `real_time` devices are a guest's that share one CPU, and their work takes time: for latencies, not for traffic.
+    devices are namespaces of this machine's kernel (see `host_kernel`), at rates divided by
+    `scale` (see `inventory.scale`). With `real_time` devices are a guest's that share one CPU, and
+    their work takes time: for latencies, not for traffic.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.

@@ -34,6 +34,7 @@ from orchestration.backends.emulated.system import (
     run_batch,
     unmount,
 )
+from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import ClosloopError
 from orchestration.virtual_rack import cabling
 from orchestration.virtual_rack.commands import Command, exit_code
@@ -338,7 +339,7 @@ def main() -> None:
         sys.stderr.flush()
         if guest is not None:
             guest.say({"failed": f"{type(error).__name__}: {error}"})
-    if os.environ.get("CLOSLOOP_RACK_CLOCK") != "real":
+    if os.environ.get(RACK_CLOCK) != "real":
         power_off()
 
 

@@ -42,8 +42,8 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`). `testbed` is the one that it
-    stands for, scaled by `scale` (see `inventory.scale`).
+    what the kernel of a rack in real time does not have (see `host_kernel`). `testbed` is that
+    of campaigns, scaled by `scale` (see `inventory.scale`).
     """
 
     testbed: Testbed

@@ -37,10 +37,21 @@ def uses_programs(trial: TrialSpec) -> bool:
 
 
 class RackTraffic:
-    """The traffic of one trial. All of it starts together and ends with the trial."""
+    """The traffic of one trial. All of it starts together and ends with the trial.
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
-        self._flows = RackFlows(trial, rack, schedule, fleet)
+    Hosts that share their CPUs with others are to send `promptly`.
+    """
+
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        *,
+        promptly: bool = False,
+    ) -> None:
+        self._flows = RackFlows(trial, rack, schedule, fleet, promptly=promptly)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
@@ -81,8 +92,17 @@ class RackTraffic:
 class RackFlows:
     """The flows sent by sockets: each host runs the socket driver with its share of them."""
 
-    def __init__(self, trial: TrialSpec, rack: Rack, schedule: Schedule, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        trial: TrialSpec,
+        rack: Rack,
+        schedule: Schedule,
+        fleet: Fleet,
+        *,
+        promptly: bool = False,
+    ) -> None:
         self._fleet = fleet
+        self._promptly = promptly
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
         ends = Endpoints(host_addresses(rack))
@@ -106,6 +126,7 @@ class RackFlows:
                 "host": self._number[host],
                 "flows": self._flows.to_json(flows),
                 "end_ns": self._end_ns,
+                **({"promptly": True} if self._promptly else {}),
             }
             for host, flows in self._share.items()
         }

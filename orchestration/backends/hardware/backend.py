@@ -49,6 +49,7 @@ from orchestration.backends.hardware.sonic.ars import (
 )
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
+from orchestration.backends.realtime import on_this_machine, watch_for
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet
@@ -204,7 +205,7 @@ class HardwareBackend:
             nics = NicWatch(rack, fleet)
             nics.start()
             flows = stretched_schedule(schedule, trial.scale)
-            traffic = RackTraffic(told, rack, flows, fleet)
+            traffic = RackTraffic(told, rack, flows, fleet, promptly=on_this_machine())
             guard.tick()
             traffic.connect(clocks)
             guard.tick()
@@ -218,7 +219,8 @@ class HardwareBackend:
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
                 slow = dilated(rig, trial.scale)
-                record = run_trial(slow, decides, trial, testbed, folder, progress)
+                with watch_for(trial) as watch:
+                    record = run_trial(slow, decides, trial, testbed, folder, progress)
                 nics.finish()
             finally:
                 traffic.stop()
@@ -233,12 +235,13 @@ class HardwareBackend:
                 "expected": _expected(switches),
                 "nics": nics.facts(),
                 "peak_queue_bytes": rig.peaks(),
+                **watch.facts(),
                 **(paths.facts() if paths else {}),
             }
         findings = [*settings.findings(absent), *_source_findings(switches, told)]
         findings += rig.read_back.findings()
         findings += paths.findings() if paths else []
-        findings += [*unscalable(trial), *guard.findings()]
+        findings += [*watch.findings(), *unscalable(trial), *guard.findings()]
         findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
