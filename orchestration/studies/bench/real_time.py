@@ -18,7 +18,8 @@ from inventory.routing import PathTable
 from inventory.topology import Testbed
 from orchestration.artifacts.reader import TrialResult, read_trial
 from orchestration.model.errors import TrialError
-from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder
+from orchestration.model.red_law import RedLaw
+from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.studies.bench.rack import (
     EIGHT_DEVICES,
     ROOT,
@@ -26,6 +27,7 @@ from orchestration.studies.bench.rack import (
     closloop,
     provision_rack,
 )
+from orchestration.studies.bench.real_time_probe import KMAX_BYTES, KMIN_BYTES, PMAX
 from orchestration.virtual_rack.control import RackHandle
 
 _CAMPAIGN = """
@@ -52,6 +54,9 @@ _BUSY = 5
 _OTHERS = 0.1
 # Virtual time's tolerances, doubled: 94 % of line rate of a lone flow, 5 % of the base RTT.
 _GOODPUT, _RTT = 1 - 2 * (1 - 0.94), 2 * 0.05
+# Of a binomial's spread, on both sides; packets may be counted and marked in two readings.
+_CONFIDENCE, _BAND, _CUT_PACKETS = 0.99, 2.576, 2
+_LEAST_ON_RAMP = 60
 _PROBE = "orchestration.studies.bench.real_time_probe"
 
 
@@ -215,5 +220,35 @@ def _round_trip(rack: RackHandle, folder: Path, found: dict[str, Any]) -> list[F
 
 
 def _marks(found: dict[str, Any]) -> list[Figure]:
-    del found
-    return []
+    """Compare the marks of each hold with the law, at the mean of the queue's two lengths."""
+    law = RedLaw(KMIN_BYTES, KMAX_BYTES, PMAX)
+    share_at = law.line if found["marks"]["line"] else law.share
+    on_ramp = inside = below = unmarked = marked = 0
+    expected = 0.0
+    for (queue, sent, marks), (queue_then, sent_then, marks_then) in found["marks"]["holds"]:
+        seen, packets = marks_then - marks, sent_then - sent
+        if max(queue, queue_then) < KMIN_BYTES:
+            below += seen
+        elif min(queue, queue_then) >= KMAX_BYTES:
+            unmarked += max(0, packets - seen - _CUT_PACKETS)
+        elif min(queue, queue_then) >= KMIN_BYTES and max(queue, queue_then) < KMAX_BYTES:
+            share = float(share_at(np.array([(queue + queue_then) // 2]))[0])
+            spread = float(np.sqrt(packets * share * (1 - share)))
+            on_ramp += 1
+            inside += abs(seen - share * packets) <= 2 * _BAND * spread + _CUT_PACKETS
+            marked, expected = marked + seen, expected + share * packets
+    least = on_ramp * _CONFIDENCE - 3.1 * (on_ramp * _CONFIDENCE * (1 - _CONFIDENCE)) ** 0.5
+    return [
+        Figure(
+            "readings on RED's ramp inside twice the law's 99 % band",
+            f"{inside} of {on_ramp}",
+            f"at least {_LEAST_ON_RAMP} readings, {max(0, least):.0f} inside",
+            on_ramp >= _LEAST_ON_RAMP and inside >= least,
+        ),
+        Figure(
+            "marks on the ramp against the law's",
+            f"{marked:,}, {marked / max(1, expected) - 1:+.1%}",
+        ),
+        zero("marked below kmin", below),
+        zero("not marked above kmax", unmarked),
+    ]
