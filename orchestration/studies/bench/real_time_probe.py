@@ -50,15 +50,18 @@ KMIN_BYTES, KMAX_BYTES, PMAX = 30_000, 120_000, 0.2
 _FRAME_BYTES, _PAYLOAD_BYTES = 1514, 1472
 _LEVELS, _HOLDS, _HOLD_S = 24, 6, 0.25
 # Full frames that a switch may mark: as many as the NIC takes, or as each line of input says.
+# Nobody listens, which a sender without a connection is not told. It ends with its input.
 _FRAMES = """
-import socket, sys
+import select, socket, sys
 made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 2)
 made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)
-data = bytes({payload})
-for line in (sys.stdin if {by_line} else iter(int, 1)):
-    for _ in range(int(line) if {by_line} else 1):
-        made.sendto(data, ("{address}", 9))  # nobody listens, which an unbound sender is not told
+data, to = bytes({payload}), ("{address}", 9)
+while not {by_line} and not select.select([sys.stdin], [], [], 0)[0]:
+    made.sendto(data, to)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        made.sendto(data, to)
 """
 
 
@@ -107,8 +110,7 @@ def marks(rack: Rack) -> dict[str, Any]:
                 holds.append([before, asked(switch.read_request())])
     finally:
         for program in (line, more):
-            program.kill()
-            program.wait()
+            program.communicate()
         agent.close()
     return {"holds": holds, "line": "red" in rack.access[leaf].lacks}
 
