@@ -70,7 +70,7 @@ def test_it_runs_slowly_and_its_results_are_in_its_own_time(scaled_rack):
     assert (flows["status"] == "done").all()
     # a last packet of two hosts at once may wait for a full queue, and none is faster than its link
     slowdown = flows["fct_ns"] / flows["ideal_ns"]
-    assert 0.5 < slowdown.min(), slowdown
+    assert slowdown.min() > 0.5, slowdown
     assert ports["t_ns"].max() < 21_000_000
     assert np.diff(np.unique(ports["t_ns"])).min() > 10_000
     # thresholds are those of 25 Gbit/s, in bytes
