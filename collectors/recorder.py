@@ -31,6 +31,7 @@ class Recorder:
 
     def __init__(self, testbed: Testbed) -> None:
         self._t_ns: list[int] = []
+        self._taken: list[tuple[Ints, Ints]] = []
         self._newness = Newness([signal.key for signal in recorded("queue")])
         self._blocks = {
             scope: _Blocks(scope, len(targets(testbed, scope)))
@@ -51,6 +52,8 @@ class Recorder:
             repeats = self._newness.repeats(observation) if scope == "queue" else None
             blocks.add(len(self._t_ns), observation, repeats)
         self._t_ns.append(observation.t_ns)
+        if observation.taken_ns is not None and observation.took_ns is not None:
+            self._taken.append((observation.taken_ns, observation.took_ns))
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
         """Keep the changes made in answer to one observation."""
@@ -61,6 +64,17 @@ class Recorder:
         """Return the samples by scope, without optional ones of which nothing was observed."""
         t_ns = np.array(self._t_ns, dtype=np.int64)
         return {scope: blocks.samples(t_ns) for scope, blocks in self._blocks.items()}
+
+    def taken(self) -> tuple[Ints, Ints] | None:
+        """Return when each queue's numbers were taken at the earliest and latest, if all say so.
+
+        Numbers of a queue that does not are those of the reading's time.
+        """
+        if not self._taken or len(self._taken) < len(self._t_ns):
+            return None
+        first, took = (np.stack(part) for part in zip(*self._taken, strict=True))
+        first = np.where(took == MISSING, np.array(self._t_ns)[:, None], first)
+        return first, first + np.maximum(took, 0)
 
     def changes(self) -> dict[str, ChangeRecords]:
         """Return the changes by knob, one row per changed target; of ECN even if there are none."""

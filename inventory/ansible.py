@@ -90,6 +90,7 @@ def load_rack(path: Path) -> Rack:
         known_hosts_file=_beside(path, about.closloop_known_hosts),
         safety=about.closloop_safety.safety(),
         fabric_prefix=about.closloop_fabric_prefix,
+        scale=about.closloop_scale,
     )
     try:
         rack.addresses  # noqa: B018 (worked out once, here, so that a wrong prefix has its line)

@@ -147,6 +147,8 @@ def _rack_variables(rack: Rack, named: str) -> dict[str, Any]:
         result["closloop_fabric_prefix"] = rack.fabric_prefix
     if rack.known_hosts_file:
         result["closloop_known_hosts"] = rack.known_hosts_file
+    if rack.scale != 1:
+        result["closloop_scale"] = rack.scale
     if rack.safety != Safety():
         result["closloop_safety"] = _safety(rack.safety)
     return result

@@ -101,7 +101,8 @@ class Rack:
     """A testbed with logins. `access` has every device of `testbed`.
 
     `known_hosts_file` is used besides the user's own. Unknown host keys are never accepted. The
-    fabric's addresses are in `fabric_prefix`.
+    fabric's addresses are in `fabric_prefix`. `testbed` is that of campaigns, scaled by `scale`
+    (see `inventory.scale`).
     """
 
     name: str
@@ -111,6 +112,7 @@ class Rack:
     known_hosts_file: str = ""
     safety: Safety = field(default_factory=Safety)
     fabric_prefix: str = DEFAULT_PREFIX
+    scale: int = 1
 
     @cached_property
     def addresses(self) -> Addresses:

@@ -21,7 +21,6 @@ from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.virtual_rack import forwarding
 
 State = Literal["ok", "missing", "note"]
-_FORWARDING_S = 2.0
 _GUEST_BYTES = 1_500_000_000
 _HOST_QDISCS = {
     "red": "CONFIG_NET_SCH_RED",
@@ -70,7 +69,7 @@ def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
 def _forwarding() -> Finding:
     what = "forwarding"
     try:
-        found = forwarding.measure(_FORWARDING_S)
+        found = forwarding.measure(forwarding.MEASURE_S)
     except NotReadyError as error:
         return Finding(what, "note", error.message, error.remedy)
     forwarding.record(found.hops_per_s)

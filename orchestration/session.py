@@ -48,6 +48,7 @@ def run_trial(
         events=tuple(outcome.events),
         facts={**outcome.facts, **said},
         trace=tuner.trace(),
+        taken=recorder.taken(),
     )
 
 

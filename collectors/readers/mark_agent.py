@@ -2,7 +2,8 @@
 
     marks.open  {queues: [[interface, handle], ...], program: the object file, in base64}
                 -> as marks.read
-    marks.read  -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
+    marks.read  -> {"t_ns": CLOCK_MONOTONIC before the reading, "took_ns": how long it took,
+                   "rows": [row, ...]}
     marks.set   {changes: [[index, kmin_bytes, kmax_bytes, share], ...]} -> as marks.read, after it
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, share] of one
@@ -26,6 +27,7 @@ from collectors.bpf.elf import ObjectError, read_program
 from collectors.bpf.load import GPL, LoadedProgram
 from orchestration.device.agent.main import Agent, Operation, OperationError
 from orchestration.device.netlink import RouteSocket, interface_index
+from orchestration.device.qdisc_counters import CounterReader
 from orchestration.device.qdiscs import Qdisc, qdiscs
 
 # struct marks: `marked`, `current`, three offsets, then two places for thresholds.
@@ -45,6 +47,8 @@ class Marker:
     ) -> None:
         self._program = program
         self._memory = program.memory
+        # the first is how many packets were marked
+        self.words = memoryview(self._memory)[:8].cast("Q")
         _HEAD.pack_into(self._memory, 0, 0, 0, *offsets)
         self.set(limit_bytes, limit_bytes, 2**32 - 1)
         self._link = program.link_departures(ifindex)
@@ -56,15 +60,11 @@ class Marker:
         place = _HEAD.size + other * _THRESHOLDS.size
         _THRESHOLDS.pack_into(self._memory, place, kmin_bytes, kmax_bytes, share, 0)
         struct.pack_into("=I", self._memory, _CURRENT_AT, other)
-        self.kmin_bytes, self.kmax_bytes, self.share = kmin_bytes, kmax_bytes, share
-
-    @property
-    def marked(self) -> int:
-        """How many packets were marked."""
-        return int(struct.unpack_from("=Q", self._memory, 0)[0])
+        self.thresholds = kmin_bytes, kmax_bytes, share
 
     def close(self) -> None:
         """Take the program away."""
+        self.words.release()
         os.close(self._link)
         self._program.close()
 
@@ -85,6 +85,7 @@ class MarkedQueues:
         self._offsets: tuple[int, ...] = ()
         self._places: list[Place] = []
         self._markers: list[Marker] = []
+        self._counters = CounterReader(())
 
     def open(self, request: dict[str, Any]) -> dict[str, Any]:
         """Attach the program to each queue's port. Raises OperationError if that is impossible."""
@@ -100,6 +101,7 @@ class MarkedQueues:
             name = f"{interface} ({int(handle):#x})"
             self._places.append(Place(name, index, int(handle)))
         found = self._found()
+        self._counters = CounterReader([place[1:] for place in self._places])
         try:
             program = read_program(base64.b64decode(request["program"]))
             self._offsets = self._offsets or offsets()
@@ -118,16 +120,22 @@ class MarkedQueues:
         for marker in self._markers:
             marker.close()
         self._markers = []
+        self._counters.close()
 
     def read(self, _: dict[str, Any]) -> dict[str, Any]:
         """Read all queues once."""
         t_ns = time.monotonic_ns()
-        found = self._found()
+        try:
+            found = self._counters.read()
+        except KeyError:
+            self._found()  # says which one is missing
+            raise
+        took_ns = time.monotonic_ns() - t_ns
         rows = [
-            _row(found[place.ifindex, place.handle], marker)
-            for place, marker in zip(self._places, self._markers)
+            (*counted, marker.words[0], dropped, *marker.thresholds)
+            for (*counted, dropped), marker in zip(found, self._markers)
         ]
-        return {"t_ns": t_ns, "rows": rows}
+        return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""
@@ -157,13 +165,6 @@ def offsets() -> tuple[int, ...]:
     """Return the offsets that the program needs. Raises OSError or LayoutError."""
     layouts = Layouts(VMLINUX.read_bytes())
     return tuple(layouts.offset(structure, path) for structure, path in _FIELDS)
-
-
-def _row(queue: Qdisc, marker: Marker) -> list[int]:
-    return [
-        queue.backlog, queue.bytes_, queue.packets, marker.marked, queue.drops,
-        marker.kmin_bytes, marker.kmax_bytes, marker.share,
-    ]  # fmt: skip
 
 
 def operations(_: Agent) -> dict[str, Operation]:

@@ -2,7 +2,8 @@
 
     red.open   {queues: [[interface, handle], ...]} -> as red.read, and "in_asic": whether an ASIC
                does the marking
-    red.read   -> {"t_ns": CLOCK_MONOTONIC of the reading, "rows": [row, ...]}
+    red.read   -> {"t_ns": CLOCK_MONOTONIC before the reading, "took_ns": how long it took,
+                   "rows": [row, ...]}
     red.set    {changes: [[index, kmin_bytes, kmax_bytes, max_p], ...]} -> as red.read, afterwards
 
 A row is [backlog bytes, bytes, packets, marked, dropped, kmin_bytes, kmax_bytes, max_p] of one
@@ -62,7 +63,9 @@ class RedQueues:
         """Read all queues once."""
         t_ns = time.monotonic_ns()
         found = self._found()
-        return {"t_ns": t_ns, "rows": [_row(found[place]) for place in self._places]}
+        took_ns = time.monotonic_ns() - t_ns
+        rows = [_row(found[place]) for place in self._places]
+        return {"t_ns": t_ns, "took_ns": took_ns, "rows": rows}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set thresholds of some queues, and read all queues."""

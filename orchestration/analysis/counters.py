@@ -53,6 +53,7 @@ def check_rates(
     faults: bool,
     pauses: Samples | None = None,
     late_ns: int = 0,
+    taken: tuple[Ints, Ints] | None = None,
 ) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less although it was busy.
 
@@ -60,7 +61,9 @@ def check_rates(
     until the end. A single traffic class may take the whole rate, so all classes are summed. With
     `faults`, links that go down as planned may be slower; and so may one for the time for which
     its peer had stopped it, by the samples `pauses` of the lossless classes. A shaper that makes up
-    for waking up to `late_ns` late may send that much more after a pause.
+    for waking up to `late_ns` late may send that much more after a pause. `taken` says when each
+    queue's numbers were taken at the earliest and at the latest, if not at the samples' time: on a
+    clock that goes on meanwhile, an interval is as long as both together allow.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
@@ -75,17 +78,29 @@ def check_rates(
         ports.tx_packets, axis=0
     )
     sent, held = per_port(testbed, counted), per_port(testbed, ports.qlen_bytes[:-1])
-    could = rate_bps * dt_ns / 8e9
+    most_ns, least_ns = _spans_ns(testbed, taken) if taken else (dt_ns, dt_ns)
+    could, surely = rate_bps * most_ns / 8e9, rate_bps * least_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
     more = rate_bps * late_ns / 8e9
     over = (sent > could * (1 + RATE_TOLERANCE) + cut + more) & sure
-    free = could - rate_bps * _stopped_ns(testbed, pauses, sent.shape) / 8e9
+    free = surely - rate_bps * _stopped_ns(testbed, pauses, sent.shape) / 8e9
     below = (sent < free * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
     if np.any(over):
         yield _rate_reason(testbed, ports, sent, over, "link-over-rate", "more than")
     if np.any(below) and not faults:
         yield _rate_reason(testbed, ports, sent, below, "link-below-rate", "with a backlog, below")
+
+
+def _spans_ns(testbed: Testbed, taken: tuple[Ints, Ints]) -> tuple[Floats, Floats]:
+    """Return the longest and the shortest that each port's intervals may have lasted.
+
+    Shapes are (intervals, ports). The queues of a port are read together.
+    """
+    shape = (-1, len(testbed.switch_ports), testbed.queues_per_port)
+    first, last = taken[0].reshape(shape).min(axis=-1), taken[1].reshape(shape).max(axis=-1)
+    most, least = last[1:] - first[:-1], first[1:] - last[:-1]
+    return most.astype(np.float64), np.maximum(least, 0).astype(np.float64)
 
 
 def _stopped_ns(testbed: Testbed, pauses: Samples | None, shape: tuple[int, ...]) -> Floats:

@@ -30,7 +30,8 @@ from orchestration.model.units import format_duration
 from traffic.schedule import ideal_times_ns
 
 GENERATOR_LATE_NS = 2_000
-# On a rack the senders' clocks differ, and a program starts when its CPU schedules it.
+# On a rack the senders' clocks differ, and a program starts when its CPU schedules it: so late by
+# the clock, whatever the scale, but no sooner than is harmless in virtual time.
 GENERATOR_LATE_REAL_NS = 1_000_000
 # On a real clock, this share of readings may be late or missing before samples are misleading.
 _MISSED_SHARE_REAL = 0.05
@@ -79,7 +80,9 @@ def verdict(reasons: Sequence[Reason], checked: Sequence[str]) -> Stamp:
 def _generator(case: _Case) -> Iterable[Reason]:
     """Compare each flow's first byte with its scheduled start."""
     sent = case.record.flows.sent_ns
-    bound_ns = GENERATOR_LATE_REAL_NS if _real_clock(case) else GENERATOR_LATE_NS
+    bound_ns = GENERATOR_LATE_NS
+    if _real_clock(case):
+        bound_ns = max(bound_ns, GENERATOR_LATE_REAL_NS // case.trial.scale)
     off = np.where(sent >= 0, sent - case.schedule.start_ns, 0)
     programs = _by_programs(case)
     if programs.any():
@@ -148,6 +151,7 @@ def _rates(case: _Case) -> Iterable[Reason]:
         faults=bool(case.trial.faults),
         pauses=case.record.samples.get("priority"),
         late_ns=int(case.record.facts.get(SHAPERS_LATE, 0)),
+        taken=case.record.taken,
     )
 
 

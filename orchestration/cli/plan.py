@@ -17,7 +17,7 @@ from orchestration.cli.options import (
     Repeats,
     verb,
 )
-from orchestration.cli.run import rack_of
+from orchestration.cli.run import on_rack, rack_of
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def plan(
     from orchestration.campaign.expand import load_campaign
 
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
-    show_plan(campaign, rack_of(campaign, inventory, passwords), jobs, out, as_json=as_json)
+    rack = rack_of(campaign, inventory, passwords)
+    show_plan(on_rack(campaign, rack), rack, jobs, out, as_json=as_json)
 
 
 def show_plan(

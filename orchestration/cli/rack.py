@@ -13,6 +13,7 @@ from orchestration.cli.terminal import print_json
 from orchestration.virtual_rack.layout import Clock
 
 if TYPE_CHECKING:
+    from inventory.topology import Testbed
     from orchestration.cli.terminal import Phases
 
 _EPILOG = (
@@ -54,6 +55,9 @@ def up(
         "With --clock real: this machine's own interface in place of a port, given back when the "
         "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
     ] = None,
+    scale: Annotated[
+        str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
+    ] = "",
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 
@@ -63,12 +67,13 @@ def up(
     from orchestration.cli.terminal import Phases
     from orchestration.virtual_rack import containers, control
     from orchestration.virtual_rack.folder import shortcomings
-    from orchestration.virtual_rack.forwarding import too_fast
+    from orchestration.virtual_rack.forwarding import scale_in_words
     from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
     _check_clock(clock, plain=plain, interfaces=interface or ())
+    factor = _scale(scale, what, clock)
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
@@ -79,14 +84,16 @@ def up(
             bluefield=_names(bluefield),
             folder=folder,
             clock=clock,
+            scale=factor,
             containers=clock == "real" and not plain,
             interfaces=interface or (),
             progress=_shown(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
-    rates = too_fast(what) if clock == "real" else ""
+    if clock == "real":
+        typer.echo(f"scale {factor}: {scale_in_words(what, factor)}")
     groups = containers.shortcomings() if rack.layout.image else ()
-    for text in filter(None, (*shortcomings(), *missing_here(rack.layout.lacks), *groups, rates)):
+    for text in (*shortcomings(), *missing_here(rack.layout.lacks), *groups):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
@@ -159,6 +166,7 @@ def status(as_json: Json = False) -> None:
             "clock": rack.layout.clock,
             "devices": "containers" if rack.layout.image else "namespaces",
             "interfaces": dict(rack.layout.lent),
+            "scale": rack.layout.scale,
             **rack.status(),
         }
         for rack in racks_up()
@@ -173,7 +181,8 @@ def status(as_json: Json = False) -> None:
             "its time goes on" if rack["clock"] == "real" else "stopped until something runs in it"
         )
         doing = f"{rack['busy']} running" if rack["busy"] else idle
-        where = f"{rack['state']}, {rack['devices']}, {rack['clock']} time, {doing}"
+        slow = f" of scale {rack['scale']}" if rack["scale"] > 1 else ""
+        where = f"{rack['state']}, {rack['devices']}, {rack['clock']} time{slow}, {doing}"
         typer.echo(f"{rack['name']}: {where}; {rack['inventory']}")
 
 
@@ -209,6 +218,23 @@ def _shown(phases: Phases) -> Callable[[str, int, int], None]:
             phases.step(done, of)
 
     return progress
+
+
+def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
+    """Return the scale that was asked for, or in real time the one that fits this machine."""
+    from inventory.scale import MOST_SCALE
+    from orchestration.model.errors import InputError
+    from orchestration.virtual_rack.forwarding import fitting, known_or_measured
+
+    if clock == "real" and text in ("", "auto"):
+        return fitting(testbed, known_or_measured())
+    if text and clock != "real":
+        raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
+    if text and not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
+        raise InputError.single(
+            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
+        )
+    return int(text or 1)
 
 
 def _names(text: str) -> tuple[str, ...]:

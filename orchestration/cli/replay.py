@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestration.cli.options import InventoryOption, Passwords, verb
-from orchestration.cli.run import Running, rack_of, spare_threads
+from orchestration.cli.run import Running, on_rack, rack_of, spare_threads
 
 if TYPE_CHECKING:
     from orchestration.replay.drafts import ReplayRequest
@@ -90,6 +90,7 @@ def replay(
     # check all campaigns before running the first
     campaigns = [load_campaign(made.file) for made in replays]
     rack = rack_of(campaigns[0], inventory, passwords)
+    campaigns = [on_rack(campaign, rack) for campaign in campaigns]
     if plan_only:
         from orchestration.cli.plan import show_plan
 

@@ -118,7 +118,7 @@ def run(
 
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
-    summary = running.run(campaign, rack, watch=watch, sink=sink)
+    summary = running.run(on_rack(campaign, rack), rack, watch=watch, sink=sink)
     running.show(summary)
     raise typer.Exit(summary.exit_code)
 
@@ -137,6 +137,19 @@ def rack_of(campaign: Campaign, inventory: Path | None, passwords: Passwords) ->
         return None
     enter_virtual_rack(inventory)
     return passwords.access(inventory)
+
+
+def on_rack(campaign: Campaign, rack: RackAccess | None) -> Campaign:
+    """Return the campaign in the time of the rack that it runs on; say so if that is scaled."""
+    if rack is None:
+        return campaign
+    from inventory.ansible import load_rack
+    from orchestration.campaign.scale import in_words, with_scale
+
+    made = with_scale(campaign, load_rack(rack.inventory).scale)
+    if text := in_words(made):
+        typer.echo(f"note: {text}", err=True)
+    return made
 
 
 def backend_named(name: str) -> BackendName:

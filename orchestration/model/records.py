@@ -76,6 +76,8 @@ class Observation(Columns):
     `age_ns` (queues,) is the age of each queue's numbers, -1 where it is unknown. `taken_ns` is
     when they were taken, if that is not `t_ns`: switches that poll on their own show the same
     numbers until the next poll. `taken_by` has the times of signals that are polled on their own.
+    With `took_ns`, numbers are of a moment within so long after `taken_ns`, MISSING where that is
+    not known.
     """
 
     t_ns: int
@@ -84,6 +86,7 @@ class Observation(Columns):
     settings: Mapping[str, Mapping[str, NDArray[Any]]] = field(default_factory=dict)
     taken_ns: Ints | None = None
     taken_by: Mapping[str, Ints] = field(default_factory=dict)
+    took_ns: Ints | None = None
 
     def get(self, key: str) -> NDArray[Any] | None:
         """Return a signal's array, None if it is not there."""
@@ -224,7 +227,9 @@ class TrialRecord:
     """All that a backend returns of one trial. `facts` is JSON-ready: kernel, settings, checks.
 
     `samples` has the recorded signals by scope, `changes` the changes by knob. `trace` is the
-    tuner's training data (see `Tuner.trace`). It is not part of a run folder.
+    tuner's training data (see `Tuner.trace`). `taken` has the moments before and after which no
+    queue's numbers were taken, two arrays (samples, queues), if they are known. Neither is part of
+    a run folder.
     """
 
     flows: FlowRecords
@@ -233,6 +238,7 @@ class TrialRecord:
     events: tuple[Event, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
     trace: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    taken: tuple[Ints, Ints] | None = None
 
     @property
     def ports(self) -> Samples:

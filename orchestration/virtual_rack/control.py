@@ -18,10 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
-from orchestration.model.errors import NotReadyError
+from orchestration.backends.realtime import RACK_CLOCK
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack import containers as oci
 from orchestration.virtual_rack import host_kernel, lending
 from orchestration.virtual_rack.folder import (
@@ -122,11 +124,12 @@ class RackHandle:
         Working folder, environment and output are the caller's unless given. With `terminal`
         (rows, columns) the program has a terminal, and all its output goes to `stdout`.
         """
+        variables = self._environment(os.environ if env is None else env)
         request = {
             "do": "run",
             "argv": list(argv),
             "cwd": str(Path(cwd or Path.cwd()).absolute()),
-            "env": self._environment(os.environ if env is None else env),
+            "env": {**variables, RACK_CLOCK: self.layout.clock},
             "terminal": list(terminal) if terminal else None,
         }
         line = call(self._folder, request)
@@ -243,6 +246,7 @@ def up(
     clock: Clock = "virtual",
     containers: bool = False,
     interfaces: Sequence[str] = (),
+    scale: int = 1,
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
@@ -250,21 +254,24 @@ def up(
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
     devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
-    an OCI runtime (see `containers`). With `real_time` they are a guest's that share one CPU, and
-    their work takes time: for latencies, not for traffic. `interfaces` are words like
-    `leaf1:eth0=enp3s0`: this machine's own, in place of ports.
+    an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.scale`). With
+    `real_time` they are a guest's that share one CPU, and their work takes time: for latencies, not
+    for traffic. `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of
+    ports.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
         NotReadyError: programs, the kernel or memory are missing; a rack with other devices is up;
             the guest does not boot.
     """
-    layout = make_layout(testbed, sonic, roce, bluefield)
+    layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
         lent = lending.choose(testbed, interfaces)
-        layout = replace(host_kernel.layout_here(layout), lent=lent)
+        layout = replace(host_kernel.layout_here(layout), lent=lent, scale=scale)
         if containers:
             layout = replace(layout, image=str(image_tree()))
+    elif scale != 1:
+        raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
     handle = RackHandle(place)
     if is_up(place):

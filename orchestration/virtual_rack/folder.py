@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.device.keys import PACKAGE, PROGRAM, new_key, public_words
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.virtual_rack.layout import Layout
@@ -209,7 +210,7 @@ def _init_script(place: RackFolder, layout: Layout) -> str:
     return (
         "#!/bin/sh\n"
         f"export CLOSLOOP_RACK_FOLDER={shlex.quote(str(place.path))}\n"
-        f"export CLOSLOOP_RACK_CLOCK={layout.clock}\n"
+        f"export {RACK_CLOCK}={layout.clock}\n"
         f"export PYTHONPATH={shlex.quote(python_path())} PYTHONDONTWRITEBYTECODE=1\n"
         "export PYTHONUNBUFFERED=1 LANG=C.UTF-8\n"
         f"export PATH={SBIN}:/usr/local/bin:/usr/bin:/bin\n"

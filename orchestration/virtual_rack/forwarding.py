@@ -29,13 +29,23 @@ from collectors.bpf.compile import RED_LAW, compiled
 from collectors.bpf.elf import read_program
 from collectors.bpf.load import GPL, LoadedProgram
 from collectors.readers.mark_agent import Marker, offsets
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
+from orchestration.backends.realtime import rounded_up
 from orchestration.model.errors import NotReadyError
 from orchestration.model.files import write_whole
+from orchestration.model.units import format_rate
 from orchestration.virtual_rack.folder import SBIN, python_path, racks_folder
 
+MEASURE_S = 2.0
+# A machine measured at its limit is to be busy half of the time: senders, agents and the controller
+# run on it too, and above the watch's bound (see `realtime`) packets wait for the CPU.
+_SPARE = 2.0
+# A process, such as an agent, wakes up to 2 ms late where nothing else runs (p99, `realtime`). That
+# is to be no more than four frames of the fastest NIC take: 2 us at 25 Gbit/s, as in virtual time.
+_LATE_NS, _LATE_FRAMES = 2_000_000, 4
 _FLOWS = 4
 _PIECE = bytes(1 << 16)
 _PORT = 7000
@@ -74,7 +84,7 @@ def measure(seconds: float) -> Forwarded:
 
 
 def record(hops_per_s: int) -> None:
-    """Keep what was measured, for `too_fast`."""
+    """Keep what was measured, for `known`."""
     file = _file()
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps({"packet_hops_per_s": hops_per_s}))
@@ -91,19 +101,52 @@ def wanted(testbed: Testbed) -> float:
     return sum(port.rate_bps for port in nics) / frame_bits * links * _WITH_ACKS
 
 
-def too_fast(testbed: Testbed) -> str:
-    """Return a sentence if a testbed's rates are too high for this machine, or may be; else ""."""
+def known() -> int | None:
+    """Return the packet-hops a second that were measured here last; None if that was never."""
     try:
-        known = int(json.loads(_file().read_text())["packet_hops_per_s"])
+        return int(json.loads(_file().read_text())["packet_hops_per_s"])
     except (OSError, ValueError, KeyError, TypeError):
-        return "what this machine forwards is not known: closloop doctor --benchmark tries it"
-    needed = wanted(testbed)
-    if needed <= known:
-        return ""
-    return (
-        f"{testbed.name}'s NICs at line rate make {needed:,.0f} packet-hops a second, and this "
-        f"machine did {known:,}: it could carry 1/{needed / known:.3g} of the rates"
-    )
+        return None
+
+
+def known_or_measured() -> int:
+    """Return this machine's packet-hops a second, measured now if they are not known.
+
+    Raises NotReadyError as `measure` does.
+    """
+    hops_per_s = known()
+    if hops_per_s is None:
+        hops_per_s = measure(MEASURE_S).hops_per_s
+        record(hops_per_s)
+    return hops_per_s
+
+
+def fitting(testbed: Testbed, hops_per_s: int) -> int:
+    """Return the scale at which a machine carries a testbed's rates with `_SPARE`, in time.
+
+    It is 1 if they fit as they are, else rounded up to two digits.
+    """
+    fastest_bps = max(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
+    frames_ns = _LATE_FRAMES * testbed.frame_bytes * 8e9 / fastest_bps
+    return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, _LATE_NS / frames_ns))
+
+
+def scale_in_words(testbed: Testbed, scale: int) -> str:
+    """Return a sentence on what a scale makes of an unscaled testbed's rates on this machine."""
+    hops_per_s, needed = known(), wanted(testbed) / scale
+    rates = sorted({port.rate_bps for port in scaled(testbed, scale).ports})
+    links = " and ".join(format_rate(rate) for rate in rates)
+    if hops_per_s is None:
+        machine = "what this machine forwards is not known: closloop doctor --benchmark tries it"
+    else:
+        machine = (
+            f"NICs at line rate make {needed:,.0f} packet-hops a second, and this machine did "
+            f"{hops_per_s:,}"
+        )
+        if fitting(scaled(testbed, scale), hops_per_s) > 1:
+            machine += f": --scale {fitting(testbed, hops_per_s)} would fit"
+    said = f"links of {links}, and a second of a trial takes {scale}" if scale > 1 else "no scale"
+    return f"{said}; {machine}"
 
 
 def _file() -> Path:

@@ -34,6 +34,7 @@ from orchestration.backends.emulated.system import (
     run_batch,
     unmount,
 )
+from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import ClosloopError
 from orchestration.virtual_rack import cabling, containers
 from orchestration.virtual_rack.commands import Command, exit_code
@@ -46,7 +47,7 @@ from orchestration.virtual_rack.roots import Keys
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")
-_REAL = os.environ.get("CLOSLOOP_RACK_CLOCK") == "real"
+_REAL = os.environ.get(RACK_CLOCK) == "real"
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
 # Until the devices know their neighbours: virtual time, which costs nothing; at most, in real time.

@@ -22,7 +22,7 @@ CONTROLLER_ADDRESS = "10.255.0.1"
 SONIC_USER = "admin"
 # SONiC counts four lanes per front panel port.
 _LANES_PER_PORT = 4
-_FORMAT = 3
+_FORMAT = 4
 
 # What an inventory says that a device's kernel lacks.
 _LACKING: Mapping[str, tuple[Lacking, ...]] = {
@@ -44,7 +44,8 @@ class Layout:
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
     what the kernel of a rack in real time does not have (see `host_kernel`), `image` is the file
     tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
-    pairs of a port's label and the machine's own interface in its place (see `lending`).
+    pairs of a port's label and the machine's own interface in its place (see `lending`). `testbed`
+    is that of campaigns, scaled by `scale` (see `inventory.scale`).
     """
 
     testbed: Testbed
@@ -55,6 +56,7 @@ class Layout:
     lacks: tuple[str, ...] = ()
     image: str = ""
     lent: tuple[tuple[str, str], ...] = ()
+    scale: int = 1
 
     def platform(self, device: str) -> Platform:
         """Return the platform of a device."""
@@ -155,7 +157,13 @@ class Layout:
                 queues=tuple(queues) if sonic else (SONIC_QUEUE,),
                 lacks=tuple(name for name in _LACKING[device.kind] if name in self.lacks),
             )
-        return Rack(self.testbed.name, self.testbed, access, known_hosts_file=str(known_hosts_file))
+        return Rack(
+            self.testbed.name,
+            self.testbed,
+            access,
+            known_hosts_file=str(known_hosts_file),
+            scale=self.scale,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the layout as JSON-ready data."""
@@ -169,6 +177,7 @@ class Layout:
             "lacks": list(self.lacks),
             "image": self.image,
             "lent": dict(self.lent),
+            "scale": self.scale,
         }
 
     @classmethod
@@ -181,7 +190,8 @@ class Layout:
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
         image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent)
+        real = (data["clock"], lacks, image, lent, data.get("scale", 1))
+        return cls(testbed, sonic, roce, bluefield, *real)
 
 
 def make_layout(

@@ -11,6 +11,7 @@ from collectors.bpf.btf import LayoutError, Layouts, smallest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
+from inventory.scale import scaled
 from orchestration.backends.emulated import machine
 from orchestration.backends.hardware.backend import make_switch
 from orchestration.backends.hardware.controls import check_controls, programmed
@@ -114,16 +115,24 @@ def layout_of_all():
     return make_layout(SEVEN, (), ())
 
 
-def test_rates_above_what_the_machine_forwards_are_said(monkeypatch, tmp_path):
+def test_the_scale_that_fits_a_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert "doctor --benchmark" in forwarding.too_fast(SEVEN)
+    assert forwarding.known() is None
+    assert "doctor --benchmark" in forwarding.scale_in_words(SEVEN, 1)
     # seven NICs of 100 Gbit/s, frames of 1524 bytes with what a wire adds, two links, and ACKs
     frame_bits = 8 * (SEVEN.mtu_bytes + SEVEN.framing_bytes)
-    assert forwarding.wanted(SEVEN) == pytest.approx(7 * 100e9 / frame_bits * 2 * 1.5)
-    forwarding.record(round(forwarding.wanted(SEVEN) / 4))
-    assert "1/4 of the rates" in forwarding.too_fast(SEVEN)
-    forwarding.record(round(2 * forwarding.wanted(SEVEN)))
-    assert forwarding.too_fast(SEVEN) == ""
+    wanted = 7 * 100e9 / frame_bits * 2 * 1.5
+    assert forwarding.wanted(SEVEN) == pytest.approx(wanted)
+    # half of what it did, in packets; or four frames a NIC in the 2 ms that a process may be late
+    assert forwarding.fitting(SEVEN, round(wanted / 10_000) + 1) == 20_000
+    assert forwarding.fitting(SEVEN, round(wanted * 10)) == 4100
+    assert forwarding.fitting(scaled(SEVEN, 5000), round(wanted)) == 1
+    forwarding.record(round(wanted / 10_000) + 1)
+    assert forwarding.known_or_measured() == round(wanted / 10_000) + 1
+    assert "--scale 20000 would fit" in forwarding.scale_in_words(SEVEN, 100)
+    fits = forwarding.scale_in_words(SEVEN, 20_000)
+    assert "links of 5Mbps" in fits
+    assert "would fit" not in fits
 
 
 class Trial:

@@ -74,6 +74,6 @@ def test_where_numbers_come_from_says_whether_an_asic_marks():
     switch = LinuxSwitch(Rack("lab", testbed, access), testbed.switches[0])
     rows = [[0] * 8 for queue in testbed.queues]
     for in_asic, source in ((False, "Linux RED"), (True, "RED in the ASIC")):
-        switch.reading({"t_ns": 1, "rows": rows, "in_asic": in_asic})
-        switch.reading({"t_ns": 2, "rows": rows})
+        switch.reading({"t_ns": 1, "took_ns": 1, "rows": rows, "in_asic": in_asic})
+        switch.reading({"t_ns": 2, "took_ns": 1, "rows": rows})
         assert set(switch.sources().values()) == {f"{source}, at the moment of reading"}

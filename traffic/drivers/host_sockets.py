@@ -1,6 +1,7 @@
 """Sends and receives this host's share of a schedule, with the socket driver in a child process.
 
-    flows.load     take the flows that this host sends or receives (`Flows.to_json`), and its number
+    flows.load     take the flows sent or received here (`Flows.to_json`), and the host's number;
+                   with `promptly` its child goes before all else on the CPU
     flows.listen   open the listening sockets
     flows.connect  connect the flows sent from here, once every host listens
     flows.accept   accept the flows received here, once every host has connected
@@ -38,11 +39,23 @@ _STEPS = ("listen", "connect", "accept")
 _HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 
+def _go_first() -> None:
+    """Let this process run as soon as it wakes, before any that is not of real time.
+
+    Where that is not allowed it is as late as others, and the trial's stamp tells.
+    """
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+
+
 class Sender:
     """The driver's process, as the agent sees it."""
 
-    def __init__(self, agent: Agent, host: int, flows: Flows, end_ns: int) -> None:
+    def __init__(
+        self, agent: Agent, host: int, flows: Flows, end_ns: int, promptly: bool = False
+    ) -> None:
         self._agent = agent
+        self._promptly = promptly
         self._flows = flows
         self._outgoing = sum(1 for src in flows.src if src == host)
         memory = mmap.mmap(-1, Board.size_bytes(len(flows)))
@@ -76,6 +89,8 @@ class Sender:
                 step()
                 os.write(answers, b"+")
             if os.read(orders, 1):
+                if self._promptly:
+                    _go_first()
                 driver.run(self.board.t0_ns, end_ns)
                 os.write(answers, b".")
             code = 0
@@ -163,7 +178,8 @@ def operations(agent: Agent) -> dict[str, Operation]:
     def load(request: dict[str, Any]) -> int:
         stop()
         flows = Flows.from_json(request["flows"])
-        current.append(Sender(agent, int(request["host"]), flows, int(request["end_ns"])))
+        who = int(request["host"]), flows, int(request["end_ns"])
+        current.append(Sender(agent, *who, promptly=bool(request.get("promptly"))))
         return sender().pid
 
     def step(request: dict[str, Any]) -> None:

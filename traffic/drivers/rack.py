@@ -41,7 +41,10 @@ def uses_programs(trial: TrialSpec) -> bool:
 
 
 class RackTraffic:
-    """The traffic of one trial. All of it starts together and ends with the trial."""
+    """The traffic of one trial. All of it starts together and ends with the trial.
+
+    Hosts that share their CPUs with others are to send `promptly`.
+    """
 
     def __init__(
         self,
@@ -50,10 +53,12 @@ class RackTraffic:
         schedule: Schedule,
         fleet: Fleet,
         names: ControlNames | None = None,
+        *,
+        promptly: bool = False,
     ) -> None:
         """`names` has by host what its kernel calls a congestion control, where that differs."""
         names = names or {}
-        self._flows = RackFlows(trial, rack, schedule, fleet, names)
+        self._flows = RackFlows(trial, rack, schedule, fleet, names, promptly=promptly)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
@@ -101,9 +106,12 @@ class RackFlows:
         schedule: Schedule,
         fleet: Fleet,
         names: ControlNames,
+        *,
+        promptly: bool = False,
     ) -> None:
         self._fleet = fleet
         self._names = names
+        self._promptly = promptly
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
         ends = Endpoints(host_addresses(rack))
@@ -127,6 +135,7 @@ class RackFlows:
                 "host": self._number[host],
                 "flows": self._flows.to_json(flows, self._names.get(host, {})),
                 "end_ns": self._end_ns,
+                **({"promptly": True} if self._promptly else {}),
             }
             for host, flows in self._share.items()
         }

@@ -330,6 +330,8 @@ _SETTINGS: tuple[Callable[[Settings, Settings], Iterator[Cause]], ...] = (
     _Setting("clock", lambda item: str(item.told("clock", "unknown")),
              (FCT, SLOWDOWN, TAIL, QUEUE),
              "on a real clock a busy processor is part of the network"),
+    _Setting("scale", lambda item: item.spec.scale, (FCT, SLOWDOWN, TAIL),
+             "a second took so many; kernels' own timers and a CPU's work are not scaled"),
     _Setting("kernel", _kernel, (FCT, SLOWDOWN, TAIL, QUEUE, MARKS),
              "another version of TCP and queues"),
     # the fabric

@@ -58,7 +58,7 @@ class MarkedQueues:
         """Read all queues with one dump per switch, then the marks, from shared memory."""
         plain = self._reader.read()
         marks = np.array(
-            [(one.marked, one.kmin_bytes, one.kmax_bytes, one.share) for one in self._markers],
+            [(one.words[0], *one.thresholds) for one in self._markers],
             dtype=np.int64,
         ).T
         marked, kmin, kmax, share = marks

@@ -14,6 +14,12 @@ import numpy as np
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
 from inventory.topology import Testbed
+from orchestration.backends.dilation import (
+    dilated,
+    stretched,
+    stretched_schedule,
+    unscalable,
+)
 from orchestration.backends.hardware.balancing import Balancing, check_paths, chooses
 from orchestration.backends.hardware.balancing import services_for as services_of_switches
 from orchestration.backends.hardware.controls import Controls, check_controls, check_programs
@@ -28,6 +34,7 @@ from orchestration.backends.hardware.readiness import (
     check_free,
     check_queues,
     check_same_fabric,
+    check_scale,
     check_sources,
     raise_unreachable,
 )
@@ -45,6 +52,7 @@ from orchestration.backends.hardware.sonic.ars import (
 )
 from orchestration.backends.hardware.sonic.switch import SonicSwitch
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch, Switch
+from orchestration.backends.realtime import on_this_machine, watch_for
 from orchestration.device.client import AgentClient, open_agents
 from orchestration.device.errors import DeviceError, DeviceGone, LoginRefused
 from orchestration.device.fleet import Clock, Fleet
@@ -99,6 +107,7 @@ class HardwareBackend:
             raise NotReadyError("a rack runs one trial at a time", "use --jobs 1")
         rack = self._rack
         check_same_fabric(rack, testbed)
+        check_scale(rack, trials)
         check_controls(rack, testbed, trials)
         tuners = {t.tuner.name: create(t.tuner) for t in trials}
         check_configured(rack, [trial.load_balancing for trial in trials])
@@ -187,8 +196,10 @@ class HardwareBackend:
     ) -> TrialRecord:
         rack = self._rack
         decides = tuner or create(trial.tuner)
-        controls = Controls(rack, trial)
-        settings = Settings(rack, trial, controls.names)
+        # what devices are told, in the clock's time
+        told = stretched(trial)
+        controls = Controls(rack, told)
+        settings = Settings(rack, told, controls.names)
         check_drivers(trial, testbed)
         check_configured(rack, [trial.load_balancing])
         with (
@@ -202,22 +213,27 @@ class HardwareBackend:
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
             nics.start()
-            traffic = RackTraffic(trial, rack, schedule, fleet, controls.names)
+            sent = stretched_schedule(schedule, trial.scale)
+            traffic = RackTraffic(
+                told, rack, sent, fleet, controls.names, promptly=on_this_machine()
+            )
             guard.tick()
             traffic.connect(clocks)
             guard.tick()
             switches = _switches(rack)
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
-            corridor = CorridorWatch(testbed, rack.safety.corridor)
-            paths = Balancing(rack, fleet, trial) if chooses(trial) else None
+            corridor = CorridorWatch(rack.testbed, rack.safety.corridor)
+            paths = Balancing(rack, fleet, told) if chooses(trial) else None
             watched = wants_flow_table(decides.observes)
-            flows = RackFlowTables(rack, fleet, trial) if watched else None
+            flows = RackFlowTables(rack, fleet, told) if watched else None
             rig = HardwareRig(
                 rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths, flows
             )
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
-                record = run_trial(rig, decides, trial, testbed, folder, progress)
+                slow = dilated(rig, trial.scale)
+                with watch_for(trial) as watch:
+                    record = run_trial(slow, decides, trial, testbed, folder, progress)
                 nics.finish()
                 controls.finish(fleet)
             finally:
@@ -233,15 +249,16 @@ class HardwareBackend:
                 "expected": _expected(switches),
                 "nics": nics.facts(),
                 "peak_queue_bytes": rig.peaks(),
+                **watch.facts(),
                 **controls.facts(),
                 **(paths.facts() if paths else {}),
                 **(flows.facts() if flows else {}),
             }
-        findings = [*settings.findings(absent), *_source_findings(switches, trial)]
+        findings = [*settings.findings(absent), *_source_findings(switches, told)]
         findings += rig.read_back.findings()
         findings += controls.findings()
         findings += paths.findings() if paths else []
-        findings += guard.findings()
+        findings += [*watch.findings(), *unscalable(trial), *guard.findings()]
         findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
         findings += [
             {"code": "programs", "severity": "warning", "text": text} for text in traffic.remarks
@@ -371,7 +388,8 @@ def _facts(
         "kernel": {device: agent.about.get("kernel") for device, agent in fleet.agents.items()},
         "offloads_on": [f"{device} {what}" for device, found in offloads.items() for what in found],
         "offloads_checked": sum(len(names) for names in interfaces.values()),
-        "end_ns": rig.now_ns(),
+        "end_ns": rig.now_ns() // rack.scale,
+        **({"scale": rack.scale} if rack.scale > 1 else {}),
         "clock_error_ns": {device: clock.error_ns for device, clock in clocks.items()},
         "read_latency_us": distribution_us(rig.read_latency_ns),
         "set_latency_us": distribution_us(rig.set_latency_ns),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from inventory.rack import Rack
+from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.hardware.switches import Switch
 from orchestration.device.errors import DeviceError, printable
@@ -13,6 +14,7 @@ from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
 from orchestration.model.ports import Tuner
 from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
+from orchestration.model.trial import TrialSpec
 
 _SHOWN = 12
 # What no switch offers by itself: the loop's own signals, and those of programs.
@@ -22,7 +24,7 @@ _OF_THE_RACK = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
     """Raise NotReadyError if the rack is wired differently from the campaign's testbed."""
     problems = []
-    have, want = rack.testbed, testbed
+    have, want = rack.testbed, scaled(testbed, rack.scale)
     for name in sorted(set(want.device) - set(have.device)):
         problems.append(f"{name}: the inventory has no such device")
     for name in sorted(set(have.device) - set(want.device)):
@@ -46,6 +48,16 @@ def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
         problems,
         "correct closloop_links in the inventory, or name the testbed that the rack has",
     )
+
+
+def check_scale(rack: Rack, trials: Iterable[TrialSpec]) -> None:
+    """Raise NotReadyError for trials whose time passes otherwise than on the rack."""
+    other = sorted({trial.scale for trial in trials} - {rack.scale})
+    if other:
+        raise NotReadyError(
+            f"rack {rack.name} is scaled by {rack.scale}, and the trials by {other[0]}",
+            "make them with its scale: see orchestration.campaign.scale.with_scale",
+        )
 
 
 def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> None:

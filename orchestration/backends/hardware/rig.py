@@ -209,6 +209,7 @@ class HardwareRig:
             t_ns=begin_ns,
             age_ns=np.where(taken_ns == _UNKNOWN_NS, MISSING, np.maximum(0, end_ns - taken_ns)),
             taken_ns=taken_ns,
+            took_ns=self._took(),
             taken_by={name: self._on_this_clock(self._times(name)) for name in self._timed()},
             values={
                 name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
@@ -343,6 +344,12 @@ class HardwareRig:
     def _times(self, name: str) -> Ints:
         known = [self._known[at] for at in range(len(self._switches))]
         return np.concatenate([one.signal_t_ns.get(name, one.t_ns) for one in known])
+
+    def _took(self) -> Ints:
+        """Return how long the readings of all queues took; MISSING where switches poll."""
+        took = [self._known[at].took_ns for at in range(len(self._switches))]
+        known = [MISSING if one is None else one for one in took]
+        return np.repeat(np.array(known, dtype=np.int64), np.diff(self._first))
 
     def _on_this_clock(self, t_ns: Ints) -> Ints:
         """Convert devices' times to ns since time 0."""

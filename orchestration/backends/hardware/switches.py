@@ -31,10 +31,10 @@ class SwitchReading:
     """One reading of a switch's queues; `MISSING` where the switch does not offer a number.
 
     `t_ns` is when each queue's numbers were true, on the device's clock, `MISSING` where that is
-    unknown; `signal_t_ns` has the times of signals with times of their own. `paused_ns` is the
-    total time that pause frames have kept the queue's port from sending, at most; None for switches
-    without pauses. `peak_bytes` are watermarks: not depths, but the maxima within the last poll's
-    period.
+    unknown; with `took_ns` they were at some moment within so long after it. `signal_t_ns` has the
+    times of signals with times of their own. `paused_ns` is the total time that pause frames have
+    kept the queue's port from sending, at most; None for switches without pauses. `peak_bytes` are
+    watermarks: not depths, but the maxima within the last poll's period.
     """
 
     t_ns: Ints
@@ -49,6 +49,7 @@ class SwitchReading:
     paused_ns: Ints | None = None
     peak_bytes: Ints | None = None
     signal_t_ns: Mapping[str, Ints] = field(default_factory=dict)
+    took_ns: int | None = None
 
 
 class Switch(Protocol):
@@ -127,7 +128,7 @@ class LinuxSwitch:
         """Turn an answer into numbers."""
         try:
             rows = np.array(answer["rows"], dtype=np.int64).reshape(len(self._queues), _ROW)
-            t_ns = int(answer["t_ns"])
+            t_ns, took_ns = int(answer["t_ns"]), int(answer["took_ns"])
             if "in_asic" in answer:
                 self._source = "RED in the ASIC" if answer["in_asic"] else "Linux RED"
         except (KeyError, TypeError, ValueError) as error:
@@ -143,6 +144,7 @@ class LinuxSwitch:
             kmin_bytes=kmin,
             kmax_bytes=kmax,
             pmax=self._pmax(max_p.astype(np.float64)),
+            took_ns=took_ns,
         )
 
     def _pmax(self, numbers: Floats) -> Floats:

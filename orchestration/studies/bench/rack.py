@@ -18,6 +18,7 @@ from orchestration.device.agent.configdb import DEFAULTS, undone
 from orchestration.model.errors import TrialError
 from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.virtual_rack.control import RackHandle, up
+from orchestration.virtual_rack.forwarding import fitting, known_or_measured
 from orchestration.virtual_rack.image import require_image
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -43,15 +44,28 @@ _UP_TARGETS_S = {"containers": 10.0, "plain namespaces": 3.0}
 
 @contextmanager
 def a_rack(
-    folder: Path, testbed: str, sonic: Sequence[str] = (), *, real_time: bool = False
+    folder: Path,
+    testbed: str,
+    sonic: Sequence[str] = (),
+    *,
+    real_time: bool = False,
+    on_host: bool = False,
 ) -> Iterator[RackHandle]:
-    """Yield a rack that is not provisioned yet; `testbed` is a name or the text of a file."""
+    """Yield a rack that is not provisioned yet; `testbed` is a name or the text of a file.
+
+    `on_host` makes it of this machine's own kernel in real time, at the scale that fits.
+    """
     if "\n" in testbed:
         file = folder / "testbed.yml"
         file.write_text(testbed)
         testbed = str(file)
     found = load_testbed(testbed)
-    rack, _ = up(found, sonic=sonic, folder=folder / found.name, real_time=real_time)
+    place = folder / found.name
+    if on_host:
+        scale = fitting(found, known_or_measured())
+        rack, _ = up(found, folder=place, clock="real", scale=scale)
+    else:
+        rack, _ = up(found, sonic=sonic, folder=place, real_time=real_time)
     try:
         yield rack
     finally:
