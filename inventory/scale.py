@@ -1,6 +1,6 @@
 """A testbed with all rates divided by a factor: what a machine can carry in real time.
 
-Time on it passes so many times slower (docs/decisions/0077-scaled-time.md). So sizes, buffers and
+Time on it passes so many times slower (docs/decisions/0080-scaled-time.md). So sizes, buffers and
 what a link holds in bytes stay as they are.
 """
 
