@@ -18,27 +18,35 @@ RUNS = Path("runs")
 
 
 def plan(
-    campaign: str | Path, *, on: str | None = None, repeats: int | None = None, jobs: int = 0
+    campaign: str | Path,
+    *,
+    on: str | None = None,
+    clock: str | None = None,
+    repeats: int | None = None,
+    jobs: int = 0,
 ) -> Plan:
     """Return what a campaign file would run, in which order, and how long it takes.
 
-    `on` names another backend than the file, `repeats` another number of repeats; `jobs` trials run
-    side by side, 0 stands for one a core. Raises InputError for a file that is wrong, or that does
+    `on` names another backend than the file, `clock` another time of the emulated one ("real"),
+    `repeats` another number of repeats; `jobs` trials run side by side, 0 stands for one a core, or
+    for one where trials take turns. Raises InputError for a file that is wrong, or that does
     not fit the backend.
     """
     from orchestration.campaign.expand import load_campaign
     from orchestration.campaign.plan import make_plan
     from orchestration.wiring import check_fits
 
-    loaded = load_campaign(campaign, backend=on, repeats=repeats)
+    loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     check_fits(loaded)
-    return make_plan(loaded, jobs or len(os.sched_getaffinity(0)), RUNS)
+    cores = 1 if loaded.takes_turns else len(os.sched_getaffinity(0))
+    return make_plan(loaded, jobs or cores, RUNS)
 
 
 def run(
     campaign: str | Path,
     *,
     on: str | None = None,
+    clock: str | None = None,
     repeats: int | None = None,
     out: str | Path = RUNS,
     jobs: int = 0,
@@ -48,9 +56,9 @@ def run(
     """Run a campaign file into `out/<campaign>/`, and return how it went.
 
     Given again after an interruption, it goes on where it was; with `fresh`, earlier results are
-    put aside first. `on`, `repeats` and `jobs` are as for `plan`; `inventory` is the rack's, for
-    the hardware backend. Call it from the main thread: it forks a process a trial. Raises
-    InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
+    put aside first. `on`, `clock`, `repeats` and `jobs` are as for `plan`; `inventory` is the
+    rack's, for the hardware backend. Call it from the main thread: it forks a process a trial.
+    Raises InputError or NotReadyError before anything is written, Interrupted after Ctrl-C.
     """
     # trials run side by side, a core each
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -60,7 +68,7 @@ def run(
     from orchestration.device.ssh import Secrets
     from orchestration.runner.run import default_jobs, run_campaign
 
-    loaded = load_campaign(campaign, backend=on, repeats=repeats)
+    loaded = load_campaign(campaign, backend=on, clock=clock, repeats=repeats)
     rack = None if inventory is None else wiring.RackAccess(Path(inventory), Secrets())
     engine = wiring.backend(loaded.trials[0].backend, rack)
     side_by_side = jobs or default_jobs(loaded, engine)

@@ -88,7 +88,10 @@ class Document:
 
         `loc` is a path into `data` or a pydantic location; the tags of unions in it are skipped.
         """
-        return f"{self.name}:{self.lines[self._resolve(loc)]}"
+        path = self._resolve(loc)
+        while path not in self.lines:  # the command line put it there
+            path = path[:-1]
+        return f"{self.name}:{self.lines[path]}"
 
     def problem(self, loc: Loc, what: str, remedy: str = "") -> Problem:
         """Return a problem with the value at `loc`."""

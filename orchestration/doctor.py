@@ -69,11 +69,13 @@ def examine(*, boot: bool, benchmark: bool = False) -> tuple[Finding, ...]:
 def _forwarding() -> Finding:
     what = "forwarding"
     try:
-        hops_per_s = forwarding.measure(forwarding.MEASURE_S)
+        found = forwarding.measure(forwarding.MEASURE_S)
     except NotReadyError as error:
         return Finding(what, "note", error.message, error.remedy)
-    forwarding.record(hops_per_s)
-    return Finding(what, "ok", f"{hops_per_s:,} packet-hops a second, for racks in real time")
+    forwarding.record(found.hops_per_s)
+    judged = "marking" if found.judged else "without marking"
+    said = f"{found.hops_per_s:,} packet-hops a second, {judged}, for racks in real time"
+    return Finding(what, "ok", said)
 
 
 def _python() -> Finding:

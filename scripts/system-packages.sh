@@ -18,6 +18,8 @@ simulator="g++"
 # The virtual rack's devices: SSH, cabling, SONiC's database, RDMA, generators of traffic.
 rack="iproute2 openssh-server openssh-client sudo lldpd redis-server"
 rack="$rack ibverbs-providers perftest iperf3 fio"
+# Its devices as containers: what runs them, and what builds their image.
+rack="$rack runc mmdebstrap debian-archive-keyring"
 # Checks data against YANG models, SONiC's.
 yang="libyang-tools"
 # A database for the InfluxDB sink.

@@ -1,7 +1,8 @@
 """Tests that need more than Python say so by marker: skipped without it, but in CI they fail.
 
 kernel: the virtual-time kernel. ns3: ns-3 and g++. ssh: OpenSSH's server. redis: redis-server.
-influx: victoria-metrics. browser: Chromium. root: namespaces of this machine. yang: yanglint,
+influx: victoria-metrics. browser: Chromium. root: namespaces of this machine. containers: a
+runtime for containers, and their image or what builds it. yang: yanglint,
 and SONiC's YANG models (scripts/sonic-yang.sh), without which these tests are skipped in CI, too.
 clab: containerlab's schema (scripts/containerlab-schema.sh), in CI likewise.
 """
@@ -70,8 +71,8 @@ def schema_of_containerlab() -> Path:
 def _no_namespaces() -> str:
     if os.geteuid():
         return "not root: run these tests with sudo"
+    from orchestration.backends.emulated.machine import missing_parts
     from orchestration.model.errors import NotReadyError
-    from orchestration.virtual_rack.host_kernel import missing_parts
 
     try:
         missing_parts()
@@ -80,8 +81,23 @@ def _no_namespaces() -> str:
     return ""
 
 
+@cache
+def _no_containers() -> str:
+    from orchestration.model.errors import NotReadyError
+    from orchestration.virtual_rack.containers import require_runtime
+    from orchestration.virtual_rack.image import require_builder
+
+    try:
+        require_runtime()
+        require_builder()
+    except NotReadyError as error:
+        return f"{error.message}: {error.remedy}"
+    return ""
+
+
 NEEDS = {
     "root": _no_namespaces,
+    "containers": _no_containers,
     "kernel": _no_kernel,
     "ns3": _no_ns3,
     "ssh": lambda: _no_program("sshd"),
@@ -199,6 +215,7 @@ LONG = (
     "test_repeatable",
     "test_rack",
     "test_rack_in_real_time",
+    "test_rack_of_containers",
     "test_safety_guest",
     "test_sonic_rack",
     "test_many_readings",

@@ -1,4 +1,4 @@
-"""Offsets of fields in the running kernel's structures, from its type information (BTF).
+"""What is in the running kernel's structures, and where, from its type information (BTF).
 
 The format is that of the kernel's Documentation/bpf/btf.rst. Standard library only: devices run
 this.
@@ -14,10 +14,20 @@ _MAGIC = 0xEB9F
 _HEADER = struct.Struct("=HBBIIIII")
 _TYPE = struct.Struct("=III")
 _MEMBER = struct.Struct("=III")
-_STRUCT, _UNION = 4, 5
+_ENUMERATOR = struct.Struct("=Ii")
+_STRUCT, _UNION, _ENUM, _FUNCTION = 4, 5, 6, 12
 # Bytes that follow a type of each kind: fixed ones, and ones for each of its members.
 _FIXED = {1: 4, 3: 12, 14: 4, 17: 4}
 _EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
+
+
+def smallest() -> bytes:
+    """Return type information with nothing but a whole number, for what must have some."""
+    names = b"\0int\0"
+    types = struct.pack("=IIII", 1, 1 << 24, 4, 32)
+    return _HEADER.pack(_MAGIC, 1, 0, _HEADER.size, 0, len(types), len(types), len(names)) + (
+        types + names
+    )
 
 
 class LayoutError(ValueError):
@@ -42,14 +52,14 @@ class Layouts:
         at, end = head + types_at, head + types_at + types_bytes
         # where each type is, by its number; 0 is void
         self._types = [0]
-        # the place of each structure by its name's place
-        self._structs: dict[int, int] = {}
+        # the number of a type by its kind and its name's place
+        self._numbers: dict[tuple[int, int], int] = {}
         while at < end:
             self._types.append(at)
             name, info, _ = _TYPE.unpack_from(data, at)
             kind, members = info >> 24 & 0x1F, info & 0xFFFF
-            if kind == _STRUCT:
-                self._structs.setdefault(name, at)
+            if kind in (_STRUCT, _ENUM, _FUNCTION):
+                self._numbers.setdefault((kind, name), len(self._types) - 1)
             at += _TYPE.size + _FIXED.get(kind, 0) + _EACH.get(kind, 0) * members
 
     def offset(self, structure: str, path: str) -> int:
@@ -57,10 +67,7 @@ class Layouts:
 
         Raises LayoutError if there is none, or if it is a bit field.
         """
-        found = [at for name, at in self._structs.items() if self._named(name, structure)]
-        if not found:
-            raise LayoutError(f"this kernel has no struct {structure}")
-        at, bits = found[0], 0
+        at, bits = self._types[self.number(structure)], 0
         for field in path.split("."):
             place = self._field(at, field)
             if place is None:
@@ -69,6 +76,44 @@ class Layouts:
         if bits % 8:
             raise LayoutError(f"{path} of struct {structure} is a bit field")
         return bits // 8
+
+    def number(self, structure: str) -> int:
+        """Return the number of a structure's type. Raises LayoutError if there is none."""
+        return self._number(_STRUCT, "struct", structure)
+
+    def function(self, name: str) -> int:
+        """Return the number of a function's type. Raises LayoutError if there is none."""
+        return self._number(_FUNCTION, "function", name)
+
+    def size(self, structure: str) -> int:
+        """Return the bytes of a structure. Raises LayoutError if there is none."""
+        return int(_TYPE.unpack_from(self._data, self._types[self.number(structure)])[2])
+
+    def place(self, structure: str, field: str) -> int:
+        """Return which of a structure's fields it is, from 0. Raises LayoutError if none is."""
+        return self._place(self.number(structure), _MEMBER, f"struct {structure}", field)
+
+    def enumerator(self, enumeration: str, name: str) -> int:
+        """Return the value of a constant. Raises LayoutError if there is none."""
+        number = self._number(_ENUM, "enum", enumeration)
+        place = self._place(number, _ENUMERATOR, f"enum {enumeration}", name)
+        at = self._types[number] + _TYPE.size + place * _ENUMERATOR.size
+        return int(_ENUMERATOR.unpack_from(self._data, at)[1])
+
+    def _number(self, kind: int, word: str, name: str) -> int:
+        at = self._data.find(b"\0" + name.encode() + b"\0", self._names_at) + 1
+        found = self._numbers.get((kind, at - self._names_at)) if at else None
+        if found is None:
+            raise LayoutError(f"this kernel has no {word} {name}")
+        return found
+
+    def _place(self, number: int, layout: struct.Struct, within: str, name: str) -> int:
+        at = self._types[number]
+        (_, info, _), start = _TYPE.unpack_from(self._data, at), at + _TYPE.size
+        for place in range(info & 0xFFFF):
+            if self._named(layout.unpack_from(self._data, start + place * layout.size)[0], name):
+                return place
+        raise LayoutError(f"this kernel's {within} has no {name}")
 
     def _field(self, at: int, field: str) -> tuple[int, int] | None:
         """Return the offset in bits of a field, also of a nameless part's, and its type's place."""

@@ -17,6 +17,7 @@ from orchestration.model.errors import NotReadyError
 COMPILER, PACKAGE = "bpf-gcc", "gcc-bpf"
 FLOW_TABLE = Path(__file__).with_name("flow_table.bpf.c")
 PATH_CHOICE = Path(__file__).with_name("path_choice.bpf.c")
+DCTCP = Path(__file__).with_name("dctcp.bpf.c")
 RED_LAW = Path(__file__).with_name("red_law.bpf.c")
 _FLAGS = ("-O2", "-mcpu=v3", "-Wall", "-Wextra", "-Werror")
 # A switch's table has 1 << ENTRY_BITS entries.
@@ -30,6 +31,14 @@ def flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
         NotReadyError: there is no compiler, the cache cannot be written, or compiling failed.
     """
     return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}",))
+
+
+def rack_flow_table_object(entry_bits: int = ENTRY_BITS) -> Path:
+    """Return the path of the compiled flow table of a rack's switch.
+
+    Raises NotReadyError as `flow_table_object` does.
+    """
+    return compiled(FLOW_TABLE, (f"-DENTRY_BITS={entry_bits}", "-DON_A_RACK"))
 
 
 def path_choice_object(entry_bits: int) -> Path:

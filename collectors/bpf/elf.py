@@ -1,5 +1,7 @@
 """Reads a BPF program from its object file: one program, zeroed global data, named maps.
 
+A program may use numbers and functions of the running kernel by name, which are put in on loading.
+
 Formats: System V ABI, "Object files" (ELF64), and the kernel's Documentation/bpf/llvm_reloc.rst.
 """
 
@@ -14,9 +16,10 @@ from typing import Any
 INSTRUCTION_BYTES = 8
 _MACHINE_BPF = 247
 _SYMTAB, _RELA, _NOBITS, _REL = 2, 4, 8, 9
-_R_BPF_64_64 = 1
+_R_BPF_64_64, _R_BPF_64_32 = 1, 10
 _LOAD_64 = 0x18
 _PSEUDO_MAP_FD, _PSEUDO_MAP_VALUE = 1, 2
+_PSEUDO_KFUNC_CALL = 2
 
 
 class ObjectError(ValueError):
@@ -28,20 +31,34 @@ class Program:
     """Instructions, and their references to the global data.
 
     `references` has (byte offset in `code`, offset in the data). The data is `data_bytes` zeros.
-    `maps` has (byte offset in `code`, name) of maps that the source only declares.
+    `maps` has (byte offset in `code`, name) of maps that the source only declares. So have
+    `numbers` and `calls`, of the kernel's.
     """
 
     code: bytes
     references: tuple[tuple[int, int], ...]
     data_bytes: int
     maps: tuple[tuple[int, str], ...] = ()
+    numbers: tuple[tuple[int, str], ...] = ()
+    calls: tuple[tuple[int, str], ...] = ()
 
-    def linked(self, map_fd: int, maps: Mapping[str, int] | None = None) -> bytes:
+    def linked(
+        self,
+        map_fd: int,
+        maps: Mapping[str, int] | None = None,
+        kernel: Mapping[str, int] | None = None,
+    ) -> bytes:
         """Return the instructions with references resolved.
 
-        The data is the map open at `map_fd`, the others are `maps` by name.
+        The data is the map open at `map_fd`, the others are `maps` by name. `kernel` has the
+        numbers by name, and of functions their types'.
         """
         code = bytearray(self.code)
+        for at, name in self.numbers:
+            struct.pack_into("<i", code, at + 4, (kernel or {})[name])
+        for at, name in self.calls:
+            code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_KFUNC_CALL << 4
+            struct.pack_into("<i", code, at + 4, (kernel or {})[name])
         for at, name in self.maps:
             code[at + 1] = (code[at + 1] & 0x0F) | _PSEUDO_MAP_FD << 4
             struct.pack_into("<i", code, at + 4, (maps or {})[name])
@@ -57,6 +74,8 @@ class Program:
             "code": base64.b64encode(self.code).decode(),
             "references": self.references,
             "maps": self.maps,
+            "numbers": self.numbers,
+            "calls": self.calls,
             "data_bytes": self.data_bytes,
         }
 
@@ -67,7 +86,10 @@ class Program:
             base64.b64decode(data["code"]),
             tuple((int(at), int(offset)) for at, offset in data["references"]),
             int(data["data_bytes"]),
-            tuple((int(at), str(name)) for at, name in data["maps"]),
+            *(
+                tuple((int(at), str(name)) for at, name in data[kind])
+                for kind in ("maps", "numbers", "calls")
+            ),
         )
 
 
@@ -82,59 +104,74 @@ class _Section:
     entry_size: int
 
 
-def read_program(data: bytes, section: str = "tc", maps: Collection[str] = ()) -> Program:
+def read_program(
+    data: bytes, section: str = "tc", maps: Collection[str] = (), *, kernel: bool = False
+) -> Program:
     """Return the program in an object's section, which may refer to `maps` by their names.
 
-    Raises ObjectError if it is not supported.
+    With `kernel`, all else that it only declares is the kernel's. Raises ObjectError if it is not
+    supported.
     """
     try:
-        return _read(data, section, maps)
+        return _read(data, section, maps, kernel)
     except (struct.error, IndexError, ValueError) as error:
         if isinstance(error, ObjectError):
             raise
         raise ObjectError(f"the object file is cut short or damaged: {error}") from error
 
 
+def sections(data: bytes, prefix: str) -> list[str]:
+    """Return the names of sections that begin with `prefix`. Raises ObjectError."""
+    try:
+        return [item.name for item in _sections(data) if item.name.startswith(prefix)]
+    except (struct.error, IndexError, ValueError) as error:
+        raise ObjectError(f"the object file is cut short or damaged: {error}") from error
+
+
 def read_section(data: bytes, name: str) -> bytes:
     """Return a section's bytes. Raises ObjectError if there is none."""
     try:
-        sections = _sections(data)
-        return _payload(data, sections[_only(sections, name)])
+        found = _sections(data)
+        return _payload(data, found[_only(found, name)])
     except (struct.error, IndexError) as error:
         raise ObjectError(f"the object file is cut short or damaged: {error}") from error
 
 
-def _read(data: bytes, section: str, maps: Collection[str]) -> Program:
+def _read(data: bytes, section: str, maps: Collection[str], kernel: bool) -> Program:
     if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (_MACHINE_BPF,):
         raise ObjectError("not a little-endian BPF object file")
-    sections = _sections(data)
-    number = _only(sections, section)
-    code = _payload(data, sections[number])
+    found = _sections(data)
+    number = _only(found, section)
+    code = _payload(data, found[number])
     if not code or len(code) % INSTRUCTION_BYTES:
         raise ObjectError(f"section {section!r} holds no whole number of instructions")
     references, named = [], []
-    data_bytes = max((item.size for item in sections if item.name == ".bss"), default=0)
-    for relocations in sections:
+    numbers: list[tuple[int, str]] = []
+    calls: list[tuple[int, str]] = []
+    data_bytes = max((item.size for item in found if item.name == ".bss"), default=0)
+    for relocations in found:
         if relocations.kind not in (_REL, _RELA) or relocations.info != number:
             continue
-        symbols = sections[relocations.link]
+        symbols = found[relocations.link]
         for at, kind, symbol, addend in _relocations(data, relocations):
             home, value = _symbol(data, symbols, symbol)
-            if home == 0 and kind == _R_BPF_64_64:
-                name = _symbol_name(data, sections, symbols, symbol)
-                if name in maps:
-                    named.append((at, name))
-                    continue
+            name = "" if home else _symbol_name(data, found, symbols, symbol)
+            if kind == _R_BPF_64_64 and name in maps:
+                named.append((at, name))
+                continue
+            if name and kernel and kind in (_R_BPF_64_64, _R_BPF_64_32):
+                (numbers if kind == _R_BPF_64_64 else calls).append((at, name))
+                continue
             if kind != _R_BPF_64_64 or code[at] != _LOAD_64:
                 raise ObjectError(f"relocation of kind {kind} at byte {at}: only data is linked")
-            if sections[home].name != ".bss" or sections[home].kind != _NOBITS:
-                raise ObjectError(f"byte {at} refers to {sections[home].name or 'nothing'!r}")
+            if found[home].name != ".bss" or found[home].kind != _NOBITS:
+                raise ObjectError(f"byte {at} refers to {found[home].name or 'nothing'!r}")
             (inline,) = struct.unpack_from("<i", code, at + 4)
             offset = value + (inline if addend is None else addend)
             if not 0 <= offset < data_bytes:
                 raise ObjectError(f"byte {at} refers to offset {offset} of {data_bytes} of data")
             references.append((at, offset))
-    return Program(code, tuple(references), data_bytes, tuple(named))
+    return Program(code, tuple(references), data_bytes, tuple(named), tuple(numbers), tuple(calls))
 
 
 def _sections(data: bytes) -> list[_Section]:

@@ -4,6 +4,9 @@
  * the packet. User space maps `table`: it writes the slot, reads and removes entries
  * (collectors/readers/flows.py, whose layout this is). There is no JIT where it runs: each
  * instruction counts, and nothing is called.
+ *
+ * On a switch that is not emulated (ON_A_RACK) packets carry a hash of the NIC's, which may be of
+ * addresses alone: it is not used. And programs linked behind this one go on.
  */
 
 typedef unsigned char u8;
@@ -16,7 +19,13 @@ typedef unsigned long long u64;
 #endif
 #define WAYS 4 /* places that a flow may have */
 
-#define TC_ACT_OK 0
+#ifdef ON_A_RACK
+#define DONE -1 /* TCX_NEXT */
+#define HASH(skb) 0
+#else
+#define DONE 0 /* TC_ACT_OK */
+#define HASH(skb) ((skb)->hash)
+#endif
 #define ETHERNET_IPV4 0x0008 /* as read by a little-endian machine */
 #define IPV4_NO_OPTIONS 0x45
 #define TOS_CLASS 0x18 /* the bits of the type of service that name a traffic class (tc.py) */
@@ -68,33 +77,33 @@ int flow_table(struct __sk_buff *skb)
 {
 	u32 len = skb->len;
 	if (len <= PURE_ACK)
-		return TC_ACT_OK;
+		return DONE;
 
 	/* A packet carries the hash of its sender's socket: most end here. */
-	u32 hash = skb->hash;
+	u32 hash = HASH(skb);
 	u64 queue = (u64)skb->ifindex << 32;
 	u32 home = hash & MASK;
 	struct entry *entry = table.entries + home;
 	if (entry->key == (queue | hash)) {
 		entry->bytes += len - entry->headers;
 		table.slots[home] = table.slot;
-		return TC_ACT_OK;
+		return DONE;
 	}
 
 	const u8 *data = (const u8 *)(long)skb->data;
 	if (data + ETHERNET_AND_IP + TCP_LEAST > (const u8 *)(long)skb->data_end)
-		return TC_ACT_OK;
+		return DONE;
 	if (*(const u16 *)(data + 12) != ETHERNET_IPV4 || data[14] != IPV4_NO_OPTIONS)
-		return TC_ACT_OK;
+		return DONE;
 	u32 headers;
 	if (data[23] == TCP)
 		headers = ETHERNET_AND_IP + ((data[46] >> 4) << 2);
 	else if (data[23] == UDP)
 		headers = ETHERNET_AND_IP + UDP_HEADER;
 	else
-		return TC_ACT_OK;
+		return DONE;
 	if (len <= headers)
-		return TC_ACT_OK;
+		return DONE;
 	/* Only few segments have more; and never more than the shortest packet counted. */
 	if (headers > PURE_ACK)
 		headers = PURE_ACK;
@@ -116,7 +125,7 @@ int flow_table(struct __sk_buff *skb)
 		if (entry->key == key) {
 			entry->bytes += len - headers;
 			table.slots[place] = slot;
-			return TC_ACT_OK;
+			return DONE;
 		}
 	}
 #pragma GCC unroll 4
@@ -135,8 +144,8 @@ int flow_table(struct __sk_buff *skb)
 		table.slots[place] = slot;
 		entry->headers = headers;
 		entry->klass = (data[15] & TOS_CLASS) >> 3;
-		return TC_ACT_OK;
+		return DONE;
 	}
 	table.not_counted++;
-	return TC_ACT_OK;
+	return DONE;
 }

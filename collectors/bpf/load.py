@@ -13,11 +13,12 @@ from collectors.bpf.elf import INSTRUCTION_BYTES, Program
 
 # The system call's number: on arm64, x86-64, i386.
 _BPF = 280 if os.uname().machine == "aarch64" else 321 if sys.maxsize > 1 << 32 else 357
-_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN, _LINK_CREATE = 0, 5, 8, 10, 28
+_MAP_CREATE, _PROG_LOAD, PROG_ATTACH, _PROG_TEST_RUN, LINK_CREATE = 0, 5, 8, 10, 28
 _TCX_EGRESS = 47
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 SYSCALL = 31  # a type of program that takes any struct, which must be said to be sleepable
 SOCK_OPS = 13  # a cgroup's TCP connections
+STRUCT_OPS = 27  # functions of a structure that the kernel calls
 _F_SLEEPABLE = 1 << 4
 _F_MMAPABLE = 1 << 10
 _ATTRIBUTE_BYTES = 128
@@ -60,7 +61,7 @@ class LoadedProgram:
         It takes Linux 6.6 or newer. Raises LoadError.
         """
         attributes = struct.pack("=4I", self._program, ifindex, _TCX_EGRESS, 0)
-        return bpf(_LINK_CREATE, attributes, f"link to interface {ifindex}")
+        return bpf(LINK_CREATE, attributes, f"link to interface {ifindex}")
 
     def close(self) -> None:
         """Let the program and its data go; links keep them while they exist."""
@@ -74,9 +75,21 @@ def kernel_release() -> tuple[int, ...]:
     return tuple(int(word) if word.isdigit() else 0 for word in words)
 
 
-def create_map(kind: int, key: int, value: int, entries: int, flags: int, label: bytes) -> int:
-    """Create a map with keys and values of so many bytes; return its descriptor."""
-    attributes = struct.pack("=7I16s", kind, key, value, entries, flags, 0, 0, label)
+def create_map(
+    kind: int,
+    key: int,
+    value: int,
+    entries: int,
+    flags: int,
+    label: bytes,
+    types: tuple[int, int] = (0, 0),
+) -> int:
+    """Create a map with keys and values of so many bytes; return its descriptor.
+
+    `types`, which some kinds have, are type information and the number of the kernel's type.
+    """
+    head = (kind, key, value, entries, flags, 0, 0, label)
+    attributes = struct.pack("=7I16s4xI8xI", *head, *types)
     return bpf(_MAP_CREATE, attributes, f"map of {entries} times {value} bytes")
 
 
@@ -87,9 +100,16 @@ def data_map(size: int, label: bytes) -> tuple[int, mmap.mmap]:
 
 
 def load(
-    code: bytes, label: bytes, kind: int = _PROG_TYPE_SCHED_CLS, license_name: str = APACHE
+    code: bytes,
+    label: bytes,
+    kind: int = _PROG_TYPE_SCHED_CLS,
+    license_name: str = APACHE,
+    member: tuple[int, int] = (0, 0),
 ) -> int:
-    """Load a program; return its file descriptor. Raises LoadError."""
+    """Load a program; return its file descriptor. Raises LoadError.
+
+    One of type STRUCT_OPS is a `member` of a structure: the number of its type, and its place.
+    """
     instructions = ctypes.create_string_buffer(code, len(code))
     license_text = ctypes.create_string_buffer(license_name.encode())
     log = ctypes.create_string_buffer(_LOG_BYTES)
@@ -99,7 +119,8 @@ def load(
         addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
         count = len(code) // INSTRUCTION_BYTES
         head = struct.pack("=IIQQ", kind, count, *addresses)
-        return head + struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)
+        head += struct.pack("=IIQII16s", level, log_bytes, log_at, 0, flags, label)
+        return head + struct.pack("=II36xI", 0, member[1], member[0])
 
     try:
         return bpf(_PROG_LOAD, attributes(0, 0, 0), "program")

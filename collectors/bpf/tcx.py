@@ -16,15 +16,18 @@ from collectors.bpf.load import bpf
 OLDEST = (6, 6)
 _LINK_CREATE, _QUERY = 28, 16
 _TCX_EGRESS = 47  # of enum bpf_attach_type
+_BEFORE = 1 << 3  # what it comes before is not named: all
 _MOST_PROGRAMS = 64
 
 
-def link(ifindex: int, program: int) -> int:
+def link(ifindex: int, program: int, *, first: bool = False) -> int:
     """Pass what an interface sends to a program, before it is queued; return the link.
 
-    The program is off again once that descriptor is closed. Raises LoadError.
+    It comes behind the programs that are there, or `first`. It is off again once that descriptor is
+    closed. Raises LoadError.
     """
-    attributes = struct.pack("=4I", program, ifindex, _TCX_EGRESS, 0)
+    flags = _BEFORE if first else 0
+    attributes = struct.pack("=4I", program, ifindex, _TCX_EGRESS, flags)
     return bpf(_LINK_CREATE, attributes, f"link at interface {ifindex}")
 
 

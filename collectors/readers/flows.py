@@ -20,26 +20,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collectors.readers.flow_layout import (
+    CLEANUP_EVERY_SLOTS,
+    ENTRY_BYTES,
+    HEAD_BYTES,
+    NOT_COUNTED,
+    REMOVED_SHARE,
+    SLOT,
+    SLOT_BYTES,
+    TAKEN_OVER,
+    THRESHOLD_SHARE,
+    USED,
+    WINDOW,
+    WINDOW_SLOTS,
+)
 from orchestration.model.records import Ints
 
-WINDOW_SLOTS = 3
 # Up to this size a flow is a mouse, above it an elephant (PET, section 4.2.1).
 ELEPHANT_BYTES = 1_000_000
-CLEANUP_EVERY_SLOTS = 10
-# Share of the entries in use above which this share of the expired ones is removed at once.
-THRESHOLD_SHARE = 0.75
-REMOVED_SHARE = 0.5
-
-# A table is its head, the slot of each entry (4 bytes each), and the entries.
-HEAD_BYTES, SLOT_BYTES, ENTRY_BYTES = 64, 4, 32
 _ENTRY_WORDS = ENTRY_BYTES // 8
 _CLASSES = 4
 # Words of an entry: key (hash, interface), addresses, bytes, then header length and class.
 _KEY, _ENDS, _BYTES, _LAST = 0, 1, 2, 3
 _CLASS_SHIFT = 32
-# Indices of 32-bit words in the head, then of 64-bit words.
-_SLOT, _WINDOW, _USED = 0, 1, 2
-_TAKEN_OVER, _NOT_COUNTED = 2, 3
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ class FlowTables:
         self._queue_of = queue_numbers(places)
         self._hosts = len(set(hosts.values()))
         known = sorted((int.from_bytes(address, "little"), host) for address, host in hosts.items())
-        self._addresses = np.array([item[0] for item in known], dtype=np.uint64)
+        self._addresses = np.array([item[0] for item in known], dtype=np.int64)
         self._host_of = np.array([item[1] for item in known], dtype=np.int64)
         self._readings_per_slot = readings_per_slot
         self._window = window_slots
@@ -99,8 +102,8 @@ class FlowTables:
         self._threshold = _Cleanup()
         self._most_used = 0
         for table in self._tables:
-            table.head[_WINDOW] = window_slots
-            table.head[_SLOT] = self._slot
+            table.head[WINDOW] = window_slots
+            table.head[SLOT] = self._slot
 
     def read(self) -> FlowReading:
         """Count the flows of the last slots, clean up, and begin the next slot if it is due.
@@ -108,11 +111,12 @@ class FlowTables:
         Packets that come later belong to the next reading.
         """
         rows = np.concatenate([table.since(self._slot - self._window) for table in self._tables])
+        receivers, senders, sizes = parts(rows)
         reading = per_queue(
-            self._queue_of[self._queue_keys(rows)],
-            self._host(rows[:, _ENDS] >> np.uint64(32)),
-            self._host(rows[:, _ENDS] & np.uint64(0xFFFFFFFF)),
-            rows[:, _BYTES].astype(np.int64),
+            self._queue_of[queue_keys(rows)],
+            self._host(receivers),
+            self._host(senders),
+            sizes,
             self._queues,
             self._hosts,
         )
@@ -123,16 +127,10 @@ class FlowTables:
         if self._readings % self._readings_per_slot == 0:
             self._slot += 1
             for table in self._tables:
-                table.head[_SLOT] = self._slot
+                table.head[SLOT] = self._slot
         return reading
 
-    @staticmethod
-    def _queue_keys(rows: NDArray[np.uint64]) -> Ints:
-        interfaces = rows[:, _KEY] >> np.uint64(32)
-        classes = rows[:, _LAST] >> np.uint64(_CLASS_SHIFT)
-        return (interfaces * np.uint64(_CLASSES) + classes).astype(np.int64)
-
-    def _host(self, addresses: NDArray[np.uint64]) -> Ints:
+    def _host(self, addresses: Ints) -> Ints:
         found: Ints = self._host_of[np.searchsorted(self._addresses, addresses)]
         return found
 
@@ -142,7 +140,7 @@ class FlowTables:
         self._scheduled.runs += on_schedule
         before = self._slot - self._window
         for table in self._tables:
-            used = int(table.head[_USED])
+            used = int(table.head[USED])
             self._most_used = max(self._most_used, used)
             if on_schedule:
                 self._scheduled.removed += table.remove_expired(before, 1.0)
@@ -162,9 +160,32 @@ class FlowTables:
             "removed_on_schedule": self._scheduled.removed,
             "threshold_cleanups": self._threshold.runs,
             "removed_at_threshold": self._threshold.removed,
-            "expired_taken_over": sum(int(item.totals[_TAKEN_OVER]) for item in self._tables),
-            "packets_not_counted": sum(int(item.totals[_NOT_COUNTED]) for item in self._tables),
+            "expired_taken_over": sum(int(item.totals[TAKEN_OVER]) for item in self._tables),
+            "packets_not_counted": sum(int(item.totals[NOT_COUNTED]) for item in self._tables),
         }
+
+
+def queue_keys(rows: NDArray[np.uint64]) -> Ints:
+    """Return for each entry the index of its queue in `queue_numbers`."""
+    interfaces = rows[:, _KEY] >> np.uint64(32)
+    classes = rows[:, _LAST] >> np.uint64(_CLASS_SHIFT)
+    return (interfaces * np.uint64(_CLASSES) + classes).astype(np.int64)
+
+
+def parts(rows: NDArray[np.uint64]) -> tuple[Ints, Ints, Ints]:
+    """Return receivers' and senders' addresses, and payload, of each entry."""
+    receivers = rows[:, _ENDS] >> np.uint64(32)
+    senders = rows[:, _ENDS] & np.uint64(0xFFFFFFFF)
+    return (
+        receivers.astype(np.int64),
+        senders.astype(np.int64),
+        rows[:, _BYTES].astype(np.int64),
+    )
+
+
+def read_rows(data: bytes) -> NDArray[np.uint64]:
+    """Return entries that a device sent."""
+    return np.frombuffer(data, dtype=np.uint64).reshape(-1, _ENTRY_WORDS)
 
 
 def queue_numbers(places: Sequence[tuple[int, int]]) -> Ints:
@@ -213,5 +234,5 @@ class _Table:
             gone = expired[oldest[: math.ceil(share * len(expired))]]
         self.entries[gone] = 0
         self.slots[gone] = 0
-        self.head[_USED] -= len(gone)
+        self.head[USED] -= len(gone)
         return len(gone)

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from collectors.readers.flow_layout import WINDOW_SLOTS
+from collectors.readers.flows import FlowReading, per_queue
 from inventory.addressing import attachments
 from inventory.topology import Testbed
 from orchestration.model import signals

@@ -142,7 +142,8 @@ class Paths:
             loaded = load(program.linked(data, {PREFIXES: prefixes}), NAME)
             self._fds.append(loaded)
             for ifindex in self._names:
-                self._fds.append(tcx.link(ifindex, loaded))
+                # before programs that mark or count what leaves by this port
+                self._fds.append(tcx.link(ifindex, loaded, first=True))
         except LoadError as error:
             said = "; ".join(error.said[-4:]) or str(error)
             raise OperationError(f"its kernel refuses the choice of paths: {said}", _NEWER) from (

@@ -61,18 +61,21 @@ class QueueReading:
 
 
 # Fields of a queue; their places are indices of 32-bit words in a pass's buffer.
-_FIELDS = (
+_PLAIN = (
     "header", "ifindex", "handle", "bytes_low", "bytes_high", "packets", "backlog", "drops",
-    "prob_drops", "tail_drops", "marked", "kmin", "kmax", "max_p",
 )  # fmt: skip
+_OF_RED = ("prob_drops", "tail_drops", "marked", "kmin", "kmax", "max_p")
 
 
-class RedReader:
-    """Reads the RED queues of several namespaces.
+class _Reader:
+    """Reads the queues of one kind of several namespaces.
 
     `exchange` asks the namespaces (see `DUMP_QDISCS`). `places` has (namespace in the exchange's
-    order, ifindex, handle of the RED) of each queue.
+    order, ifindex, handle) of each queue.
     """
+
+    kind: str
+    fields: tuple[str, ...]
 
     def __init__(self, exchange: Exchange, places: Sequence[tuple[int, int, int]]) -> None:
         self._exchange = exchange
@@ -82,26 +85,24 @@ class RedReader:
         self._handles = np.array([place[2] for place in places], dtype=np.uint32)
         self._wraps = Unwrapped()
 
-    def read(self) -> QueueReading:
-        """Read all queues once. Raises ReaderError if a queue is missing."""
+    def counted(self) -> dict[str, Ints]:
+        """Read the fields of all queues once. Raises ReaderError if a queue is missing."""
         answers = self._exchange.ask()
         buffer = self._exchange.buffer
         words = np.frombuffer(buffer, dtype=np.uint32)
         places = self._words
         if places is None or not self._fits(words, places, answers):
             places = self._words = self._learn(buffer, answers)
-        got = {name: words[places[name]].astype(np.int64) for name in _FIELDS[3:]}
-        drops = got["drops"]
-        return QueueReading(
-            qlen_bytes=got["backlog"],
-            tx_bytes=got["bytes_low"] + (got["bytes_high"] << 32),
-            tx_packets=self._wraps("packets", got["packets"]),
-            marked_packets=self._wraps("marked", got["marked"]),
-            dropped_packets=self._wraps("drops", drops),
-            kmin_bytes=got["kmin"],
-            kmax_bytes=got["kmax"],
-            max_p=got["max_p"].astype(np.float64),
-        )
+        return {name: words[places[name]].astype(np.int64) for name in self.fields[3:]}
+
+    def plain(self, got: dict[str, Ints]) -> dict[str, Ints]:
+        """Return the signals that every queue has, of what `counted` returned."""
+        return {
+            "qlen_bytes": got["backlog"],
+            "tx_bytes": got["bytes_low"] + (got["bytes_high"] << 32),
+            "tx_packets": self._wraps("packets", got["packets"]),
+            "dropped_packets": self._wraps("drops", got["drops"]),
+        }
 
     def _fits(
         self, words: np.ndarray, places: dict[str, Ints], answers: list[tuple[int, int]]
@@ -129,31 +130,67 @@ class RedReader:
         if missing:
             namespace, ifindex, handle = missing[0]
             raise ReaderError(
-                f"no RED queue {handle:#x} at interface {ifindex} of namespace {namespace}"
+                f"no {self.kind} queue {handle:#x} at interface {ifindex} of namespace {namespace}"
             )
         return {
             name: np.array([found[place][name] for place in self._places], dtype=np.int64)
-            for name in _FIELDS
+            for name in self.fields
         }
 
     def _locate(self, buffer: bytearray, at: int, end: int) -> dict[str, int] | None:
         attributes = _attributes(buffer, at + 36, end)
         kind_at, kind_end = attributes[TCA_KIND]
-        if bytes(buffer[kind_at:kind_end]) != b"red\0":
+        if bytes(buffer[kind_at:kind_end]) != f"{self.kind}\0".encode():
             return None
         stats = _attributes(buffer, *attributes[TCA_STATS2])
-        options = _attributes(buffer, *attributes[TCA_OPTIONS])
         basic, queue = stats[STATS_BASIC][0], stats[STATS_QUEUE][0]
-        extra = attributes[TCA_XSTATS][0]
-        parameters = options[RED_PARMS][0]
         places = {
             "header": at, "ifindex": at + 20, "handle": at + 24,
             "bytes_low": basic, "bytes_high": basic + 4, "packets": basic + 8,
             "backlog": queue + 4, "drops": queue + 8,
+            **self.more(buffer, attributes),
+        }  # fmt: skip
+        return {name: place // 4 for name, place in places.items()}
+
+    def more(self, buffer: bytearray, attributes: dict[int, tuple[int, int]]) -> dict[str, int]:
+        """Return the offsets of the fields that only queues of this kind have."""
+        return {}
+
+
+class RedReader(_Reader):
+    """Reads RED queues."""
+
+    kind, fields = "red", (*_PLAIN, *_OF_RED)
+
+    def read(self) -> QueueReading:
+        """Read all queues once. Raises ReaderError if a queue is missing."""
+        got = self.counted()
+        return QueueReading(
+            **self.plain(got),
+            marked_packets=self._wraps("marked", got["marked"]),
+            kmin_bytes=got["kmin"],
+            kmax_bytes=got["kmax"],
+            max_p=got["max_p"].astype(np.float64),
+        )
+
+    def more(self, buffer: bytearray, attributes: dict[int, tuple[int, int]]) -> dict[str, int]:
+        """Return the offsets of marks and parameters."""
+        options = _attributes(buffer, *attributes[TCA_OPTIONS])
+        extra, parameters = attributes[TCA_XSTATS][0], options[RED_PARMS][0]
+        return {
             "prob_drops": extra, "tail_drops": extra + 4, "marked": extra + 12,
             "kmin": parameters + 4, "kmax": parameters + 8, "max_p": options[RED_MAX_P][0],
         }  # fmt: skip
-        return {name: place // 4 for name, place in places.items()}
+
+
+class PlainReader(_Reader):
+    """Reads plain queues (bfifo), which mark nothing themselves."""
+
+    kind, fields = "bfifo", _PLAIN
+
+    def read(self) -> dict[str, Ints]:
+        """Read all queues once: the signals but for marks. Raises ReaderError if one is missing."""
+        return self.plain(self.counted())
 
 
 def _attributes(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:

@@ -53,6 +53,7 @@ def check_rates(
     faults: bool,
     pauses: Samples | None = None,
     taken: tuple[Ints, Ints] | None = None,
+    late_ns: int = 0,
 ) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less although it was busy.
 
@@ -61,7 +62,8 @@ def check_rates(
     `faults`, links that go down as planned may be slower; and so may one for the time for which
     its peer had stopped it, by the samples `pauses` of the lossless classes. `taken` says when each
     queue's numbers were taken at the earliest and at the latest, if not at the samples' time: on a
-    clock that goes on meanwhile, an interval is as long as both together allow.
+    clock that goes on meanwhile, an interval is as long as both together allow. A shaper that makes
+    up for waking up to `late_ns` late may send that much more after a pause.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))
@@ -80,7 +82,8 @@ def check_rates(
     could, surely = rate_bps * most_ns / 8e9, rate_bps * least_ns / 8e9
     cut = 2 * (testbed.mtu_bytes + ETHERNET_HEADER_BYTES + testbed.framing_bytes)
     sure = per_port(testbed, (~known)[None, :].astype(np.int64)) == 0
-    over = (sent > could * (1 + RATE_TOLERANCE) + cut) & sure
+    more = rate_bps * late_ns / 8e9
+    over = (sent > could * (1 + RATE_TOLERANCE) + cut + more) & sure
     free = surely - rate_bps * _stopped_ns(testbed, pauses, sent.shape) / 8e9
     below = (sent < free * (1 - RATE_TOLERANCE) - cut) & (held > could) & sure
     if np.any(over):

@@ -19,6 +19,7 @@ from orchestration.model.records import (
     DONE,
     FAILED,
     LASTING,
+    SHAPERS_LATE,
     UNFINISHED,
     Ints,
     Schedule,
@@ -150,6 +151,7 @@ def _rates(case: _Case) -> Iterable[Reason]:
         faults=bool(case.trial.faults),
         pauses=case.record.samples.get("priority"),
         taken=case.record.taken,
+        late_ns=int(case.record.facts.get(SHAPERS_LATE, 0)) // case.trial.scale,
     )
 
 

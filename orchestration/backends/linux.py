@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
@@ -33,9 +33,14 @@ _BY_DUPLICATES = {
 _FIVE_TUPLE = 0x01 | 0x02 | 0x04 | 0x10 | 0x20
 
 
-def host_sysctls(host: HostSpec) -> dict[str, str]:
-    """Return a host's settings: its TCP, and that flows share no knowledge."""
+def host_sysctls(host: HostSpec, lacks: Collection[str] = ()) -> dict[str, str]:
+    """Return a host's settings: its TCP, and that flows share no knowledge.
+
+    On a kernel that `lacks` DCTCP the other controls answer marks: connections ask for that
+    (RFC 3168).
+    """
     return {
+        **({"net/ipv4/tcp_ecn": "1"} if "dctcp" in lacks else {}),
         "net/ipv4/tcp_congestion_control": "dctcp" if host.is_roce else host.congestion_control,
         "net/ipv4/tcp_rto_min_us": str(max(1, host.min_rto_ns // 1000)),
         "net/ipv4/tcp_limit_output_bytes": str(TSQ_LIMIT_BYTES),
@@ -62,6 +67,32 @@ def switch_sysctls(seed: int, number: int) -> dict[str, str]:
     }
 
 
+def absent_settings(absent: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+    """Return findings for a trial's stamp on settings, by device, that its kernel does not have."""
+    by_name: dict[str, list[str]] = {}
+    for device, names in absent.items():
+        for name in names:
+            by_name.setdefault(name, []).append(device)
+    return [
+        {
+            "code": "settings-absent",
+            "severity": "warning",
+            "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
+            f"it stays as it is there",
+        }
+        for name, devices in sorted(by_name.items())
+    ]
+
+
+def delays(lacks: Collection[str]) -> bool:
+    """Return whether ports have propagation delays, on a kernel that `lacks` these parts.
+
+    A program that marks in RED's place takes the port's whole backlog for its queue, and that would
+    count what netem delays.
+    """
+    return {"netem", "red"}.isdisjoint(lacks)
+
+
 def bucket_bytes(testbed: Testbed) -> int:
     """Return the bytes of a shaper's bucket: one frame and a little more, so that nothing bursts.
 
@@ -71,13 +102,15 @@ def bucket_bytes(testbed: Testbed) -> int:
     return testbed.mtu_bytes + ETHERNET_HEADER_BYTES + _BUCKET_SPARE_BYTES
 
 
-def host_queues(testbed: Testbed, port: Port, lacks: Collection[str] = ()) -> dict[str, Any]:
+def host_queues(
+    testbed: Testbed, port: Port, lacks: Collection[str] = (), late_ns: int = 0
+) -> dict[str, Any]:
     """Return a NIC's queues for `qdiscs.stack`: round robin between flows.
 
-    A kernel that `lacks` fq has one queue for all flows, in which TCP's own limit
-    (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
+    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` fq has one queue for all
+    flows, in which TCP's own limit (`TSQ_LIMIT_BYTES`) keeps each flow's share small.
     """
-    shaper = {"shaper": _shaper(testbed, port)}
+    shaper = {"shaper": _shaper(testbed, port, late_ns)}
     return (
         {**shaper, "fifo": {"limit_bytes": _NEVER_BYTES}}
         if "fq" in lacks
@@ -86,12 +119,18 @@ def host_queues(testbed: Testbed, port: Port, lacks: Collection[str] = ()) -> di
 
 
 def switch_queues(
-    testbed: Testbed, port: Port, *, shape: bool = True, lacks: Collection[str] = ()
+    testbed: Testbed,
+    port: Port,
+    *,
+    shape: bool = True,
+    lacks: Collection[str] = (),
+    late_ns: int = 0,
 ) -> dict[str, Any]:
     """Return a switch port's queues: RED that never marks until a tuner sets thresholds.
 
-    A kernel that `lacks` RED has a plain queue of the same size, which a BPF program marks during
-    trials (collectors/readers/mark_agent.py). Raises InputError for several traffic classes there.
+    Shapers make up for waking up to `late_ns` late. A kernel that `lacks` RED has a plain queue of
+    the same size, which a BPF program marks during trials (collectors/readers/mark_agent.py).
+    Raises InputError for several traffic classes there.
     """
     if "red" in lacks:
         if testbed.classes:
@@ -101,7 +140,7 @@ def switch_queues(
                 "use a testbed without classes, or a kernel with RED (modprobe sch_red)",
             )
         plain: dict[str, Any] = {"fifo": {"limit_bytes": port.buffer_bytes}}
-        return {**plain, "shaper": _shaper(testbed, port)} if shape else plain
+        return {**plain, "shaper": _shaper(testbed, port, late_ns)} if shape else plain
     result: dict[str, Any] = {
         "reds": [
             {
@@ -114,16 +153,16 @@ def switch_queues(
         ]
     }
     if shape:
-        result["shaper"] = _shaper(testbed, port)
+        result["shaper"] = _shaper(testbed, port, late_ns)
     if testbed.classes:
         result["weights"] = [klass.weight for klass in testbed.classes]
         result["frame_bytes"] = testbed.mtu_bytes + ETHERNET_HEADER_BYTES
     return result
 
 
-def _shaper(testbed: Testbed, port: Port) -> dict[str, int]:
+def _shaper(testbed: Testbed, port: Port, late_ns: int) -> dict[str, int]:
     return {
         "rate_bps": port.rate_bps,
-        "bucket_bytes": bucket_bytes(testbed),
+        "bucket_bytes": bucket_bytes(testbed) + port.rate_bps * late_ns // 8_000_000_000,
         "framing_bytes": testbed.framing_bytes,
     }

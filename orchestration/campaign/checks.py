@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
 from orchestration.campaign import recordings, schema
+from orchestration.campaign.clock import check_clock
 from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
 from orchestration.campaign.fields import (
     beside,
@@ -60,15 +61,19 @@ def check(data: Fields, testbed: Testbed | None, folder: str) -> Iterator[Findin
     yield from _check_tuners(_items(data, "tuners"), whole, testbed, folder)
     if testbed is not None:
         yield from check_host(data.get("host"), testbed)
-    yield from check_roce(whole, testbed, Path(folder))
+    host, patterns = whole.get("host"), whole.get("traffic", ())
+    controls = controls_of(testbed, host, patterns) if host else {}
+    of_clock = list(check_clock(whole, testbed, controls.items()))
+    yield from of_clock
+    if not of_clock:  # the next would say to use what real time has not
+        yield from check_roce(whole, testbed, Path(folder))
+        if testbed is not None:
+            own = host.congestion_control if host else ""
+            yield from check_switch(whole, testbed, list(controls), own)
+        yield from check_load_balancing(whole, testbed)
     if testbed is not None:
-        host, patterns = whole.get("host"), whole.get("traffic", ())
-        controls = controls_of(testbed, host, patterns) if host else ()
-        own = host.congestion_control if host else ""
-        yield from check_switch(whole, testbed, list(controls), own)
         yield from check_loss_detection(whole, controls)
     yield from check_flow_samples(whole, testbed)
-    yield from check_load_balancing(whole, testbed)
     told: set[str] = set()
     for index, item in enumerate(_items(data, "traffic")):
         model = _PATTERNS.get(str(item.get("kind"))) if isinstance(item, dict) else None

@@ -15,6 +15,7 @@ from inventory.files import load_testbed
 from inventory.strictyaml import Document, in_order, read
 from inventory.topology import Testbed
 from orchestration.campaign import checks, schema
+from orchestration.campaign.clock import CLOCKS
 from orchestration.campaign.factors import choose, read_factors
 from orchestration.campaign.fields import (
     beside,
@@ -34,6 +35,7 @@ from orchestration.model.roce import RoceSpec
 from orchestration.model.trial import (
     ACTIONS,
     CHECKPOINT,
+    REAL,
     ROCE_CONTROLS,
     AllToAllSpec,
     ConcurrentSpec,
@@ -72,6 +74,11 @@ class Campaign:
     cells: tuple[dict[str, Scalar], ...]
     trials: tuple[TrialSpec, ...]
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether its trials run one at a time: on a rack, or on the machine's own kernel."""
+        return any(one.backend == "hardware" or one.clock == REAL for one in self.trials)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -82,13 +89,17 @@ class Cell:
 
 
 def load_campaign(
-    path: str | Path, *, backend: str | None = None, repeats: int | None = None
+    path: str | Path,
+    *,
+    backend: str | None = None,
+    clock: str | None = None,
+    repeats: int | None = None,
 ) -> Campaign:
-    """Return the campaign of a file; `backend` and `repeats` override the file's own.
+    """Return the campaign of a file; `backend`, `clock` and `repeats` override the file's own.
 
     Raises InputError with every problem of the file, each with its line.
     """
-    document = _overridden(read(path), backend, repeats)
+    document = _overridden(read(path), backend, clock, repeats)
     factors = read_factors(document)
     problems = list(factors.problems)
     cells: list[Cell] = []
@@ -151,7 +162,9 @@ def _entropy(campaign_seed: int, purpose: str, repeat: int) -> np.random.SeedSeq
     return np.random.SeedSequence(campaign_seed, spawn_key=(word, repeat))
 
 
-def _overridden(document: Document, backend: str | None, repeats: int | None) -> Document:
+def _overridden(
+    document: Document, backend: str | None, clock: str | None, repeats: int | None
+) -> Document:
     """Return the document with the command line's settings in place of the file's."""
     problems = []
     if backend is not None:
@@ -160,6 +173,10 @@ def _overridden(document: Document, backend: str | None, repeats: int | None) ->
         except ValueError as error:
             what, _, remedy = str(error).partition(": ")
             problems.append(Problem("--on", what, remedy))
+    if clock is not None:
+        document.data["clock"] = clock
+        if clock not in CLOCKS:
+            problems.append(Problem("--clock", f"no clock {clock!r}", f"use {' or '.join(CLOCKS)}"))
     if repeats is not None:
         document.data["repeats"] = repeats
         if repeats < 1:
@@ -285,6 +302,7 @@ def _trial(
         fabric=_fabric(file),
         flow_sample_period_ns=file.flow_sample_period or 0,
         load_balancing=file.load_balancing.spec(),
+        clock=REAL if file.clock == REAL else "",
     )
 
 
@@ -296,7 +314,7 @@ def _program_digest(host: Host, folder: str) -> dict[str, str]:
 
 
 def _fabric(file: schema.CampaignFile) -> FabricSpec:
-    chosen = chosen_fabric(file.fabric, file.backend, file.host.congestion_control)
+    chosen = chosen_fabric(file.fabric, file.backend, file.host.congestion_control, file.clock)
     return FabricSpec(chosen.kind, chosen.marks)
 
 

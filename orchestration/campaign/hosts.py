@@ -14,7 +14,7 @@ from orchestration.campaign.controls import Program, move_program, read_values
 from orchestration.campaign.fields import Positive, PositiveDuration, PositiveSize
 from orchestration.model.congestion import ACK_EVERY, CONTROLS, PROGRAM
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, Decisions, Recovery, RoceSpec
-from orchestration.model.trial import ROCE_CONTROLS, CongestionControl, LossDetection
+from orchestration.model.trial import REAL, ROCE_CONTROLS, CongestionControl, LossDetection
 from orchestration.model.units import parse_size_bytes
 from orchestration.policies.store import program_path
 
@@ -125,11 +125,15 @@ class Fabric(StrictModel):
     marks: Literal["arrivals", "departures"] = "arrivals"
 
 
-def chosen_fabric(fabric: Fabric | None, backend: str, control: str) -> Fabric:
-    """Return a campaign's fabric, or the default for its backend and congestion control."""
+def chosen_fabric(
+    fabric: Fabric | None, backend: str, control: str, clock: str = "virtual"
+) -> Fabric:
+    """Return a campaign's fabric, or the default for its backend, congestion control and clock."""
     if fabric is not None:
         return fabric
-    own = backend == "emulated" or (backend == "simulated" and control in ROCE_CONTROLS)
+    own = (backend == "emulated" and clock != REAL) or (
+        backend == "simulated" and control in ROCE_CONTROLS
+    )
     return Fabric(kind="closloop" if own else "linux")
 
 

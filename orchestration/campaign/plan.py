@@ -22,7 +22,7 @@ from inventory.topology import Testbed
 from orchestration.campaign.expand import Campaign
 from orchestration.model.errors import ClosloopError
 from orchestration.model.records import Schedule
-from orchestration.model.trial import LINUX, TrialSpec
+from orchestration.model.trial import LINUX, REAL, TrialSpec
 from traffic.schedule import expected_bytes, make_schedule, roce_flows
 
 
@@ -70,6 +70,9 @@ class Hops:
         return pace.boot_s + self.tcp / pace.tcp_hops_per_s + roce_s
 
 
+# A trial in real time takes its own time, and this long before and after.
+_AROUND_REAL_S = 1.0
+
 # Measured bytes in the run folder: per sample of a queue and of a host, per flow, and the rest.
 QUEUE_SAMPLE_BYTES, HOST_SAMPLE_BYTES, FLOW_BYTES, TRIAL_BYTES = 4, 2, 25, 30_000
 
@@ -107,7 +110,7 @@ class Plan:
 def make_plan(campaign: Campaign, jobs: int, runs: Path) -> Plan:
     """Return the plan of a campaign; `runs` may hold earlier results, `jobs` is 1 or more."""
     estimator = _Estimator()
-    factor, earlier = _correction(estimator, campaign.trials[0].backend, runs)
+    factor, earlier = _correction(estimator, campaign.trials[0], runs)
     trials = tuple(estimator.estimate(trial, factor) for trial in campaign.trials)
     each_s = [trial.wall_s for trial in trials]
     return Plan(
@@ -170,7 +173,7 @@ class _Estimator:
             offered_bytes=int(schedule.size_bytes.sum()),
             packet_hops=hops.tcp + hops.roce,
             latest_ns=trial.duration_ns + trial.drain_ns,
-            wall_s=factor * hops.wall_s(pace_of(trial)),
+            wall_s=factor * _wall_s(trial, hops, end_ns),
             disk_bytes=TRIAL_BYTES + FLOW_BYTES * len(schedule) + samples * row_bytes,
         )
 
@@ -185,11 +188,15 @@ class _Estimator:
         return self._traffic[key]
 
 
-def _correction(estimator: _Estimator, backend: str, runs: Path) -> tuple[float, int]:
+def _wall_s(trial: TrialSpec, hops: Hops, end_ns: int) -> float:
+    return _AROUND_REAL_S + end_ns / 1e9 if trial.clock == REAL else hops.wall_s(pace_of(trial))
+
+
+def _correction(estimator: _Estimator, like: TrialSpec, runs: Path) -> tuple[float, int]:
     """Return how much longer earlier trials took than estimated, and how many there were."""
     took_s = estimated_s = 0.0
     count = 0
-    for trial, wall_s in islice(_earlier(backend, runs), MAX_EARLIER):
+    for trial, wall_s in islice(_earlier(like, runs), MAX_EARLIER):
         try:
             estimated_s += estimator.estimate(trial).wall_s
         except (ClosloopError, ValueError):
@@ -199,8 +206,11 @@ def _correction(estimator: _Estimator, backend: str, runs: Path) -> tuple[float,
     return (took_s / estimated_s if count else 1.0), count
 
 
-def _earlier(backend: str, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
-    """Yield the finished trials of a backend with their wall time in s, the newest first."""
+def _earlier(like: TrialSpec, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
+    """Yield the finished trials of a trial's backend and clock with their wall time in s.
+
+    The newest comes first.
+    """
     files = sorted(runs.glob("*/[!.]*/trial.json"), key=lambda p: p.stat().st_mtime, reverse=True)
     for path in files:
         try:
@@ -208,5 +218,5 @@ def _earlier(backend: str, runs: Path) -> Iterator[tuple[TrialSpec, float]]:
             trial, wall_s = TrialSpec.from_json(about["spec"]), float(about["facts"]["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
             continue  # from another version: the estimate can do without it
-        if trial.backend == backend and wall_s > 0:
+        if (trial.backend, trial.clock) == (like.backend, like.clock) and wall_s > 0:
             yield trial, wall_s

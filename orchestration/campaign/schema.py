@@ -260,6 +260,7 @@ class CampaignFile(StrictModel):
     decision_latency: Duration | None = None
     flow_sample_period: PositiveDuration | None = None
     host: Host = Host()
+    clock: Literal["virtual", "real"] = "virtual"
     fabric: Annotated[Fabric, BeforeValidator(kind_of)] | None = None
     load_balancing: Annotated[LoadBalancing, BeforeValidator(kind_of)] = LoadBalancing()
     faults: tuple[Fault, ...] = ()

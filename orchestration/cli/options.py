@@ -21,6 +21,9 @@ INVENTORY_VARIABLE = "CLOSLOOP_INVENTORY"
 
 Json = Annotated[bool, "--json", "Print JSON, for a program."]
 On = Annotated[str | None, "--on", "The backend: emulated, fluid, simulated or hardware."]
+Clock = Annotated[
+    str | None, "--clock", "The emulated backend's time: virtual, or real on this machine's kernel."
+]
 Jobs = Annotated[
     int,
     typer.Option(

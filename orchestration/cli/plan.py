@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestration.cli.options import (
+    Clock,
     InventoryOption,
     Jobs,
     Json,
@@ -32,6 +33,7 @@ def plan(
     file: Annotated[Path, "The campaign file."],
     *,
     backend: On = None,
+    clock: Clock = None,
     inventory: InventoryOption = None,
     passwords: Passwords,
     repeats: Repeats = None,
@@ -50,7 +52,7 @@ def plan(
     """
     from orchestration.campaign.expand import load_campaign
 
-    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
     show_plan(on_rack(campaign, rack), rack, jobs, out, as_json=as_json)
 
@@ -64,8 +66,7 @@ def show_plan(
 
     wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
-    on_rack = campaign.trials[0].backend == "hardware"
-    cores = 1 if on_rack else len(os.sched_getaffinity(0))
+    cores = 1 if campaign.takes_turns else len(os.sched_getaffinity(0))
     made = make_plan(campaign, jobs or cores, out)
     if as_json:
         switches = {} if offers is None else {"switches": offers}
@@ -114,11 +115,12 @@ def _cells(campaign: Campaign, made: Plan) -> Table:
 
     first = campaign.trials[0]
     testbeds = ", ".join(sorted({trial.testbed for trial in campaign.trials}))
+    real = " in real time" if first.clock else ""
     shown = table(
         *first.cell,
-        figures=("repeats", "flows", "bytes", "virtual time", "packet-hops", "wall time"),
+        figures=("repeats", "flows", "bytes", "trial's time", "packet-hops", "wall time"),
         box=box.SIMPLE_HEAD,
-        title=f"{campaign.name}: {testbeds} on {first.backend}",
+        title=f"{campaign.name}: {testbeds} on {first.backend}{real}",
         title_justify="left",
         caption="a trial: means over the repeats; packets sent by NICs and switch ports, estimated",
         caption_justify="left",

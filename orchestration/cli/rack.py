@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +14,7 @@ from orchestration.virtual_rack.layout import Clock
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
+    from orchestration.cli.terminal import Phases
 
 _EPILOG = (
     "Examples:  closloop rack up graphcc --sonic spine1  |  "
@@ -45,10 +47,17 @@ def up(
     clock: Annotated[
         Clock, "`real`: on this machine's own kernel, in wall-clock time. Takes root."
     ] = "virtual",
-    plain: Annotated[bool, "With --clock real: devices are plain namespaces."] = False,
+    plain: Annotated[
+        bool, "With --clock real: devices are plain namespaces, not containers."
+    ] = False,
     scale: Annotated[
         str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
     ] = "",
+    interface: Annotated[
+        list[str] | None,
+        "With --clock real: this machine's own interface in place of a port, given back when the "
+        "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
+    ] = None,
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 
@@ -56,27 +65,18 @@ def up(
     """
     from inventory.files import load_testbed
     from orchestration.cli.terminal import Phases
-    from orchestration.virtual_rack import control
+    from orchestration.virtual_rack import containers, control
     from orchestration.virtual_rack.folder import shortcomings
     from orchestration.virtual_rack.forwarding import scale_in_words
     from orchestration.virtual_rack.host_kernel import shortcomings as missing_here
     from orchestration.virtual_rack.layout import highest_switch
 
     what = load_testbed(testbed)
-    _check_clock(clock, plain=plain)
+    _check_clock(clock, plain=plain, interfaces=interface or ())
     factor = _scale(scale, what, clock)
     default = () if clock == "real" else (highest_switch(what),)
     chosen = _names(sonic) if sonic is not None else default
     with Phases() as phases:
-        stages: set[str] = set()
-
-        def progress(stage: str, done: int, of: int) -> None:
-            if stage not in stages:
-                stages.add(stage)
-                phases.phase(stage)
-            if of:
-                phases.step(done, of)
-
         rack, started = control.up(
             what,
             sonic=() if no_sonic else chosen,
@@ -85,18 +85,39 @@ def up(
             folder=folder,
             clock=clock,
             scale=factor,
-            progress=progress,
+            containers=clock == "real" and not plain,
+            interfaces=interface or (),
+            progress=_shown(phases),
         )
     typer.echo(f"the rack {rack.name} {'is up' if started else 'was up already'}: {rack.inventory}")
     if clock == "real":
         typer.echo(f"scale {factor}: {scale_in_words(what, factor)}")
-    for text in (*shortcomings(), *missing_here(rack.layout.lacks)):
+    groups = containers.shortcomings() if rack.layout.image else ()
+    for text in (*shortcomings(), *missing_here(rack.layout.lacks), *groups):
         typer.echo(f"note: {text}", err=True)
     if started:
         typer.echo(f"  closloop inventory check {rack.inventory}")
         typer.echo(f"  closloop provision {rack.inventory}")
         typer.echo(f"  closloop run CAMPAIGN --on hardware --inventory {rack.inventory}")
         typer.echo("  closloop rack exec -- ssh DEVICE    |    closloop rack down")
+
+
+@app.command()
+def image(
+    mirror: Annotated[
+        str, "Address of a mirror of Debian. Default: http://deb.debian.org/debian"
+    ] = "",
+) -> None:
+    """Build the image of devices that are containers, if it is not there. Takes root.
+
+    `rack up --clock real` does so, too.
+    """
+    from orchestration.cli.terminal import Phases
+    from orchestration.virtual_rack.image import require_image
+
+    with Phases() as phases:
+        tree = require_image(mirror=mirror, progress=_shown(phases))
+    typer.echo(tree)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -144,6 +165,8 @@ def status(as_json: Json = False) -> None:
             "inventory": str(rack.inventory),
             "clock": rack.layout.clock,
             "scale": rack.layout.scale,
+            "devices": "containers" if rack.layout.image else "namespaces",
+            "interfaces": dict(rack.layout.lent),
             **rack.status(),
         }
         for rack in racks_up()
@@ -159,7 +182,7 @@ def status(as_json: Json = False) -> None:
         )
         doing = f"{rack['busy']} running" if rack["busy"] else idle
         slow = f" of scale {rack['scale']}" if rack["scale"] > 1 else ""
-        where = f"{rack['state']}, {rack['clock']} time{slow}, {doing}"
+        where = f"{rack['state']}, {rack['devices']}, {rack['clock']} time{slow}, {doing}"
         typer.echo(f"{rack['name']}: {where}; {rack['inventory']}")
 
 
@@ -173,17 +196,28 @@ def down(rack: WhichRack = None) -> None:
     typer.echo(f"the rack {handle.name} is down")
 
 
-def _check_clock(clock: Clock, *, plain: bool) -> None:
+def _check_clock(clock: Clock, *, plain: bool, interfaces: Sequence[str]) -> None:
     from orchestration.model.errors import InputError
 
+    if interfaces and clock != "real":
+        what = f"{interfaces[0]}: a rack in virtual time has no interfaces of this machine"
+        raise InputError.single("--interface", what, "add --clock real")
     if plain and clock != "real":
         raise InputError.single("--plain", "devices in virtual time are namespaces anyway", "")
-    if clock == "real" and not plain:
-        raise InputError.single(
-            "--clock real",
-            "devices are plain namespaces there, not containers of a runtime",
-            "say so with --plain",
-        )
+
+
+def _shown(phases: Phases) -> Callable[[str, int, int], None]:
+    """Return what shows the progress of a start."""
+    stages: set[str] = set()
+
+    def progress(stage: str, done: int, of: int) -> None:
+        if stage not in stages:
+            stages.add(stage)
+            phases.phase(stage)
+        if of:
+            phases.step(done, of)
+
+    return progress
 
 
 def _scale(text: str, testbed: Testbed, clock: Clock) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from orchestration.cli.options import (
+    Clock,
     InventoryOption,
     Jobs,
     Json,
@@ -58,6 +59,8 @@ class Running:
         following = follow(sink, folder)
         engine = wiring.backend(campaign.trials[0].backend, rack)
         jobs = self.jobs or default_jobs(campaign, engine)
+        if not self.jobs and any(trial.clock for trial in campaign.trials):
+            typer.echo("in real time, on this machine's kernel: one trial at a time", err=True)
         title = f"{campaign.name} on {engine.name}"
         watched = folder if watch else None
         with following or nullcontext(), open_display(title, watched=watched) as display:
@@ -88,6 +91,7 @@ def run(
     file: Annotated[Path, "The campaign file."],
     *,
     backend: On = None,
+    clock: Clock = None,
     repeats: Repeats = None,
     running: Running,
     inventory: InventoryOption = None,
@@ -112,7 +116,7 @@ def run(
 
     from orchestration.campaign.expand import load_campaign
 
-    campaign = load_campaign(file, backend=backend, repeats=repeats)
+    campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
     summary = running.run(on_rack(campaign, rack), rack, watch=watch, sink=sink)
     running.show(summary)

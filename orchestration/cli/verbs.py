@@ -94,6 +94,7 @@ VERBS = (
         "restore",
         "Put a rack back as it was found: what dead runs left, deployed policies, provisioning.",
     ),
+    Verb("clean", "Remove what a killed rack left on this machine, and give lent interfaces back."),
     Verb("doctor", "Say what this machine can do, and what to do about what is missing."),
     Verb("inventory", "Testbeds, and inventories of racks.", "inventory:app"),
     Verb("traffic", "Show the flow-size distributions (workloads).", "traffic:app"),

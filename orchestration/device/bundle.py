@@ -23,6 +23,8 @@ SERVICES = {
         name: f"{_AGENT}.{name}"
         for name in ("deadman", "kernel", "lease", "reach", "state", "survey")
     },
+    "control": "collectors.readers.control_agent",
+    "flowtable": "collectors.readers.flow_agent",
     "incast": "traffic.drivers.host_frames",
     "markq": "collectors.readers.mark_agent",
     "nic": "collectors.readers.rdma",

@@ -95,8 +95,7 @@ class FabricEpisodes:
         self._backend = wiring.backend(self._source.backend)
         self._settings = settings
         self._episode: Episode | None = None
-        # A rack runs in real time.
-        self.deterministic = self._source.backend != "hardware"
+        self.deterministic = self._source.deterministic
         self.testbed = self._source.testbed
         knob = self._knob = knob_named(settings.knob)
         if knob.name not in self._backend.offer(self.testbed).knobs:

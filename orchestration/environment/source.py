@@ -10,7 +10,7 @@ from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.model.condition import factors_of
 from orchestration.model.errors import InputError
-from orchestration.model.trial import BackendName, Scalar, TrialSpec
+from orchestration.model.trial import REAL, BackendName, Scalar, TrialSpec
 
 
 class EpisodeSource:
@@ -29,6 +29,8 @@ class EpisodeSource:
         self._trials = [replace(trial, drain_ns=0) for trial in trials]
         first = self._trials[0]
         self.backend: BackendName = first.backend
+        # a rack runs in real time, and so may the emulated fabric
+        self.deterministic = first.backend != "hardware" and first.clock != REAL
         self.testbed: Testbed = load_testbed(first.testbed)
         if any(trial.testbed != first.testbed for trial in trials):
             raise InputError.single(
@@ -62,7 +64,8 @@ class EpisodeSource:
 def _trials(source: str | Path | TrialSpec, backend: BackendName | None) -> list[TrialSpec]:
     """Return one trial for each cell, whatever its tuner."""
     if isinstance(source, TrialSpec):
-        return [replace(source, backend=backend or source.backend)]
+        on = backend or source.backend
+        return [replace(source, backend=on, clock=source.clock if on == "emulated" else "")]
     campaign = load_campaign(source, backend=backend)
     chosen: list[TrialSpec] = []
     seen: list[dict[str, Scalar]] = []

@@ -30,6 +30,8 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 MISSING = -1
+# The fact that says up to how many ns late shapers make up for waking up.
+SHAPERS_LATE = "shapers_late_ns"
 
 
 @dataclass(frozen=True)

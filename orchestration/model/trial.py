@@ -23,6 +23,9 @@ BackendName = Literal["emulated", "fluid", "hardware", "imported", "simulated"]
 FORMER_BACKENDS: dict[str, BackendName] = {"fake": "fluid"}
 _BACKENDS_IN_IDS = {name: former for former, name in FORMER_BACKENDS.items()}
 Scalar = str | int | float | bool
+# What a trial's time is; "" for that of its backend. Emulated trials alone can be in real time.
+ClockName = Literal["", "real"]
+REAL: ClockName = "real"
 
 
 @dataclass(frozen=True)
@@ -259,9 +262,10 @@ class TrialSpec:
     """Everything that determines a trial's outcome. The trial's id is a hash of it.
 
     A change of thresholds takes effect `decision_latency_ns` after the reading that it answers.
-    RoCE flows are sampled every `flow_sample_period_ns`, with 0 not. In real time, rates may be
-    divided by `scale`, and then a second of the trial takes that many: all times here, and in the
-    trial's records, are without it.
+    RoCE flows are sampled every `flow_sample_period_ns`, with 0 not. With the `clock` `REAL` an
+    emulated trial runs on the machine's own kernel. In real time, rates may be divided by `scale`,
+    and then a second of the trial takes that many: all times here, and in the trial's records, are
+    without it.
 
     `files` has the SHA-256 of each of the user's files that the trial is made from (a testbed, a
     workload's table, recorded flows), so a changed file makes another trial. `parent` names the
@@ -288,6 +292,7 @@ class TrialSpec:
     fabric: FabricSpec = LINUX
     flow_sample_period_ns: int = 0
     load_balancing: LoadBalancingSpec = ECMP
+    clock: ClockName = ""
     scale: int = 1
 
     def to_json(self) -> dict[str, Any]:
@@ -296,8 +301,8 @@ class TrialSpec:
         What a trial of 0.1 could not have is left out: `driver` for flows that sockets send,
         `parent` for a trial that is no replay, `fabric` for Linux' own, `roce` for TCP, the
         `congestion_control` of patterns that name none, the period of flow samples, how NICs decide
-        that do so at once, `load_balancing` for ECMP, a `loss_detection` that is Linux' own, and a
-        scale of 1.
+        that do so at once, `load_balancing` for ECMP, a `loss_detection` that is Linux' own, the
+        `clock` of the backend, and a scale of 1.
         """
         data = dataclasses.asdict(self)
         if self.fabric == LINUX:
@@ -308,6 +313,8 @@ class TrialSpec:
             del data["load_balancing"]
         if self.scale == 1:
             del data["scale"]
+        if not self.clock:
+            del data["clock"]
         if self.host.loss_detection == TCP.loss_detection:
             del data["host"]["loss_detection"]
         if self.host.roce is None:

@@ -154,10 +154,7 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
             rules.append({"from": f"{addresses[port.index]}/32", "priority": table, "table": table})
     names = [rack.interface(port) for port in ports]
     controls = [host.congestion_control, *(klass.congestion_control for klass in testbed.classes)]
-    sysctls = {**host_sysctls(host), **_unfiltered(names)}
-    if "dctcp" in access.lacks:
-        # the other controls answer marks if connections ask for them (RFC 3168)
-        sysctls["net/ipv4/tcp_ecn"] = "1"
+    sysctls = {**host_sysctls(host, access.lacks), **_unfiltered(names)}
     if host.congestion_control in access.lacks:
         del sysctls["net/ipv4/tcp_congestion_control"]
     return {

@@ -15,7 +15,7 @@ from orchestration.model.congestion import CONTROLS
 from orchestration.model.errors import InputError
 from orchestration.model.load_balancing import ECMP, QUALITY, LoadBalancingSpec
 from orchestration.model.roce import BDP_WINDOW, DCQCN_SETS, RoceSpec
-from orchestration.model.trial import LINUX, FabricSpec, FaultSpec, HostSpec
+from orchestration.model.trial import LINUX, ClockName, FabricSpec, FaultSpec, HostSpec
 from tuners.registry import RECORDED
 
 _OPTION = "--tuner"
@@ -63,6 +63,7 @@ class ReplayCampaign:
     fabric: FabricSpec = LINUX
     faults: Sequence[FaultSpec] = ()
     load_balancing: LoadBalancingSpec = ECMP
+    clock: ClockName = ""
 
 
 def campaign_text(campaign: ReplayCampaign, testbed_file: str) -> str:
@@ -75,6 +76,8 @@ def _lines(campaign: ReplayCampaign, testbed_file: str) -> Iterator[str]:
     yield f"campaign: {campaign.name}"
     yield f"testbed: {testbed_file}"
     yield f"backend: {campaign.backend}"
+    if campaign.clock:
+        yield f"clock: {campaign.clock}"
     yield "tuners:"
     for tuner in campaign.tuners:
         yield f"  - {tuner.text}"

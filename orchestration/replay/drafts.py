@@ -166,6 +166,7 @@ def _draft(request: ReplayRequest, group: Group, others: tuple[TunerEntry, ...])
             | _flow_samples(trial.spec, backend),
             host=host,
             fabric=_fabric(trial.spec) if _has_fabric(trial.spec, backend) else LINUX,
+            clock=trial.spec.clock if backend == "emulated" else "",
             faults=trial.spec.faults,
             load_balancing=balancing if offered(backend, balancing) else ECMP,
         )

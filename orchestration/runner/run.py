@@ -80,6 +80,8 @@ def default_jobs(campaign: Campaign, backend: Backend) -> int:
 
     Raises NotReadyError if not even one can.
     """
+    if campaign.takes_turns:
+        return 1
     testbeds = _testbeds(campaign.trials).values()
     for jobs in range(min(len(os.sched_getaffinity(0)), len(campaign.trials)), 1, -1):
         try:

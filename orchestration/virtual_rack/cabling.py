@@ -21,6 +21,8 @@ from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
 
 # The controller's end of a management port, named by the device's number.
 _CONTROLLER_END = "rack{}"
+# The far end of a cable whose port there is an interface of the machine, by the link's number.
+_CUT_END = "cut{}"
 
 
 def mac(port: Port) -> str:
@@ -38,9 +40,16 @@ def links(layout: Layout, pids: Mapping[str, int]) -> Iterator[str]:
             f"netns {pids[port.device]}"
         )
 
-    for link in testbed.links:
-        a, b = testbed.ports[link.a], testbed.ports[link.b]
-        yield f"link add {end(a)} type veth peer {end(b)}"
+    for number, link in enumerate(testbed.links):
+        here = [
+            port
+            for port in map(testbed.ports.__getitem__, (link.a, link.b))
+            if not layout.is_lent(port)
+        ]
+        if len(here) == 1:  # its cable goes nowhere, and has no carrier
+            yield f"link add name {_CUT_END.format(number)} type veth peer {end(here[0])}"
+        elif here:
+            yield f"link add {end(here[0])} type veth peer {end(here[1])}"
     for number, (device, address) in enumerate(layout.address.items()):
         near, far = _CONTROLLER_END.format(number), layout.management_interface(device)
         yield f"link add name {near} type veth peer name {far} netns {pids[device]}"
@@ -72,7 +81,8 @@ def ports_up(layout: Layout, device: str) -> Iterator[str]:
         yield f"link add {line} type ifb"
         yield f"link set {line} up"
     for port in layout.testbed.ports_of[device]:
-        yield f"link set {layout.interface(port)} up"
+        mtu = f"mtu {layout.testbed.mtu_bytes} " if layout.is_lent(port) else ""
+        yield f"link set {layout.interface(port)} {mtu}up"
 
 
 def arrivals(layout: Layout, device: str) -> Iterator[str]:

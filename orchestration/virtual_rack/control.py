@@ -24,7 +24,8 @@ from orchestration.backends.emulated.kernel.boot import memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
 from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.virtual_rack import host_kernel
+from orchestration.virtual_rack import containers as oci
+from orchestration.virtual_rack import host_kernel, lending
 from orchestration.virtual_rack.folder import (
     SBIN,
     RackFolder,
@@ -33,6 +34,7 @@ from orchestration.virtual_rack.folder import (
     require_programs,
     write_folder,
 )
+from orchestration.virtual_rack.image import image_tree, require_image
 from orchestration.virtual_rack.layout import Clock, Layout, make_layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 
@@ -162,12 +164,21 @@ class RackHandle:
         return dict(ask(self._folder, {"do": "status"}))
 
     def down(self) -> None:
-        """End the rack and remove its files."""
+        """End the rack and remove its files.
+
+        Raises NotReadyError if it has not given an interface back, and says which.
+        """
         with suppress(NotReadyError):
             ask(self._folder, {"do": "down"})
         deadline = time.monotonic() + _START_S
-        while self._folder.socket.exists() and time.monotonic() < deadline:
+        while self._folder.is_held() and time.monotonic() < deadline:
             time.sleep(0.02)
+        if left := lending.loans(self.folder):
+            raise NotReadyError(
+                f"{', '.join(loan.interface for loan in left)} could not be given back: "
+                f"see {self._folder.console}",
+                lending.CLEAN,
+            )
         self._folder.remove()
 
     def _environment(self, caller: Mapping[str, str]) -> dict[str, str]:
@@ -234,15 +245,19 @@ def up(
     real_time: bool = False,
     clock: Clock = "virtual",
     scale: int = 1,
+    containers: bool = False,
+    interfaces: Sequence[str] = (),
     progress: Progress = lambda *_: None,
 ) -> tuple[RackHandle, bool]:
     """Start a rack and wait until logging in works on all devices; return it and True.
 
     If the rack is already up with these devices, return it unchanged and False. `progress` is
     called with the stage, the number of its steps done, and their total. With `clock` "real" the
-    devices are namespaces of this machine's kernel (see `host_kernel`), at rates divided by
-    `scale` (see `inventory.scale`). With `real_time` devices are a guest's that share one CPU, and
-    their work takes time: for latencies, not for traffic.
+    devices are namespaces of this machine's kernel (see `host_kernel`), with `containers` those of
+    an OCI runtime (see `containers`), at rates divided by `scale` (see `inventory.scale`). With
+    `real_time` they are a guest's that share one CPU, and their work takes time: for latencies, not
+    for traffic. `interfaces` are words like `leaf1:eth0=enp3s0`: this machine's own, in place of
+    ports.
 
     Raises:
         InputError: names that are not in the testbed, or a folder with other files.
@@ -251,7 +266,10 @@ def up(
     """
     layout = make_layout(scaled(testbed, scale), sonic, roce, bluefield)
     if clock == "real":
-        layout = replace(host_kernel.layout_here(layout), scale=scale)
+        lent = lending.choose(testbed, interfaces)
+        layout = replace(host_kernel.layout_here(layout), lent=lent, scale=scale)
+        if containers:
+            layout = replace(layout, image=str(image_tree()))
     elif scale != 1:
         raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
     place = RackFolder((folder or racks_folder() / testbed.name).expanduser().absolute())
@@ -264,10 +282,12 @@ def up(
             )
         return handle, False
     require_programs(layout)
+    lending.require_free(layout)
+    runtime = _ready_runtime(progress) if containers else ""
     guest = () if clock == "real" else _guest_words(layout, require_kernel(), real_time)
     place.make()
-    with place.held():
-        _start(place, layout, guest, progress)
+    with place.held() as lock:
+        _start(place, layout, guest, runtime, progress, lock)
     return handle, True
 
 
@@ -278,18 +298,36 @@ def _guest_words(layout: Layout, kernel: Kernel, real_time: bool) -> tuple[str, 
     return str(kernel.path), str(memory_bytes), str(memory_dir(memory_bytes)), clock
 
 
-def _start(place: RackFolder, layout: Layout, guest: Sequence[str], progress: Progress) -> None:
+def _ready_runtime(progress: Progress) -> str:
+    """Return a runtime that starts containers of the image here. Raises NotReadyError."""
+    runtime = oci.require_runtime()
+    tree = require_image(progress=progress)
+    oci.remove_leftovers()
+    oci.require_containers(runtime, tree)
+    return runtime
+
+
+def _start(
+    place: RackFolder,
+    layout: Layout,
+    guest: Sequence[str],
+    runtime: str,
+    progress: Progress,
+    lock: int,
+) -> None:
+    """Start the supervisor, which holds the folder's lock as long as it lives."""
     write_folder(place, layout)
     words = [str(place.path), *guest]
     with place.console.open("ab") as console:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "orchestration.virtual_rack.supervisor", *words],
             cwd=place.path,
-            env={**os.environ, "PYTHONPATH": python_path()},
+            env={**os.environ, "PYTHONPATH": python_path(), oci.RUNTIME: runtime},
             stdin=subprocess.DEVNULL,
             stdout=console,
             stderr=console,
             start_new_session=True,
+            pass_fds=(lock,),
         )
     try:
         deadline = time.monotonic() + _START_S

@@ -15,8 +15,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,7 +25,7 @@ from orchestration.backends.emulated.namespaces import offloads_off, route_socke
 from orchestration.backends.emulated.system import enter_cgroup, run, run_batch, unshare
 from orchestration.device import qdiscs
 from orchestration.device.agent.resp import SOCKET
-from orchestration.virtual_rack import cabling, console
+from orchestration.virtual_rack import cabling, console, containers
 from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import PIECE_BYTES, Lines, Message, encode
 from orchestration.virtual_rack.reboot import Fresh, go_down, new_boot_id
@@ -41,10 +42,26 @@ _PORTS_READY = "PORT_TABLE:PortInitDone"
 _BRIDGE_S = 30.0
 # In real time, of one round of announcements.
 _NEIGHBOURS_S = 1.0
+# Rounds without a neighbour until lldpd is started anew.
+_PATIENCE = 4
 
 
-def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.socket]:
-    """Start a device's first process; return its process id and the socket to it.
+class Forked:
+    """A device that was started: the socket to its process, and the first one of its namespaces."""
+
+    def __init__(self, line: socket.socket, told: int) -> None:
+        self.line = line
+        self._told = told
+
+    def first_process(self) -> int:
+        """Return the process id, once the device has its file tree."""
+        pid = int(os.read(self._told, 32) or 0)
+        os.close(self._told)
+        return pid
+
+
+def fork_device(layout: Layout, device: str, keys: Keys) -> Forked:
+    """Start a device's process: the first of its namespaces, or one that enters its container.
 
     The device sends `{"built": true}` when it has its file tree. It then waits for any message,
     which says that its cables exist, and sends `{"up": true}` when everything runs. On an error it
@@ -56,23 +73,33 @@ def fork_device(layout: Layout, device: str, keys: Keys) -> tuple[int, socket.so
     if between == 0:
         here.close()
         try:
-            unshare()
-            if layout.clock == "virtual":  # the machine's groups are not the rack's
-                enter_cgroup(device)
-            pid = os.fork()  # the child is the first process of the new namespace
+            first, root = _enter(layout, device, keys)
+            pid = os.fork()  # the child is inside
         except BaseException as error:
             there.sendall(encode({"failed": str(error)}))
             os._exit(1)
         if pid == 0:
-            _live(Device(layout, device, keys, there))
-        os.write(tell, str(pid).encode())
+            _live(Device(layout, device, there, root))
+        os.write(tell, str(first or pid).encode())
         os._exit(0)
     there.close()
     os.close(tell)
-    os.waitpid(between, 0)
-    pid = int(os.read(told, 32) or 0)
-    os.close(told)
-    return pid, here
+    return Forked(here, told)
+
+
+def _enter(layout: Layout, device: str, keys: Keys) -> tuple[int, Callable[[], int]]:
+    """Enter a device's namespaces, for children of this process.
+
+    Returns their first process, 0 if a child will be it, and what a child calls to have the
+    device's file tree: see `roots.enter_device_root`.
+    """
+    if layout.image:
+        first, differences = containers.enter_container(layout, device, keys)
+        return first, lambda: containers.settle(differences)
+    unshare()
+    if layout.clock == "virtual":  # the machine's groups are not the rack's
+        enter_cgroup(device)
+    return 0, partial(enter_device_root, layout, device, keys)
 
 
 def _live(device: Device) -> NoReturn:
@@ -87,13 +114,16 @@ def _live(device: Device) -> NoReturn:
 
 
 class Device:
-    """The program of the device's first process."""
+    """The program of the device's process."""
 
-    def __init__(self, layout: Layout, name: str, keys: Keys, line: socket.socket) -> None:
+    def __init__(
+        self, layout: Layout, name: str, line: socket.socket, root: Callable[[], int]
+    ) -> None:
         self.layout, self.name = layout, name
-        self._keys, self._line = keys, line
+        self._line, self._enter_root = line, root
         self._lines = Lines()
         self.programs: dict[str, subprocess.Popen[bytes]] = {}
+        self._unheard = 0
 
     def say(self, message: Message) -> None:
         """Send a message to the guest's first process."""
@@ -103,7 +133,7 @@ class Device:
         """Set up the file tree, wait for the cables, and start everything."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        self._differences = enter_device_root(self.layout, self.name, self._keys)
+        self._differences = self._enter_root()
         self._python_path = os.environ.get("PYTHONPATH", "")
         os.environ.clear()
         os.environ.update(_ENVIRONMENT)
@@ -122,8 +152,11 @@ class Device:
             self.start_redis()
             self._start_bridge()
             self._await_bridge()
-        self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
+        self._start_lldpd()
         self.start("sshd", ["/usr/sbin/sshd", "-D", "-e", "-f", SSHD_CONFIG])
+
+    def _start_lldpd(self) -> None:
+        self.start("lldpd", ["lldpd", "-d", "-S", f"{self.layout.platform(self.name)} (virtual)"])
 
     def reboot(self, *, warm: bool) -> None:
         """Reboot the device: see `reboot`."""
@@ -230,14 +263,21 @@ class Device:
 
     def _announce(self) -> bool:
         """Say on all ports who this is; return whether all neighbours have said it, too."""
-        run(["lldpcli", "update"])
-        ports = {self.layout.interface(port) for port in self.layout.testbed.ports_of[self.name]}
+        own = self.layout.testbed.ports_of[self.name]
+        ports = {self.layout.interface(port) for port in own if not self.layout.is_cut(port)}
         end = time.monotonic() + _NEIGHBOURS_S
-        while time.monotonic() < end:
-            time.sleep(0.2)
-            known = json.loads(run(["lldpctl", "-f", "json0"]))["lldp"][0].get("interface", [])
-            if ports <= {interface["name"] for interface in known}:
-                return True
+        with suppress(RuntimeError):  # one that was started anew may not listen yet
+            run(["lldpcli", "update"])
+            while time.monotonic() < end:
+                time.sleep(0.2)
+                known = json.loads(run(["lldpctl", "-f", "json0"]))["lldp"][0].get("interface", [])
+                if ports <= {interface["name"] for interface in known}:
+                    return True
+        # now and then one misses that its ports have come up, and neither sends nor hears
+        self._unheard += 1
+        if self._unheard % _PATIENCE == 0:
+            self.programs["lldpd"].kill()
+            self._start_lldpd()
         return False
 
     def _hear(self) -> list[Message]:

@@ -35,6 +35,8 @@ _PROGRAMS = {
     PROGRAM: PACKAGE,
     "lldpd": "lldpd",
 }
+# Those of them that the machine itself needs for devices that are containers.
+_MACHINE_PROGRAMS = ("ip", "tc", PROGRAM)
 _SONIC_PROGRAMS = {"redis-server": "redis-server", "redis-cli": "redis-tools", "sudo": "sudo"}
 _ROCE_PROGRAMS = {"rdma": "iproute2"}
 
@@ -80,12 +82,15 @@ class RackFolder:
         self.path.chmod(0o700)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Lock the folder while a rack is started. Raises NotReadyError if it is locked."""
+    def held(self) -> Iterator[int]:
+        """Lock the folder while a rack is started. Raises NotReadyError if it is locked.
+
+        A process that inherits the descriptor holds the lock, too, until it ends.
+        """
         folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            yield folder
         except BlockingIOError as error:
             raise NotReadyError(
                 f"the rack {self.name} is being started by another process",
@@ -93,6 +98,16 @@ class RackFolder:
             ) from error
         finally:
             os.close(folder)
+
+    def is_held(self) -> bool:
+        """Return whether a process starts the rack, or its supervisor has not ended."""
+        try:
+            with self.held():
+                return False
+        except NotReadyError:
+            return True
+        except FileNotFoundError:
+            return False
 
     def is_rack(self) -> bool:
         """Return True if the folder is a rack's, up or not."""
@@ -132,7 +147,7 @@ def racks_folder() -> Path:
 
 def shortcomings() -> list[str]:
     """Return sentences about what the rack's devices cannot do on this machine."""
-    lldpd = _which("lldpd")
+    lldpd = which("lldpd")
     lldpctl = Path(lldpd).with_name("lldpctl") if lldpd else None
     if lldpctl and lldpctl.exists() and not os.access(lldpctl, os.X_OK):
         return [
@@ -142,7 +157,8 @@ def shortcomings() -> list[str]:
     return []
 
 
-def _which(program: str) -> str | None:
+def which(program: str) -> str | None:
+    """Return where a program of the machine is, those of administrators included."""
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SBIN}")
 
 
@@ -150,7 +166,9 @@ def require_programs(layout: Layout) -> None:
     """Check that the devices' programs are installed. Raises NotReadyError with what to install."""
     sonic, roce = _SONIC_PROGRAMS if layout.sonic else {}, _ROCE_PROGRAMS if layout.roce else {}
     wanted = {**_PROGRAMS, **sonic, **roce}
-    missing = [name for name in wanted if not _which(name)]
+    if layout.image:
+        wanted = {name: wanted[name] for name in _MACHINE_PROGRAMS}
+    missing = [name for name in wanted if not which(name)]
     if missing:
         packages = " ".join(dict.fromkeys(wanted[name] for name in missing))
         raise NotReadyError(

@@ -1,10 +1,12 @@
 """How many packets this machine forwards: what a rack in real time can carry.
 
-    python -m orchestration.virtual_rack.forwarding SECONDS      prints packet-hops a second
+    python -m orchestration.virtual_rack.forwarding SECONDS      prints `Forwarded`, as a JSON list
 
-It is tried on two hosts and a router in namespaces that are gone afterwards, with full frames of
-TCP, their acknowledgements, and a shaper at each port. A packet-hop is a packet that a port has
-queued, shaped and sent.
+It is tried on a router and, for each CPU, a sender and a receiver, in namespaces that are gone
+afterwards: with full frames of TCP, their acknowledgements, a shaper at each port, and at the
+router's the program that marks where there is no RED. A packet-hop is a packet that a port has
+judged, queued, shaped and sent. The shapers are faster than the machine, so no queue stands there
+and hardly a packet is marked.
 """
 
 from __future__ import annotations
@@ -17,9 +19,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from collectors.bpf.btf import LayoutError
+from collectors.bpf.compile import RED_LAW, compiled
+from collectors.bpf.elf import read_program
+from collectors.bpf.load import GPL, LoadedProgram
+from collectors.readers.mark_agent import Marker, offsets
 from inventory.scale import scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.namespaces import offloads_off
@@ -42,13 +51,20 @@ _PIECE = bytes(1 << 16)
 _PORT = 7000
 # A receiver sends an acknowledgement for every second segment (RFC 9293, 3.8.6.3).
 _WITH_ACKS = 1.5
-_NETWORKS = {"a": "10.0.1", "b": "10.0.2"}
+_KMIN_BYTES, _KMAX_BYTES, _LIMIT_BYTES = 30_000, 300_000, 1_000_000
 _START_S = 20.0
 _OWN = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
 
 
-def measure(seconds: float) -> int:
-    """Return the packet-hops a second of this machine. Raises NotReadyError if that fails."""
+class Forwarded(NamedTuple):
+    """Packet-hops a second, and whether the marking program judged them, or could not be had."""
+
+    hops_per_s: int
+    judged: bool
+
+
+def measure(seconds: float) -> Forwarded:
+    """Return what this machine forwards. Raises NotReadyError if that fails."""
     argv = [sys.executable, "-P", "-m", "orchestration.virtual_rack.forwarding", str(seconds)]
     path = f"{os.environ.get('PATH', '')}:{SBIN}"
     done = subprocess.run(
@@ -64,7 +80,7 @@ def measure(seconds: float) -> int:
             f"how much this machine forwards cannot be tried: {said}",
             "it takes root, and a kernel with veth and tbf",
         )
-    return int(done.stdout)
+    return Forwarded(*json.loads(done.stdout))
 
 
 def record(hops_per_s: int) -> None:
@@ -100,7 +116,7 @@ def known_or_measured() -> int:
     """
     hops_per_s = known()
     if hops_per_s is None:
-        hops_per_s = measure(MEASURE_S)
+        hops_per_s = measure(MEASURE_S).hops_per_s
         record(hops_per_s)
     return hops_per_s
 
@@ -137,7 +153,7 @@ def _file() -> Path:
     return racks_folder().parent / "forwarding.json"
 
 
-def _host(name: str, work: Callable[[], None]) -> tuple[int, socket.socket]:
+def _host(number: int, work: Callable[[], None]) -> tuple[int, socket.socket]:
     """Start a process in a network namespace of its own; it begins when it is told to."""
     here, there = socket.socketpair()
     pid = os.fork()
@@ -145,7 +161,8 @@ def _host(name: str, work: Callable[[], None]) -> tuple[int, socket.socket]:
         unshare_network()
         there.sendall(b"1")
         there.recv(1)
-        run_batch("ip", _set_up(name))
+        run_batch("ip", _set_up(number))
+        Path("/proc/sys/net/ipv4/tcp_ecn").write_text("1")
         offloads_off(["eth0"])
         run_batch("tc", _shaper("eth0"))
         there.sendall(b"1")
@@ -156,16 +173,16 @@ def _host(name: str, work: Callable[[], None]) -> tuple[int, socket.socket]:
     return pid, here
 
 
-def _set_up(name: str) -> Iterator[str]:
-    network = _NETWORKS[name]
+def _set_up(number: int) -> Iterator[str]:
     yield "link set eth0 up"
-    yield f"address add {network}.2/24 dev eth0"
-    yield f"route add default via {network}.1"
+    yield f"address add 10.0.{number}.2/24 dev eth0"
+    yield f"route add default via 10.0.{number}.1"
 
 
 def _shaper(port: str) -> Iterator[str]:
-    yield f"qdisc add dev {port} root handle 2: tbf rate 10gbit burst 100k limit 1m"
-    yield f"qdisc add dev {port} parent 2:1 handle 3: bfifo limit 1000000"
+    limit = f"limit {_LIMIT_BYTES}"
+    yield f"qdisc add dev {port} root handle 2: tbf rate 10gbit burst 100k {limit}"
+    yield f"qdisc add dev {port} parent 2:1 handle 3: bfifo {limit}"
 
 
 def _await(line: socket.socket) -> None:
@@ -174,13 +191,16 @@ def _await(line: socket.socket) -> None:
         raise RuntimeError("a namespace could not be set up")
 
 
-def _send() -> None:
-    lines = [socket.create_connection((f"{_NETWORKS['b']}.2", _PORT)) for _ in range(_FLOWS)]
-    for line in lines:
-        line.setblocking(False)
-    while True:
-        for line in select.select([], lines, [])[1]:
-            line.send(_PIECE)
+def _sending(to: int) -> Callable[[], None]:
+    def send() -> None:
+        lines = [socket.create_connection((f"10.0.{to}.2", _PORT)) for _ in range(_FLOWS)]
+        for line in lines:
+            line.setblocking(False)
+        while True:
+            for line in select.select([], lines, [])[1]:
+                line.send(_PIECE)
+
+    return send
 
 
 def _receive() -> None:
@@ -200,35 +220,52 @@ def _sent(pid: int) -> int:
     return sum(int(line.split(":")[1].split()[9]) for line in lines)
 
 
-def _try(seconds: float) -> int:
-    hosts = {name: _host(name, work) for name, work in (("b", _receive), ("a", _send))}
-    for name, (pid, line) in hosts.items():
-        port = f"to-{name}"
+def _try(seconds: float) -> Forwarded:
+    count = 2 * len(os.sched_getaffinity(0))
+    # those who receive are there first
+    works = [_receive] * (count // 2) + [_sending(to) for to in range(count // 2)]
+    hosts = [_host(number, work) for number, work in enumerate(works)]
+    ports = [f"to-{number}" for number in range(count)]
+    for number, ((pid, line), port) in enumerate(zip(hosts, ports, strict=True)):
         run_batch(
             "ip",
             [
                 f"link add name {port} type veth peer name eth0 netns {pid}",
-                f"address add {_NETWORKS[name]}.1/24 dev {port}",
+                f"address add 10.0.{number}.1/24 dev {port}",
                 f"link set {port} up",
             ],
         )
-        offloads_off([port])
         run_batch("tc", _shaper(port))
         line.sendall(b"1")
         _await(line)
+    offloads_off(ports)
+    markers = _mark(ports)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    for _, line in hosts.values():
+    for _, line in hosts:
         line.sendall(b"1")
-        time.sleep(0.2)
-    pids = [pid for pid, _ in hosts.values()]
+        time.sleep(0.1)
+    pids = [pid for pid, _ in hosts]
     namespaces = [os.getpid(), *pids]
-    before, began = sum(_sent(pid) for pid in namespaces), time.monotonic()
+
+    before, began = sum(map(_sent, namespaces)), time.monotonic()
     time.sleep(seconds)
-    sent, elapsed_s = sum(_sent(pid) for pid in namespaces) - before, time.monotonic() - began
+    sent, elapsed_s = sum(map(_sent, namespaces)) - before, time.monotonic() - began
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    return round(sent / elapsed_s)
+    return Forwarded(round(sent / elapsed_s), bool(markers))
+
+
+def _mark(ports: Sequence[str]) -> list[Marker]:
+    """Let the router's ports mark by RED's line, if the kernel takes a program for it."""
+    markers: list[Marker] = []
+    with suppress(OSError, LayoutError, NotReadyError):
+        program, places = read_program(compiled(RED_LAW).read_bytes()), offsets()
+        for port in ports:
+            loaded = LoadedProgram(program, "closloop_red", GPL)
+            markers.append(Marker(loaded, socket.if_nametoindex(port), places, _LIMIT_BYTES))
+            markers[-1].set(_KMIN_BYTES, _KMAX_BYTES, 2**32 - 1)
+    return markers
 
 
 if __name__ == "__main__":
-    print(_try(float(sys.argv[1])))
+    print(json.dumps(_try(float(sys.argv[1]))))

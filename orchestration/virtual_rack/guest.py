@@ -34,18 +34,19 @@ from orchestration.backends.emulated.system import (
     run_batch,
     unmount,
 )
-from orchestration.backends.realtime import RACK_CLOCK
 from orchestration.model.errors import ClosloopError
-from orchestration.virtual_rack import cabling
+from orchestration.virtual_rack import cabling, containers
 from orchestration.virtual_rack.commands import Command, exit_code
 from orchestration.virtual_rack.device import fork_device
 from orchestration.virtual_rack.folder import RackFolder
 from orchestration.virtual_rack.layout import CONTROLLER_ADDRESS, Layout
+from orchestration.virtual_rack.lending import forget_namespaces
 from orchestration.virtual_rack.messages import PIECE_BYTES, Incoming, Lines, Message, encode
 from orchestration.virtual_rack.roots import Keys
 
 LINE = "/dev/tty1"
 HOME = Path("/run/home")
+_REAL = os.environ.get("CLOSLOOP_RACK_CLOCK") == "real"
 _CONGESTION_CONTROLS = "reno cubic dctcp bbr"
 _SSH_PORT = 22
 # Until the devices know their neighbours: virtual time, which costs nothing; at most, in real time.
@@ -56,14 +57,15 @@ _LOGIN_S = 60.0
 class Guest:
     """The devices, the running commands, and the connection to the supervisor."""
 
-    def __init__(self, folder: RackFolder) -> None:
-        self._folder = folder
-        self._layout = Layout.from_json(json.loads(folder.layout.read_text()))
-        self._real = self._layout.clock == "real"
+    def __init__(self, folder: RackFolder, layout: Layout) -> None:
+        self._folder, self._layout = folder, layout
+        self._real = layout.clock == "real"
         self._line, self._out = _line_of_pipes() if self._real else _line_of_a_terminal()
         self._inbox = Incoming(folder.inbox)
         self._selector = selectors.DefaultSelector()
+        # each device's line, and the first process of its namespaces
         self._devices: dict[str, socket.socket] = {}
+        self._pids: dict[str, int] = {}
         self._commands: dict[int, Command] = {}
         # pending requests, and the end times of those that wait
         self._busy: set[int] = set()
@@ -86,19 +88,23 @@ class Guest:
             run(["rdma", "system", "set", "netns", "exclusive"])
         authorized = self._folder.public_key.read_text()
         password = self._folder.password.read_text().strip()
-        pids = {}
+        forked = {}
         for device in self._layout.address:
             host_key = self._folder.host_key(device).read_text()
             keys = Keys(authorized, host_key, password)
-            pids[device], self._devices[device] = fork_device(self._layout, device, keys)
+            forked[device] = fork_device(self._layout, device, keys)
+            self._devices[device] = forked[device].line
         self._await_all("built", "file trees")
-        run_batch("ip", cabling.links(self._layout, pids))
+        self._pids = {name: found.first_process() for name, found in forked.items()}
+        if self._layout.lent:
+            self._borrow(self._pids)
+        run_batch("ip", cabling.links(self._layout, self._pids))
         for line in self._devices.values():
             line.sendall(encode({}))
         self._await_all("up", "devices")
         for device in self._layout.roce:
             for name in self._layout.rdma_devices(device):
-                give_rdma_device(name, pids[device])
+                give_rdma_device(name, self._pids[device])
         self._await_logins()
         self.say({"stage": "neighbours"})
         if not self._real:
@@ -111,6 +117,15 @@ class Guest:
             for line in self._devices.values():
                 line.sendall(encode({"op": "announce", "id": 0}))
             known = all(answer["ok"] for answer in self._await_all("ok", "neighbours"))
+
+    def _borrow(self, pids: dict[str, int]) -> None:
+        """Have interfaces of the machine moved into devices' namespaces, from where they are."""
+        self.say({"stage": "interfaces"})
+        self.say({"borrow": {device: f"proc/{pid}/ns/net" for device, pid in pids.items()}})
+        told: list[Message] = []
+        while not told:
+            told += self._inbox.take(os.read(self._line, PIECE_BYTES))
+        self.say({"took": True})
 
     def _await_all(self, word: str, stage: str) -> list[Message]:
         """Return every device's answer. Raises RuntimeError for one without `word`."""
@@ -261,6 +276,9 @@ class Guest:
         piece = self._devices[device].recv(PIECE_BYTES)
         if not piece:
             self._selector.unregister(self._devices[device])
+            if self._layout.image:  # its container may live on
+                with suppress(ProcessLookupError):
+                    os.kill(self._pids[device], signal.SIGKILL)
             self.say({"died": device})
             return
         for message in lines.feed(piece):
@@ -294,9 +312,14 @@ def give_rdma_device(name: str, pid: int) -> None:
     place.unlink()
 
 
-def prepare(folder: RackFolder) -> None:
+def prepare(folder: RackFolder, layout: Layout) -> None:
     """Mount what the controller needs: kernel file systems, a home, and the users for ssh."""
-    mount_kernel_files()
+    if _REAL:
+        forget_namespaces()
+    if layout.image:
+        containers.mount_with_groups()
+    else:
+        mount_kernel_files()
     mount("tmpfs", "/run", "tmpfs", options="mode=755")
     for point in ("/dev/pts", "/dev/shm"):
         os.makedirs(point, exist_ok=True)
@@ -326,8 +349,9 @@ def main() -> None:
     folder = RackFolder(Path(os.environ["CLOSLOOP_RACK_FOLDER"]))
     guest = None
     try:
-        prepare(folder)
-        guest = Guest(folder)
+        layout = Layout.from_json(json.loads(folder.layout.read_text()))
+        prepare(folder, layout)
+        guest = Guest(folder, layout)
         guest.say({"stage": "boot"})
         guest.boot()
         guest.serve()
@@ -339,7 +363,7 @@ def main() -> None:
         sys.stderr.flush()
         if guest is not None:
             guest.say({"failed": f"{type(error).__name__}: {error}"})
-    if os.environ.get(RACK_CLOCK) != "real":
+    if not _REAL:
         power_off()
 
 

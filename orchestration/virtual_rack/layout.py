@@ -42,8 +42,10 @@ class Layout:
     """A testbed, with its SONiC-like switches and its hosts with RoCE NICs.
 
     Of these, `bluefield` have the commands of a programmable NIC (see `bluefield`). `lacks` names
-    what the kernel of a rack in real time does not have (see `host_kernel`). `testbed` is that
-    of campaigns, scaled by `scale` (see `inventory.scale`).
+    what the kernel of a rack in real time does not have (see `host_kernel`), `image` is the file
+    tree of devices that are containers (see `containers`), "" for plain namespaces, and `lent` has
+    pairs of a port's label and the machine's own interface in its place (see `lending`). `testbed`
+    is that of campaigns, scaled by `scale` (see `inventory.scale`).
     """
 
     testbed: Testbed
@@ -52,6 +54,8 @@ class Layout:
     bluefield: tuple[str, ...] = ()
     clock: Clock = "virtual"
     lacks: tuple[str, ...] = ()
+    image: str = ""
+    lent: tuple[tuple[str, str], ...] = ()
     scale: int = 1
 
     def platform(self, device: str) -> Platform:
@@ -113,6 +117,23 @@ class Layout:
         spent_here = here.kind == "host" or (there.kind == "switch" and here.tier > there.tier)
         return 2 * port.delay_ns if spent_here else 0
 
+    @property
+    def ports_lent(self) -> list[tuple[Port, str]]:
+        """The ports in whose place there is an interface of the machine, with its name."""
+        lent = dict(self.lent)
+        return [(port, lent[port.label]) for port in self.testbed.ports if port.label in lent]
+
+    def is_lent(self, port: Port) -> bool:
+        """Whether an interface of the machine is there in place of a port."""
+        return port.label in dict(self.lent)
+
+    def is_cut(self, port: Port) -> bool:
+        """Whether one end of a port's cable, and only one, is an interface of the machine.
+
+        What that is really cabled to is not in the rack.
+        """
+        return self.is_lent(port) != self.is_lent(self.testbed.ports[port.peer])
+
     def rack(self, key_file: Path, known_hosts_file: Path) -> Rack:
         """Return the rack in the form of an inventory, with the testbed's name."""
         access = {}
@@ -155,6 +176,8 @@ class Layout:
             "clock": self.clock,
             "lacks": list(self.lacks),
             "scale": self.scale,
+            "image": self.image,
+            "lent": dict(self.lent),
         }
 
     @classmethod
@@ -166,7 +189,9 @@ class Layout:
         sonic, roce, bluefield, lacks = (
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
-        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, data["scale"])
+        image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
+        scale = data["scale"]
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent, scale)
 
 
 def make_layout(

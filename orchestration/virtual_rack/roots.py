@@ -1,4 +1,4 @@
-"""A device's file tree: the machine's, with a layer on top for all that the device writes.
+"""A device's file tree: the machine's or an image's, with a layer on top for what it writes.
 
 The device's first process sets it up, in its new namespaces. A device's users:
 
@@ -15,7 +15,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,7 @@ HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 LAYOUT_FILE = "/etc/closloop/layout.json"
 SSHD_CONFIG = "/etc/ssh/sshd_config"
 _PLACE = Path("/run/device")
+_FOLDERS = ("upper", "work", "root", "run", "tmp", "var_tmp")
 
 _SSHD = f"""\
 HostKey {HOST_KEY}
@@ -88,27 +89,56 @@ class Keys:
     password: str
 
 
+@dataclass(frozen=True)
+class Place:
+    """A device's file tree, mounted at `root`: `upper` has what differs from what lies below.
+
+    `binds` are folders that changing files live in, by the path that the device has them at.
+    """
+
+    path: Path
+    upper: Path
+    root: Path
+    binds: tuple[tuple[str, Path], ...]
+
+
+def device_place(layout: Layout, device: str, keys: Keys, lower: Path) -> Place:
+    """Mount a device's file tree, in a mount namespace of its own."""
+    place = make_place(lower, _files(layout, device, keys, lower))
+    _homes(place.upper, keys)
+    for name in ("sshd", "lldpd", "lock"):
+        (dict(place.binds)["/run"] / name).mkdir()
+    return place
+
+
+def make_place(lower: Path, files: Mapping[str, tuple[str, int]]) -> Place:
+    """Mount a layer in memory over the tree `lower`, with files by their text and mode."""
+    # there if an earlier device made it; `runc exec` wants a folder where the root is, for nothing
+    (_PLACE / "root").mkdir(parents=True, exist_ok=True)
+    mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
+    upper, work, root, run, tmp, var_tmp = (_PLACE / name for name in _FOLDERS)
+    for folder in (upper, work, root, run, tmp, var_tmp):
+        folder.mkdir()
+        folder.chmod(0o1777 if folder in (tmp, var_tmp) else 0o755)
+    for name, (text, mode) in files.items():
+        file = upper / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    mount("overlay", str(root), "overlay", options=options)
+    # what lies below an overlay must not change, and the machine's /var/tmp does
+    return Place(_PLACE, upper, root, (("/run", run), ("/tmp", tmp), ("/var/tmp", var_tmp)))
+
+
 def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
     """Make the device's file tree this process's root.
 
     Returns a descriptor of the folder with the files that differ from the machine's tree.
     """
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
-    _PLACE.mkdir(exist_ok=True)  # it exists if an earlier device made it
-    mount("tmpfs", str(_PLACE), "tmpfs", options=f"size={DISK_BYTES},mode=755")
-    names = ("upper", "work", "root", "run", "tmp", "var_tmp")
-    upper, work, root, run, tmp, var_tmp = (_PLACE / name for name in names)
-    for folder in (upper, work, root, run, tmp, var_tmp):
-        folder.mkdir()
-        folder.chmod(0o1777 if folder in (tmp, var_tmp) else 0o755)
-    for name, (text, mode) in _files(layout, device, keys).items():
-        file = upper / name.lstrip("/")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-        file.chmod(mode)
-    _homes(upper, keys)
-    options = f"lowerdir=/,upperdir={upper},workdir={work}"
-    mount("overlay", str(root), "overlay", options=options)
+    place = device_place(layout, device, keys, Path("/"))
+    root = place.root
     mount_kernel_files(str(root))
     if layout.clock == "real":
         shield_machine(root)
@@ -117,27 +147,23 @@ def enter_device_root(layout: Layout, device: str, keys: Keys) -> int:
         bind("/dev", f"{root}/dev")
     mount("devpts", f"{root}/dev/pts", "devpts", options="mode=620,ptmxmode=666")
     mount("tmpfs", f"{root}/dev/shm", "tmpfs", options=f"size={DISK_BYTES}")
-    bind(str(run), f"{root}/run")
-    bind(str(tmp), f"{root}/tmp")
-    # what lies below an overlay must not change, and the machine's does
-    bind(str(var_tmp), f"{root}/var/tmp")
+    for where, folder in place.binds:
+        bind(str(folder), f"{root}{where}")
     for path in {PROJECT, Path(sys.prefix), Path(sys.base_prefix)}:
         # an overlay of the root does not show other file systems
         if path.is_relative_to("/tmp") or path.stat().st_dev != Path("/").stat().st_dev:
             (root / path.relative_to("/")).mkdir(parents=True, exist_ok=True)
             bind(str(path), f"{root}{path}")
-    for name in ("sshd", "lldpd", "lock"):
-        (run / name).mkdir()
-    differences = os.open(upper, os.O_PATH | os.O_DIRECTORY)
+    differences = os.open(place.upper, os.O_PATH | os.O_DIRECTORY)
     enter_root(str(root))
     socket.sethostname(device)
     return differences
 
 
-def _files(layout: Layout, device: str, keys: Keys) -> dict[str, tuple[str, int]]:
-    """Return text and mode of each file that a device has instead of the machine's."""
-    users = passwd(Path("/etc/passwd").read_text(errors="replace"))
-    groups = group(Path("/etc/group").read_text(errors="replace"))
+def _files(layout: Layout, device: str, keys: Keys, lower: Path) -> dict[str, tuple[str, int]]:
+    """Return text and mode of each file that a device has instead of those of the tree below."""
+    users = passwd((lower / "etc/passwd").read_text(errors="replace"))
+    groups = group((lower / "etc/group").read_text(errors="replace"))
     number = list(layout.address).index(device)
     ports = "Ethernet*" if device in layout.sonic else "eth*"
     return {

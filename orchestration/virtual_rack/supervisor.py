@@ -16,15 +16,20 @@ The guest always ends with this process, and this process with the guest.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from orchestration.backends.emulated.kernel.boot import guest_argv, held_argv
-from orchestration.virtual_rack import host_kernel
+from orchestration.backends.emulated.machine import own_namespaces_argv
+from orchestration.virtual_rack import containers, groups, host_kernel
 from orchestration.virtual_rack.folder import RackFolder
+from orchestration.virtual_rack.guardian import Keeper
+from orchestration.virtual_rack.layout import Layout
 from orchestration.virtual_rack.messages import (
     PIECE_BYTES,
     UNREAD,
@@ -73,6 +78,7 @@ class Supervisor:
         self._failed: Message = {}
         self._heard = asyncio.Event()
         self._guest: asyncio.subprocess.Process
+        self._keeper = Keeper(folder)
 
     async def run(self, argv: list[str]) -> None:
         """Boot the guest and serve until it ends or this process gets a signal to end."""
@@ -102,8 +108,11 @@ class Supervisor:
             )
         finally:
             self._signal(signal.SIGKILL)
+            await self._keeper.end()
             if not self._pauses:
                 await asyncio.to_thread(host_kernel.await_orphans)
+                with suppress(OSError):  # `groups.leftovers` finds it
+                    await asyncio.to_thread(groups.remove, groups.own_group())
             self._folder.socket.unlink(missing_ok=True)
             for client in self._clients.values():
                 client.tell({"end": True, **(self._failed or self._death())})
@@ -160,6 +169,8 @@ class Supervisor:
         elif "ready" in message:
             self._ready.set()
             self._pause()
+        elif "borrow" in message:
+            self._lending = asyncio.create_task(self._lend(message["borrow"]))
         elif "failed" in message:
             remedy = message.get("remedy") or f"see {self._folder.console}"
             self._failed = {
@@ -169,6 +180,23 @@ class Supervisor:
         else:
             for client in self._clients.values():
                 client.tell(message)
+
+    async def _lend(self, namespaces: Mapping[str, str]) -> None:
+        """Move interfaces of the machine into devices' namespaces, and tell the guest."""
+        layout = Layout.from_json(json.loads(self._folder.layout.read_text()))
+        children = Path(f"/proc/{self._guest.pid}/task/{self._guest.pid}/children").read_text()
+        first = Path("/proc", children.split()[0], "root")
+        wanted = {}
+        for port, interface in layout.ports_lent:
+            place = first / namespaces[port.device]
+            wanted[interface] = port.device, layout.interface(port), str(place)
+        answer = await self._keeper.lend(wanted)
+        if "failed" in answer:
+            remedy = "see ip -d link show; closloop clean gives back what is left"
+            self._failed = {"error": f"no rack: {answer['failed']}", "remedy": remedy}
+            self._signal(signal.SIGKILL)
+        else:
+            await self._send({"lent": True})
 
     def _free(self, number: int) -> None:
         self._busy.discard(number)
@@ -255,9 +283,11 @@ def main() -> None:
     """
     folder = RackFolder(Path(sys.argv[1]))
     if not sys.argv[2:]:
+        os.environ[containers.GROUP] = group = groups.own_group()
+        groups.watch_over(group)
         host_kernel.adopt_orphans()
         supervisor = Supervisor(folder, pauses=False)
-        asyncio.run(supervisor.run(host_kernel.guest_argv(folder.init)))
+        asyncio.run(supervisor.run(own_namespaces_argv(folder.init)))
         return
     kernel, memory_bytes, memory_dir = Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     real_time = sys.argv[5] == "real"

@@ -7,8 +7,9 @@ import struct
 import pytest
 
 from collectors.bpf import compile as compiler
+from collectors.bpf.congestion import read_control
 from collectors.bpf.elf import ObjectError, Program, read_program
-from collectors.readers.flows import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
+from collectors.readers.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
 from collectors.readers.path_agent import TABLES_AT
 from orchestration.model.errors import NotReadyError
 
@@ -131,3 +132,26 @@ def test_the_choice_of_paths_has_the_agents_layout_and_survives_the_way_to_it(bi
     assert made.data_bytes == TABLES_AT + 24 * 2**bits
     assert {name for _, name in made.maps} == {"prefixes"}
     assert Program.from_json(json.loads(json.dumps(made.to_json()))) == made
+
+
+@pytest.mark.skipif(not shutil.which(compiler.COMPILER), reason=f"no {compiler.COMPILER}")
+def test_the_kernel_s_numbers_and_functions_are_put_into_a_congestion_control():
+    programs = read_control(compiler.compiled(compiler.DCTCP).read_bytes())
+    assert {"init", "ssthresh", "undo_cwnd", "cong_avoid", "cwnd_event"} < set(programs)
+    program = programs["cong_avoid"]
+    ((at, name),) = program.calls
+    assert name == "tcp_reno_cong_avoid"
+    linked = program.linked(0, kernel={name: 4711})
+    # a call (0x85) of a function of the kernel (2), by its type's number
+    assert linked[at] == 0x85
+    assert linked[at + 1] >> 4 == 2
+    assert struct.unpack_from("<i", linked, at + 4) == (4711,)
+    program = programs["undo_cwnd"]
+    kernel = {name: 1000 + number for number, (_, name) in enumerate(program.numbers)}
+    linked = program.linked(0, kernel=kernel)
+    for at, name in program.numbers:
+        assert linked[at : at + 2] == bytes([0x18, program.code[at + 1]])
+        assert struct.unpack_from("<i", linked, at + 4) == (kernel[name],)
+    assert Program.from_json(json.loads(json.dumps(program.to_json()))) == program
+    with pytest.raises(ObjectError, match=r"only data is linked"):
+        read_program(compiler.compiled(compiler.DCTCP).read_bytes(), "struct_ops/cong_avoid")

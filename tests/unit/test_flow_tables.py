@@ -1,10 +1,21 @@
 """The flow tables' arithmetic, on memory that a test writes as the BPF program does."""
 
+import base64
+
 import numpy as np
 import pytest
 
 from collectors.readers import flows
-from collectors.readers.flows import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES, FlowTables, per_queue
+from collectors.readers.flow_agent import Entries
+from collectors.readers.flow_layout import ENTRY_BYTES, HEAD_BYTES, SLOT_BYTES
+from collectors.readers.flows import (
+    FlowTables,
+    parts,
+    per_queue,
+    queue_keys,
+    queue_numbers,
+    read_rows,
+)
 
 HOSTS = {bytes([10, 0, 0, n]): n - 1 for n in range(1, 6)}
 # two ports; the second has two traffic classes
@@ -159,3 +170,35 @@ def test_a_flow_that_was_removed_begins_anew(switch, tables):
 def test_memory_of_another_layout_is_refused():
     with pytest.raises(ValueError, match="layout"):
         FlowTables([bytearray(HEAD_BYTES + ENTRY_BYTES + 8)], PLACES, HOSTS)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_device_s_agent_keeps_its_table_as_the_guest_does(seed):
+    chance = np.random.default_rng(seed)
+    here, there = Switch(), Switch()
+    tables, entries = FlowTables([here.memory], PLACES, HOSTS, 2), Entries(memoryview(there.memory))
+    for reading in range(1, 61):
+        for _ in range(int(chance.integers(0, 4))):
+            src, dst, flow = (int(n) for n in chance.integers(1, 5, 3))
+            key = 10 << 32 | src << 16 | dst << 8 | flow
+            if here.used < 15 or key in here.entries[:, 0]:
+                for switch in (here, there):
+                    switch.packet(src, dst, 400_000, flow=flow)
+        wanted = tables.read()
+        slots, left = divmod(reading, 2)
+        said = entries.read(ends_slot=left == 0, on_schedule=left == 0 and slots % 10 == 0)
+        assert there.memory == here.memory
+        rows = read_rows(base64.b64decode(said["rows"]))
+        receivers, senders, sizes = parts(rows)
+        found = per_queue(
+            queue_numbers(PLACES)[queue_keys(rows)],
+            receivers >> 24,
+            senders >> 24,
+            sizes,
+            len(PLACES),
+            6,
+        )
+        for name, values in vars(wanted).items():
+            assert getattr(found, name).tolist() == values.tolist(), name
+    facts = tables.facts()
+    assert facts["removed_on_schedule"] > 0

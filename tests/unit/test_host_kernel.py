@@ -7,16 +7,17 @@ import subprocess
 
 import pytest
 
-from collectors.bpf.btf import LayoutError, Layouts
+from collectors.bpf.btf import LayoutError, Layouts, smallest
 from inventory.ansible import load_rack
 from inventory.ansible_text import write_rack
 from inventory.files import load_testbed
 from inventory.scale import scaled
+from orchestration.backends.emulated import machine
 from orchestration.backends.hardware.backend import make_switch
-from orchestration.backends.hardware.readiness import check_controls
+from orchestration.backends.hardware.controls import check_controls, programmed
 from orchestration.backends.hardware.switches import LinuxSwitch, MarkedSwitch
 from orchestration.model.errors import InputError, NotReadyError
-from orchestration.model.trial import HostSpec
+from orchestration.model.trial import HostSpec, SingleFlowSpec
 from orchestration.provision.desired import desired_state
 from orchestration.virtual_rack import control, forwarding, host_kernel
 from orchestration.virtual_rack.layout import make_layout
@@ -31,7 +32,7 @@ def kernel(monkeypatch):
     def lacks(*names, code=0, said=""):
         done = subprocess.CompletedProcess([], code, json.dumps(names), said)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(host_kernel.subprocess, "run", lambda *_, **__: done)
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
 
     return lacks
 
@@ -85,7 +86,7 @@ def test_what_a_kernel_lacks_reaches_inventory_queues_and_switches(kernel, tmp_p
     host, switch = SEVEN.hosts[0], SEVEN.switches[0]
     assert layout.delay_on_arrival_ns(SEVEN.ports_of[host][0]) == 0
     said = " ".join(host_kernel.shortcomings(layout.lacks))
-    assert all(word in said for word in ("netem", "RED", "fq", "dctcp, cubic"))
+    assert all(word in said for word in ("netem", "RED", "fq", "DCTCP", "no cubic"))
     path = tmp_path / "inventory.yml"
     write_rack(layout.rack("/key", "/known"), path)
     rack = load_rack(path)
@@ -135,23 +136,38 @@ def test_the_scale_that_fits_a_machine(monkeypatch, tmp_path):
 
 
 class Trial:
-    def __init__(self, control):
+    def __init__(self, control, *own):
         self.host = HostSpec(congestion_control=control)
+        self.traffic = [SingleFlowSpec("h1", "h2", 1, 0, congestion_control=name) for name in own]
 
 
 def test_a_campaign_that_wants_a_missing_congestion_control_is_refused_by_its_name(kernel):
+    kernel("cubic")
+    rack = host_kernel.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
+    for trial in (Trial("cubic"), Trial("reno", "cubic")):
+        with pytest.raises(NotReadyError, match="h1: its kernel has no cubic") as refused:
+            check_controls(rack, SEVEN, [trial])
+        assert "congestion_control: dctcp" in refused.value.remedy
+    check_controls(rack, SEVEN, [Trial("reno")])
+    check_controls(layout_of_all().rack("/key", "/known"), SEVEN, [Trial("cubic")])
+
+
+def test_dctcp_is_a_program_where_the_kernel_has_none(kernel):
     kernel("dctcp")
     rack = host_kernel.layout_here(make_layout(SEVEN, (), ())).rack("/key", "/known")
-    with pytest.raises(NotReadyError, match="h1: its kernel has no dctcp") as refused:
-        check_controls(rack, SEVEN, [Trial("dctcp")])
-    assert "congestion_control: reno" in refused.value.remedy
-    check_controls(rack, SEVEN, [Trial("reno")])
-    check_controls(layout_of_all().rack("/key", "/known"), SEVEN, [Trial("dctcp")])
+    for trial in (Trial("dctcp"), Trial("reno", "dctcp")):
+        check_controls(rack, SEVEN, [trial])
+        assert programmed(rack, [trial]) == list(SEVEN.hosts)
+    assert programmed(rack, [Trial("reno")]) == []
+    assert programmed(layout_of_all().rack("/key", "/known"), [Trial("dctcp")]) == []
 
 
 def btf():
-    """Return type information: struct inner {int a, b;}, and struct outer with it in a union."""
-    names = b"\0int\0inner\0a\0b\0outer\0part\0bits\0"
+    """Return type information: struct inner {int a, b;}, and struct outer with it in a union.
+
+    And enum state {OPEN, LOST = 7}, and a function act.
+    """
+    names = b"\0int\0inner\0a\0b\0outer\0part\0bits\0state\0OPEN\0LOST\0act\0"
     at = {
         word.decode(): names.index(b"\0" + word + b"\0") + 1 for word in names.split(b"\0") if word
     }
@@ -162,11 +178,16 @@ def btf():
     def member(name, of, bits):
         return struct.pack("=III", at.get(name, 0), of, bits)
 
+    def pair(name, value):
+        return struct.pack("=Ii", at[name], value)
+
     types = (
         kind("int", 1, 0, 4) + struct.pack("=I", 32)  # 1
         + kind("inner", 4, 2, 8) + member("a", 1, 0) + member("b", 1, 32)  # 2
         + kind("", 5, 1, 8) + member("part", 2, 0)  # 3: a union without a name
         + kind("outer", 4, 2, 24, flag=1) + member("", 3, 64) + member("bits", 1, 3 << 24 | 131)
+        + kind("state", 6, 2, 4) + pair("OPEN", 0) + pair("LOST", 7)  # 5
+        + kind("act", 12, 0, 1)  # 6
     )  # fmt: skip
     head = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names))
     return head + types + names
@@ -184,6 +205,22 @@ def test_offsets_come_from_the_kernels_type_information():
     ):
         with pytest.raises(LayoutError, match=said):
             layouts.offset(structure, path)
+    assert (layouts.number("inner"), layouts.size("inner"), layouts.place("inner", "b")) == (
+        2,
+        8,
+        1,
+    )
+    assert (layouts.enumerator("state", "LOST"), layouts.function("act")) == (7, 6)
+    for asked, said in (
+        (lambda: layouts.place("inner", "c"), "struct inner has no c"),
+        (lambda: layouts.enumerator("state", "WON"), "enum state has no WON"),
+        (lambda: layouts.enumerator("inner", "a"), "no enum inner"),
+        (lambda: layouts.function("a"), "no function a"),
+    ):
+        with pytest.raises(LayoutError, match=said):
+            asked()
+    with pytest.raises(LayoutError, match="no struct inner"):
+        Layouts(smallest()).size("inner")
     with pytest.raises(LayoutError, match="not the kernel"):
         Layouts(bytes(64))
     with pytest.raises(LayoutError, match="cut short"):

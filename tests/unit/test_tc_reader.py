@@ -114,7 +114,7 @@ def test_a_dump_that_changes_its_layout_is_read_anew():
 
 
 def test_a_missing_queue_and_a_refusal_are_errors():
-    with pytest.raises(ReaderError, match="no RED queue 0x30000 at interface 6 of namespace 0"):
+    with pytest.raises(ReaderError, match="no red queue 0x30000 at interface 6 of namespace 0"):
         reader([(0, 6)], Netlink([dump((5, values())) + DONE])).read()
     refused = struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1)
     with pytest.raises(DumpError, match="refused"):

@@ -100,14 +100,20 @@ class Flows:
         """Return the numbers of the flows that a host sends or receives."""
         return [flow for flow in range(len(self)) if host in (self.src[flow], self.dst[flow])]
 
-    def to_json(self, flows: Sequence[int]) -> dict[str, Any]:
-        """Return some of the flows, by number, as JSON-ready data."""
+    def to_json(
+        self, flows: Sequence[int], names: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Return some of the flows, by number, as JSON-ready data.
+
+        `names` has what a host's kernel calls a congestion control, where that differs.
+        """
+        names = names or {}
         data: dict[str, Any] = {
             name: [getattr(self, name)[flow] for flow in flows]
             for name in ("start_ns", "size_bytes", "src", "dst", "near", "far")
         }
         data["service"] = [
-            [item.number, item.tos, item.congestion_control]
+            [item.number, item.tos, names.get(item.congestion_control, item.congestion_control)]
             for item in (self.service[flow] for flow in flows)
         ]
         return data

@@ -6,7 +6,7 @@
     flows.connect  connect the flows sent from here, once every host listens
     flows.accept   accept the flows received here, once every host has connected
     flows.go       start at a time on CLOCK_MONOTONIC; the event `flows.ended` reports the end
-    flows.lives    return whether the child lives
+    flows.lives    return whether the child lives, or has said why it ended
     flows.results  return the results of the flows
     flows.stop     end the child
 
@@ -63,6 +63,7 @@ class Sender:
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
         self._watched = False
+        self._said_why = False
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
@@ -107,6 +108,7 @@ class Sender:
         self._order(b"s")
         answer = os.read(self._answers, _ERROR_BYTES)
         if answer != b"+":
+            self._said_why = bool(answer)
             why = answer[1:].decode(errors="replace") or "its process died"
             raise OperationError(
                 f"the socket driver cannot {name}: {why}",
@@ -133,7 +135,9 @@ class Sender:
         self._agent.send(event)
 
     def lives(self) -> bool:
-        """Return whether the child has not ended."""
+        """Return whether the child has not ended, or has said why."""
+        if self._said_why:
+            return True
         return bool(self.pid) and os.waitid(os.P_PID, self.pid, _HAS_ENDED) is None
 
     def results(self) -> dict[str, list[int]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,13 +12,14 @@ import numpy as np
 
 from inventory.rack import Rack
 from orchestration.device.errors import DeviceError, printable
-from orchestration.device.fleet import Clock, Fleet
+from orchestration.device.fleet import Agent, Clock, Fleet, Request, gather
 from orchestration.model.errors import TrialError
 from orchestration.model.records import DONE, FAILED, UNFINISHED, FlowRecords, Schedule
 from orchestration.model.trial import SOCKETS, TrialSpec
 from traffic.drivers.connections import host_addresses, services
 from traffic.drivers.flows import Endpoints, Flows
 from traffic.drivers.rack_programs import (
+    ControlNames,
     RackPrograms,
     check_programs,
     jobs_of,
@@ -29,6 +32,7 @@ from traffic.drivers.sockets import COLUMNS
 
 _STEPS = ("flows.listen", "flows.connect", "flows.accept")
 _ENDED = "flows.ended"
+_REFUSED = os.strerror(errno.ECONNREFUSED)
 
 
 def uses_programs(trial: TrialSpec) -> bool:
@@ -48,15 +52,18 @@ class RackTraffic:
         rack: Rack,
         schedule: Schedule,
         fleet: Fleet,
+        names: ControlNames | None = None,
         *,
         promptly: bool = False,
     ) -> None:
-        self._flows = RackFlows(trial, rack, schedule, fleet, promptly=promptly)
+        """`names` has by host what its kernel calls a congestion control, where that differs."""
+        names = names or {}
+        self._flows = RackFlows(trial, rack, schedule, fleet, names, promptly=promptly)
         self._programs: list[RackPrograms] = []
         if uses_programs(trial):
             check_programs(fleet, rack.testbed.hosts, trial)
             gids = gids_of(fleet, rack.testbed.hosts) if uses_rdma(trial) else {}
-            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids), fleet))
+            self._programs.append(RackPrograms(jobs_of(trial, rack, schedule, gids, names), fleet))
         self._parts: list[RackFlows | RackPrograms] = [self._flows, *self._programs]
         self.remarks: list[str] = []
 
@@ -98,10 +105,12 @@ class RackFlows:
         rack: Rack,
         schedule: Schedule,
         fleet: Fleet,
+        names: ControlNames,
         *,
         promptly: bool = False,
     ) -> None:
         self._fleet = fleet
+        self._names = names
         self._promptly = promptly
         self._end_ns = trial.duration_ns + trial.drain_ns
         testbed = rack.testbed
@@ -124,7 +133,7 @@ class RackFlows:
         loads = {
             host: {
                 "host": self._number[host],
-                "flows": self._flows.to_json(flows),
+                "flows": self._flows.to_json(flows, self._names.get(host, {})),
                 "end_ns": self._end_ns,
                 **({"promptly": True} if self._promptly else {}),
             }
@@ -132,24 +141,28 @@ class RackFlows:
         }
         self._fleet.ask("flows.load", loads)
         for step in _STEPS:
-            try:
-                self._fleet.ask(step, {host: {} for host in self._share})
-            except DeviceError as error:
-                raise self._cause(error) from None
+            answers = gather(self._each(step))
+            if errors := [said for said in answers.values() if isinstance(said, DeviceError)]:
+                raise self._cause(errors)
 
-    def _cause(self, error: DeviceError) -> DeviceError:
-        """Return the death of another host's driver, which a host sees as a refusal, or `error`."""
-        lives: dict[str, Any] = {}
-        with suppress(DeviceError):
-            lives = self._fleet.ask("flows.lives", {host: {} for host in self._share})
-        died = [host for host, answer in lives.items() if answer is False]
-        if not died or error.device in died:
-            return error
-        return DeviceError(
-            died[0],
-            f"its socket driver's process died, and so {error.message}",
-            "see whether memory ran out there; the same command runs the trial again",
-        )
+    def _each(self, op: str) -> dict[str, tuple[Agent, Request]]:
+        return {host: (self._fleet.agents[host], (op, {})) for host in self._share}
+
+    def _cause(self, errors: Sequence[DeviceError]) -> DeviceError:
+        """Return the error of the host for whose sake others' connections were refused."""
+        for error in errors:
+            if _REFUSED not in error.message:
+                return error
+        for host, answer in gather(self._each("flows.lives")).items():
+            if isinstance(answer, DeviceError):
+                return answer
+            if answer is False:
+                return DeviceError(
+                    host,
+                    f"its socket driver's process died, and so {errors[0].message}",
+                    "see whether memory ran out there; the same command runs the trial again",
+                )
+        return errors[0]
 
     def start(self, t0_ns: int) -> None:
         """Start all hosts at `t0_ns` on the controller's CLOCK_MONOTONIC."""

@@ -48,6 +48,9 @@ _SHOWN = 3
 
 # Identifies a program: its host, and its role with the flow's number.
 Key = tuple[str, str]
+# By host, what its kernel calls a congestion control, where that differs.
+ControlNames = Mapping[str, Mapping[str, str]]
+_CONTROL = "congestion_control"
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,11 @@ def check_programs(fleet: Fleet, hosts: Sequence[str], trial: TrialSpec) -> None
 
 
 def jobs_of(
-    trial: TrialSpec, rack: Rack, schedule: Schedule, gids: Gids | None = None
+    trial: TrialSpec,
+    rack: Rack,
+    schedule: Schedule,
+    gids: Gids | None = None,
+    names: ControlNames | None = None,
 ) -> list[Job]:
     """Return the schedule's flows sent by programs; `gids` are those of all hosts.
 
@@ -142,7 +149,10 @@ def jobs_of(
         next_port[dst] += 1
         near, far = (of_host[host][number % len(of_host[host])] for host in (src, dst))
         service = classes[pattern] if classes else Service()
+        own = (names or {}).get(src, {})
         options = dict(trial.traffic[pattern].driver.options)
+        if _CONTROL in options:
+            options[_CONTROL] = own.get(str(options[_CONTROL]), options[_CONTROL])
         ends = [
             rdma_end(rack, host, number, drivers[pattern], options, gids or {})
             for host in (src, dst)
@@ -157,7 +167,7 @@ def jobs_of(
             dst_address=far,
             port=port,
             tos=service.tos,
-            congestion_control=service.congestion_control,
+            congestion_control=own.get(service.congestion_control, service.congestion_control),
             src_rdma_device=ends[0].device,
             dst_rdma_device=ends[1].device,
             traffic_class=service.tos | ECT_0 if classes else ROCE_TRAFFIC_CLASS,

@@ -38,6 +38,8 @@ _SEND_BYTES = 1 << 19
 _UNTIL_SENT = select.EPOLLRDHUP | select.EPOLLOUT
 _TCP_INFO_BYTES = 104  # up to and including tcpi_total_retrans
 _BACKLOG = 65_535
+# struct linger: a close resets the connection and forgets it, or ends it in the usual way.
+_VANISHES, _LINGERS = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 # Results of each flow: times, -1 for never; how it ended; how much its receiver has read.
 COLUMNS = ("sent_ns", "end_ns", "retransmits", "status", "received_bytes")
 
@@ -89,7 +91,9 @@ class SocketDriver:
     `enter` is called with a host's number before a socket of that host is opened. With `here`, only
     the ends on these hosts are opened; other drivers open the rest. The caller then calls `listen`,
     `connect` and `accept` instead of `prepare`, each once all drivers have finished the step
-    before. A connection that is not made within `patience_s` raises OSError.
+    before. A connection that is not made within `patience_s` raises OSError. One that is cut
+    short, by the trial's end or the driver's, goes without waiting for the other host, which may
+    be out of reach: else the next trial, on the same ports, would find it there for minutes.
     """
 
     def __init__(
@@ -142,7 +146,7 @@ class SocketDriver:
         for host, flows in by_host.items():
             self._enter(host)
             for flow in flows:
-                sender = _stream_socket()
+                sender = self._stream_socket()
                 sender.bind(self._flows.near[flow])
                 self._flows.service[flow].apply(sender)
                 self._connect(sender, flow)
@@ -178,7 +182,7 @@ class SocketDriver:
 
     def _listener(self, host: int, service: Service, port: int) -> socket.socket:
         self._enter(host)
-        listener = _stream_socket()
+        listener = self._stream_socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, READ_LOW_WATER_BYTES)
         service.apply(listener)
         listener.bind(("0.0.0.0", port))
@@ -259,7 +263,7 @@ class SocketDriver:
         board.status[flow] = status
         board.retransmits[flow] = _retransmits(sender)
         self._sending.pop(sender.fileno(), None)
-        sender.close()
+        self._close(sender)
         self._senders[flow] = None
         self._done += 1
         board.done = self._done
@@ -278,20 +282,28 @@ class SocketDriver:
             ended = True
         if ended or self._board.received_bytes[flow] >= self._size[flow]:
             del self._receiving[fd]
-            connection.close()
+            self._close(connection)
+
+    def _stream_socket(self) -> socket.socket:
+        """Return a socket; connections that a listener accepts take after it."""
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # an earlier trial's connections may linger on these ports
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if self._patience_s is not None:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _VANISHES)
+        return made
+
+    def _close(self, ended: socket.socket) -> None:
+        """Close a connection in the usual way."""
+        if self._patience_s is not None:
+            ended.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGERS)
+        ended.close()
 
     def _abandon(self) -> None:
         for flow, sender in enumerate(self._senders):
             if sender is not None:
                 self._board.retransmits[flow] = _retransmits(sender)
                 sender.close()
-
-
-def _stream_socket() -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # an earlier trial's connections may linger on these ports
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return made
 
 
 def _retransmits(sender: socket.socket) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,16 @@ from orchestration.backends.emulated.fabric import (
 )
 from orchestration.backends.emulated.job import Step, read_result, write_job
 from orchestration.backends.emulated.kernel.boot import memory_dir
-from orchestration.backends.emulated.kernel.cache import Kernel, require_kernel
-from orchestration.backends.emulated.launcher import run_guest
+from orchestration.backends.emulated.kernel.cache import require_kernel
+from orchestration.backends.emulated.launcher import Listener, run_guest, run_here
 from orchestration.backends.emulated.policies import check_policies
+from orchestration.backends.emulated.real_time import (
+    SHAPERS_LATE_NS,
+    check_here,
+    facts_here,
+    findings_here,
+    mark_object,
+)
 from orchestration.backends.emulated.remote import AnsweringTuner
 from orchestration.backends.faults import fault_plan
 from orchestration.device import qdiscs
@@ -43,7 +51,7 @@ from orchestration.model.signals import (
     PAIRS,
     wants_flow_table,
 )
-from orchestration.model.trial import FabricSpec, TrialSpec
+from orchestration.model.trial import REAL, FabricSpec, TrialSpec
 from tuners.registry import create
 
 _MEBIBYTE = 1 << 20
@@ -101,7 +109,7 @@ def require_memory(trial: TrialSpec, testbed: Testbed, flows: int) -> int:
 
 
 class EmulatedBackend:
-    """Runs trials in virtual time, each in a guest of its own.
+    """Runs trials in virtual time, each in a guest of its own, or in real time on this kernel.
 
     `flow_table` keeps a flow table even for tuners that do not observe it.
     """
@@ -110,6 +118,8 @@ class EmulatedBackend:
 
     def __init__(self, *, flow_table: bool = False) -> None:
         self._flow_table = flow_table
+        # What the machine's own kernel lacks, once that was tried.
+        self._lacks: tuple[str, ...] | None = None
 
     @staticmethod
     def offer(testbed: Testbed) -> Offer:
@@ -127,10 +137,14 @@ class EmulatedBackend:
         of one's own are loaded once; raises InputError if the kernel refuses one.
         """
         check_supported(testbed)
-        require_kernel()
         on_linux = [trial for trial in trials if trial.fabric.kind == "linux"]
         if any(wants_flow_table(create(trial.tuner).observes) for trial in on_linux):
             flow_table_object()
+        if real := [trial for trial in trials if trial.clock == REAL]:
+            self._lacks = check_here(testbed, jobs, real)
+        if real and len(real) == len(trials):
+            return
+        require_kernel()
         check_policies(trials)
         memory_dir(jobs * guest_memory_bytes(testbed))
 
@@ -148,10 +162,12 @@ class EmulatedBackend:
         Raises NotReadyError before the trial starts if the machine lacks the memory. If a `tuner`
         is given, virtual time stands still while it decides, and an exception in it ends the guest.
         """
-        kernel = require_kernel()
-        memory_bytes = require_memory(trial, testbed, len(schedule))
         trial = _with_object(trial)
-        plan = plan_fabric(testbed, trial.host, trial.seed, trial.fabric)
+        ground = self._ground(trial, testbed, len(schedule), folder)
+        lacks = ground.lacks
+        plan = plan_fabric(
+            testbed, trial.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns
+        )
         steps = fault_steps(trial, testbed, plan)
         write_job(
             folder,
@@ -163,6 +179,7 @@ class EmulatedBackend:
             host_observes=None if tuner is None else tuple(tuner.observes),
             flow_object=_flow_object(trial.fabric),
             keep_flow_table=self._flow_table,
+            mark_object=mark_object(lacks),
         )
         stages = StageClock()
         answering = (
@@ -176,13 +193,37 @@ class EmulatedBackend:
             if "t_ns" in message:
                 progress(message["t_ns"], trial.duration_ns)
 
-        run_guest(kernel, folder, memory_bytes, listen)
+        ground.start(listen)
         try:
             record = read_result(folder)
         except (OSError, ValueError, KeyError) as error:
             raise TrialError(f"the guest's result cannot be read: {error}") from error
-        record = replace(record, facts=_facts(record, plan, kernel, stages, trial.fabric))
+        record = replace(record, facts=_facts(record, plan, ground, stages, trial.fabric))
         return record if answering is None else answering.complete(record)
+
+    def _ground(self, trial: TrialSpec, testbed: Testbed, flows: int, folder: Path) -> _Ground:
+        """Return where the job in `folder` runs. Raises NotReadyError as `run` does."""
+        if trial.clock != REAL:
+            kernel = require_kernel()
+            memory_bytes = require_memory(trial, testbed, flows)
+            start = partial(run_guest, kernel, folder, memory_bytes)
+            return _Ground(start, {"clock": "virtual", "kernel_hash": kernel.hash})
+        if self._lacks is None:
+            self._lacks = check_here(testbed, 1, [trial])
+        lacks = self._lacks
+        about, findings = facts_here(testbed, lacks), findings_here(testbed, lacks)
+        return _Ground(partial(run_here, folder), about, lacks, findings, SHAPERS_LATE_NS)
+
+
+@dataclass(frozen=True)
+class _Ground:
+    """Where a trial runs, what is known of it, what its kernel lacks, and what the stamp says."""
+
+    start: Callable[[Listener], None]
+    about: dict[str, Any]
+    lacks: tuple[str, ...] = ()
+    findings: Sequence[dict[str, str]] = ()
+    shapers_late_ns: int = 0
 
 
 def _with_object(trial: TrialSpec) -> TrialSpec:
@@ -210,22 +251,25 @@ def _flow_object(fabric: FabricSpec) -> str:
 def _facts(
     record: TrialRecord,
     plan: FabricPlan,
-    kernel: Kernel,
+    ground: _Ground,
     stages: StageClock,
     fabric: FabricSpec,
 ) -> dict[str, Any]:
+    findings = [*record.facts.get("findings", ()), *ground.findings]
     return {
         **record.facts,
         **plan.facts,
-        "clock": "virtual",
-        "kernel_hash": kernel.hash,
-        "red": _marking_law(record, fabric),
+        **ground.about,
+        **({"findings": findings} if findings else {}),
+        "red": _marking_law(record, fabric, ground.lacks),
         "stages_s": stages.seconds(),
     }
 
 
-def _marking_law(record: TrialRecord, fabric: FabricSpec) -> dict[str, str]:
+def _marking_law(record: TrialRecord, fabric: FabricSpec, lacks: Collection[str]) -> dict[str, str]:
     """Describe how the ports marked, and how far that is from the requested straight line."""
+    if "red" in lacks:
+        return {"straight_line_on": "the instantaneous queue, arrivals, by a BPF program"}
     if fabric.kind != "linux":
         return {"straight_line_on": f"the instantaneous queue, {fabric.marks}"}
     thresholds = record.changes[ECN.name]

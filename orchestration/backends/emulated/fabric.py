@@ -30,7 +30,13 @@ from inventory.routing import next_hops
 from inventory.topology import ETHERNET_HEADER_BYTES, Port, Testbed
 from orchestration.backends.emulated.data_path import flows as own_nics
 from orchestration.backends.emulated.data_path import ports as own_ports
-from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
+from orchestration.backends.linux import (
+    delays,
+    host_queues,
+    host_sysctls,
+    switch_queues,
+    switch_sysctls,
+)
 from orchestration.device import qdiscs
 from orchestration.device.netlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST
 from orchestration.model.errors import InputError
@@ -118,11 +124,18 @@ def check_supported(testbed: Testbed) -> None:
 
 
 def plan_fabric(
-    testbed: Testbed, host: HostSpec, seed: int, fabric: FabricSpec = LINUX
+    testbed: Testbed,
+    host: HostSpec,
+    seed: int,
+    fabric: FabricSpec = LINUX,
+    lacks: Collection[str] = (),
+    late_ns: int = 0,
 ) -> FabricPlan:
     """Return the plan. `seed` salts the switches' ECMP hashes: same seed, same paths.
 
-    Queues start with RED that never marks; the tuner's first action sets the thresholds.
+    Queues start with RED that never marks; the tuner's first action sets the thresholds. A kernel
+    that `lacks` parts has others in their place, or none, and its shapers make up for waking up to
+    `late_ns` late (`backends.linux`, `machine`).
     """
     check_supported(testbed)
     addresses = emulated_addresses(testbed)
@@ -143,18 +156,20 @@ def plan_fabric(
                 if host.roce is not None:
                     requests.append(_own_nic(testbed, port, addresses[port.index]))
                 elif fabric.kind == "linux":
-                    requests += qdiscs.stack(ifindex(port), host_queues(testbed, port))
+                    requests += qdiscs.stack(
+                        ifindex(port), host_queues(testbed, port, lacks, late_ns)
+                    )
                 else:
                     words = {"rate_bps": port.rate_bps, "framing_bytes": testbed.framing_bytes}
                     requests.append(own_ports.host(ifindex(port), **words))
             elif fabric.kind == "linux":
-                requests += _switch_port(testbed, port)
+                requests += _switch_port(testbed, port, lacks, late_ns)
             else:
                 first, ways = queue_of[port.index], 2 if host.roce is None else 1
                 requests.append(_own_port(testbed, port, first, seed, fabric.marks, ways))
         if device.kind == "host":
             requests += _host_routes(ports, addresses)
-            sysctls = host_sysctls(host)
+            sysctls = host_sysctls(host, lacks)
         else:
             sysctls = switch_sysctls(seed, number[device.name])
         requests += routes.get(device.name, ())
@@ -176,30 +191,35 @@ def plan_fabric(
         },
         queue_places=tuple((number[q.device], ifindex(q.port)) for q in testbed.queues),
         facts={
-            "sysctls": {"host": host_sysctls(host), "switch": switch_sysctls(seed, 0)},
+            "sysctls": {"host": host_sysctls(host, lacks), "switch": switch_sysctls(seed, 0)},
             "qdiscs": {
-                "host": _host_words(host, fabric),
-                **_switch_words(testbed, fabric),
+                "host": _host_words(host, fabric, lacks),
+                **_switch_words(testbed, fabric, lacks),
             },
         },
     )
 
 
-def _host_words(host: HostSpec, fabric: FabricSpec) -> str:
+def _host_words(host: HostSpec, fabric: FabricSpec, lacks: Collection[str]) -> str:
     if host.roce is not None:
         return own_nics.KIND
-    return "tbf > fq" if fabric.kind == "linux" else own_ports.HOST_KIND
+    if fabric.kind != "linux":
+        return own_ports.HOST_KIND
+    return "tbf > bfifo" if "fq" in lacks else "tbf > fq"
 
 
-def _switch_words(testbed: Testbed, fabric: FabricSpec) -> dict[str, str]:
+def _switch_words(testbed: Testbed, fabric: FabricSpec, lacks: Collection[str]) -> dict[str, str]:
     if fabric.kind != "linux":
         words = f"{own_ports.KIND}, marks {fabric.marks}"
         return dict.fromkeys(("switch_up", "switch_down", "switch_to_host"), words)
     leaf = "ets > red per class" if testbed.classes else "red"
+    if "red" in lacks:
+        leaf = "bfifo, marked by a BPF program"
+    delay = "netem > " if delays(lacks) else ""
     return {
-        "switch_up": f"netem > tbf > {leaf}",
+        "switch_up": f"{delay}tbf > {leaf}",
         "switch_down": f"tbf > {leaf}",
-        "switch_to_host": f"netem > tbf > {leaf}",
+        "switch_to_host": f"{delay}tbf > {leaf}",
     }
 
 
@@ -234,13 +254,14 @@ def _host_routes(ports: tuple[Port, ...], addresses: dict[int, str]) -> list[byt
     return requests
 
 
-def _switch_port(testbed: Testbed, port: Port) -> list[bytes]:
+def _switch_port(testbed: Testbed, port: Port, lacks: Collection[str], late_ns: int) -> list[bytes]:
     index, parent, requests = ifindex(port), qdiscs.TC_H_ROOT, []
     delay_ns = delay_before_queue_ns(testbed, port)
-    if delay_ns:
+    if delay_ns and delays(lacks):
         requests.append(qdiscs.netem(index, qdiscs.NETEM_HANDLE, parent, delay_ns))
         parent = qdiscs.NETEM_HANDLE + 1
-    return [*requests, *qdiscs.stack(index, switch_queues(testbed, port), parent)]
+    queues = switch_queues(testbed, port, lacks=lacks, late_ns=late_ns)
+    return [*requests, *qdiscs.stack(index, queues, parent)]
 
 
 def _own_nic(testbed: Testbed, port: Port, address: str) -> bytes:

@@ -2,6 +2,9 @@
 
 The kernel starts it as init, with the job's folder in CLOSLOOP_JOB. It sends messages to the host
 through its console (see `console`). Any other output is for people.
+
+With the argument `real` it is the first process of namespaces of the machine's own kernel, and it
+ends where the guest powers off (see `machine`).
 """
 
 from __future__ import annotations
@@ -10,19 +13,36 @@ import os
 import resource
 import sys
 import traceback
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.kernel.patches import RED_STREAM
 from orchestration.backends.emulated.system import mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
+from orchestration.model.trial import REAL
+
+# How often a process in real time looks for its tuner's answer.
+_PAUSE_S = 50e-6
 
 
 def prepare_process() -> None:
     """Mount the file systems that the rest needs, and allow a socket for every flow."""
     mount_kernel_files()
     files = 1_000_000
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    with suppress(ValueError):  # a container's limit: there it has to do
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
+def go_first() -> None:
+    """Run before all ordinary programs of the machine, as children will.
+
+    A generator or a reading that waits for another program is late. The kernel leaves the others a
+    twentieth of each second whatever happens (sched_rt_runtime_us).
+    """
+    with suppress(OSError):  # a container may lack CAP_SYS_NICE; then the stamp tells what was late
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
 def repeat_draws(seed: int) -> None:
@@ -41,6 +61,7 @@ def run_job(folder: Path) -> None:
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
+    from orchestration.backends.emulated.load import ProcessorLoad
     from orchestration.backends.emulated.namespaces import Fabric
     from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
@@ -63,9 +84,11 @@ def run_job(folder: Path) -> None:
 
         run_probe(job, fabric, folder, lambda: traffic_of(job, fabric))
         return
-    asked = job.host_observes
-    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say)
-    repeat_draws(job.trial.seed)
+    real = job.trial.clock == REAL
+    asked, pause_s = job.host_observes, _PAUSE_S if real else 0.0
+    tuner = create(job.trial.tuner) if asked is None else AskingTuner(folder, asked, say, pause_s)
+    if not real:
+        repeat_draws(job.trial.seed)
     flows = attach_flow_tables(job, fabric, tuner.observes)
     driver = traffic_of(job, fabric)
     watches_hosts = not set(HOST_KEYS).isdisjoint(tuner.observes)
@@ -86,15 +109,22 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=True)
+    watch = ProcessorLoad()
+    with watch if real else nullcontext():
+        record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
+    if real:
+        found = [*record.facts["findings"], *watch.findings()]
+        record = replace(record, facts={**record.facts, **watch.facts(), "findings": found})
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
 
 
-def main() -> None:
-    """Run as process 1 of the guest."""
+def main(clock: str = "") -> None:
+    """Run as process 1 of the guest, or with the clock `REAL` of namespaces of the machine."""
     try:
         prepare_process()
+        if clock == REAL:
+            go_first()
         say(stage="boot")
         run_job(Path(os.environ["CLOSLOOP_JOB"]))
         say(stage="done")
@@ -104,8 +134,10 @@ def main() -> None:
         traceback.print_exc()
         sys.stderr.flush()
         say(stage="failed")
+    if clock == REAL:
+        os._exit(0)  # with what else runs in its namespaces
     power_off()
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

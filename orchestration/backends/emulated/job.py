@@ -77,6 +77,7 @@ class Job:
     host_observes: list[str] | None = None
     flow_object: str = ""
     keep_flow_table: bool = False
+    mark_object: str = ""
 
 
 class _Blob:
@@ -111,12 +112,14 @@ def write_job(
     host_observes: Sequence[str] | None = None,
     flow_object: str = "",
     keep_flow_table: bool = False,
+    mark_object: str = "",
 ) -> None:
     """Write the files of a job into `folder`.
 
     `host_observes` means that the tuner runs on the host (see `remote`), and lists the signals that
     it observes. `flow_object` is the path of the compiled flow table, "" if there is none.
-    `keep_flow_table` keeps one even for tuners that do not observe flows.
+    `keep_flow_table` keeps one even for tuners that do not observe flows. `mark_object` is the path
+    of the compiled program that marks where the kernel has no RED, "" if it has.
     """
     blob = _Blob()
     data = {
@@ -150,6 +153,7 @@ def write_job(
         "host_observes": None if host_observes is None else list(host_observes),
         "flow_object": flow_object,
         "keep_flow_table": keep_flow_table,
+        "mark_object": mark_object,
     }
     (folder / "job.json").write_text(json.dumps(data))
     (folder / "requests.bin").write_bytes(bytes(blob.data))
@@ -200,6 +204,7 @@ def read_job(folder: Path) -> Job:
         host_observes=data["host_observes"],
         flow_object=data["flow_object"],
         keep_flow_table=data["keep_flow_table"],
+        mark_object=data["mark_object"],
     )
 
 

@@ -1,4 +1,7 @@
-"""Boots one guest on a job's folder, reads its console, and makes sure that it ends."""
+"""Boots one guest on a job's folder, reads its console, and makes sure that it ends.
+
+In real time the guest is the first process of namespaces of the machine's own kernel.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,10 @@ from typing import Any
 from orchestration.backends.emulated.console import CONSOLE_MARK
 from orchestration.backends.emulated.kernel.boot import guest_argv, launch, memory_dir
 from orchestration.backends.emulated.kernel.cache import Kernel
+from orchestration.backends.emulated.machine import own_namespaces_argv
 from orchestration.backends.emulated.remote import ASKS
 from orchestration.model.errors import TrialError
+from orchestration.model.trial import REAL
 
 # A guest says something every few milliseconds of virtual time. One that is silent for this long
 # hangs: something in it spins without a system call, and virtual time stands still.
@@ -76,27 +81,55 @@ def run_guest(
             stdout=subprocess.PIPE,
             memory_dir=where,
         )
-        console: deque[str] = deque(maxlen=_CONSOLE_LINES)
-        stage, ended = "start", ""
-        said: dict[str, Any] = {}
-        try:
-            for line in _lines(process, silence_s, console):
-                if line.startswith(CONSOLE_MARK):
-                    message = json.loads(line[len(CONSOLE_MARK) :])
-                    if message.get("stage") in ("done", "failed"):
-                        ended, said = message["stage"], message
-                    else:
-                        stage = message.get("stage", stage)
-                    with _stopped(process) if ASKS in message else nullcontext():
-                        listener(message)
+        _attend(process, listener, silence_s, stops=True)
+
+
+def run_here(folder: Path, listener: Listener) -> None:
+    """Run the job in `folder` in namespaces of this machine's kernel, which end with this thread.
+
+    `listener` gets the messages of their first process, which goes on meanwhile. Raises TrialError
+    as `run_guest` does.
+    """
+    init = folder / "init"
+    init.write_text(init_script(folder.absolute(), REAL))
+    init.chmod(0o755)
+    process = subprocess.Popen(
+        own_namespaces_argv(init.absolute()),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    _attend(process, listener, SILENCE_S, stops=False)
+
+
+def _attend(
+    process: subprocess.Popen[bytes], listener: Listener, silence_s: float, *, stops: bool
+) -> None:
+    """Pass on a guest's messages until its end; raise TrialError unless that was a good one."""
+    console: deque[str] = deque(maxlen=_CONSOLE_LINES)
+    stage, ended = "start", ""
+    said: dict[str, Any] = {}
+    try:
+        for line in _lines(process, silence_s, console):
+            if line.startswith(CONSOLE_MARK):
+                message = json.loads(line[len(CONSOLE_MARK) :])
+                if message.get("stage") in ("done", "failed"):
+                    ended, said = message["stage"], message
                 else:
-                    console.append(line)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
+                    stage = message.get("stage", stage)
+                with _stopped(process) if stops and ASKS in message else nullcontext():
+                    listener(message)
+            else:
+                console.append(line)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.read()  # until the last of its processes has ended
+        process.stdout.close()
     if "error" in said:
         raise TrialError(said["error"], said["remedy"], "\n".join(console))
     if ended != "done":
@@ -118,9 +151,9 @@ def _stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
         os.killpg(process.pid, signal.SIGCONT)
 
 
-def init_script(job: Path) -> str:
+def init_script(job: Path, clock: str = "") -> str:
     """Return the script that is the guest's process 1: it runs the guest's program with this
-    Python.
+    Python, and the argument `clock`.
     """
     python = shlex.quote(sys.executable)
     return (
@@ -135,7 +168,8 @@ def init_script(job: Path) -> str:
             for name in OTHER_CPU
             if name in os.environ
         )
-        + f"exec {python} -P -m orchestration.backends.emulated.guest\n"
+        + f"exec {python} -P -m orchestration.backends.emulated.guest {clock}".rstrip()
+        + "\n"
     )
 
 

@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD
+from orchestration.backends.emulated.fabric import FIRST_IFINDEX, FIRST_NAMESPACE_FD
 from orchestration.device import ethtool, netlink
+from orchestration.device.agent.kernel import write_sysctls
 from orchestration.device.netlink import (
     NLM_F_ACK,
     NLM_F_DUMP,
@@ -22,6 +23,7 @@ from orchestration.device.netlink import (
     attributes,
     messages,
 )
+from orchestration.model.trial import REAL
 
 if TYPE_CHECKING:
     from orchestration.backends.emulated.job import Job
@@ -29,18 +31,31 @@ if TYPE_CHECKING:
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 _IFINFO = struct.Struct("=BxHiII")
+# TCP's buffers, in guests and of each namespace of the machine.
+_BUFFERS = {
+    "net/core/somaxconn": "65535",
+    "net/ipv4/tcp_rmem": "4096 16777216 134217728",
+    "net/ipv4/tcp_wmem": "4096 8388608 134217728",
+}
 # Settings of the whole guest, written before the namespaces copy them.
 _GLOBAL_SYSCTLS = {
+    **_BUFFERS,
     "fs/nr_open": "2000000",
-    "net/core/somaxconn": "65535",
     "net/core/netdev_max_backlog": "10000000",
     "net/core/rmem_max": "268435456",
     "net/core/wmem_max": "268435456",
     "net/ipv4/tcp_allowed_congestion_control": "reno cubic dctcp bbr",
     "net/ipv4/tcp_congestion_control": "dctcp",
-    "net/ipv4/tcp_rmem": "4096 16777216 134217728",
-    "net/ipv4/tcp_wmem": "4096 8388608 134217728",
     "net/ipv4/tcp_mem": "1000000 2000000 4000000",
+}
+# Settings of each namespace of the machine's own kernel, which begins with the machine's: links are
+# unnumbered, and nothing but the trial sends.
+_OF_NAMESPACE = {
+    **_BUFFERS,
+    "net/ipv4/conf/all/rp_filter": "0",
+    "net/ipv4/conf/default/rp_filter": "0",
+    "net/ipv6/conf/all/disable_ipv6": "1",
+    "net/ipv6/conf/default/disable_ipv6": "1",
 }
 # The kernel's link watch runs once a second.
 _CARRIER_TRIES, _CARRIER_WAIT_S = 100, 0.1
@@ -131,8 +146,11 @@ def await_answer(link: socket.socket, last: int, answer: bytes, first: int = 0) 
 
 
 def links_operational(link: socket.socket) -> bool:
-    """Return whether every veth of the socket's namespace is operational (IF_OPER_UP)."""
-    loopback, ifla_operstate, if_oper_up = 1, 16, b"\6"
+    """Return whether every veth of the socket's namespace is operational (IF_OPER_UP).
+
+    Below `FIRST_IFINDEX` are the loopback and devices that a kernel puts into every namespace.
+    """
+    ifla_operstate, if_oper_up = 16, b"\6"
     request = netlink.message(RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0), NLM_F_REQUEST | NLM_F_DUMP)
     link.send(request)
     good = True
@@ -142,7 +160,7 @@ def links_operational(link: socket.socket) -> bool:
                 return good and kind == NLMSG_DONE
             _, _, index, _, _ = _IFINFO.unpack_from(payload)
             state = attributes(payload, _IFINFO.size).get(ifla_operstate, if_oper_up)
-            good = good and (index == loopback or state == if_oper_up)
+            good = good and (index < FIRST_IFINDEX or state == if_oper_up)
 
 
 def offloads_off(interfaces: Iterable[str]) -> list[str]:
@@ -162,18 +180,28 @@ def write_sysctl(name: str, value: str) -> None:
 
 
 class Fabric:
-    """The namespaces with their sockets. Building them takes no virtual time."""
+    """The namespaces with their sockets. Building them takes no virtual time.
+
+    `absent` has the settings, by device, that the machine's own kernel does not have.
+    """
 
     def __init__(self, job: Job) -> None:
-        for name, value in _GLOBAL_SYSCTLS.items():
-            write_sysctl(name, value)
+        real = job.trial.clock == REAL
+        if not real:
+            for name, value in _GLOBAL_SYSCTLS.items():
+                write_sysctl(name, value)
+        self.absent: dict[str, list[str]] = {}
         self.number = {item.name: place for place, item in enumerate(job.namespaces)}
         self.sockets: list[socket.socket] = []
         self.offloads_on: list[str] = []
         for place, item in enumerate(job.namespaces):
             new_namespace(FIRST_NAMESPACE_FD + place)
-            for name, value in item.sysctls.items():
-                write_sysctl(name, value)
+            if real:
+                if absent := write_sysctls({"values": {**_OF_NAMESPACE, **item.sysctls}}):
+                    self.absent[item.name] = absent
+            else:
+                for name, value in item.sysctls.items():
+                    write_sysctl(name, value)
             self.sockets.append(route_socket())
         send_requests(self.sockets[0], job.links)
         for place, item in enumerate(job.namespaces):

@@ -13,6 +13,7 @@ by a rename, and each name is used only once, so that nothing cached can be mist
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,10 +41,18 @@ _EXCHANGE = "exchange"
 class AskingTuner(BaseTuner):
     """Represents the host's tuner in the guest. `tell` sends the host a message.
 
-    It has no facts and no trace: the host's tuner has them.
+    In real time it looks for the answer every `pause_s`, and does not spin. It has no facts and no
+    trace: the host's tuner has them.
     """
 
-    def __init__(self, folder: Path, observes: Sequence[str], tell: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        observes: Sequence[str],
+        tell: Callable[..., None],
+        pause_s: float = 0.0,
+    ) -> None:
+        self._pause_s = pause_s
         self.observes = tuple(observes)
         self._folder = str(folder / _EXCHANGE)
         self._tell = tell
@@ -63,7 +72,8 @@ class AskingTuner(BaseTuner):
         self._tell(**{ASKS: kind}, number=self._asked)
         answer = f"answer-{self._asked}"
         while answer not in os.listdir(self._folder):
-            pass
+            if self._pause_s:
+                time.sleep(self._pause_s)
         path = f"{self._folder}/{answer}"
         answered = _read(path)
         os.unlink(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from collectors.readers.flows import FlowTables
 from collectors.readers.tc import QueueReading
 from collectors.snapshot import samples_a_snapshot
 from orchestration.backends.emulated.data_path.flow_tables import OwnFlowTables
-from orchestration.backends.emulated.data_path.hosts import Hosts
+from orchestration.backends.emulated.data_path.hosts import Hosts, KeptHosts
 from orchestration.backends.emulated.data_path.nics import NicFile
 from orchestration.backends.emulated.data_path.pairs import PairCounters
 from orchestration.backends.emulated.data_path.parameters import ParameterFile
@@ -24,9 +25,12 @@ from orchestration.backends.emulated.data_path.samples import Sample, SampleFile
 from orchestration.backends.emulated.fabric import FIRST_NAMESPACE_FD, ifindex
 from orchestration.backends.emulated.job import Job
 from orchestration.backends.emulated.linux_queues import LinuxQueues
+from orchestration.backends.emulated.marked_queues import MarkedQueues
+from orchestration.backends.emulated.namespace_hosts import NamespaceHosts
 from orchestration.backends.emulated.namespaces import Fabric, send_requests
 from orchestration.backends.emulated.traffic import Traffic
 from orchestration.backends.flow_samples import FlowSamples
+from orchestration.backends.linux import absent_settings
 from orchestration.backends.nic_parameters import NicParameters
 from orchestration.backends.ticker import Ticker
 from orchestration.model.errors import TrialError
@@ -44,11 +48,16 @@ from orchestration.model.records import (
     Program,
 )
 from orchestration.model.signals import PAIRS
+from orchestration.model.trial import REAL
 from traffic.schedule import lasting_flows
 
 # Hosts' TCP counters are read at every tenth sample.
 HOST_EVERY = 10
 _HEAD_START_NS = 2_000_000
+# In real time processes take time to start waiting.
+_HEAD_START_REAL_NS = 50_000_000
+# A reading that takes longer was kept waiting; it is made again, up to so many times.
+_READING_REAL_NS, _READINGS_REAL = 1_000_000, 3
 # A trial's time 0 is a multiple of this on the guest's clock. However long its tuner took to load,
 # the kernel's ticks then fall at the same times, so two trials differ only from the moment their
 # thresholds do.
@@ -98,17 +107,20 @@ class EmulatedRig:
         self._steps = list(job.steps)
         self._shared = SharedBuffers(job.testbed) if job.testbed.switch else None
         addresses = [job.host_addresses[name] for name in job.testbed.hosts]
-        self._hosts = Hosts(
-            [FIRST_NAMESPACE_FD + fabric.number[name] for name in job.testbed.hosts],
-            NicFile(addresses) if job.trial.host.roce is not None else None,
-        )
+        self._real = job.trial.clock == REAL
+        of_guest = None if self._real else self._guest_hosts(addresses)
+        self._hosts: KeptHosts = of_guest or NamespaceHosts(fabric, job.testbed.hosts)
         self._queues: Queues
         self._samples: SampleFile | None = None
         self._paths = self._path_file() if PathFile.is_in(job.trial) else None
         count = len(job.testbed.queues)
-        if job.trial.fabric.kind == "linux":
+        if job.mark_object:
+            program = Path(job.mark_object)
+            self._queues = MarkedQueues(job.testbed, job.queue_places, fabric, program)
+        elif job.trial.fabric.kind == "linux":
             self._queues = LinuxQueues(job.testbed, job.queue_places, fabric.sockets)
         else:
+            assert of_guest is not None  # the data path is the guest's
             self._queues = QueueFile(count)
             own = isinstance(flows, OwnFlowTables)
             pairs = None
@@ -117,7 +129,7 @@ class EmulatedRig:
                 pairs = PairCounters(job.testbed, edges, job.host_addresses)
             self._samples = SampleFile(
                 count,
-                self._hosts,
+                of_guest,
                 self._shared,
                 traffic.senders,
                 flows=own,
@@ -143,6 +155,13 @@ class EmulatedRig:
         self._ticks = 0
         self.events: list[Event] = []
 
+    def _guest_hosts(self, addresses: Sequence[tuple[str, ...]]) -> Hosts:
+        number = self._fabric.number
+        return Hosts(
+            [FIRST_NAMESPACE_FD + number[name] for name in self._job.testbed.hosts],
+            NicFile(addresses) if self._job.trial.host.roce is not None else None,
+        )
+
     def _path_file(self) -> PathFile:
         testbed, number = self._job.testbed, self._fabric.number
         return PathFile(
@@ -154,7 +173,8 @@ class EmulatedRig:
 
     def start(self) -> None:
         """Start the traffic, and return at time 0."""
-        earliest_ns = time.monotonic_ns() + _HEAD_START_NS
+        head_start_ns = _HEAD_START_REAL_NS if self._real else _HEAD_START_NS
+        earliest_ns = time.monotonic_ns() + head_start_ns
         self._t0_ns = -(-earliest_ns // _TIME_0_MULTIPLE_NS) * _TIME_0_MULTIPLE_NS
         if self._paths:
             self._paths.begin_at(self._t0_ns)
@@ -230,13 +250,24 @@ class EmulatedRig:
     def observe(self) -> Observation:
         """Read all queues, with one dump per switch, at one instant of virtual time."""
         if self._samples is None:
-            sample = Sample(time.monotonic_ns(), self._read())
+            sample = self._sampled()
         else:
             self._ask(self._samples, time.monotonic_ns(), 1, 1)
             (sample,) = self._samples.asked()
         seen = self._taken(sample, last=self._traffic.all_done(), age=True)
         self._sample_flows(seen.t_ns)
         return seen
+
+    def _sampled(self) -> Sample:
+        """Read all queues once, in real time again if the kernel let the reading wait.
+
+        It takes a lock of all the machine's namespaces.
+        """
+        for _ in range(_READINGS_REAL if self._real else 1):
+            sample = Sample(time.monotonic_ns(), self._read())
+            if self._real and time.monotonic_ns() - sample.t_ns < _READING_REAL_NS:
+                break
+        return sample
 
     def _taken(self, sample: Sample, *, last: bool, age: bool = False) -> Observation:
         """Return a reading as an observation, and keep its hosts if it is their turn."""
@@ -336,7 +367,11 @@ class EmulatedRig:
         flows = self._traffic.outcome()
         events, found = self._shared.outcome(self._t0_ns) if self._shared else ([], {})
         chosen = self._paths.facts() if self._paths else {}
-        findings = [*found.get("findings", ()), *chosen.get("findings", ())]
+        findings = [
+            *found.get("findings", ()),
+            *chosen.get("findings", ()),
+            *absent_settings(self._fabric.absent),
+        ]
         return Outcome(
             flows,
             self._hosts.samples(),
@@ -350,7 +385,7 @@ class EmulatedRig:
                 **({"flow_table": self._flows.facts()} if self._flows else {}),
                 **found,
                 **chosen,
-                **({"findings": findings} if found or chosen else {}),
+                **({"findings": findings} if found or chosen or self._real else {}),
                 **self._traffic.facts(),
             },
             self._flow_samples.samples() if self._flow_every else None,

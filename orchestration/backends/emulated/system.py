@@ -11,6 +11,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 _MNT_DETACH = 2
 # CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWPID, CLONE_NEWNET
 _OWN = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+_OWN_MOUNTS = 0x00020000  # CLONE_NEWNS
 _OWN_NETWORK = 0x40000000  # CLONE_NEWNET
 _OWN_CGROUP = 0x02000000  # CLONE_NEWCGROUP
 _SYS_PIVOT_ROOT = 155  # on x86-64, the architecture of user-mode Linux
@@ -65,6 +66,20 @@ def bind(source: str, target: str) -> None:
 def unshare() -> None:
     """Enter new mount, UTS, IPC and network namespaces; children get a new PID namespace too."""
     _check(_libc.unshare(_OWN), "unshare")
+
+
+def unshare_mounts() -> None:
+    """Enter a new mount namespace, whose mounts nobody else sees."""
+    _check(_libc.unshare(_OWN_MOUNTS), "unshare")
+    mount("none", "/", flags=MS_REC | MS_PRIVATE)
+
+
+def enter_namespaces(pid: int, names: Iterable[str]) -> None:
+    """Enter namespaces of a process, by their names below /proc/PID/ns."""
+    places = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY) for name in names]
+    for place in places:
+        _check(_libc.setns(place, 0), "setns")
+        os.close(place)
 
 
 def unshare_network() -> None:

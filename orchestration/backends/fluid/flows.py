@@ -6,7 +6,8 @@ from collections import deque
 
 import numpy as np
 
-from collectors.readers.flows import WINDOW_SLOTS, FlowReading, per_queue
+from collectors.readers.flow_layout import WINDOW_SLOTS
+from collectors.readers.flows import FlowReading, per_queue
 from inventory.topology import Testbed
 from orchestration.model.records import Floats, Ints, Schedule
 

@@ -22,12 +22,15 @@ from orchestration.backends.dilation import (
 )
 from orchestration.backends.hardware.balancing import Balancing, check_paths, chooses
 from orchestration.backends.hardware.balancing import services_for as services_of_switches
+from orchestration.backends.hardware.controls import Controls, check_controls, check_programs
+from orchestration.backends.hardware.controls import services_for as services_of_controls
+from orchestration.backends.hardware.flow_tables import RackFlowTables, check_tables
+from orchestration.backends.hardware.flow_tables import services_for as services_of_tables
 from orchestration.backends.hardware.links import LinkWatch
 from orchestration.backends.hardware.marking import try_marking
 from orchestration.backends.hardware.nic import SERVICE as NIC_SERVICE
 from orchestration.backends.hardware.nic import NicWatch
 from orchestration.backends.hardware.readiness import (
-    check_controls,
     check_free,
     check_queues,
     check_same_fabric,
@@ -59,7 +62,7 @@ from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
 from orchestration.model.records import Event, Schedule, TrialRecord
-from orchestration.model.signals import BALANCING_KEYS, DERIVED
+from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
 from traffic.drivers.rack import RackTraffic
@@ -88,9 +91,11 @@ class HardwareBackend:
     def offer(testbed: Testbed) -> Offer:
         """Return the signals and knobs of a rack whose switches offer everything that they can.
 
-        Switches keep no flow tables. `check` finds what a rack's own switches lack.
+        `check` finds what a rack's own switches lack.
         """
-        return Offer((*SIGNALS, *BALANCING_KEYS, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name])
+        return Offer(
+            (*SIGNALS, *BALANCING_KEYS, *FLOW_TABLE, *DERIVED), [ECN.name, FLOWLET_TIMEOUT.name]
+        )
 
     def check(self, testbed: Testbed, jobs: int, trials: Sequence[TrialSpec] = ()) -> None:
         """Raise NotReadyError unless the rack is wired as `testbed`, reached, provisioned and free.
@@ -109,11 +114,13 @@ class HardwareBackend:
         check_knobs(rack, tuners)
         over_rdma = [trial for trial in trials if uses_rdma(trial)]
         of_hosts = services_for(over_rdma[0]) if over_rdma else ()
-        with self._open(of_hosts, services_of_switches(rack, trials)) as fleet:
+        with self._open(of_hosts, _more_services(rack, trials)) as fleet:
             switches = _switches(rack)
             check_queues(fleet, switches)
             check_in_effect(rack, fleet)
             check_paths(rack, fleet, trials)
+            check_programs(rack, fleet, trials)
+            check_tables(rack, fleet, trials)
             check_sources(switches, tuners)
             own = {run.run for run in dead_runs(Ledger.of(rack.name, self._inventory))}
             check_free(fleet.ask("lease.show", {device: {} for device in fleet.agents}), own)
@@ -129,7 +136,7 @@ class HardwareBackend:
         check_same_fabric(self._rack, testbed)
         check_configured(self._rack, [trial.load_balancing for trial in trials])
         period_ns = min(trial.sample_period_ns for trial in trials)
-        with self._open(of_switches=services_of_switches(self._rack, trials)) as fleet:
+        with self._open(of_devices=services_of_switches(self._rack, trials)) as fleet:
             switches = _switches(self._rack)
             check_queues(fleet, switches)
             check_paths(self._rack, fleet, trials)
@@ -191,21 +198,24 @@ class HardwareBackend:
         decides = tuner or create(trial.tuner)
         # what devices are told, in the clock's time
         told = stretched(trial)
-        settings = Settings(rack, told)
+        controls = Controls(rack, trial)
+        settings = Settings(rack, told, controls.names)
         check_drivers(trial, testbed)
         check_configured(rack, [trial.load_balancing])
         with (
-            self._open(services_for(trial), services_of_switches(rack, [trial])) as fleet,
+            self._open(services_for(trial), _more_services(rack, [trial])) as fleet,
             self._guard(fleet, trial, settings.names()) as guard,
             LinkWatch(rack, fleet),
         ):
+            controls.begin(fleet)
             adaptive = check_in_effect(rack, fleet)
             absent = settings.write(fleet)
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
             nics.start()
-            flows = stretched_schedule(schedule, trial.scale)
-            traffic = RackTraffic(told, rack, flows, fleet, promptly=on_this_machine())
+            later = stretched_schedule(schedule, trial.scale)
+            promptly = on_this_machine()
+            traffic = RackTraffic(told, rack, later, fleet, controls.names, promptly=promptly)
             guard.tick()
             traffic.connect(clocks)
             guard.tick()
@@ -213,8 +223,10 @@ class HardwareBackend:
             limiter = ChangeLimiter(ECN, len(testbed.queues), rack.safety.min_change_interval_ns)
             corridor = CorridorWatch(rack.testbed, rack.safety.corridor)
             paths = Balancing(rack, fleet, told) if chooses(trial) else None
+            watched = wants_flow_table(decides.observes)
+            flows = RackFlowTables(rack, fleet, told) if watched else None
             rig = HardwareRig(
-                rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths
+                rack, fleet, switches, clocks, traffic, guard, corridor, limiter, paths, flows
             )
             check_sources(switches, {trial.tuner.name: decides} if tuner is None else {})
             try:
@@ -222,6 +234,7 @@ class HardwareBackend:
                 with watch_for(trial) as watch:
                     record = run_trial(slow, decides, trial, testbed, folder, progress)
                 nics.finish()
+                controls.finish(fleet)
             finally:
                 traffic.stop()
             facts = {
@@ -236,10 +249,13 @@ class HardwareBackend:
                 "nics": nics.facts(),
                 "peak_queue_bytes": rig.peaks(),
                 **watch.facts(),
+                **controls.facts(),
                 **(paths.facts() if paths else {}),
+                **(flows.facts() if flows else {}),
             }
         findings = [*settings.findings(absent), *_source_findings(switches, told)]
         findings += rig.read_back.findings()
+        findings += controls.findings()
         findings += paths.findings() if paths else []
         findings += [*watch.findings(), *unscalable(trial), *guard.findings()]
         findings += [{"code": "nics", "severity": "warning", "text": t} for t in nics.problems]
@@ -251,19 +267,19 @@ class HardwareBackend:
     def _open(
         self,
         of_hosts: Sequence[str] = (),
-        of_switches: Mapping[str, Sequence[str]] | None = None,
+        of_devices: Mapping[str, Sequence[str]] | None = None,
     ) -> Fleet:
         """Start agents on all devices, with the services `of_hosts` added on hosts.
 
-        `of_switches` are those added on switches, by their names.
+        `of_devices` are those added on some devices, by their names.
         Raises NotReadyError naming each device that cannot be used.
         """
         rack = self._rack
         services = {device: services_of(rack, device) for device in rack.access}
         for host in rack.testbed.hosts:
             services[host] = tuple(dict.fromkeys((*services[host], *of_hosts)))
-        for switch, more in (of_switches or {}).items():
-            services[switch] = (*services[switch], *more)
+        for device, more in (of_devices or {}).items():
+            services[device] = (*services[device], *more)
         agents, problems = open_agents(
             rack.access.values(), rack.known_hosts_file, services, self._secrets
         )
@@ -310,6 +326,15 @@ class HardwareBackend:
                         "the dead-man's timers put back what was changed: `closloop restore` tells",
                     ) from again
             time.sleep(_RETRY_EVERY_S)
+
+
+def _more_services(rack: Rack, trials: Sequence[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that trials need besides a device's own, by device."""
+    found: dict[str, tuple[str, ...]] = {}
+    for services in (services_of_switches, services_of_controls, services_of_tables):
+        for device, more in services(rack, trials).items():
+            found[device] = (*found.get(device, ()), *more)
+    return found
 
 
 def holder_of(trial: TrialSpec) -> str:

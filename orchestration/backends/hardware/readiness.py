@@ -13,12 +13,12 @@ from orchestration.device.errors import DeviceError, printable
 from orchestration.device.fleet import Fleet, gather
 from orchestration.model.errors import NotReadyError
 from orchestration.model.ports import Tuner
-from orchestration.model.signals import BALANCING_KEYS, DERIVED, wants_flow_table
+from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE
 from orchestration.model.trial import TrialSpec
 
 _SHOWN = 12
-# What no switch offers by itself: the loop's own signals, and those of a choice of paths.
-_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS)
+# What no switch offers by itself: the loop's own signals, and those of programs.
+_OF_THE_RACK = (*DERIVED, *BALANCING_KEYS, *FLOW_TABLE)
 
 
 def check_same_fabric(rack: Rack, testbed: Testbed) -> None:
@@ -67,11 +67,6 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
     """
     wanted: dict[str, list[str]] = {}
     for called, tuner in tuners.items():
-        if wants_flow_table(tuner.observes):
-            raise NotReadyError(
-                f"tuner {called} observes flows, and a rack's switches keep no flow table",
-                "run it emulated, or another tuner here (pet-without-flows)",
-            )
         for name in (one for one in tuner.observes if one not in _OF_THE_RACK):
             users = wanted.setdefault(name, [])
             if called not in users:
@@ -89,28 +84,6 @@ def check_sources(switches: Iterable[Switch], tuners: Mapping[str, Tuner]) -> No
         problems,
         "run static tuners on this rack, or turn the counters on where the switch has them: "
         "`closloop provision` does that, docs/sonic.md says which release offers what",
-    )
-
-
-def check_controls(rack: Rack, testbed: Testbed, trials: Iterable[TrialSpec]) -> None:
-    """Raise NotReadyError if flows want a congestion control that a host's kernel lacks."""
-    wanted = {
-        trial.host.control_of(name)
-        for trial in trials
-        for name in ("", *(klass.congestion_control for klass in testbed.classes))
-    }
-    problems = [
-        f"{host}: its kernel has no {name}"
-        for host in rack.testbed.hosts
-        for name in rack.access[host].lacks
-        if name in wanted
-    ]
-    raise_problems(
-        "flows want a congestion control that hosts do not have",
-        problems,
-        "host: {congestion_control: reno} in the campaign, which answers marks by RFC 3168 where "
-        "`closloop provision` has set tcp_ecn; or load it (modprobe) and allow it "
-        "(net.ipv4.tcp_allowed_congestion_control)",
     )
 
 

@@ -105,10 +105,23 @@ class Paths(Protocol):
         """Leave paths to the switches' hash again."""
 
 
+class FlowTables(Protocol):
+    """The switches' flow tables."""
+
+    def begin(self) -> None:
+        """Keep them from now on."""
+
+    def values(self) -> dict[str, Ints]:
+        """Read the queues' signals, arrays (queues,) by key."""
+
+    def end(self) -> None:
+        """Keep none any more."""
+
+
 class HardwareRig:
     """The Rig protocol over a rack's agents. `switches` are in the order of the testbed's.
 
-    Without `paths`, switches choose by their hash.
+    Without `paths`, switches choose by their hash; with `flows`, they keep flow tables.
     """
 
     def __init__(
@@ -122,8 +135,11 @@ class HardwareRig:
         corridor: Corridor,
         limiter: Limiter,
         paths: Paths | None = None,
+        flows: FlowTables | None = None,
     ) -> None:
         self._fleet = fleet
+        # in the order of their programs at a port: a packet that leaves by another is not counted
+        self._programs = [part for part in (paths, flows) if part is not None]
         self._switches = switches
         self._clocks = clocks
         self._traffic = traffic
@@ -157,8 +173,8 @@ class HardwareRig:
 
     def start(self) -> None:
         """Start the traffic, and return at time 0. Connections were made by the switches' hash."""
-        if self._paths:
-            self._paths.begin()
+        for program in self._programs:
+            program.begin()
         self._t0_ns = time.monotonic_ns() + HEAD_START_NS
         self._traffic.start(self._t0_ns)
         self._read_all("read")
@@ -183,7 +199,7 @@ class HardwareRig:
         """Read all queues: send a request to each switch, then collect the answers."""
         begin_ns = self.now_ns()
         self._read_all("read")
-        paths = self._paths.values() if self._paths else {}
+        seen = {key: values for part in self._programs for key, values in part.values().items()}
         end_ns = self.now_ns()
         self.read_latency_ns.append(end_ns - begin_ns)
         if not self._host_times or end_ns - self._host_times[-1] >= _HOSTS_EVERY_NS:
@@ -199,7 +215,7 @@ class HardwareRig:
                 name: self._since_start(name) if name in _CUMULATIVE else self._joined(name)
                 for name in SIGNALS
             }
-            | paths,
+            | seen,
             settings={ECN.name: self._thresholds(), **self._timeouts()},
         )
         for place, first in enumerate(self._first[:-1].tolist()):
@@ -254,8 +270,8 @@ class HardwareRig:
                 break
             self._ticker.sleep_until(time.monotonic_ns() + _POLL_WAIT_NS)
         observer.observed(observation)
-        if self._paths:
-            self._paths.end()
+        for program in self._programs:
+            program.end()
         self._sample_hosts()
         return Outcome(self._traffic.records(), self.hosts(), self.events)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from inventory.rack import Rack
 from orchestration.backends.hardware.balancing import SETTINGS as PATH_SETTINGS
 from orchestration.backends.hardware.balancing import chooses
-from orchestration.backends.linux import host_sysctls, switch_sysctls
+from orchestration.backends.hardware.controls import DEFAULT
+from orchestration.backends.linux import absent_settings, host_sysctls, switch_sysctls
 from orchestration.device.fleet import Fleet
 from orchestration.model.trial import TrialSpec
 
@@ -16,11 +19,17 @@ _NO_TIME_WAIT = {"net/ipv4/tcp_max_tw_buckets": "0"}
 class Settings:
     """The settings of one trial, by device. SONiC switches have none: their ASIC forwards."""
 
-    def __init__(self, rack: Rack, trial: TrialSpec) -> None:
+    def __init__(
+        self, rack: Rack, trial: TrialSpec, names: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """`names` has by host what stands for a congestion control (`controls.Controls`)."""
         self._values: dict[str, dict[str, str]] = {}
         for number, device in enumerate(rack.testbed.devices):
             if device.kind == "host":
-                self._values[device.name] = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
+                values = {**host_sysctls(trial.host), **_NO_TIME_WAIT}
+                own = (names or {}).get(device.name, {})
+                values[DEFAULT] = own.get(values[DEFAULT], values[DEFAULT])
+                self._values[device.name] = values
             elif rack.access[device.name].platform == "linux":
                 more = PATH_SETTINGS if chooses(trial) else {}
                 self._values[device.name] = {**switch_sysctls(trial.seed, number), **more}
@@ -37,16 +46,4 @@ class Settings:
 
     def findings(self, absent: dict[str, list[str]]) -> list[dict[str, str]]:
         """Return findings on absent settings for the trial's stamp."""
-        by_name: dict[str, list[str]] = {}
-        for device, names in absent.items():
-            for name in names:
-                by_name.setdefault(name, []).append(device)
-        return [
-            {
-                "code": "settings-absent",
-                "severity": "warning",
-                "text": f"the kernels of {', '.join(devices)} have no {name.replace('/', '.')}: "
-                f"it stays as it is there",
-            }
-            for name, devices in sorted(by_name.items())
-        ]
+        return absent_settings(absent)

@@ -12,16 +12,18 @@ only names below `net/` are written.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from orchestration.device import ethtool
 from orchestration.device.agent.main import Agent, Operation, OperationError
 
+_SNMP, _NETSTAT = TCP_FILES = ("/proc/self/net/snmp", "/proc/self/net/netstat")
 _COUNTERS = (
-    ("/proc/self/net/snmp", "Tcp:", "RetransSegs"),
-    ("/proc/self/net/netstat", "TcpExt:", "TCPTimeouts"),
-    ("/proc/self/net/netstat", "TcpExt:", "TCPOFOQueue"),
-    ("/proc/self/net/netstat", "IpExt:", "OutOctets"),
+    (_SNMP, "Tcp:", "RetransSegs"),
+    (_NETSTAT, "TcpExt:", "TCPTimeouts"),
+    (_NETSTAT, "TcpExt:", "TCPOFOQueue"),
+    (_NETSTAT, "IpExt:", "OutOctets"),
 )
 NET = "/sys/class/net"
 
@@ -50,13 +52,19 @@ def write_sysctls(request: dict[str, Any]) -> list[str]:
 
 def tcp_counters(_: dict[str, Any]) -> list[int]:
     """Return the TCP counters: retransmits, timeouts, out-of-order segments, bytes sent."""
-    texts: dict[str, list[list[str]]] = {}
+    texts = {}
+    for path in TCP_FILES:
+        with open(path) as file:
+            texts[path] = file.read()
+    return counted(texts)
+
+
+def counted(texts: Mapping[str, str]) -> list[int]:
+    """Return the TCP counters from the texts of `TCP_FILES`."""
+    lines = {path: [line.split() for line in text.splitlines()] for path, text in texts.items()}
     values = []
     for path, table, name in _COUNTERS:
-        if path not in texts:
-            with open(path) as file:
-                texts[path] = [line.split() for line in file]
-        names, numbers = (line for line in texts[path] if line[0] == table)
+        names, numbers = (line for line in lines[path] if line[0] == table)
         values.append(int(numbers[names.index(name)]))
     return values
 

@@ -19,6 +19,7 @@ from orchestration.model.errors import TrialError
 from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_folder, zero
 from orchestration.virtual_rack.control import RackHandle, up
 from orchestration.virtual_rack.forwarding import fitting, known_or_measured
+from orchestration.virtual_rack.image import require_image
 
 ROOT = Path(__file__).resolve().parents[3]
 QUICKSTART = ROOT / "examples" / "quickstart.yml"
@@ -38,6 +39,7 @@ SIX_SWITCHES = EIGHT_DEVICES.replace("name: eight", "name: six").replace("leaves
 _READINGS, _CHANGES = 1000, 300
 # On a machine of middling speed with its two cores to itself.
 _PROVISION_TARGET_S = 40.0
+_UP_TARGETS_S = {"containers": 10.0, "plain namespaces": 3.0}
 
 
 @contextmanager
@@ -143,6 +145,28 @@ def provisioning() -> Outcome:
         ("the devices, their SSH servers and the controller share one CPU in a guest",),
         data={"seconds": seconds, "changed": changed, "left": left},
     )
+
+
+def real_time_up() -> Outcome:
+    """Wall time until thirty devices are up in real time: as containers, and as plain namespaces.
+
+    Takes root. It counts from the call until logging in works on all devices and all know their
+    neighbours; the image of the containers is built before.
+    """
+    testbed = load_testbed("graphcc")
+    count = len(testbed.devices)
+    require_image()
+    figures, data = [], {}
+    for kind, target_s in _UP_TARGETS_S.items():
+        with bench_folder() as folder:
+            begin = time.monotonic()
+            rack, _ = up(
+                testbed, clock="real", containers=kind == "containers", folder=folder / kind
+            )
+            data[kind] = time.monotonic() - begin
+            rack.down()
+        figures.append(at_most(f"{count} devices up, {kind}", data[kind], target_s, 1, " s"))
+    return Outcome(f"A rack of {count} devices in real time", tuple(figures), data=data)
 
 
 def ssh_loop() -> Outcome:

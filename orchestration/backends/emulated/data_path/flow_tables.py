@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from collectors.readers.flows import (
-    CLEANUP_EVERY_SLOTS,
-    ELEPHANT_BYTES,
-    WINDOW_SLOTS,
-    queue_numbers,
-)
+from collectors.readers.flow_layout import CLEANUP_EVERY_SLOTS, WINDOW_SLOTS
+from collectors.readers.flows import ELEPHANT_BYTES, queue_numbers
 
 FLOW_TABLES = "/proc/closloop/flow_tables"
 ENTRY_BITS = 12

@@ -1,4 +1,4 @@
-"""Reads the hosts, which are network namespaces of this guest: TCP's counters, and RoCE NICs."""
+"""Reads the hosts, which are network namespaces: TCP's counters, and RoCE NICs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,42 @@ HOST_STATE = np.dtype(
 )
 
 
-class Hosts:
-    """All hosts, in the order of `Testbed.hosts`, and the samples of them that were kept."""
+class KeptHosts:
+    """The readings of all hosts, in the order of `Testbed.hosts`, that are kept for the record."""
+
+    def __init__(self) -> None:
+        self._t_ns: list[int] = []
+        self._rows: list[dict[str, Ints]] = []
+
+    def read(self) -> dict[str, Ints]:
+        """Return the signals by name, arrays (hosts,), now."""
+        raise NotImplementedError
+
+    def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
+        """Keep the signals of one moment for the trial's record."""
+        self._t_ns.append(t_ns)
+        self._rows.append(values)
+
+    def last(self) -> HostReading | None:
+        """Return the signals that were kept last; None if none were."""
+        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
+
+    def samples(self) -> Samples:
+        """Return what was kept."""
+        columns = [np.array([row[name] for row in self._rows]) for name in names("host")]
+        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)
+
+
+class Hosts(KeptHosts):
+    """The hosts of a guest, which its kernel reads at once."""
 
     def __init__(self, namespaces: Sequence[int], nics: NicFile | None) -> None:
         """`namespaces` are file descriptors of the hosts' network namespaces."""
+        super().__init__()
         self._fd = os.open(HOSTS, os.O_RDWR)
         os.write(self._fd, np.array(namespaces, dtype=np.int32).tobytes())
         self.count = len(namespaces)
         self.nics = nics
-        self._t_ns: list[int] = []
-        self._rows: list[dict[str, Ints]] = []
 
     def read(self) -> dict[str, Ints]:
         """Return the signals by name, arrays (hosts,), now."""
@@ -49,17 +74,3 @@ class Hosts:
         both = {name: of_tcp[name] + own[name] for name in of_tcp.keys() & own.keys()}
         missing = np.full(self.count, MISSING, dtype=np.int64)
         return {**dict.fromkeys(names("host"), missing), **of_tcp, **own, **both}
-
-    def keep(self, t_ns: int, values: dict[str, Ints]) -> None:
-        """Keep the signals of one moment for the trial's record."""
-        self._t_ns.append(t_ns)
-        self._rows.append(values)
-
-    def last(self) -> HostReading | None:
-        """Return the signals that were kept last; None if none were."""
-        return HostReading(self._t_ns[-1], self._rows[-1]) if self._rows else None
-
-    def samples(self) -> Samples:
-        """Return what was kept."""
-        columns = [np.array([row[name] for row in self._rows]) for name in names("host")]
-        return Samples.of("host", np.array(self._t_ns, dtype=np.int64), *columns)

@@ -1,0 +1,123 @@
+"""This machine's own kernel, on which fabrics in real time are built, by trials and by racks.
+
+The first process of such a fabric is the init of a PID namespace and has namespaces of its own for
+mounts, network, IPC and host name. When it dies, whatever kills it, the kernel ends all its
+processes, and with them go the interfaces, routes and mounts. The machine's own are never touched:
+the cables lie between new namespaces.
+
+What this kernel lacks is found by trying it, in a namespace that is gone afterwards:
+
+    python -m orchestration.backends.emulated.machine     prints what is missing, as a JSON list
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from orchestration.backends.emulated.system import run, unshare_network
+from orchestration.model.errors import NotReadyError
+
+# A port of the machine's kernel, and what is tried on it: the arguments of `ip` or `tc`. A part
+# that a fabric cannot do without is `NEEDED`; without the others it says what it does not have.
+_PORT = "tried"
+_TRIED: Mapping[str, str] = {
+    "veth": f"ip link add {_PORT} type veth peer name peer",
+    "tbf": f"tc qdisc add dev {_PORT} root handle 2: tbf rate 8mbit burst 2000 limit 20000",
+    "bfifo": f"tc qdisc add dev {_PORT} parent 2:1 handle 3: bfifo limit 20000",
+    "red": (
+        f"tc qdisc replace dev {_PORT} parent 2:1 handle 4: red limit 60000 min 10000 max 20000 "
+        "avpkt 1000 burst 20 bandwidth 8mbit ecn nodrop"
+    ),
+    "fq": f"tc qdisc replace dev {_PORT} parent 2:1 handle 5: fq",
+    "netem": f"tc qdisc replace dev {_PORT} parent 2:1 handle 6: netem delay 1us",
+    "ets": f"tc qdisc replace dev {_PORT} parent 2:1 handle 7: ets bands 2 quanta 2000 2000",
+    "clsact": "tc qdisc add dev peer clsact",
+    "ifb": "ip link add delay type ifb",
+    "matchall": "tc filter add dev peer ingress matchall action mirred egress redirect dev delay",
+}
+# Congestion controls besides reno, which every namespace may use.
+CONTROLS = ("dctcp", "cubic", "bbr")
+_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
+NEEDED = ("veth", "tbf", "bfifo")
+_MODULES = {"veth": "veth", "tbf": "sch_tbf", "bfifo": "sch_fifo"}
+_NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts")
+_SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
+_ROOT = Path(__file__).resolve().parents[3]
+
+
+def own_namespaces_argv(init: Path) -> list[str]:
+    """Return the command line that runs `init` as the first process of its own namespaces.
+
+    It dies with the thread that starts it.
+    """
+    die = ["setpriv", "--pdeathsig", "KILL"]
+    own = ["unshare", *_NAMESPACES, "--propagation", "private", "--fork", "--kill-child=KILL"]
+    return [*die, *own, str(init)]
+
+
+def missing_parts(what: str = "a rack") -> tuple[str, ...]:
+    """Return the names of what this machine's kernel lacks; all of `NEEDED` is there.
+
+    Nothing is left behind. Raises NotReadyError where `what` cannot be built.
+    """
+    if os.geteuid():
+        raise NotReadyError(
+            f"{what} in real time is made of this machine's namespaces, which takes root",
+            "run it with sudo; or in virtual time, which does not: leave --clock real out",
+        )
+    own = ["unshare", *_NAMESPACES, "--fork", "--kill-child=KILL"]
+    argv = [*own, sys.executable, "-P", "-m", "orchestration.backends.emulated.machine"]
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        argv,
+        env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{_SBIN}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise NotReadyError(
+            f"this machine gives no namespaces for {what} in real time: {said}",
+            "in a container that takes --privileged; or run it in virtual time: leave --clock out",
+        )
+    lacks = tuple(json.loads(done.stdout))
+    if without := [name for name in NEEDED if name in lacks]:
+        modules = " ".join(_MODULES[name] for name in without)
+        raise NotReadyError(
+            f"this machine's kernel lacks {', '.join(without)}",
+            f"modprobe {modules}; or run it in virtual time: leave --clock real out",
+        )
+    return lacks
+
+
+def has_control(name: str) -> bool:
+    """Return whether flows of this namespace can have a congestion control.
+
+    One that closloop gives them itself would count here.
+    """
+    try:
+        _CONTROL.write_text(name)
+    except OSError:
+        return False
+    return True
+
+
+def _try_all() -> list[str]:
+    unshare_network()  # whoever runs this by hand changes nothing of the machine either
+    lacks = []
+    for name, line in _TRIED.items():
+        try:
+            run(line.split())
+        except RuntimeError:
+            lacks.append(name)
+    return lacks + [name for name in CONTROLS if not has_control(name)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(_try_all()))

@@ -1,0 +1,111 @@
+"""Trials in real time: what they need of the machine's own kernel, and what they say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from collectors.bpf.compile import RED_LAW, compiled
+from collectors.readers.netlink import Ring, RingError
+from collectors.readers.tc import RED_SIGNALS
+from inventory.topology import Testbed
+from orchestration.backends.emulated.machine import missing_parts
+from orchestration.backends.linux import delays
+from orchestration.model.errors import NotReadyError
+from orchestration.model.records import SHAPERS_LATE
+from orchestration.model.trial import TrialSpec
+
+_VIRTUAL = "run it in virtual time: leave the clock out"
+# Cutting a cable takes these: what arrives at its ends is dropped.
+_CUTS = ("clsact", "matchall")
+# Timers of a busy machine are late. A shaper that holds no more than a frame loses that much of its
+# rate each time.
+SHAPERS_LATE_NS = 200_000
+_QUEUE = "at the moment of reading"
+
+
+def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tuple[str, ...]:
+    """Return what this machine's kernel lacks, with which the trials can do.
+
+    Nothing is left of the attempt. Raises NotReadyError if they cannot.
+    """
+    if jobs > 1:
+        raise NotReadyError(
+            "trials in real time take turns: side by side each would find the processor busy",
+            "use --jobs 1, or leave it out",
+        )
+    lacks = missing_parts("a trial")
+    try:
+        Ring(1).close()
+    except RingError as error:
+        raise NotReadyError(
+            f"all queues are read with one system call, and this machine has no io_uring: {error}",
+            f"sysctl kernel.io_uring_disabled=0; or {_VIRTUAL}",
+        ) from error
+    controls = {
+        trial.host.control_of(own)
+        for trial in trials
+        for own in (
+            *([klass.congestion_control for klass in testbed.classes] or [""]),
+            *(pattern.congestion_control for pattern in trial.traffic),
+        )
+    }
+    if without := sorted(controls & {*lacks}):
+        raise NotReadyError(
+            f"this machine's kernel has no {', '.join(without)}, or does not allow it to "
+            "namespaces (net.ipv4.tcp_allowed_congestion_control)",
+            "host: {congestion_control: reno} in the campaign, with ECN where there is no DCTCP; "
+            f"or modprobe {' '.join(f'tcp_{name}' for name in without)} and allow it there; "
+            f"or {_VIRTUAL}",
+        )
+    if testbed.classes and (without := sorted({"red", "ets"} & {*lacks})):
+        raise NotReadyError(
+            f"traffic classes take {', '.join(without)}, and this machine's kernel lacks it",
+            f"use a testbed without classes; or {_VIRTUAL}",
+        )
+    faulty = any(trial.faults for trial in trials)
+    if faulty and (without := [name for name in _CUTS if name in lacks]):
+        raise NotReadyError(
+            f"faults take {', '.join(without)}, and this machine's kernel lacks it",
+            f"modprobe {' '.join(f'cls_{name}' for name in without)}; or leave the faults out; "
+            f"or {_VIRTUAL}",
+        )
+    mark_object(lacks)
+    return lacks
+
+
+def mark_object(lacks: Collection[str]) -> str:
+    """Return the path of the program that marks where the kernel has no RED, "" if it has.
+
+    Raises NotReadyError without a compiler.
+    """
+    return str(compiled(RED_LAW)) if "red" in lacks else ""
+
+
+def facts_here(testbed: Testbed, lacks: Collection[str]) -> dict[str, Any]:
+    """Return the facts of a trial in real time: its clock, who counts and who marks."""
+    if "red" in lacks:
+        marks = "a BPF program with RED's straight line, on the instantaneous queue"
+        sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), f"the plain queue, {_QUEUE}")
+        sources |= {"marked_packets": marks, "thresholds": marks}
+    else:
+        sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), f"Linux RED, {_QUEUE}")
+    return {
+        "clock": "real",
+        SHAPERS_LATE: SHAPERS_LATE_NS,
+        "kernel_lacks": sorted(lacks),
+        "sources": dict.fromkeys(testbed.switches, sources),
+    }
+
+
+def findings_here(testbed: Testbed, lacks: Collection[str]) -> list[dict[str, str]]:
+    """Return findings on what differs from the testbed because the kernel lacks it."""
+    said = []
+    if not delays(lacks) and any(link.delay_ns for link in testbed.links):
+        without = ", ".join(name for name in ("netem", "red") if name in lacks)
+        said.append(
+            f"no propagation delay, without {without}: round trips are those of queues and CPU"
+        )
+    if "fq" in lacks:
+        said.append("a NIC's flows share one queue, without fq")
+    return [{"code": "kernel-lacks", "severity": "warning", "text": text} for text in said]

@@ -1,0 +1,136 @@
+"""Congestion controls on a rack: those that hosts' kernels lack, and DCTCP as a program there.
+
+The agents' part is collectors/readers/control_agent.py. A campaign says `dctcp` on every backend;
+which hosts have it by a program stands in the trial's facts (docs/hardware.md).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from collectors.bpf.compile import DCTCP as SOURCE
+from collectors.bpf.compile import compiled
+from collectors.bpf.congestion import read_control
+from inventory.rack import Rack
+from inventory.topology import Testbed
+from orchestration.backends.hardware.readiness import raise_problems, words_of
+from orchestration.backends.linux import host_sysctls
+from orchestration.device.errors import DeviceError
+from orchestration.device.fleet import Fleet, gather
+from orchestration.model.trial import TrialSpec
+
+SERVICE = "control"
+DCTCP = "dctcp"
+DEFAULT = "net/ipv4/tcp_congestion_control"
+# With five more digits it has the kernel's 15 characters: two racks on a kernel do not meet.
+_NAME, _DIGITS = "bpf_dctcp_", 5
+
+
+def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
+    """Return the congestion controls that trials want of hosts' kernels."""
+    found = set()
+    for trial in trials:
+        found.add(host_sysctls(trial.host)[DEFAULT])
+        found.update(trial.host.control_of(klass.congestion_control) for klass in testbed.classes)
+        found.update(spec.congestion_control for spec in trial.traffic)
+    return found - {""}
+
+
+def programmed(rack: Rack, trials: Iterable[TrialSpec]) -> list[str]:
+    """Return the hosts that need a program, since their kernel has no DCTCP."""
+    if DCTCP not in wanted(trials, rack.testbed):
+        return []
+    return [host for host in rack.testbed.hosts if DCTCP in rack.access[host].lacks]
+
+
+def services_for(rack: Rack, trials: Iterable[TrialSpec]) -> dict[str, tuple[str, ...]]:
+    """Return the agent's services that trials need besides a host's own, by host."""
+    return dict.fromkeys(programmed(rack, trials), (SERVICE,))
+
+
+def check_controls(rack: Rack, testbed: Testbed, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError if flows want a control that a host lacks and no program stands for."""
+    asked = wanted(trials, testbed) - {DCTCP}
+    problems = [
+        f"{host}: its kernel has no {name}"
+        for host in rack.testbed.hosts
+        for name in rack.access[host].lacks
+        if name in asked
+    ]
+    raise_problems(
+        "flows want a congestion control that hosts do not have",
+        problems,
+        "host: {congestion_control: dctcp} or reno in the campaign; or load it (modprobe) and "
+        "allow it (net.ipv4.tcp_allowed_congestion_control)",
+    )
+
+
+def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> None:
+    """Raise NotReadyError, naming every host, if one that lacks DCTCP does not take its program.
+
+    The agents register it and take it away again: no connection has it.
+    """
+    hosts = programmed(rack, trials)
+    if not hosts:
+        return
+    request = {"programs": _programs(), "name": _new_name()}
+    answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
+    problems = [words_of(said) for said in answers.values() if isinstance(said, DeviceError)]
+    raise_problems(
+        "hosts have no DCTCP, and do not take it as a program",
+        problems,
+        "host: {congestion_control: reno} in the campaign, which answers marks by RFC 3168 where "
+        "`closloop provision` has set tcp_ecn",
+    )
+
+
+class Controls:
+    """The programs of one trial. `names` has, by host, what stands for a congestion control."""
+
+    def __init__(self, rack: Rack, trial: TrialSpec) -> None:
+        self._hosts = programmed(rack, [trial])
+        self._name = _new_name()
+        self.names: dict[str, Mapping[str, str]] = {
+            host: {DCTCP: self._name} for host in self._hosts
+        }
+        self._totals: dict[str, dict[str, Any]] = {}
+
+    def begin(self, fleet: Fleet) -> None:
+        """Register the program on every host that needs it. Raises DeviceError."""
+        if self._hosts:
+            request = {"programs": _programs(), "name": self._name}
+            fleet.ask("control.begin", dict.fromkeys(self._hosts, request))
+
+    def finish(self, fleet: Fleet) -> None:
+        """Read what connections did. Raises DeviceError."""
+        answers = fleet.ask("control.read", {host: {} for host in self._hosts})
+        self._totals = {host: dict(said) for host, said in answers.items() if said}
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the trial's record."""
+        if not self._hosts:
+            return {}
+        said = {"by": "a BPF program", "name": self._name, "hosts": self._hosts}
+        return {"congestion_control": {DCTCP: {**said, "totals": self._totals}}}
+
+    def findings(self) -> list[dict[str, str]]:
+        """Return findings for the trial's stamp."""
+        astray = sum(int(totals["astray"]) for totals in self._totals.values())
+        if not astray:
+            return []
+        text = (
+            f"hosts' kernels did not ask DCTCP's program {astray} times when windows became "
+            "smaller, and it put that right with the next acknowledgement"
+        )
+        return [{"code": "dctcp-program", "severity": "warning", "text": text}]
+
+
+def _programs() -> dict[str, Any]:
+    programs = read_control(compiled(SOURCE).read_bytes())
+    return {member: program.to_json() for member, program in programs.items()}
+
+
+def _new_name() -> str:
+    return _NAME + secrets.token_hex(_DIGITS)[:_DIGITS]

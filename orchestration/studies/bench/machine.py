@@ -1,0 +1,176 @@
+"""What there is on this machine, to compare before and after: a rack in real time leaves it alone.
+
+Interfaces, addresses, routes, rules and queueing disciplines are those of this process's network
+namespace, mounts those of its mount namespace; control groups and BPF are the whole machine's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from collectors.bpf.load import LoadError, bpf
+from orchestration.device.agent.deadman_process import Process
+from orchestration.virtual_rack import interfaces, lending
+
+_SHOWN: Mapping[str, tuple[str, ...]] = {
+    "links": ("ip", "-j", "-d", "link", "show"),
+    "addresses": ("ip", "-j", "address", "show"),
+    "routes": ("ip", "-j", "-4", "route", "show", "table", "all"),
+    "routes6": ("ip", "-j", "-6", "route", "show", "table", "all"),
+    "rules": ("ip", "-j", "-4", "rule", "show"),
+    "rules6": ("ip", "-j", "-6", "rule", "show"),
+    "qdiscs": ("tc", "-j", "qdisc", "show"),
+    "named namespaces": ("ip", "-j", "netns", "list"),
+}
+# Of a snapshot: what a living process has.
+_HELD = "held"
+# What counts time or neighbours, and says nothing of what there is.
+_PASSING = ("valid_life_time", "preferred_life_time", "expires", "tentative", "link_netnsid")
+# Commands of bpf(2) that walk all objects of a kind, and how a descriptor's file shows its number.
+_BPF = {"prog_id": 11, "map_id": 12, "link_id": 31}
+
+
+def snapshot(lent: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the machine's state; of the interfaces `lent` with offloads and settings, too."""
+    found: dict[str, Any] = {name: _listed(argv) for name, argv in _SHOWN.items()}
+    found["interfaces"] = [json.dumps(asdict(interfaces.state(name))) for name in lent]
+    found["mounts"] = sorted(
+        " ".join(line.split()[3:]) for line in Path("/proc/self/mountinfo").read_text().splitlines()
+    )
+    found["loans"] = [loan.interface for loan in lending.loans()]
+    found["cgroups"], found[_HELD] = _cgroups()
+    for kind, (numbers, held) in bpf_objects().items():
+        found[kind] = numbers
+        found[_HELD] |= {f"{kind} {number}" for number in held}
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return what tells two states apart, one line each.
+
+    Control groups and BPF objects that a living process has may come and go.
+    """
+    said = []
+    for part in before.keys() - {_HELD}:
+        for sign, some, other in (("-", before, now), ("+", now, before)):
+            for row in some[part]:
+                if row not in other[part] and f"{part} {row}" not in some[_HELD]:
+                    said.append(f"{sign} {part}: {row}")
+    return said
+
+
+def settled(before: Mapping[str, Any], within_s: float = 20.0) -> list[str]:
+    """Return what differs from an earlier state once the machine has settled."""
+    deadline = time.monotonic() + within_s
+    while (found := differences(before, snapshot())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _listed(argv: tuple[str, ...]) -> list[str]:
+    found = json.loads(interfaces.command(argv) or "[]")
+    return sorted(json.dumps(_lasting(item), sort_keys=True) for item in found)
+
+
+def _lasting(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_lasting(part) for part in item]
+    if isinstance(item, dict):
+        return {key: _lasting(value) for key, value in item.items() if key not in _PASSING}
+    return item
+
+
+def _cgroups() -> tuple[list[str], set[str]]:
+    """Return all control groups, and those with processes in them or below."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    mounts = [words[1] for words in lines if words[2] in ("cgroup", "cgroup2")]
+    found, held = [], set()
+    for mount in mounts:
+        for folder, _, _ in os.walk(mount):
+            found.append(folder)
+            with suppress(OSError):
+                if Path(folder, "cgroup.procs").read_text():
+                    held |= {f"cgroups {path}" for path in (folder, *Path(folder).parents)}
+    return sorted(found), held
+
+
+def bpf_objects() -> dict[str, tuple[list[int], set[int]]]:
+    """Return the numbers of all BPF programs, maps and links, and of those with a descriptor.
+
+    The others are pinned, or attached to something.
+    """
+    # before the descriptors: what is made meanwhile is not counted
+    numbers = {kind: _all(command) for kind, command in _BPF.items()}
+    held: dict[str, set[int]] = {kind: set() for kind in _BPF}
+    line = re.compile(rf"^({'|'.join(_BPF)}):\s*(\d+)", re.MULTILINE)
+    for folder in Path("/proc").glob("[0-9]*/fdinfo"):
+        with suppress(OSError):
+            for entry in os.scandir(folder):
+                with suppress(OSError):
+                    for kind, number in line.findall(Path(entry.path).read_text()):
+                        held[kind].add(int(number))
+    return {kind: (numbers[kind], held[kind]) for kind in _BPF}
+
+
+def _all(command: int) -> list[int]:
+    found = [0]
+    while True:
+        attributes = bytearray(struct.pack("=3I", found[-1], 0, 0))
+        try:
+            bpf(command, attributes, "next number")
+        except LoadError:  # there are no more, or they may not be seen
+            return found[1:]
+        found.append(struct.unpack_from("=I", attributes, 4)[0])
+
+
+def running(*words: str) -> set[int]:
+    """Return the processes on whose command line these words are, in parts of its own words."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            given = entry.read_bytes().decode(errors="replace").split("\0")
+            if all(any(word in item for item in given) for word in words):
+                found.add(int(entry.parent.name))
+    return found
+
+
+def children(pid: int) -> set[int]:
+    """Return the child processes of a process."""
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        with suppress(OSError):  # it may end meanwhile
+            found |= {int(child) for child in (task / "children").read_text().split()}
+    return found
+
+
+def family(pid: int) -> set[Process]:
+    """Return a process and its descendants."""
+    return {Process.of(pid)}.union(*(family(child) for child in children(pid)))
+
+
+def namespaces(processes: Iterable[Process]) -> set[str]:
+    """Return the namespaces of processes that are not this process's own."""
+    return _namespaces(process.pid for process in processes) - _namespaces([os.getpid()])
+
+
+def mounted_namespaces() -> set[str]:
+    """Return the namespaces that a mount keeps."""
+    return {*re.findall(r" (\w+:\[\d+\]) ", Path("/proc/self/mountinfo").read_text())}
+
+
+def _namespaces(pids: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        for entry in ("net", "mnt", "pid", "ipc", "uts", "cgroup"):
+            with suppress(OSError):
+                found.add(os.readlink(f"/proc/{pid}/ns/{entry}"))
+    return found

@@ -1,0 +1,100 @@
+"""What a SIGKILL has left on this machine of what this project made there, and removing it.
+
+A kind of leftovers is a function that finds them, in `KINDS`. It goes by records that were made
+before the thing was, or by marks on the thing; never by a pattern of names that others may have.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestration.model.errors import NotReadyError
+from orchestration.virtual_rack import groups, image, lending
+from orchestration.virtual_rack.folder import RackFolder, racks_folder
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A thing that is left, or that somebody alive uses: then `alive` says who, and it stays.
+
+    `remove` removes it and returns what else there is to say; `done` is the word for that. It
+    raises OSError, RuntimeError or ClosloopError.
+    """
+
+    kind: str
+    name: str
+    what: str
+    alive: str = ""
+    done: str = "removed"
+    remove: Callable[[], str] = field(default=lambda: "", compare=False, repr=False)
+
+
+def interfaces() -> Iterator[Leftover]:
+    """Find interfaces that are lent."""
+    for loan in lending.loans():
+        what = f"lent to {loan.device} of the rack {loan.rack} as {loan.port}"
+        alive = "the rack has it: closloop rack down gives it back" if loan.alive else ""
+
+        def remove(loan: lending.Loan = loan) -> str:
+            if os.geteuid():
+                raise NotReadyError("giving it back takes root", f"sudo {lending.CLEAN}")
+            return lending.give_back(loan)
+
+        yield Leftover("interface", loan.interface, what, alive, "given back", remove)
+
+
+def racks() -> Iterator[Leftover]:
+    """Find the folders of racks of this user, which `rack down` removes."""
+    for path in sorted(racks_folder().glob("*")):
+        place = RackFolder(path)
+        if not place.is_rack():
+            continue
+        alive = "it is up, or is being started: closloop rack down ends it"
+
+        def remove(place: RackFolder = place) -> str:
+            with place.held():
+                place.remove()
+            return ""
+
+        what = f"keys, inventory and log in {path}"
+        yield Leftover("rack", place.name, what, alive * place.is_held(), remove=remove)
+
+
+def control_groups() -> Iterator[Leftover]:
+    """Find the control groups of racks of containers whose supervisor is gone."""
+    for group in groups.leftovers():
+
+        def remove(group: Path = group) -> str:
+            groups.remove_tree(group)
+            return ""
+
+        yield Leftover("control group", str(group), "a killed rack's", remove=remove)
+
+
+def half_images() -> Iterator[Leftover]:
+    """Find images of devices whose building was killed."""
+    for folder in image.leftovers():
+
+        def remove(folder: Path = folder) -> str:
+            shutil.rmtree(folder)
+            return ""
+
+        yield Leftover("image", str(folder), "half built", remove=remove)
+
+
+# In the order in which they are removed.
+KINDS: tuple[Callable[[], Iterator[Leftover]], ...] = (
+    interfaces,
+    control_groups,
+    half_images,
+    racks,
+)
+
+
+def leftovers() -> list[Leftover]:
+    """Return what is left of all kinds, and what is not since somebody alive uses it."""
+    return [row for kind in KINDS for row in kind()]

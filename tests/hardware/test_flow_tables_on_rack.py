@@ -1,0 +1,64 @@
+"""Flow tables of a virtual rack's Linux switches: their agents' counts are the emulation's."""
+
+import json
+import subprocess
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.studies.bench.rack import closloop, program
+from orchestration.virtual_rack.control import up
+from tests.hardware.test_rack_in_real_time import FOUR
+from tests.hardware.watched_flows import FLOWS, WATCHER, seen_in
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.ssh,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flows")
+    (folder / "four.yml").write_text(FOUR)
+    (folder / "watcher.py").write_text(WATCHER)
+    rack, _ = up(load_testbed(str(folder / "four.yml")), sonic=(), folder=folder / "rack")
+    try:
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
+        yield rack, folder
+    finally:
+        rack.down()
+
+
+def test_a_rack_sees_the_flows_that_the_emulation_sees(lab):
+    rack, folder = lab
+    states = {name: rack.dump(name) for name in ("leaf1", "spine1", "h1")}
+    path = folder / "there.yml"
+    path.write_text(FLOWS.format(folder=folder, control="dctcp", where="hardware"))
+    code, text = closloop(rack, folder, "run", str(path), "-i", str(rack.inventory), "--json")
+    assert code == 0, text
+    (trial,) = (folder / "runs" / "flows").glob("*/trial.json")
+    facts = json.loads(trial.read_text())["facts"]["flow_table"]
+    assert facts["packets_not_counted"] == facts["flows_of_others"] == 0
+    assert facts["most_entries_used"] == 2
+    assert facts["scheduled_cleanups"] > 0
+    there = seen_in(folder)
+    assert {name: rack.dump(name) for name in states} == states
+
+    path = folder / "here.yml"
+    text = FLOWS.format(folder=folder, control="dctcp", where="emulated\nfabric: linux")
+    path.write_text(text.replace("campaign: flows", "campaign: emulated"))
+    argv = program("run", str(path), "--json")
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    here = seen_in(folder)
+    # the rack's trial ends with the reading that sees all flows done, perhaps one later
+    assert abs(len(here) - len(there)) <= 2
+    both = min(len(here), len(there))
+    differ = [number for number in range(both) if here[number] != there[number]]
+    # what begins or ends within microseconds of a reading may be in the next one
+    assert len(differ) <= 3, [(here[number], there[number]) for number in differ]
+    assert sum(map(max, (row["elephant_flows"] for row in here))) > 10

@@ -1,0 +1,202 @@
+"""A rack in real time whose devices are containers: driven as any other, and nothing left."""
+
+import io
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from inventory.files import load_testbed
+from orchestration.model.errors import NotReadyError
+from orchestration.studies.bench.rack import closloop, dumps
+from orchestration.virtual_rack import containers, groups
+from orchestration.virtual_rack.control import find_rack, up
+from tests.hardware.test_rack_in_real_time import CAMPAIGN, FOUR, family, gone, machine
+from tuners.pretrained import __path__ as pretrained
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.containers,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+]
+MODEL = Path(pretrained[0]) / "rl-cc-trees.json"
+# `kill -9` of the supervisor, and then what is there to remove the groups.
+WATCHER_S = 10.0
+
+
+def groups_of(pid):
+    """Return the control groups that a supervisor has made."""
+    return [
+        path for place in groups.hierarchies() for path in place.glob(f"{groups.PREFIX}{pid}-*")
+    ]
+
+
+@pytest.fixture(scope="module")
+def before():
+    containers.remove_leftovers()
+    return machine()
+
+
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("testbed") / "four.yml"
+    path.write_text(FOUR)
+    return load_testbed(str(path))
+
+
+@pytest.fixture(scope="module")
+def prepared(before, testbed, tmp_path_factory):
+    """A provisioned rack, with a folder for files."""
+    folder = tmp_path_factory.mktemp("containers")
+    (folder / "four.yml").write_text(FOUR)
+    rack, started = up(testbed, clock="real", containers=True, folder=folder / "rack")
+    try:
+        assert started
+        code, text = closloop(rack, folder, "provision", str(rack.inventory), "--json")
+        assert code == 0, text
+        yield rack, folder
+        supervisor = rack.status()["pid"]
+        processes = family(supervisor)
+    finally:
+        rack.down()
+    gone(processes)
+    assert not rack.folder.exists()
+    assert groups_of(supervisor) == []
+    assert machine() == before
+
+
+def on(rack, device, command):
+    """Run a command on a device over SSH; return its code and output."""
+    printed = io.BytesIO()
+    code = rack.run(["ssh", device, command], stdout=printed, stderr=printed)
+    return code, printed.getvalue().decode()
+
+
+def test_devices_are_containers_of_the_runtime(prepared, testbed):
+    rack, _ = prepared
+    printed = io.BytesIO()
+    runtime = containers.require_runtime()
+    state = ("--root", "/run/runtime")
+    assert rack.run([runtime, *state, "list", "--format", "json"], stdout=printed) == 0
+    found = {row["id"]: row for row in json.loads(printed.getvalue())}
+    assert found.keys() == {device.name for device in testbed.devices}
+    assert {row["status"] for row in found.values()} == {"running"}
+    printed = io.BytesIO()
+    assert rack.run([runtime, *state, "exec", "h1", "cat", "/etc/hostname"], stdout=printed) == 0
+    assert printed.getvalue() == b"h1\n"
+    code, said = on(rack, "leaf1", "lldpctl -f keyvalue | grep chassis.name")
+    assert code == 0, said
+    assert "chassis.name=h1" in said
+    assert "chassis.name=spine1" in said
+
+
+def test_a_device_has_the_image_and_cannot_touch_the_machine(prepared):
+    rack, _ = prepared
+    code, said = on(rack, "h1", "cat /proc/1/comm /proc/self/cgroup; ls /sys/fs/cgroup /dev")
+    assert code == 0, said
+    assert said.startswith("catatonit\n")
+    assert "closloop" not in said  # its group is the root of those that it sees
+    assert "vda" not in said
+    if groups.unified():
+        assert "cgroup.procs" in said
+    code, said = on(rack, "h1", f"ls {Path(__file__).resolve().parents[2]}")
+    assert code != 0, said  # the machine's files are not there
+    for path in ("/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger", "/sys/class/net/x"):
+        code, said = on(rack, "h1", f"echo 1 > {path}")
+        assert code != 0, path
+    code, said = on(rack, "h1", "sysctl -w net.ipv4.tcp_ecn=1; mknod /tmp/disk b 254 0")
+    assert code != 0, said
+    assert "tcp_ecn = 1" in said
+    assert "not permitted" in said
+
+
+def test_a_campaign_runs_and_puts_everything_back(prepared):
+    rack, folder = prepared
+    found = dumps(rack)
+    text = CAMPAIGN.format(testbed=folder / "four.yml", control="reno")
+    (folder / "reno.yml").write_text(text)
+    # on a busy machine its trial may be invalid, and says so
+    words = ("run", str(folder / "reno.yml"), "-i", str(rack.inventory), "--json")
+    code, text = closloop(rack, folder, *words)
+    assert code in (0, 1), text
+    (trial,) = (folder / "runs" / "reno").glob("*/trial.json")
+    facts = json.loads(trial.read_text())["facts"]
+    assert facts["clock"] == "real"
+    assert facts["read_back"]["wrong"] == 0
+    assert facts["read_back"]["equal"] > 0
+    assert dumps(rack) == found
+
+
+def test_a_policy_paces_the_flows_of_one_host_only(prepared):
+    rack, folder = prepared
+    if not groups.unified():
+        pytest.skip("control groups of version 2 are mounted nowhere")
+    inventory = ("-i", str(rack.inventory), "--json")
+    one = ("--limit", "h1", *inventory)
+    code, text = closloop(rack, folder, "deploy", str(MODEL), "--name", "edge", *one)
+    assert code == 0, text
+    code, text = closloop(rack, folder, "deploy", "--status", *inventory)
+    models = {host["device"]: host["reports"]["model"] for host in json.loads(text)}
+    assert models["h1"]
+    assert not models["h2"]
+    code, text = closloop(rack, folder, "deploy", "--undo", "edge", *one)
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("victim", ["its supervisor", "its first process", "a container"])
+def test_a_sigkill_leaves_the_machine_as_it_was(before, testbed, tmp_path, victim):
+    rack, _ = up(testbed, clock="real", containers=True, folder=tmp_path / "rack")
+    status = rack.status()
+    processes = family(status["pid"])
+    assert groups_of(status["pid"])
+    guest = status["guest_pid"]
+    (first,) = map(int, Path(f"/proc/{guest}/task/{guest}/children").read_text().split())
+    if victim == "a container":
+        (one,) = [pid for pid, _ in processes if is_init_of(pid, "h1")]
+        os.kill(one, signal.SIGKILL)
+        gone({(pid, began) for pid, began in processes if pid == one})
+        assert rack.run(["ssh", "-o", "ConnectTimeout=2", "h1", "true"], stderr=io.BytesIO())
+        assert on(rack, "h2", "hostname") == (0, "h2\n")
+        rack.down()
+    else:
+        os.kill(first if victim == "its first process" else status["pid"], signal.SIGKILL)
+    gone(processes)
+    with pytest.raises(NotReadyError, match="not up"):
+        find_rack(tmp_path / "rack")
+    deadline = time.monotonic() + WATCHER_S
+    while groups_of(status["pid"]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert groups_of(status["pid"]) == []
+    assert machine() == before
+
+
+def is_init_of(pid, device):
+    try:
+        comm = Path(f"/proc/{pid}/comm").read_text().strip()
+        return comm == "catatonit" and f"/{device}\n" in Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return False
+
+
+def test_what_is_left_when_the_watcher_was_killed_too_is_found_by_its_mark(before):
+    (place, *_) = groups.hierarchies()
+    child = os.fork()
+    if not child:
+        (place / groups.own_group() / "h1").mkdir(parents=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    mine = place / f"{groups.own_group()}"
+    mine.mkdir()
+    try:
+        (left,) = groups_of(child)
+        assert left in containers.leftovers()
+        assert left in containers.remove_leftovers()
+        assert not left.exists()
+        assert mine.exists()  # its process lives
+    finally:
+        groups.remove(mine.name)
+    assert machine() == before

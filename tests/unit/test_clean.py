@@ -1,0 +1,109 @@
+"""`closloop clean`: what is left of killed racks goes, what is alive or somebody else's stays."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from orchestration.virtual_rack import lending
+from orchestration.virtual_rack.folder import RackFolder, racks_folder
+from orchestration.virtual_rack.interfaces import State
+from orchestration.virtual_rack.leftovers import leftovers
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(lending, "LENT", tmp_path / "lent")
+
+
+@pytest.fixture
+def rack():
+    """The folder of a rack that was killed."""
+    place = RackFolder(racks_folder() / "dead")
+    place.make()
+    place.sign()
+    place.console.write_text("its last words")
+    return place
+
+
+def clean(*options):
+    program = "from orchestration.cli.main import main; main()"
+    argv = [sys.executable, "-c", program, "clean", "--json", *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    found = [row for row in json.loads(done.stdout) if row["kind"] == "rack"]
+    return done.returncode, [(row["name"], row["done"]) for row in found]
+
+
+def test_a_dead_rack_s_folder_goes_and_nothing_else_does(rack):
+    theirs = racks_folder() / "theirs"
+    theirs.mkdir()
+    (theirs / "file").touch()
+    assert clean("--dry-run") == (0, [("dead", "would be removed")])
+    assert rack.is_rack()
+    assert clean() == (0, [("dead", "removed")])
+    assert not rack.path.exists()
+    assert clean() == (0, [])
+    assert (theirs / "file").exists()
+
+
+def test_a_rack_whose_supervisor_lives_is_left_alone(rack):
+    with rack.held() as lock:
+        # as `rack up` starts a supervisor, and is killed then
+        supervisor = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    try:
+        assert clean() == (0, [("dead", "left alone")])
+        assert rack.is_rack()
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    assert clean() == (0, [("dead", "removed")])
+
+
+def test_what_cannot_be_removed_is_said(rack, monkeypatch):
+    (row,) = leftovers()
+    with rack.held(), pytest.raises(Exception, match="started by another process"):
+        row.remove()
+
+
+STATE = State("enp3s0", 7, "02:00:00:00:00:01", "", 1500, 1000, "default", (), (), (), {})
+
+
+def write(boot, owner=(1, "0")):
+    loan = lending.Loan("enp3s0", "h1", "eth0", "/rack", owner, boot, STATE)
+    loan.place.mkdir(parents=True)
+    (loan.place / "record.json").write_text(json.dumps(lending.asdict(loan)))
+    loan.namespace.touch()
+    return loan
+
+
+def test_a_record_comes_back_as_it_was_written_and_an_earlier_boot_s_is_forgotten(monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    written = write("an earlier boot")
+    assert lending.loans() == [written]
+    (row,) = leftovers()
+    assert (row.kind, row.name, row.alive) == ("interface", "enp3s0", "")
+    assert row.remove() == "the machine has booted since"
+    assert lending.loans() == []
+    assert not lending.LENT.exists()
+
+
+def test_what_a_living_rack_has_stays_and_giving_back_takes_root(monkeypatch):
+    own = lending.Process.of(os.getpid())
+    write(lending.this_boot(), tuple(own))
+    (row,) = leftovers()
+    assert "rack down" in row.alive
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(Exception, match="takes root"):
+        row.remove()
+
+
+def test_half_a_record_is_none_and_goes_with_the_next_look(monkeypatch):
+    (lending.LENT / ".enp3s0.partial").mkdir(parents=True)
+    assert lending.loans() == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    loan = write("an earlier boot")
+    lending.give_back(loan)
+    assert not lending.LENT.exists()

@@ -1,0 +1,282 @@
+"""Emulated campaigns in real time: what differs, what is refused, and before anything is made."""
+
+import dataclasses
+import json
+import os
+import struct
+import subprocess
+
+import numpy as np
+import pytest
+
+from collectors.readers.netlink import SocketExchange
+from collectors.readers.tc import DUMP_QDISCS, PlainReader, ReaderError
+from inventory.files import load_testbed
+from orchestration.analysis.counters import check_rates
+from orchestration.backends.emulated import machine
+from orchestration.backends.emulated.backend import EmulatedBackend
+from orchestration.backends.emulated.fabric import plan_fabric
+from orchestration.backends.emulated.launcher import init_script
+from orchestration.backends.emulated.load import ProcessorLoad
+from orchestration.backends.emulated.real_time import (
+    SHAPERS_LATE_NS,
+    check_here,
+    facts_here,
+    findings_here,
+)
+from orchestration.campaign.expand import load_campaign
+from orchestration.campaign.plan import make_plan
+from orchestration.device import qdiscs
+from orchestration.environment.source import EpisodeSource
+from orchestration.model.errors import InputError, NotReadyError
+from orchestration.model.records import Samples
+from orchestration.model.trial import LINUX, FaultSpec, HostSpec, TrialSpec
+from orchestration.runner.run import default_jobs
+
+SEVEN = load_testbed("rlcc-7")
+BARE = ("red", "fq", "netem", "ets", "matchall", "dctcp", "cubic")
+TEXT = """
+campaign: test
+testbed: rlcc-7
+host: {congestion_control: reno}
+tuners: [secn1]
+traffic:
+  - {kind: flow, src: h1, dst: h2, size: 1MB}
+duration: 3s
+drain: 1s
+repeats: 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "c.yml"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """Say what this machine's kernel lacks, as root."""
+
+    def lacks(*names, code=0, said=""):
+        done = subprocess.CompletedProcess([], code, json.dumps(names), said)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+        monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
+
+    return lacks
+
+
+def check(trials, testbed=SEVEN, jobs=1):
+    EmulatedBackend().check(testbed, jobs, trials)
+
+
+def test_the_clock_is_part_of_a_trial_and_of_its_name(file):
+    virtual = load_campaign(file).trials
+    real = load_campaign(file, clock="real").trials
+    assert "clock" not in virtual[0].to_json()
+    assert real[0].to_json()["clock"] == "real"
+    assert {one.id for one in virtual}.isdisjoint(one.id for one in real)
+    assert TrialSpec.from_json(real[0].to_json()) == real[0]
+    # by default the fabric that the machine can be
+    assert virtual[0].fabric.kind == "closloop"
+    assert real[0].fabric == LINUX
+
+
+def test_the_command_line_is_told_what_a_clock_can_be(file):
+    with pytest.raises(InputError, match="--clock: no clock 'wall'"):
+        load_campaign(file, clock="wall")
+    with pytest.raises(InputError, match="the backend is fluid"):
+        load_campaign(file, backend="fluid", clock="real")
+
+
+def test_trials_in_real_time_take_turns_for_as_long_as_they_last(file, tmp_path):
+    campaign = load_campaign(file, clock="real")
+    assert campaign.takes_turns
+    assert default_jobs(campaign, EmulatedBackend()) == 1
+    made = make_plan(campaign, 1, tmp_path)
+    assert all(3.0 < planned.wall_s < 5.0 for planned in made.trials)
+    # what ran in virtual time says nothing of them
+    for trial in load_campaign(file).trials:
+        folder = tmp_path / "c" / trial.id
+        folder.mkdir(parents=True)
+        about = {"spec": trial.to_json(), "facts": {"wall_s": 500.0}}
+        (folder / "trial.json").write_text(json.dumps(about))
+    assert make_plan(campaign, 1, tmp_path) == made
+    with pytest.raises(NotReadyError, match="take turns"):
+        check(campaign.trials, jobs=2)
+
+
+def test_it_takes_root(file, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NotReadyError, match=r"a trial in real time .* takes root") as refused:
+        check(load_campaign(file, clock="real").trials)
+    assert refused.value.exit_code == 3
+    assert "sudo" in refused.value.remedy
+
+
+def test_what_it_cannot_do_without_is_named(file, kernel):
+    trials = load_campaign(file, clock="real").trials
+    kernel("veth", "tbf")
+    with pytest.raises(NotReadyError, match="lacks veth, tbf"):
+        check(trials)
+    kernel(code=1, said="unshare: unshare failed: Operation not permitted")
+    with pytest.raises(NotReadyError, match=r"no namespaces for a trial .*not permitted"):
+        check(trials)
+
+
+def test_a_congestion_control_that_the_kernel_lacks_is_refused(file, kernel):
+    kernel(*BARE)
+    (trial, _) = load_campaign(file, clock="real").trials
+    lone = dataclasses.replace(trial.traffic[0], congestion_control="cubic")
+    for wrong, name in (
+        (dataclasses.replace(trial, host=HostSpec("dctcp")), "dctcp"),
+        (dataclasses.replace(trial, traffic=(lone,)), "cubic"),
+    ):
+        with pytest.raises(NotReadyError, match=f"has no {name}") as refused:
+            check([wrong])
+        assert "reno" in refused.value.remedy
+        assert f"tcp_{name}" in refused.value.remedy
+    assert check_here(SEVEN, 1, [trial]) == BARE
+
+
+def test_classes_and_faults_take_parts_of_the_kernel(file, kernel):
+    kernel("red", "ets", "matchall")
+    (trial, _) = load_campaign(file, clock="real").trials
+    classes = load_testbed("acc-fig8")
+    with pytest.raises(NotReadyError, match="traffic classes take ets, red"):
+        check([trial], classes)
+    faulty = dataclasses.replace(trial, faults=(FaultSpec(1, None, 1, ("h1-leaf1",)),))
+    with pytest.raises(NotReadyError, match="faults take matchall") as refused:
+        check([faulty])
+    assert "modprobe cls_matchall" in refused.value.remedy
+
+
+def kinds(requests):
+    """Return the kinds of qdiscs that are added, in order."""
+    names = ("netem", "tbf", "red", "fq", "bfifo")
+    added = [r for r in requests if struct.unpack_from("=H", r, 4)[0] == qdiscs.RTM_NEWQDISC]
+    return [next(n for n in names if n.encode() + b"\0" in request) for request in added]
+
+
+def test_a_kernel_with_less_has_a_fabric_with_less():
+    def devices(lacks):
+        plan = plan_fabric(SEVEN, HostSpec("reno"), 7, LINUX, lacks, SHAPERS_LATE_NS)
+        by_name = {item.name: item for item in plan.namespaces}
+        return by_name["h1"], by_name[SEVEN.switches[0]], plan.facts
+
+    host, switch, facts = devices(())
+    assert kinds(host.requests) == ["tbf", "fq"]
+    assert kinds(switch.requests) == ["netem", "tbf", "red"] * 7
+    assert "net/ipv4/tcp_ecn" not in host.sysctls
+    host, switch, facts = devices(BARE)
+    assert kinds(host.requests) == ["tbf", "bfifo"]
+    assert kinds(switch.requests) == ["tbf", "bfifo"] * 7
+    assert host.sysctls["net/ipv4/tcp_ecn"] == "1"
+    assert facts["qdiscs"]["switch_to_host"] == "tbf > bfifo, marked by a BPF program"
+
+
+def test_shapers_may_make_up_for_late_timers_and_the_stamp_knows():
+    rate = SEVEN.switch_ports[0].rate_bps
+    frame = SEVEN.mtu_bytes + 14 + SEVEN.framing_bytes
+    count = len(SEVEN.queues)
+
+    def over(bytes_beyond, late_ns):
+        ns = 10_000_000
+        sent = np.zeros((2, count), dtype=np.int64)
+        sent[1, 0] = rate * ns // 8_000_000_000 + bytes_beyond
+        none = np.zeros_like(sent)
+        values = {"tx_bytes": sent} | dict.fromkeys(
+            ("qlen_bytes", "tx_packets", "marked_packets", "dropped_packets"), none
+        )
+        samples = Samples(np.array([0, ns], dtype=np.int64), values)
+        found = check_rates(SEVEN, samples, faults=False, late_ns=late_ns)
+        return [reason.code for reason in found]
+
+    within = rate * 10_000_000 // 800_000_000_000 + 2 * frame
+    more = rate * SHAPERS_LATE_NS // 8_000_000_000
+    assert over(within, 0) == []
+    assert over(within + more, 0) == ["link-over-rate"]
+    assert over(within + more, SHAPERS_LATE_NS) == []
+    assert over(within + 2 * more, SHAPERS_LATE_NS) == ["link-over-rate"]
+
+
+def test_the_record_says_who_marks_and_the_stamp_what_is_not_there():
+    switch = SEVEN.switches[0]
+    bare, whole = facts_here(SEVEN, BARE), facts_here(SEVEN, ())
+    assert bare["clock"] == whole["clock"] == "real"
+    assert bare["sources"][switch]["marked_packets"].startswith("a BPF program")
+    assert bare["sources"][switch]["qlen_bytes"].startswith("the plain queue")
+    assert set(whole["sources"][switch].values()) == {"Linux RED, at the moment of reading"}
+    assert findings_here(SEVEN, ()) == []
+    said = findings_here(SEVEN, BARE)
+    assert {(one["code"], one["severity"]) for one in said} == {("kernel-lacks", "warning")}
+    assert "no propagation delay" in said[0]["text"]
+
+
+def test_the_first_process_knows_its_clock_by_its_argument(tmp_path):
+    assert init_script(tmp_path).rstrip().endswith("emulated.guest")
+    assert init_script(tmp_path, "real").rstrip().endswith("emulated.guest real")
+
+
+def test_the_processors_load_is_that_of_the_time_in_between(tmp_path):
+    stat = tmp_path / "stat"
+    # user, nice, system, idle, iowait, irq, softirq, steal, guest (part of user), guest_nice
+    stat.write_text("cpu  100 0 100 700 100 0 0 0 90 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    with (watch := ProcessorLoad(stat)):
+        stat.write_text("cpu  150 0 110 720 105 5 5 5 140 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    assert watch.facts() == {"cpu_busy_share": 0.75}
+    with (idle := ProcessorLoad(stat)):
+        pass
+    assert idle.facts() == {}
+
+
+def test_episodes_in_real_time_do_not_repeat_themselves(file):
+    (trial, _) = load_campaign(file, clock="real").trials
+    assert not EpisodeSource(trial, None, 1).deterministic
+    fluid = EpisodeSource(trial, "fluid", 1)
+    assert fluid.deterministic
+    assert fluid.next().clock == ""
+
+
+def attribute(kind, payload):
+    return struct.pack("=HH", 4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
+
+
+class OneDump:
+    """Answers each request with a dump of plain queues: (ifindex, bytes, packets, backlog)."""
+
+    def __init__(self, *queues):
+        self.queues = queues
+
+    def send(self, request):
+        pass
+
+    def recv_into(self, buffer):
+        data = b""
+        for ifindex, sent, packets, backlog in self.queues:
+            stats = attribute(1, struct.pack("=QII", sent, packets, 0))
+            stats += attribute(3, struct.pack("=IIIII", 1, backlog, 4, 0, 0))
+            body = struct.pack("=BxxxiIII", 0, ifindex, qdiscs.LEAF_HANDLE, 0x20001, 2)
+            body += (
+                attribute(1, b"bfifo\0") + attribute(2, struct.pack("=I", 9)) + attribute(7, stats)
+            )
+            data += struct.pack("=IHHII", 16 + len(body), 36, 2, 1, 0) + body
+        data += struct.pack("=IHHIIi", 20, 3, 2, 1, 0, 0)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def test_plain_queues_are_read_without_marks_which_are_the_programs():
+    places = [(0, 6, qdiscs.LEAF_HANDLE), (0, 5, qdiscs.LEAF_HANDLE)]
+    netlink = OneDump((5, 2**33 + 1, 7, 100), (6, 50, 8, 200))
+    reading = PlainReader(SocketExchange([netlink], DUMP_QDISCS), places).read()
+    assert {name: values.tolist() for name, values in reading.items()} == {
+        "qlen_bytes": [200, 100],
+        "tx_bytes": [50, 2**33 + 1],
+        "tx_packets": [8, 7],
+        "dropped_packets": [4, 4],
+    }
+    missing = PlainReader(SocketExchange([netlink], DUMP_QDISCS), [(0, 4, qdiscs.LEAF_HANDLE)])
+    with pytest.raises(ReaderError, match="no bfifo queue"):
+        missing.read()
