@@ -52,18 +52,18 @@ def check_rates(
     *,
     faults: bool,
     pauses: Samples | None = None,
-    late_ns: int = 0,
     taken: tuple[Ints, Ints] | None = None,
+    late_ns: int = 0,
 ) -> Iterator[Reason]:
     """Find intervals in which a link carried more than its rate, or less although it was busy.
 
     A link was surely busy if its queues held more at the start of the interval than it can send
     until the end. A single traffic class may take the whole rate, so all classes are summed. With
     `faults`, links that go down as planned may be slower; and so may one for the time for which
-    its peer had stopped it, by the samples `pauses` of the lossless classes. A shaper that makes up
-    for waking up to `late_ns` late may send that much more after a pause. `taken` says when each
+    its peer had stopped it, by the samples `pauses` of the lossless classes. `taken` says when each
     queue's numbers were taken at the earliest and at the latest, if not at the samples' time: on a
-    clock that goes on meanwhile, an interval is as long as both together allow.
+    clock that goes on meanwhile, an interval is as long as both together allow. A shaper that makes
+    up for waking up to `late_ns` late may send that much more after a pause.
     """
     counters = (ports.tx_bytes, ports.tx_packets, ports.marked_packets, ports.dropped_packets)
     known = known_queues(np.stack([*counters, ports.qlen_bytes], axis=1))

@@ -150,8 +150,8 @@ def _rates(case: _Case) -> Iterable[Reason]:
         case.record.ports,
         faults=bool(case.trial.faults),
         pauses=case.record.samples.get("priority"),
-        late_ns=int(case.record.facts.get(SHAPERS_LATE, 0)),
         taken=case.record.taken,
+        late_ns=int(case.record.facts.get(SHAPERS_LATE, 0)) // case.trial.scale,
     )
 
 

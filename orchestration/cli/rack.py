@@ -50,14 +50,14 @@ def up(
     plain: Annotated[
         bool, "With --clock real: devices are plain namespaces, not containers."
     ] = False,
+    scale: Annotated[
+        str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
+    ] = "",
     interface: Annotated[
         list[str] | None,
         "With --clock real: this machine's own interface in place of a port, given back when the "
         "rack ends, as leaf1:eth0=enp3s0. Can be given again.",
     ] = None,
-    scale: Annotated[
-        str, "With --clock real: what rates are divided by, and times multiplied; auto: what fits."
-    ] = "",
 ) -> None:
     """Start a rack. Virtual time stands still until something runs in it.
 

@@ -190,8 +190,9 @@ class Layout:
             tuple(data[kind]) for kind in ("sonic", "roce", "bluefield", "lacks")
         )
         image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
-        real = (data["clock"], lacks, image, lent, data.get("scale", 1))
-        return cls(testbed, sonic, roce, bluefield, *real)
+        image, lent = data.get("image", ""), tuple(data.get("lent", {}).items())
+        scale = data["scale"]
+        return cls(testbed, sonic, roce, bluefield, data["clock"], lacks, image, lent, scale)
 
 
 def make_layout(

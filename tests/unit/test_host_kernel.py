@@ -123,7 +123,7 @@ def test_the_scale_that_fits_a_machine(monkeypatch, tmp_path):
     frame_bits = 8 * (SEVEN.mtu_bytes + SEVEN.framing_bytes)
     wanted = 7 * 100e9 / frame_bits * 2 * 1.5
     assert forwarding.wanted(SEVEN) == pytest.approx(wanted)
-    # a quarter of what it did, in packets; or four frames a NIC in the 2 ms that a process may be late
+    # a quarter of what it did, in packets; or four frames a NIC in 2 ms that a process is late
     assert forwarding.fitting(SEVEN, round(wanted / 5_000) + 1) == 20_000
     assert forwarding.fitting(SEVEN, round(wanted * 10)) == 4100
     assert forwarding.fitting(scaled(SEVEN, 5000), round(wanted)) == 1

@@ -198,7 +198,7 @@ class HardwareBackend:
         decides = tuner or create(trial.tuner)
         # what devices are told, in the clock's time
         told = stretched(trial)
-        controls = Controls(rack, told)
+        controls = Controls(rack, trial)
         settings = Settings(rack, told, controls.names)
         check_drivers(trial, testbed)
         check_configured(rack, [trial.load_balancing])
@@ -213,10 +213,9 @@ class HardwareBackend:
             clocks = fleet.clocks()
             nics = NicWatch(rack, fleet)
             nics.start()
-            sent = stretched_schedule(schedule, trial.scale)
-            traffic = RackTraffic(
-                told, rack, sent, fleet, controls.names, promptly=on_this_machine()
-            )
+            later = stretched_schedule(schedule, trial.scale)
+            promptly = on_this_machine()
+            traffic = RackTraffic(told, rack, later, fleet, controls.names, promptly=promptly)
             guard.tick()
             traffic.connect(clocks)
             guard.tick()
