@@ -151,8 +151,8 @@ def test_refused_before_anything_is_made(cards, testbed, tmp_path):
     assert lending.loans() == []
 
 
-def pid_of(part, rack):
-    (pid,) = machine.running(f"virtual_rack.{part}", str(rack.folder))
+def guardian_of(rack):
+    (pid,) = machine.running("virtual_rack.guardian", str(rack.folder))
     return pid
 
 
@@ -174,16 +174,16 @@ def closloop(*arguments):
 def test_a_guardian_that_is_killed_is_replaced_and_without_one_clean_gives_back(cards, testbed):
     before = machine.snapshot()
     rack, _ = up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}", f"leaf1:eth0={FAR}"))
-    first = pid_of("guardian", rack)
+    first = guardian_of(rack)
     killed(first)
     end = time.monotonic() + 10
     while not machine.running("virtual_rack.guardian", str(rack.folder)):
         assert time.monotonic() < end
         time.sleep(0.05)
     # all at once: nobody is left to give anything back
-    second = pid_of("guardian", rack)
+    second = guardian_of(rack)
     os.kill(second, signal.SIGSTOP)
-    killed(pid_of("supervisor", rack), second)
+    killed(rack.status()["pid"], second)
     with pytest.raises(NotReadyError, match="closloop clean"):
         up(testbed, clock="real", interfaces=(f"h1:eth0={NEAR}",))
     would = closloop("clean", "--dry-run", "--json")
