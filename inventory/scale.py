@@ -12,6 +12,7 @@ from inventory.topology import Link, Port, Testbed
 
 # A second of a trial is then a day.
 MOST_SCALE = 86_400
+_LATE_NS = 2_000
 
 
 def scaled(testbed: Testbed, factor: int) -> Testbed:
@@ -36,3 +37,11 @@ def scaled(testbed: Testbed, factor: int) -> Testbed:
             for port in testbed.ports
         ),
     )
+
+
+def shapers_late_ns(factor: int) -> int:
+    """Return how late the shapers of a scaled testbed may wake without losing rate, by the clock.
+
+    That is 2 us of a trial. What a shaper in real time sends late is not sent later otherwise.
+    """
+    return _LATE_NS * factor if factor > 1 else 0

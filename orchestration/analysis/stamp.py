@@ -37,7 +37,6 @@ GENERATOR_LATE_REAL_NS = 1_000_000
 _MISSED_SHARE_REAL = 0.05
 # Flows faster than this share of the ideal time mean that the path differs from the testbed.
 _FASTER_THAN_IDEAL = 0.95
-_CPU_SATURATED = 0.95
 
 
 @dataclass(frozen=True)
@@ -220,18 +219,6 @@ def _clamped(case: _Case) -> Iterable[Reason] | None:
     return (Reason("thresholds-clamped", "warning", text),)
 
 
-def _processor(case: _Case) -> Iterable[Reason] | None:
-    """Judge the CPU load on a real clock only: virtual time waits for the CPU."""
-    facts = case.record.facts
-    if not _real_clock(case) or "cpu_busy_share" not in facts:
-        return None
-    busy = float(facts["cpu_busy_share"])
-    if busy < _CPU_SATURATED:
-        return ()
-    text = f"the processor was busy {busy:.0%} of the time: packets waited for it"
-    return (Reason("cpu-saturated", "invalid", text),)
-
-
 def _findings(case: _Case) -> Iterable[Reason] | None:
     """Pass on the backend's own findings: counters that a device lacks, an incomplete restore."""
     if "findings" not in case.record.facts:
@@ -258,7 +245,6 @@ _CHECKS: dict[str, _Check] = {
     "drops": _drops,
     "ideal times": _ideal,
     "offloads": _offloads,
-    "processor": _processor,
     "thresholds": _clamped,
     "devices": _findings,
 }

@@ -24,6 +24,7 @@ from typing import Any
 
 from inventory.rack import ECT_0, ROCE_DSCP, SONIC_QUEUE, Access, Rack
 from inventory.routing import next_hops
+from inventory.scale import shapers_late_ns
 from orchestration.backends.hardware.sonic.ars import balanced_interfaces
 from orchestration.backends.hardware.sonic.config import LOSSLESS, desired_tables
 from orchestration.backends.linux import host_queues, host_sysctls, switch_queues, switch_sysctls
@@ -114,7 +115,13 @@ def switch_network(rack: Rack, name: str, number: int) -> dict[str, Any]:
                 "name": rack.interface(port),
                 "mtu": testbed.mtu_bytes,
                 "offloads_off": True,
-                "queues": switch_queues(testbed, port, shape=access.shape, lacks=access.lacks),
+                "queues": switch_queues(
+                    testbed,
+                    port,
+                    shape=access.shape,
+                    lacks=access.lacks,
+                    late_ns=shapers_late_ns(rack.scale),
+                ),
             }
             for port in testbed.ports_of[name]
         ],
@@ -141,7 +148,8 @@ def host_network(rack: Rack, name: str, host: HostSpec) -> dict[str, Any]:
         }
         if access.shape:
             interface["offloads_off"] = True
-            interface["queues"] = host_queues(testbed, port, access.lacks)
+            late_ns = shapers_late_ns(rack.scale)
+            interface["queues"] = host_queues(testbed, port, access.lacks, late_ns)
         interfaces.append(interface)
         leaf = testbed.peer_device(port).name
         via = [[routers[leaf], rack.interface(port), 1]]

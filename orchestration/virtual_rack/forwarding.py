@@ -47,6 +47,8 @@ _SPARE = 4.0
 # A process, such as an agent, wakes up to 2 ms late where nothing else runs (p99, `realtime`). That
 # is to be no more than four frames of the fastest NIC take: 2 us at 25 Gbit/s, as in virtual time.
 _LATE_NS, _LATE_FRAMES = 2_000_000, 4
+# Senders of an incast begin together and take turns on a core, for so long each.
+_TURN_NS = 500_000
 _FLOWS = 4
 _PIECE = bytes(1 << 16)
 _PORT = 7000
@@ -129,7 +131,8 @@ def fitting(testbed: Testbed, hops_per_s: int) -> int:
     """
     fastest_bps = max(port.rate_bps for host in testbed.hosts for port in testbed.ports_of[host])
     frames_ns = _LATE_FRAMES * testbed.frame_bytes * 8e9 / fastest_bps
-    return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, _LATE_NS / frames_ns))
+    late_ns = _LATE_NS + _TURN_NS * len(testbed.hosts) / len(os.sched_getaffinity(0))
+    return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, late_ns / frames_ns))
 
 
 def scale_in_words(testbed: Testbed, scale: int) -> str:

@@ -55,7 +55,6 @@ def test_a_sound_trial_is_valid_and_lists_its_checks(case):
     assert verdict.reasons == ()
     assert "bytes delivered" in verdict.checked
     assert "offloads" in verdict.checked
-    assert "processor" not in verdict.checked, "virtual time has no busy processor"
 
 
 def test_what_the_backend_does_not_say_is_not_checked(case):
@@ -207,18 +206,6 @@ def test_offloads_that_are_on_are_invalid(case):
     verdict = judge(facts(case, offloads_on=["leaf1:eth0", "h3:eth0"]))
     assert codes(verdict) == ["offloads-on"]
     assert "leaf1:eth0, h3:eth0" in verdict.reasons[0].text
-
-
-@pytest.mark.parametrize(
-    ("clock", "busy", "wanted"),
-    [
-        ("real", 0.99, ["cpu-saturated"]),
-        ("real", 0.5, []),
-        ("virtual", 0.99, []),
-    ],
-)
-def test_a_busy_processor_matters_on_a_real_clock_only(case, clock, busy, wanted):
-    assert codes(judge(facts(case, clock=clock, cpu_busy_share=busy))) == wanted
 
 
 def test_flows_that_are_faster_than_light_are_a_warning(case):

@@ -17,7 +17,6 @@ from orchestration.backends.emulated import machine
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.launcher import init_script
-from orchestration.backends.emulated.load import ProcessorLoad
 from orchestration.backends.emulated.real_time import (
     SHAPERS_LATE_NS,
     check_here,
@@ -217,18 +216,6 @@ def test_the_record_says_who_marks_and_the_stamp_what_is_not_there():
 def test_the_first_process_knows_its_clock_by_its_argument(tmp_path):
     assert init_script(tmp_path).rstrip().endswith("emulated.guest")
     assert init_script(tmp_path, "real").rstrip().endswith("emulated.guest real")
-
-
-def test_the_processors_load_is_that_of_the_time_in_between(tmp_path):
-    stat = tmp_path / "stat"
-    # user, nice, system, idle, iowait, irq, softirq, steal, guest (part of user), guest_nice
-    stat.write_text("cpu  100 0 100 700 100 0 0 0 90 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-    with (watch := ProcessorLoad(stat)):
-        stat.write_text("cpu  150 0 110 720 105 5 5 5 140 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
-    assert watch.facts() == {"cpu_busy_share": 0.75}
-    with (idle := ProcessorLoad(stat)):
-        pass
-    assert idle.facts() == {}
 
 
 def test_episodes_in_real_time_do_not_repeat_themselves(file):

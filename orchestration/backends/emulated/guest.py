@@ -13,7 +13,7 @@ import os
 import resource
 import sys
 import traceback
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,12 +61,12 @@ def run_job(folder: Path) -> None:
     from collectors.bpf.policy import attach
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
-    from orchestration.backends.emulated.load import ProcessorLoad
     from orchestration.backends.emulated.namespaces import Fabric
     from orchestration.backends.emulated.policies import POLICY, run_contexts
     from orchestration.backends.emulated.remote import AskingTuner
     from orchestration.backends.emulated.rig import EmulatedRig
     from orchestration.backends.emulated.traffic import traffic_of
+    from orchestration.backends.realtime import MachineWatch, NoWatch
     from orchestration.model.signals import HOST_KEYS, PAIRS
     from orchestration.session import run_trial
     from tuners.registry import create
@@ -109,8 +109,7 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    watch = ProcessorLoad()
-    with watch if real else nullcontext():
+    with MachineWatch(job.trial) if real else NoWatch() as watch:
         record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
     if real:
         found = [*record.facts["findings"], *watch.findings()]

@@ -13,6 +13,7 @@ import numpy as np
 
 from inventory.ansible import load_rack
 from inventory.rack import Access, Rack
+from inventory.scale import shapers_late_ns
 from inventory.topology import Testbed
 from orchestration.backends.dilation import (
     dilated,
@@ -61,7 +62,7 @@ from orchestration.device.ssh import Secrets
 from orchestration.model.errors import NotReadyError, TrialError
 from orchestration.model.knobs import ECN, FLOWLET_TIMEOUT
 from orchestration.model.ports import Offer, Progress, Tuner
-from orchestration.model.records import Event, Schedule, TrialRecord
+from orchestration.model.records import SHAPERS_LATE, Event, Schedule, TrialRecord
 from orchestration.model.signals import BALANCING_KEYS, DERIVED, FLOW_TABLE, wants_flow_table
 from orchestration.model.trial import TrialSpec
 from orchestration.session import run_trial
@@ -250,6 +251,7 @@ class HardwareBackend:
                 "peak_queue_bytes": rig.peaks(),
                 **watch.facts(),
                 **controls.facts(),
+                **({SHAPERS_LATE: shapers_late_ns(rack.scale)} if rack.scale > 1 else {}),
                 **(paths.facts() if paths else {}),
                 **(flows.facts() if flows else {}),
             }
