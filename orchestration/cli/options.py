@@ -24,6 +24,11 @@ On = Annotated[str | None, "--on", "The backend: emulated, fluid, simulated or h
 Clock = Annotated[
     str | None, "--clock", "The emulated backend's time: virtual, or real on this machine's kernel."
 ]
+Scale = Annotated[
+    str | None,
+    "--scale",
+    "With --clock real: what rates are divided by, and times multiplied; auto: what fits.",
+]
 Jobs = Annotated[
     int,
     typer.Option(

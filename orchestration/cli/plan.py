@@ -15,9 +15,10 @@ from orchestration.cli.options import (
     Out,
     Passwords,
     Repeats,
+    Scale,
     verb,
 )
-from orchestration.cli.run import on_rack, rack_of
+from orchestration.cli.run import at_scale, on_rack, rack_of
 from orchestration.cli.terminal import print_json, table
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def plan(
     *,
     backend: On = None,
     clock: Clock = None,
+    scale: Scale = None,
     inventory: InventoryOption = None,
     passwords: Passwords,
     repeats: Repeats = None,
@@ -54,7 +56,8 @@ def plan(
 
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
-    show_plan(on_rack(campaign, rack), rack, jobs, out, as_json=as_json)
+    campaign = at_scale(on_rack(campaign, rack), scale)
+    show_plan(campaign, rack, jobs, out, as_json=as_json)
 
 
 def show_plan(

@@ -222,19 +222,14 @@ def _shown(phases: Phases) -> Callable[[str, int, int], None]:
 
 def _scale(text: str, testbed: Testbed, clock: Clock) -> int:
     """Return the scale that was asked for, or in real time the one that fits this machine."""
-    from inventory.scale import MOST_SCALE
     from orchestration.model.errors import InputError
-    from orchestration.virtual_rack.forwarding import fitting, known_or_measured
+    from orchestration.virtual_rack.forwarding import chosen_scale
 
-    if clock == "real" and text in ("", "auto"):
-        return fitting(testbed, known_or_measured())
-    if text and clock != "real":
+    if clock == "real":
+        return chosen_scale(text or "auto", testbed)
+    if text:
         raise InputError.single("--scale", "virtual time carries any rates", "leave it out")
-    if text and not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
-        raise InputError.single(
-            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
-        )
-    return int(text or 1)
+    return 1
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from orchestration.cli.options import (
     Out,
     Passwords,
     Repeats,
+    Scale,
     enter_virtual_rack,
     verb,
 )
@@ -92,6 +93,7 @@ def run(
     *,
     backend: On = None,
     clock: Clock = None,
+    scale: Scale = None,
     repeats: Repeats = None,
     running: Running,
     inventory: InventoryOption = None,
@@ -118,7 +120,8 @@ def run(
 
     campaign = load_campaign(file, backend=backend, clock=clock, repeats=repeats)
     rack = rack_of(campaign, inventory, passwords)
-    summary = running.run(on_rack(campaign, rack), rack, watch=watch, sink=sink)
+    campaign = at_scale(on_rack(campaign, rack), scale)
+    summary = running.run(campaign, rack, watch=watch, sink=sink)
     running.show(summary)
     raise typer.Exit(summary.exit_code)
 
@@ -149,6 +152,32 @@ def on_rack(campaign: Campaign, rack: RackAccess | None) -> Campaign:
     made = with_scale(campaign, load_rack(rack.inventory).scale)
     if text := in_words(made):
         typer.echo(f"note: {text}", err=True)
+    return made
+
+
+def at_scale(campaign: Campaign, text: str | None) -> Campaign:
+    """Return a campaign in real time, with the time that was asked for; say what it is.
+
+    Raises InputError where a scale is not the campaign's to choose.
+    """
+    if text is None:
+        return campaign
+    from inventory.files import load_testbed
+    from orchestration.campaign.scale import in_words, with_scale
+    from orchestration.model.errors import InputError
+    from orchestration.virtual_rack.forwarding import chosen_scale
+
+    if not campaign.trials[0].clock:
+        raise InputError.single(
+            "--scale",
+            "trials on a rack have the rack's scale"
+            if campaign.trials[0].backend == "hardware"
+            else "trials that are not in real time carry any rates",
+            "leave it out",
+        )
+    made = with_scale(campaign, chosen_scale(text, load_testbed(campaign.trials[0].testbed)))
+    if said := in_words(made):
+        typer.echo(f"note: {said}", err=True)
     return made
 
 

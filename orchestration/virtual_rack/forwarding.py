@@ -29,12 +29,12 @@ from collectors.bpf.compile import RED_LAW, compiled
 from collectors.bpf.elf import read_program
 from collectors.bpf.load import GPL, LoadedProgram
 from collectors.readers.mark_agent import Marker, offsets
-from inventory.scale import scaled
+from inventory.scale import MOST_SCALE, scaled
 from inventory.topology import Testbed
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.backends.realtime import rounded_up
-from orchestration.model.errors import NotReadyError
+from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import write_whole
 from orchestration.model.units import format_rate
 from orchestration.virtual_rack.folder import SBIN, python_path, racks_folder
@@ -133,6 +133,20 @@ def fitting(testbed: Testbed, hops_per_s: int) -> int:
     frames_ns = _LATE_FRAMES * testbed.frame_bytes * 8e9 / fastest_bps
     late_ns = _LATE_NS + _TURN_NS * len(testbed.hosts) / len(os.sched_getaffinity(0))
     return rounded_up(max(wanted(testbed) * _SPARE / hops_per_s, late_ns / frames_ns))
+
+
+def chosen_scale(text: str, testbed: Testbed) -> int:
+    """Return the scale that a text names: a number, or `auto` for what fits this machine.
+
+    Raises InputError for any other text, and NotReadyError as `measure` does.
+    """
+    if text == "auto":
+        return fitting(testbed, known_or_measured())
+    if not (text.isdecimal() and 1 <= int(text) <= MOST_SCALE):
+        raise InputError.single(
+            "--scale", f"{text!r} is no scale", f"use a whole number of 1 to {MOST_SCALE}, or auto"
+        )
+    return int(text)
 
 
 def scale_in_words(testbed: Testbed, scale: int) -> str:

@@ -14,7 +14,9 @@ import numpy as np
 from collectors.bpf.compile import flow_table_object
 from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
+from inventory.scale import scaled, shapers_late_ns
 from inventory.topology import Testbed
+from orchestration.backends.dilation import stretched
 from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_BUFFER_SIGNALS
 from orchestration.backends.emulated.fabric import (
     FabricPlan,
@@ -165,10 +167,9 @@ class EmulatedBackend:
         trial = _with_object(trial)
         ground = self._ground(trial, testbed, len(schedule), folder)
         lacks = ground.lacks
-        plan = plan_fabric(
-            testbed, trial.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns
-        )
-        steps = fault_steps(trial, testbed, plan)
+        told, slow = stretched(trial), scaled(testbed, trial.scale)
+        plan = plan_fabric(slow, told.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns)
+        steps = fault_steps(told, slow, plan)
         write_job(
             folder,
             trial,
@@ -211,8 +212,9 @@ class EmulatedBackend:
         if self._lacks is None:
             self._lacks = check_here(testbed, 1, [trial])
         lacks = self._lacks
-        about, findings = facts_here(testbed, lacks), findings_here(testbed, lacks)
-        return _Ground(partial(run_here, folder), about, lacks, findings, SHAPERS_LATE_NS)
+        late_ns = max(SHAPERS_LATE_NS, shapers_late_ns(trial.scale))
+        about, findings = facts_here(testbed, lacks, late_ns), findings_here(testbed, lacks)
+        return _Ground(partial(run_here, folder), about, lacks, findings, late_ns)
 
 
 @dataclass(frozen=True)

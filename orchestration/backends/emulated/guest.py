@@ -16,12 +16,16 @@ import traceback
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestration.backends.emulated.console import say
 from orchestration.backends.emulated.kernel.patches import RED_STREAM
 from orchestration.backends.emulated.system import mount_kernel_files, power_off
 from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.model.trial import REAL
+
+if TYPE_CHECKING:
+    from orchestration.backends.emulated.job import Job
 
 # How often a process in real time looks for its tuner's answer.
 _PAUSE_S = 50e-6
@@ -59,6 +63,7 @@ def repeat_draws(seed: int) -> None:
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result."""
     from collectors.bpf.policy import attach
+    from orchestration.backends.dilation import dilated, unscalable
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
     from orchestration.backends.emulated.namespaces import Fabric
@@ -75,7 +80,8 @@ def run_job(folder: Path) -> None:
         program = attach(Path((folder / POLICY).read_text()))
         run_contexts(program, folder)
         return
-    job = read_job(folder)
+    written = read_job(folder)
+    job = _told(written)
     say(stage="build")
     fabric = Fabric(job)
     say(stage="connect")
@@ -109,13 +115,34 @@ def run_job(folder: Path) -> None:
             say(t_ns=t_ns, done=driver.flows_done())
 
     say(stage="run")
-    with MachineWatch(job.trial) if real else NoWatch() as watch:
-        record = run_trial(rig, tuner, job.trial, job.testbed, folder, progress, in_guest=not real)
+    with MachineWatch(written.trial) if real else NoWatch() as watch:
+        slow = dilated(rig, written.trial.scale)
+        trial, testbed = written.trial, written.testbed
+        record = run_trial(slow, tuner, trial, testbed, folder, progress, in_guest=not real)
     if real:
-        found = [*record.facts["findings"], *watch.findings()]
-        record = replace(record, facts={**record.facts, **watch.facts(), "findings": found})
+        found = [*record.facts["findings"], *watch.findings(), *unscalable(trial)]
+        facts = {**record.facts, **watch.facts(), "findings": found}
+        if trial.scale > 1:
+            facts["scale"] = trial.scale
+        record = replace(record, facts=facts)
     say(stage="write", t_ns=rig.now_ns())
     write_result(folder, record)
+
+
+def _told(job: Job) -> Job:
+    """Return the job in the clock's time, which passes faster than a scaled trial's."""
+    factor = job.trial.scale
+    if factor == 1:
+        return job
+    from inventory.scale import scaled
+    from orchestration.backends.dilation import stretched, stretched_schedule
+
+    return replace(
+        job,
+        trial=stretched(job.trial),
+        testbed=scaled(job.testbed, factor),
+        schedule=stretched_schedule(job.schedule, factor),
+    )
 
 
 def main(clock: str = "") -> None:

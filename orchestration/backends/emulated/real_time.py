@@ -82,8 +82,11 @@ def mark_object(lacks: Collection[str]) -> str:
     return str(compiled(RED_LAW)) if "red" in lacks else ""
 
 
-def facts_here(testbed: Testbed, lacks: Collection[str]) -> dict[str, Any]:
-    """Return the facts of a trial in real time: its clock, who counts and who marks."""
+def facts_here(testbed: Testbed, lacks: Collection[str], late_ns: int) -> dict[str, Any]:
+    """Return the facts of a trial in real time: its clock, who counts and who marks.
+
+    Its shapers make up for waking up to `late_ns` late.
+    """
     if "red" in lacks:
         marks = "a BPF program with RED's straight line, on the instantaneous queue"
         sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), f"the plain queue, {_QUEUE}")
@@ -92,7 +95,7 @@ def facts_here(testbed: Testbed, lacks: Collection[str]) -> dict[str, Any]:
         sources = dict.fromkeys((*RED_SIGNALS, "thresholds"), f"Linux RED, {_QUEUE}")
     return {
         "clock": "real",
-        SHAPERS_LATE: SHAPERS_LATE_NS,
+        SHAPERS_LATE: late_ns,
         "kernel_lacks": sorted(lacks),
         "sources": dict.fromkeys(testbed.switches, sources),
     }
