@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from collectors.bpf.compile import flow_table_object
+from collectors.bpf.compile import DCTCP as DCTCP_SOURCE
+from collectors.bpf.compile import compiled, flow_table_object
 from collectors.bpf.policy import policy_object
 from collectors.readers.tc import RED_SIGNALS
 from inventory.scale import scaled, shapers_late_ns
 from inventory.topology import Testbed
+from orchestration.backends.dctcp_program import by_name, new_name
 from orchestration.backends.dilation import stretched
 from orchestration.backends.emulated.data_path.pauses import SIGNALS as SHARED_BUFFER_SIGNALS
 from orchestration.backends.emulated.fabric import (
@@ -33,6 +35,7 @@ from orchestration.backends.emulated.policies import check_policies
 from orchestration.backends.emulated.real_time import (
     SHAPERS_LATE_NS,
     check_here,
+    dctcp_of,
     facts_here,
     findings_here,
     mark_object,
@@ -167,7 +170,9 @@ class EmulatedBackend:
         trial = _with_object(trial)
         ground = self._ground(trial, testbed, len(schedule), folder)
         lacks = ground.lacks
+        program = _dctcp(trial, lacks)
         told, slow = stretched(trial), scaled(testbed, trial.scale)
+        told = by_name(told, program[1]) if program else told
         plan = plan_fabric(slow, told.host, trial.seed, trial.fabric, lacks, ground.shapers_late_ns)
         steps = fault_steps(told, slow, plan)
         write_job(
@@ -181,6 +186,7 @@ class EmulatedBackend:
             flow_object=_flow_object(trial.fabric),
             keep_flow_table=self._flow_table,
             mark_object=mark_object(lacks),
+            dctcp=program,
         )
         stages = StageClock()
         answering = (
@@ -226,6 +232,13 @@ class _Ground:
     lacks: tuple[str, ...] = ()
     findings: Sequence[dict[str, str]] = ()
     shapers_late_ns: int = 0
+
+
+def _dctcp(trial: TrialSpec, lacks: Collection[str]) -> tuple[str, str] | None:
+    """Return the program that is DCTCP for a trial on a kernel without it, and its name."""
+    name = new_name()
+    wants = by_name(trial, name) != trial
+    return (str(compiled(DCTCP_SOURCE)), name) if wants and dctcp_of(lacks) else None
 
 
 def _with_object(trial: TrialSpec) -> TrialSpec:

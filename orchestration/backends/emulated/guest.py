@@ -25,6 +25,7 @@ from orchestration.model.errors import ClosloopError, NotReadyError
 from orchestration.model.trial import REAL
 
 if TYPE_CHECKING:
+    from collectors.bpf.congestion import Control
     from orchestration.backends.emulated.job import Job
 
 # How often a process in real time looks for its tuner's answer.
@@ -63,6 +64,7 @@ def repeat_draws(seed: int) -> None:
 def run_job(folder: Path) -> None:
     """Build the fabric, run the trial, write its result."""
     from collectors.bpf.policy import attach
+    from orchestration.backends import dctcp_program
     from orchestration.backends.dilation import dilated, unscalable
     from orchestration.backends.emulated.flow_tables import attach_flow_tables
     from orchestration.backends.emulated.job import read_job, write_result
@@ -83,6 +85,7 @@ def run_job(folder: Path) -> None:
     written = read_job(folder)
     job = _told(written)
     say(stage="build")
+    control = _dctcp(job)
     fabric = Fabric(job)
     say(stage="connect")
     if job.probe is not None:
@@ -122,6 +125,10 @@ def run_job(folder: Path) -> None:
     if real:
         found = [*record.facts["findings"], *watch.findings(), *unscalable(trial)]
         facts = {**record.facts, **watch.facts(), "findings": found}
+        if control is not None and job.dctcp is not None:
+            totals = control.totals()
+            facts |= dctcp_program.facts(job.dctcp[1], totals._asdict())
+            found += dctcp_program.findings(totals.astray)
         if trial.scale > 1:
             facts["scale"] = trial.scale
         record = replace(record, facts=facts)
@@ -131,18 +138,31 @@ def run_job(folder: Path) -> None:
 
 def _told(job: Job) -> Job:
     """Return the job in the clock's time, which passes faster than a scaled trial's."""
+    from inventory.scale import scaled
+    from orchestration.backends.dctcp_program import by_name
+    from orchestration.backends.dilation import stretched, stretched_schedule
+
+    if job.dctcp is not None:
+        job = replace(job, trial=by_name(job.trial, job.dctcp[1]))
     factor = job.trial.scale
     if factor == 1:
         return job
-    from inventory.scale import scaled
-    from orchestration.backends.dilation import stretched, stretched_schedule
-
     return replace(
         job,
         trial=stretched(job.trial),
         testbed=scaled(job.testbed, factor),
         schedule=stretched_schedule(job.schedule, factor),
     )
+
+
+def _dctcp(job: Job) -> Control | None:
+    """Register the program that is DCTCP on this kernel, until this process ends."""
+    if job.dctcp is None:
+        return None
+    from collectors.bpf.congestion import Control, read_control
+
+    path, name = job.dctcp
+    return Control(read_control(Path(path).read_bytes()), name)
 
 
 def main(clock: str = "") -> None:

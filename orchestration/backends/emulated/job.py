@@ -78,6 +78,7 @@ class Job:
     flow_object: str = ""
     keep_flow_table: bool = False
     mark_object: str = ""
+    dctcp: tuple[str, str] | None = None
 
 
 class _Blob:
@@ -113,13 +114,15 @@ def write_job(
     flow_object: str = "",
     keep_flow_table: bool = False,
     mark_object: str = "",
+    dctcp: tuple[str, str] | None = None,
 ) -> None:
     """Write the files of a job into `folder`.
 
     `host_observes` means that the tuner runs on the host (see `remote`), and lists the signals that
     it observes. `flow_object` is the path of the compiled flow table, "" if there is none.
     `keep_flow_table` keeps one even for tuners that do not observe flows. `mark_object` is the path
-    of the compiled program that marks where the kernel has no RED, "" if it has.
+    of the compiled program that marks where the kernel has no RED, "" if it has. `dctcp` is the
+    path of the compiled program that is DCTCP where the kernel has none, and its name.
     """
     blob = _Blob()
     data = {
@@ -154,6 +157,7 @@ def write_job(
         "flow_object": flow_object,
         "keep_flow_table": keep_flow_table,
         "mark_object": mark_object,
+        "dctcp": dctcp,
     }
     (folder / "job.json").write_text(json.dumps(data))
     (folder / "requests.bin").write_bytes(bytes(blob.data))
@@ -205,6 +209,7 @@ def read_job(folder: Path) -> Job:
         flow_object=data["flow_object"],
         keep_flow_table=data["keep_flow_table"],
         mark_object=data["mark_object"],
+        dctcp=None if data["dctcp"] is None else tuple(data["dctcp"]),
     )
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from collectors.bpf.btf import VMLINUX
 from collectors.bpf.compile import RED_LAW, compiled
+from collectors.bpf.congestion import OLDEST
+from collectors.bpf.load import kernel_release
 from collectors.readers.netlink import Ring, RingError
 from collectors.readers.tc import RED_SIGNALS
 from inventory.topology import Testbed
+from orchestration.backends.dctcp_program import DCTCP
 from orchestration.backends.emulated.machine import missing_parts
 from orchestration.backends.linux import delays
 from orchestration.model.errors import NotReadyError
@@ -50,6 +54,8 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
             *(pattern.congestion_control for pattern in trial.traffic),
         )
     }
+    if not testbed.classes:
+        controls -= dctcp_of(lacks)
     if without := sorted(controls & {*lacks}):
         raise NotReadyError(
             f"this machine's kernel has no {', '.join(without)}, or does not allow it to "
@@ -72,6 +78,12 @@ def check_here(testbed: Testbed, jobs: int, trials: Sequence[TrialSpec]) -> tupl
         )
     mark_object(lacks)
     return lacks
+
+
+def dctcp_of(lacks: Collection[str]) -> set[str]:
+    """Return DCTCP's name if a program can be it here: the kernel has none, and takes one."""
+    takes = kernel_release() >= OLDEST and VMLINUX.exists()
+    return {DCTCP} & {*lacks} if takes else set()
 
 
 def mark_object(lacks: Collection[str]) -> str:

@@ -6,7 +6,6 @@ which hosts have it by a program stands in the trial's facts (docs/hardware.md).
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +14,8 @@ from collectors.bpf.compile import compiled
 from collectors.bpf.congestion import read_control
 from inventory.rack import Rack
 from inventory.topology import Testbed
+from orchestration.backends import dctcp_program
+from orchestration.backends.dctcp_program import DCTCP, new_name
 from orchestration.backends.hardware.readiness import raise_problems, words_of
 from orchestration.backends.linux import host_sysctls
 from orchestration.device.errors import DeviceError
@@ -22,10 +23,7 @@ from orchestration.device.fleet import Fleet, gather
 from orchestration.model.trial import TrialSpec
 
 SERVICE = "control"
-DCTCP = "dctcp"
 DEFAULT = "net/ipv4/tcp_congestion_control"
-# With five more digits it has the kernel's 15 characters: two racks on a kernel do not meet.
-_NAME, _DIGITS = "bpf_dctcp_", 5
 
 
 def wanted(trials: Iterable[TrialSpec], testbed: Testbed) -> set[str]:
@@ -75,7 +73,7 @@ def check_programs(rack: Rack, fleet: Fleet, trials: Sequence[TrialSpec]) -> Non
     hosts = programmed(rack, trials)
     if not hosts:
         return
-    request = {"programs": _programs(), "name": _new_name()}
+    request = {"programs": _programs(), "name": new_name()}
     answers = gather({host: (fleet.agents[host], ("control.try", request)) for host in hosts})
     problems = [words_of(said) for said in answers.values() if isinstance(said, DeviceError)]
     raise_problems(
@@ -91,7 +89,7 @@ class Controls:
 
     def __init__(self, rack: Rack, trial: TrialSpec) -> None:
         self._hosts = programmed(rack, [trial])
-        self._name = _new_name()
+        self._name = new_name()
         self.names: dict[str, Mapping[str, str]] = {
             host: {DCTCP: self._name} for host in self._hosts
         }
@@ -112,25 +110,14 @@ class Controls:
         """Return facts for the trial's record."""
         if not self._hosts:
             return {}
-        said = {"by": "a BPF program", "name": self._name, "hosts": self._hosts}
-        return {"congestion_control": {DCTCP: {**said, "totals": self._totals}}}
+        return dctcp_program.facts(self._name, self._totals, hosts=self._hosts)
 
     def findings(self) -> list[dict[str, str]]:
         """Return findings for the trial's stamp."""
         astray = sum(int(totals["astray"]) for totals in self._totals.values())
-        if not astray:
-            return []
-        text = (
-            f"hosts' kernels did not ask DCTCP's program {astray} times when windows became "
-            "smaller, and it put that right with the next acknowledgement"
-        )
-        return [{"code": "dctcp-program", "severity": "warning", "text": text}]
+        return dctcp_program.findings(astray)
 
 
 def _programs() -> dict[str, Any]:
     programs = read_control(compiled(SOURCE).read_bytes())
     return {member: program.to_json() for member, program in programs.items()}
-
-
-def _new_name() -> str:
-    return _NAME + secrets.token_hex(_DIGITS)[:_DIGITS]
