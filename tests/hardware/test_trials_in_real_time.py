@@ -120,6 +120,32 @@ def test_two_tuners_mark_by_their_thresholds_and_leave_the_machine_alone(folder)
     assert np.quantile(shallow, 0.9) < 45_000, shallow
 
 
+def test_a_scaled_trial_is_recorded_in_its_own_time_with_dctcp_by_a_program_if_need_be(folder):
+    """A testbed ten times as fast, with a scale of ten: the same bytes by the same clock."""
+    (folder / "slow-uplink.yml").write_text(TESTBED.replace("0Mbps", "00Mbps"))
+    shorter = CAMPAIGN.replace("duration: 100ms", "duration: 10ms").replace("10ms\n", "1ms\n")
+    dctcp = shorter.replace("reno", "dctcp").replace("min_rto: 50ms", "min_rto: 5ms")
+    (folder / "real.yml").write_text(dctcp.replace("drain: 10s", "drain: 1s"))
+    done = closloop(folder, "run", "real.yml", "--scale", "10", "--no-report", "--json")
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert not json.loads(done.stdout)["failed"], done.stdout
+    assert "scale 10" in done.stderr
+    for path in folder.glob("runs/real/*-r1-*"):
+        trial = read_trial(path)
+        assert trial.spec.scale == trial.facts["scale"] == 10
+        flows = trial.table("flows")
+        assert (flows["status"] == "done").all()
+        # two flows share 200 Mbit/s: some 0.1 s of the trial's time, 1 s by the clock
+        fct_ns = flows["end_ns"] - flows["start_ns"]
+        assert (fct_ns > 70_000_000).all(), fct_ns
+        assert fct_ns.max() < 500_000_000, fct_ns
+        assert trial.ports.marked_packets[-1].sum() > 0
+        if "dctcp" in missing_parts():
+            totals = trial.facts["congestion_control"]["dctcp"]["totals"]
+            assert totals["connections"] == 4  # their two ends
+            assert totals["marked_windows"] > 0
+
+
 class OfThisProcess(BaseTuner):
     """Decides here, in place of the trial's tuner."""
 

@@ -5,6 +5,7 @@ import json
 import os
 import struct
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from collectors.readers.netlink import SocketExchange
 from collectors.readers.tc import DUMP_QDISCS, PlainReader, ReaderError
 from inventory.files import load_testbed
 from orchestration.analysis.counters import check_rates
-from orchestration.backends.emulated import machine
+from orchestration.backends.emulated import machine, real_time
 from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.backends.emulated.fabric import plan_fabric
 from orchestration.backends.emulated.launcher import init_script
@@ -25,12 +26,14 @@ from orchestration.backends.emulated.real_time import (
 )
 from orchestration.campaign.expand import load_campaign
 from orchestration.campaign.plan import make_plan
+from orchestration.cli.run import at_scale
 from orchestration.device import qdiscs
 from orchestration.environment.source import EpisodeSource
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.records import Samples
 from orchestration.model.trial import LINUX, FaultSpec, HostSpec, TrialSpec
 from orchestration.runner.run import default_jobs
+from orchestration.virtual_rack import forwarding
 
 SEVEN = load_testbed("rlcc-7")
 BARE = ("red", "fq", "netem", "ets", "matchall", "dctcp", "cubic")
@@ -124,8 +127,9 @@ def test_what_it_cannot_do_without_is_named(file, kernel):
         check(trials)
 
 
-def test_a_congestion_control_that_the_kernel_lacks_is_refused(file, kernel):
+def test_a_congestion_control_that_the_kernel_lacks_is_refused(file, kernel, monkeypatch):
     kernel(*BARE)
+    monkeypatch.setattr(real_time, "kernel_release", lambda: (6, 3))
     (trial, _) = load_campaign(file, clock="real").trials
     lone = dataclasses.replace(trial.traffic[0], congestion_control="cubic")
     for wrong, name in (
@@ -202,7 +206,7 @@ def test_shapers_may_make_up_for_late_timers_and_the_stamp_knows():
 
 def test_the_record_says_who_marks_and_the_stamp_what_is_not_there():
     switch = SEVEN.switches[0]
-    bare, whole = facts_here(SEVEN, BARE), facts_here(SEVEN, ())
+    bare, whole = facts_here(SEVEN, BARE, SHAPERS_LATE_NS), facts_here(SEVEN, (), SHAPERS_LATE_NS)
     assert bare["clock"] == whole["clock"] == "real"
     assert bare["sources"][switch]["marked_packets"].startswith("a BPF program")
     assert bare["sources"][switch]["qlen_bytes"].startswith("the plain queue")
@@ -267,3 +271,28 @@ def test_plain_queues_are_read_without_marks_which_are_the_programs():
     missing = PlainReader(SocketExchange([netlink], DUMP_QDISCS), [(0, 4, qdiscs.LEAF_HANDLE)])
     with pytest.raises(ReaderError, match="no bfifo queue"):
         missing.read()
+
+
+def test_a_scale_is_asked_for_in_real_time_only(file, monkeypatch):
+    (trial, _) = at_scale(load_campaign(file, clock="real"), "40").trials
+    assert trial.scale == 40
+    monkeypatch.setattr(forwarding, "known_or_measured", lambda: 1_000)
+    (trial, _) = at_scale(load_campaign(file, clock="real"), "auto").trials
+    assert trial.scale == forwarding.fitting(SEVEN, 1_000)
+    assert at_scale(load_campaign(file), None).trials[0].scale == 1
+    for clock, backend, text, says in (
+        ("real", "emulated", "0", "no scale"),
+        ("virtual", "emulated", "40", "carry any rates"),
+        ("virtual", "hardware", "40", "the rack's scale"),
+    ):
+        with pytest.raises(InputError, match=says):
+            at_scale(load_campaign(file, clock=clock, backend=backend), text)
+
+
+def test_dctcp_is_a_program_where_the_kernel_has_none_and_takes_one(monkeypatch):
+    monkeypatch.setattr(real_time, "kernel_release", lambda: (6, 4))
+    monkeypatch.setattr(real_time, "VMLINUX", Path("/"))
+    assert real_time.dctcp_of(["dctcp", "red"]) == {"dctcp"}
+    assert real_time.dctcp_of(["red"]) == set()
+    monkeypatch.setattr(real_time, "kernel_release", lambda: (6, 3))
+    assert real_time.dctcp_of(["dctcp"]) == set()
