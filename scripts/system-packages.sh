@@ -19,7 +19,7 @@ simulator="g++"
 rack="iproute2 openssh-server openssh-client sudo lldpd redis-server"
 rack="$rack ibverbs-providers perftest iperf3 fio"
 # Its devices as containers: what runs them, and what builds their image.
-rack="$rack runc mmdebstrap debian-archive-keyring"
+rack="$rack runc mmdebstrap"
 # Checks data against YANG models, SONiC's.
 yang="libyang-tools"
 # A database for the InfluxDB sink.

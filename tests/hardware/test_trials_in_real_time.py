@@ -187,8 +187,12 @@ def programs(processes):
 
 def first_process(processes):
     """Return the process that is number 1 of its namespace."""
-    status = {pid: Path(f"/proc/{pid}/status").read_text() for pid, _ in processes}
-    return [pid for pid, text in status.items() if re.search(r"^NSpid:\t\d+\t1$", text, re.M)]
+    found = []
+    for pid, _ in processes:
+        with suppress(OSError):  # others of the run's end by themselves
+            text = Path(f"/proc/{pid}/status").read_text()
+            found += [pid] if re.search(r"^NSpid:\t\d+\t1$", text, re.M) else []
+    return found
 
 
 def loaded(number):

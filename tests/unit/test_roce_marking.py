@@ -73,7 +73,7 @@ class Lab:
             for place, *values in words["changes"]:
                 self.thresholds[place] = tuple(values)
         rows = [[0, 0, 0, self.marked, 0, *values] for values in self.thresholds]
-        return {device: {"t_ns": 1, "rows": rows}}
+        return {device: {"t_ns": 1, "took_ns": 1, "rows": rows}}
 
     def __enter__(self):
         self.guarded.append("in")
