@@ -15,6 +15,7 @@ import numpy as np
 
 from collectors.readers.netlink import Exchange
 from orchestration.device.netlink import NLM_F_DUMP, NLM_F_REQUEST
+from orchestration.device.qdisc_counters import attributes_within
 from orchestration.device.qdiscs import (
     RED_MAX_P,
     RED_PARMS,
@@ -138,11 +139,11 @@ class _Reader:
         }
 
     def _locate(self, buffer: bytearray, at: int, end: int) -> dict[str, int] | None:
-        attributes = _attributes(buffer, at + 36, end)
+        attributes = attributes_within(buffer, at + 36, end)
         kind_at, kind_end = attributes[TCA_KIND]
         if bytes(buffer[kind_at:kind_end]) != f"{self.kind}\0".encode():
             return None
-        stats = _attributes(buffer, *attributes[TCA_STATS2])
+        stats = attributes_within(buffer, *attributes[TCA_STATS2])
         basic, queue = stats[STATS_BASIC][0], stats[STATS_QUEUE][0]
         places = {
             "header": at, "ifindex": at + 20, "handle": at + 24,
@@ -175,7 +176,7 @@ class RedReader(_Reader):
 
     def more(self, buffer: bytearray, attributes: dict[int, tuple[int, int]]) -> dict[str, int]:
         """Return the offsets of marks and parameters."""
-        options = _attributes(buffer, *attributes[TCA_OPTIONS])
+        options = attributes_within(buffer, *attributes[TCA_OPTIONS])
         extra, parameters = attributes[TCA_XSTATS][0], options[RED_PARMS][0]
         return {
             "prob_drops": extra, "tail_drops": extra + 4, "marked": extra + 12,
@@ -191,18 +192,6 @@ class PlainReader(_Reader):
     def read(self) -> dict[str, Ints]:
         """Read all queues once: the signals but for marks. Raises ReaderError if one is missing."""
         return self.plain(self.counted())
-
-
-def _attributes(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:
-    """Return the netlink attributes between two offsets: kind -> (start, end) of the payload."""
-    result = {}
-    while at + 4 <= end:
-        length, kind = struct.unpack_from("=HH", buffer, at)
-        if length < 4:
-            break
-        result[kind & 0x3FFF] = (at + 4, at + length)
-        at += (length + 3) & ~3
-    return result
 
 
 class Unwrapped:

@@ -122,8 +122,8 @@ class CounterReader:
             at = where[place]
             (length,) = struct.unpack_from("=I", self._buffer, at)
             first = at + _HEADER_BYTES + _TCMSG_BYTES
-            stats = _within(self._buffer, first, at + length)[TCA_STATS2]
-            inner = _within(self._buffer, *stats)
+            stats = attributes_within(self._buffer, first, at + length)[TCA_STATS2]
+            inner = attributes_within(self._buffer, *stats)
             basic, queue = inner[STATS_BASIC][0], inner[STATS_QUEUE][0]
             # length; type and flags, so that an interrupted dump is no match; who; which counters
             for column, offset in zip(checks, (at, at + 4, at + 20, at + 24, queue - 4)):
@@ -138,7 +138,7 @@ class CounterReader:
         self._expected = self._take(words)[: sum(map(len, checks))]
 
 
-def _within(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:
+def attributes_within(buffer: bytearray, at: int, end: int) -> dict[int, tuple[int, int]]:
     """Return the netlink attributes between two offsets: kind -> (start, end) of the payload."""
     result = {}
     while at + 4 <= end:

@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,13 +30,14 @@ from collectors.bpf.load import GPL, LoadedProgram
 from collectors.readers.mark_agent import Marker, offsets
 from inventory.scale import MOST_SCALE, scaled
 from inventory.topology import Testbed
+from orchestration.backends.emulated.machine import said_apart
 from orchestration.backends.emulated.namespaces import offloads_off
 from orchestration.backends.emulated.system import run_batch, unshare_network
 from orchestration.backends.realtime import rounded_up
 from orchestration.model.errors import InputError, NotReadyError
 from orchestration.model.files import write_whole
 from orchestration.model.units import format_rate
-from orchestration.virtual_rack.folder import SBIN, python_path, racks_folder
+from orchestration.virtual_rack.folder import racks_folder
 
 MEASURE_S = 2.0
 # Measured at its limit, with all cores forwarding and little else, a machine is to do a quarter of
@@ -56,7 +56,7 @@ _PORT = 7000
 _WITH_ACKS = 1.5
 _KMIN_BYTES, _KMAX_BYTES, _LIMIT_BYTES = 30_000, 300_000, 1_000_000
 _START_S = 20.0
-_OWN = ("unshare", "--net", "--pid", "--mount-proc", "--fork", "--kill-child=KILL")
+_OWN = ("--net", "--pid", "--mount-proc")
 
 
 class Forwarded(NamedTuple):
@@ -68,22 +68,13 @@ class Forwarded(NamedTuple):
 
 def measure(seconds: float) -> Forwarded:
     """Return what this machine forwards. Raises NotReadyError if that fails."""
-    argv = [sys.executable, "-P", "-m", "orchestration.virtual_rack.forwarding", str(seconds)]
-    path = f"{os.environ.get('PATH', '')}:{SBIN}"
-    done = subprocess.run(
-        [*_OWN, *argv],
-        env={**os.environ, "PYTHONPATH": python_path(), "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    try:
+        return Forwarded(*said_apart(_OWN, "orchestration.virtual_rack.forwarding", str(seconds)))
+    except RuntimeError as error:
         raise NotReadyError(
-            f"how much this machine forwards cannot be tried: {said}",
+            f"how much this machine forwards cannot be tried: {error}",
             "it takes root, and a kernel with veth and tbf",
-        )
-    return Forwarded(*json.loads(done.stdout))
+        ) from error
 
 
 def record(hops_per_s: int) -> None:

@@ -16,8 +16,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from orchestration.backends.emulated.system import run, unshare_network
 from orchestration.model.errors import NotReadyError
@@ -70,23 +71,13 @@ def missing_parts(what: str = "a rack") -> tuple[str, ...]:
             f"{what} in real time is made of this machine's namespaces, which takes root",
             "run it with sudo; or in virtual time, which does not: leave --clock real out",
         )
-    own = ["unshare", *_NAMESPACES, "--fork", "--kill-child=KILL"]
-    argv = [*own, sys.executable, "-P", "-m", "orchestration.backends.emulated.machine"]
-    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        argv,
-        env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{_SBIN}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    try:
+        lacks = tuple(said_apart(_NAMESPACES, "orchestration.backends.emulated.machine"))
+    except RuntimeError as error:
         raise NotReadyError(
-            f"this machine gives no namespaces for {what} in real time: {said}",
+            f"this machine gives no namespaces for {what} in real time: {error}",
             "in a container that takes --privileged; or run it in virtual time: leave --clock out",
-        )
-    lacks = tuple(json.loads(done.stdout))
+        ) from error
     if without := [name for name in NEEDED if name in lacks]:
         modules = " ".join(_MODULES[name] for name in without)
         raise NotReadyError(
@@ -94,6 +85,26 @@ def missing_parts(what: str = "a rack") -> tuple[str, ...]:
             f"modprobe {modules}; or run it in virtual time: leave --clock real out",
         )
     return lacks
+
+
+def said_apart(namespaces: Sequence[str], module: str, *words: str) -> Any:
+    """Return the JSON that a module prints in namespaces of its own, which end with it.
+
+    `namespaces` are options of unshare. Raises RuntimeError with the last line of what went wrong.
+    """
+    own = ["unshare", *namespaces, "--fork", "--kill-child=KILL"]
+    path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [*own, sys.executable, "-P", "-m", module, *words],
+        env={**os.environ, "PYTHONPATH": path, "PATH": f"{os.environ.get('PATH', '')}:{_SBIN}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise RuntimeError(lines[-1])
+    return json.loads(done.stdout)
 
 
 def has_control(name: str) -> bool:
