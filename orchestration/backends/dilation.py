@@ -119,9 +119,7 @@ class DilatedRig:
 
     def apply(self, action: Action) -> Applied:
         """Make the changes; return what devices report."""
-        applied = self._rig.apply(tuple(_change(one, self._longer) for one in action))
-        changes = tuple(_change(one, self._shorter) for one in applied.changes)
-        return Applied(applied.t_ns // self._factor, changes)
+        return self._applied(self._rig.apply(tuple(_change(one, self._longer) for one in action)))
 
     def install(self, programs: Sequence[Program]) -> None:
         """Install programs on devices."""
@@ -159,6 +157,10 @@ class DilatedRig:
     def of_clock(self, t_ns: int) -> int:
         """Return a time of the rig's clock in the trial's time."""
         return t_ns // self._factor
+
+    def _applied(self, applied: Applied) -> Applied:
+        changes = tuple(_change(one, self._shorter) for one in applied.changes)
+        return Applied(applied.t_ns // self._factor, changes)
 
     def _observation(self, seen: Observation) -> Observation:
         return Observation(
@@ -212,7 +214,8 @@ class _Told:
         self._observer.observed(self._rig._observation(observation))
 
     def applied(self, observed_ns: int, decided_ns: int, applied: Applied) -> None:
-        raise NotImplementedError("a rig changes nothing after its trial")
+        times = self._rig.of_clock(observed_ns), self._rig.of_clock(decided_ns)
+        self._observer.applied(*times, self._rig._applied(applied))
 
 
 def _change(change: Change, turned: Any) -> Change:

@@ -162,6 +162,8 @@ class SlowRig:
 
     def finish(self, observer):
         observer.observed(self.observe())
+        late = Applied(6_000_000, (FLOWLET_TIMEOUT.change([0], 200_000_000),))
+        observer.applied(4_000_000, 5_000_000, late)
         ns = np.array([1_000_000, -1])
         flows = FlowRecords(ns, ns * 2, np.array([1, 2]), np.array([DONE, DONE]))
         flows.end_ns[1] = -1
@@ -171,10 +173,13 @@ class SlowRig:
 
 class Seen:
     def __init__(self):
-        self.observations = []
+        self.observations, self.changes = [], []
 
     def observed(self, observation):
         self.observations.append(observation)
+
+    def applied(self, observed_ns, decided_ns, applied):
+        self.changes.append((observed_ns, decided_ns, applied))
 
 
 def test_the_loop_sees_the_trials_time():
@@ -217,6 +222,9 @@ def test_records_are_in_the_trials_time():
     assert outcome.hosts.t_ns.tolist() == [0, 4]
     assert outcome.events == [Event(3, "warning", "late")]
     assert [one.t_ns for one in seen.observations] == [2_000]
+    ((observed_ns, decided_ns, applied),) = seen.changes
+    assert (observed_ns, decided_ns, applied.t_ns) == (4_000, 5_000, 6_000)
+    assert applied.changes[0].timeout_ns.tolist() == [200_000]
 
 
 def rack(testbed, scale):
