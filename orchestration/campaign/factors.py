@@ -9,6 +9,15 @@
         none: []
         one-link: [{links: [leaf1-spine1], down: 3ms, convergence: 500us}]
 
+A level may have parts that belong together and go to several places, by `$name.part`:
+
+    testbed: $transport.testbed
+    host: $transport.host
+    factors:
+      transport:
+        dctcp: {testbed: graphcc, host: {congestion_control: dctcp}}
+        dcqcn: {testbed: graphcc-pfc.yml, host: {congestion_control: dcqcn}}
+
 A reference is a whole value, never a part of one. Every factor is crossed with every other factor
 and with the tuners.
 """
@@ -42,10 +51,18 @@ class Level:
 
 @dataclass(frozen=True)
 class Reference:
-    """A `$name` in place of a value."""
+    """A `$name`, or a `$name.part`, in place of a value; `part` is empty for the whole level."""
 
     name: str
+    part: str
     loc: Loc
+
+    def __str__(self) -> str:
+        return f"${self.name}.{self.part}" if self.part else f"${self.name}"
+
+    def source(self, level: Level) -> Loc:
+        """Return the place of the value that it has under a level."""
+        return (*level.loc, self.part) if self.part else level.loc
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class Factors:
 
     def explains(self, problem: Problem) -> bool:
         """Return whether a problem only repeats that a reference could not be resolved."""
-        return any(repr(f"${ref.name}") in problem.what for ref in self.unresolved)
+        return any(repr(str(ref)) in problem.what for ref in self.unresolved)
 
 
 def read_factors(document: Document) -> Factors:
@@ -84,7 +101,7 @@ def read_factors(document: Document) -> Factors:
     resolved: list[Reference] = []
     unresolved: list[Reference] = []
     for ref in _references(document.data, ()):
-        fault = _check_reference(document, ref, declared)
+        fault = _check_reference(document, ref, declared) or _check_part(document, ref, levels)
         problems += [fault] if fault else []
         (unresolved if fault or ref.name not in levels else resolved).append(ref)
     used = {ref.name for ref in (*resolved, *unresolved)}
@@ -94,6 +111,7 @@ def read_factors(document: Document) -> Factors:
         if name not in used
     ]
     problems += _idle(document, levels, resolved)
+    problems += _unused_parts(document, levels, [*resolved, *unresolved])
     return Factors(levels, tuple(resolved), tuple(unresolved), tuple(problems))
 
 
@@ -107,7 +125,7 @@ def choose(
     data = document.data
     lines = dict(document.lines)
     for ref in references:
-        source = chosen[ref.name].loc
+        source = ref.source(chosen[ref.name])
         data = _put(data, ref.loc, _get(document.data, source))
         for path, line in document.lines.items():
             if path[: len(source)] == source:
@@ -149,7 +167,8 @@ def _levels(document: Document, name: str, value: Any) -> tuple[tuple[Level, ...
 
 def _references(value: Any, loc: Loc) -> Iterator[Reference]:
     if isinstance(value, str) and value.startswith("$"):
-        yield Reference(value[1:], loc)
+        name, _, part = value[1:].partition(".")
+        yield Reference(name, part, loc)
     items = value.items() if isinstance(value, dict) else ()
     for key, inner in enumerate(value) if isinstance(value, list) else items:
         yield from _references(inner, (*loc, key))
@@ -170,6 +189,40 @@ def _check_reference(
         remedy = f"{suggest(ref.name, declared)}declare it: factors: {{{ref.name}: [..., ...]}}"
         return document.problem(ref.loc, f"there is no factor {ref.name!r}", remedy)
     return None
+
+
+def _check_part(
+    document: Document, ref: Reference, levels: Mapping[str, tuple[Level, ...]]
+) -> Problem | None:
+    if not ref.part:
+        return None
+    for level in levels.get(ref.name, ()):
+        parts = _get(document.data, level.loc)
+        if not isinstance(parts, dict) or ref.part not in parts:
+            what = f"level {str(level.label)!r} of factor {ref.name!r} has no part {ref.part!r}"
+            hint = suggest(ref.part, parts) if isinstance(parts, dict) else ""
+            remedy = f"{hint}write it there, as {str(ref)!r} takes it from every level"
+            return document.problem(level.loc, what, remedy)
+    return None
+
+
+def _unused_parts(
+    document: Document, levels: Mapping[str, tuple[Level, ...]], references: list[Reference]
+) -> list[Problem]:
+    """Return a problem for each part of a level that no reference takes, where parts are taken."""
+    problems = []
+    for name, known in levels.items():
+        taken = {ref.part for ref in references if ref.name == name}
+        if not taken or "" in taken:
+            continue
+        for level in known:
+            parts = _get(document.data, level.loc)
+            for part in parts if isinstance(parts, dict) else ():
+                if part not in taken:
+                    what = f"part {part!r} of factor {name!r} is not used"
+                    remedy = f"{_USE} ${name}.{part}"
+                    problems.append(document.problem((*level.loc, part), what, remedy))
+    return problems
 
 
 def _idle(
