@@ -66,12 +66,12 @@ def _acted(tuner: str, result: TrialResult, repeat: int, points: int) -> ActedQu
     actions = result.table("actions")
     end_ns = int(result.spec.duration_ns)
     soon = actions["applied_ns"] <= end_ns
-    late = soon & (actions["t_ns"] > 0)
+    late = soon & (actions["t_ns"] > result.spec.warm_up_ns)
     if not late.any():
         return None
     mine = {number: changes_of(result, number) for number in range(len(result.testbed.queues))}
     counts = {number: int(np.count_nonzero(rows & late)) for number, rows in mine.items()}
-    lengths = arrivals(result.ports, end_ns).qlen_bytes.mean(axis=0)
+    lengths = arrivals(result.ports, result.spec.measured_ns).qlen_bytes.mean(axis=0)
     often = [number for number, count in counts.items() if 2 * count >= max(counts.values())]
     queue = max(often, key=lambda number: float(lengths[number]))
     rows = np.flatnonzero(mine[queue] & soon)
