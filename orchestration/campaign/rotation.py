@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from orchestration.model.condition import tuner_called
-
 from orchestration.model.trial import CHECKPOINT_PARAM, TrialSpec
 from orchestration.model.turns import place_of, turns
 

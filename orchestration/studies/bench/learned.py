@@ -10,9 +10,10 @@ from orchestration.backends.emulated.backend import EmulatedBackend
 from orchestration.model.errors import NotReadyError
 from orchestration.model.trial import IncastSpec, PoissonSpec, TunerSpec
 from orchestration.studies.bench.outcome import Figure, Outcome, Run, run_trial
+from orchestration.training.files import Round
 from orchestration.training.learners import names
 from orchestration.training.request import TrainRequest, find_scenario
-from orchestration.training.train import Round, train
+from orchestration.training.train import train
 
 _MILLISECOND = 1_000_000
 _EPISODES = 4
