@@ -96,10 +96,6 @@ class Rule:
     held_out: str
     placebo: TunerSpec
 
-    def evaluation_at(self, number: int) -> int:
-        """Return after how many queue decisions evaluation `number` comes, counted from 1."""
-        return self.decisions * number // self.evaluations
-
     def due(self, decisions: int) -> int:
         """Return how many evaluations belong to so many queue decisions."""
         return min(self.evaluations, decisions * self.evaluations // self.decisions)

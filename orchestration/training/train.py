@@ -71,7 +71,7 @@ def train(
     if fresh:
         shutil.rmtree(folder, ignore_errors=True)
     training = _Training(request, episodes, Folder(folder, by_rule=held_out is not None), held_out)
-    if (folder / RESULT).exists():
+    if training.finished:
         return training.folder.checkpoint
     backend.check(episodes.testbed, jobs, [training.episode(0)])
     players = Players(backend, jobs)
@@ -138,9 +138,11 @@ class _Training:
         self._saved_s = 0.0
         self._parent: dict[str, Any] = {}
         self._learner = self._make()
-        if folder.open(request, episodes.source, held_out.source if held_out else ""):
+        begun = folder.open(request, episodes.source, held_out.source if held_out else "")
+        self.finished = (folder.path / RESULT).exists()
+        if begun and not self.finished:
             self._resume()
-        else:
+        elif not begun:
             self._save()
 
     @property
