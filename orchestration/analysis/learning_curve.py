@@ -1,4 +1,4 @@
-"""The picture of a training run: reward, loss and exploration over episodes."""
+"""The picture of a training run: reward, loss, exploration and held-out figures over episodes."""
 
 from __future__ import annotations
 
@@ -11,31 +11,67 @@ _PANELS = (("reward", "mean reward"), ("loss", "loss"), ("explore", "exploration
 _ENDS = 0.1
 
 
+# The columns of `held-out.csv` that are drawn: what over which a gain is.
+_GAINS = (("over_placebo", "placebo", "#0072B2"), ("over_static", "best static", "#D55E00"))
+HELD_OUT = "held-out.csv"
+
+
 def write_curve(table: Path, title: str) -> Path:
-    """Write `curve.html` beside a training's `curve.csv`, and return its path."""
+    """Write `curve.html` beside a training's `curve.csv`, and return its path.
+
+    A `held-out.csv` beside it is drawn too.
+    """
     from orchestration.analysis.document import Pictures, html_document, replace_file
     from orchestration.analysis.figure_style import Picture, base_figure, line
     from orchestration.analysis.plot import Figure
 
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows, judged = _rows(table), _rows(table.with_name(HELD_OUT))
     episodes = [int(row["episodes"]) for row in rows]
-    figure = Figure(len(_PANELS), gap=0.04)
-    base_figure(height=720, figure=figure)
+    panels = len(_PANELS) + bool(judged)
+    figure = Figure(panels, gap=0.04)
+    base_figure(height=240 * panels, figure=figure)
     for place, (name, label) in enumerate(_PANELS, start=1):
         trace = line(episodes, [float(row[name]) for row in rows], "#0072B2", 2)
         trace["hovertemplate"] = f"{label} %{{y:.4g}} after %{{x:,}} episodes<extra></extra>"
         figure.add_trace(trace, place)
         figure.update_yaxes(title={"text": label}, row=place)
-    figure.update_xaxes(title={"text": "episodes"}, row=len(_PANELS))
+    for name, other, colour in _GAINS if judged else ():
+        gains = [100 * float(row[name]) for row in judged]
+        trace = line([int(row["episodes"]) for row in judged], gains, colour, 2)
+        trace |= {"name": f"over the {other}", "mode": "lines+markers"}
+        trace["hovertemplate"] = (
+            f"%{{y:.2f}} % over the {other} after %{{x:,}} episodes<extra></extra>"
+        )
+        figure.add_trace(trace, panels)
+        figure.update_yaxes(title={"text": "held-out gain, %"}, row=panels)
+    figure.update_xaxes(title={"text": "episodes"}, row=panels)
     data = {key: [row[key] for row in rows] for key in rows[0]} if rows else {}
-    said = _change([float(row["reward"]) for row in rows])
+    said = _change([float(row["reward"]) for row in rows]) + _held_out(judged)
     pictures = Pictures()
     drawn = pictures.grid([Picture(said, "", figure, "curve", data)], wide=True)
     body = f"<header><h1>Training of {escape(title)}</h1></header>{drawn}{pictures.script()}"
     page = table.with_suffix(".html")
     replace_file(page, html_document(f"Training of {title}", body))
     return page
+
+
+def _rows(table: Path) -> list[dict[str, str]]:
+    if not table.exists():
+        return []
+    with table.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _held_out(judged: list[dict[str, str]]) -> str:
+    """Return how far the network that is kept is above the placebo (blue) and the best static."""
+    if not judged:
+        return ""
+    best = min(judged, key=lambda row: float(row["log_slowdown"]))
+    placebo, static = (float(best[name]) for name, _, _ in _GAINS)
+    return (
+        f"; held out, the best network's slowdown is {placebo:.1%} below the placebo's and "
+        f"{static:.1%} below the best static setting's"
+    )
 
 
 def _change(rewards: list[float]) -> str:

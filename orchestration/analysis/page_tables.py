@@ -14,7 +14,7 @@ from orchestration.analysis.summary import Condition, Summary, Trial
 from orchestration.analysis.tables import FLOWS_FOR_P99, flow_cells, measured_fabric
 from orchestration.analysis.tuner_differences import describe_difference
 from orchestration.analysis.words import NOTHING, quantity, with_error
-from orchestration.model.trial import TrialSpec
+from orchestration.model.trial import TrialSpec, checkpoint_in
 
 _Row = tuple[str, Sequence[str]]
 _CC_FACT = "congestion_control"
@@ -154,7 +154,7 @@ def stamp_table(summary: Summary) -> str:
     for trial in summary.trials:
         cells = [
             f"<code>{escape(trial.id)}</code>{_parent(trial)}",
-            escape(trial.tuner),
+            escape(trial.tuner) + _network(trial),
             str(trial.spec.repeat),
             "valid" if trial.stamp.valid else '<b class="invalid">invalid</b>',
         ]
@@ -169,6 +169,11 @@ def stamp_table(summary: Summary) -> str:
     )
     note = f"Checked: {listed}." if listed else ""
     return html_table(("trial", "tuner", "repeat", "stamp"), rows, 0, note)
+
+
+def _network(trial: Trial) -> str:
+    name = checkpoint_in(trial.spec)
+    return f"<br>network <code>{escape(name)}</code>" if name else ""
 
 
 def _parent(trial: Trial) -> str:

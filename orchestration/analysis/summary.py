@@ -40,6 +40,7 @@ from orchestration.model.condition import (
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.records import Floats
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.model.turns import place_of, turns
 from tuners.registry import RECORDED
 
 _SIZE_GROUPS = 10
@@ -155,7 +156,7 @@ def summarise(
     folders = trial_folders(folder)
     if not folders:
         raise InputError([_no_trials(folder)])
-    trials = _load_all(sorted([*folders, *_headless(folder, folders)]), progress)
+    trials = _in_turns(_load_all(sorted([*folders, *_headless(folder, folders)]), progress))
     known = sorted({trial.tuner for trial in trials})
     if baseline and baseline not in known:
         raise InputError.single(
@@ -233,6 +234,20 @@ def _load(folder: Path) -> Trial:
         versions=dict(result.versions),
         facts=dict(result.facts),
         metrics=measure(result),
+    )
+
+
+def _in_turns(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    """Return the trials, those whose checkpoints take turns under the label of their campaign.
+
+    Repeats of one tuner with several networks are one arm.
+    """
+    taking = turns(trial.spec for trial in trials)
+    return tuple(
+        dataclasses.replace(trial, tuner=tuner_called(trial.spec))
+        if place_of(trial.spec) in taking
+        else trial
+        for trial in trials
     )
 
 

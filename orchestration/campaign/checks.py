@@ -16,7 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from inventory.strictyaml import Loc, suggest
 from inventory.topology import Testbed
-from orchestration.campaign import recordings, schema
+from orchestration.campaign import recordings, rotation, schema
 from orchestration.campaign.clock import check_clock
 from orchestration.campaign.concurrent import check_concurrent, check_flow_samples
 from orchestration.campaign.fields import (
@@ -36,7 +36,7 @@ from orchestration.campaign.load_balancing import check_load_balancing
 from orchestration.campaign.switches import check_switch
 from orchestration.model import plugins
 from orchestration.model.errors import InputError
-from orchestration.model.trial import DriverSpec
+from orchestration.model.trial import CHECKPOINT_PARAM, DriverSpec
 from orchestration.model.units import format_duration
 from traffic.drivers import programs
 from traffic.workloads import load_workload
@@ -212,11 +212,31 @@ def _check_tuner(
     loc: Loc, fields: Fields, label: str, whole: Fields, testbed: Testbed | None, folder: str
 ) -> Iterator[Finding]:
     name = reference_beside(folder, fields["name"])
+    given = {key: value for key, value in fields.items() if key not in schema.Tuner.model_fields}
+    if rotation.takes_turns(given):
+        faults = list(rotation.faults(given[CHECKPOINT_PARAM]))
+        yield from (_finding((*loc, CHECKPOINT_PARAM), fault) for fault in faults)
+        if faults:
+            return
+    told: dict[Finding, None] = {}
+    for variant in rotation.variants(given):
+        told |= dict.fromkeys(_of_params(loc, name, variant, label, whole, testbed, folder))
+    yield from told
+
+
+def _of_params(
+    loc: Loc,
+    name: str,
+    given: Fields,
+    label: str,
+    whole: Fields,
+    testbed: Testbed | None,
+    folder: str,
+) -> Iterator[Finding]:
+    """Yield the faults of a tuner with one value for each of its parameters."""
     params = {}
     unread = []
-    for key, value in fields.items():
-        if key in schema.Tuner.model_fields:
-            continue
+    for key, value in given.items():
         try:
             params[key] = read_param(key, value)
         except ValueError as error:

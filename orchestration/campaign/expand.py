@@ -26,6 +26,7 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.host_checks import controls_of
 from orchestration.campaign.hosts import Host, chosen_fabric
+from orchestration.campaign.streams import entropy, evaluation_stream, stream_seed
 from orchestration.model import plugins
 from orchestration.model.condition import TUNER
 from orchestration.model.congestion import PROGRAM
@@ -142,7 +143,7 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
             for tuner in cell.file.tuners
             if _has(cell.file.parent, tuner, repeat)
         ]
-        order = np.random.default_rng(_entropy(file.seed, "order", repeat)).permutation(len(block))
+        order = np.random.default_rng(entropy(file.seed, "order", repeat)).permutation(len(block))
         trials += [block[index] for index in order]
     return tuple(trials)
 
@@ -150,16 +151,9 @@ def expand(cells: Sequence[Cell], folder: str = "") -> tuple[TrialSpec, ...]:
 def trial_seed(campaign_seed: int, repeat: int, purpose: str = "evaluation") -> int:
     """Return the seed of a repeat: the same for all its cells, so that they are paired.
 
-    Seeds for different purposes (`evaluation`, `training`) come from different streams, so a tuner
-    is never judged on what it learned from. 53 bits, which JSON keeps exactly everywhere.
+    `purpose` is the stream that it comes from: see `orchestration.campaign.streams`.
     """
-    state = _entropy(campaign_seed, purpose, repeat).generate_state(1, np.uint64)
-    return int(state[0] >> np.uint64(11))
-
-
-def _entropy(campaign_seed: int, purpose: str, repeat: int) -> np.random.SeedSequence:
-    word = int.from_bytes(purpose.encode(), "big")
-    return np.random.SeedSequence(campaign_seed, spawn_key=(word, repeat))
+    return stream_seed(campaign_seed, purpose, repeat)
 
 
 def _overridden(
@@ -249,10 +243,11 @@ def _trial(
 ) -> TrialSpec:
     file = cell.file
     replayed = _parent_trial(file.parent, tuner, repeat)
+    seed = trial_seed(file.seed, repeat, evaluation_stream(file.protocol))
     testbed = beside(folder, file.testbed)
     traffic = tuple(_pattern_spec(item, file.duration, folder) for item in file.traffic)
     name = reference_beside(folder, tuner.name)
-    params = params_beside(folder, tuner.params)
+    params = params_beside(folder, tuner.params(repeat))
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
     classes = sorted({own for own in (name, *drivers) if plugins.is_file(own)})
@@ -266,7 +261,7 @@ def _trial(
         backend=schema.check_backend(file.backend),
         tuner=TunerSpec(name, params),
         traffic=traffic,
-        seed=trial_seed(file.seed, repeat) if replayed is None else replayed.seed,
+        seed=seed if replayed is None else replayed.seed,
         repeat=repeat,
         duration_ns=file.duration,
         drain_ns=file.drain,

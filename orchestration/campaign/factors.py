@@ -37,7 +37,7 @@ from orchestration.model.errors import Problem
 from orchestration.model.trial import Scalar
 
 # These have one value for the whole campaign; a factor cannot vary them.
-FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "parent")
+FIXED_FIELDS = ("campaign", "backend", "repeats", "seed", "protocol", "parent")
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 

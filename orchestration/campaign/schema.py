@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from inventory.strictyaml import Duration, StrictModel, suggest
+from orchestration.campaign import rotation
 from orchestration.campaign.fields import (
     FolderName,
     Load,
@@ -27,6 +28,7 @@ from orchestration.campaign.fields import (
 )
 from orchestration.campaign.hosts import Fabric, Host, kind_of
 from orchestration.campaign.load_balancing import LoadBalancing
+from orchestration.campaign.streams import check_protocol
 from orchestration.model import plugins
 from orchestration.model.trial import (
     FORMER_BACKENDS,
@@ -216,10 +218,13 @@ class Tuner(StrictModel):
         """What reports call this tuner: its label, or else its name."""
         return self.label or plugins.short_name(self.name)
 
-    @property
-    def params(self) -> dict[str, Scalar]:
-        """The parameters in base units. Raises ValueError for one that cannot be read."""
-        return {key: read_param(key, value) for key, value in (self.model_extra or {}).items()}
+    def params(self, repeat: int) -> dict[str, Scalar]:
+        """Return the parameters of a repeat in base units.
+
+        Raises ValueError for one that cannot be read.
+        """
+        given = rotation.of_repeat(self.model_extra or {}, repeat)
+        return {key: read_param(key, value) for key, value in given.items()}
 
 
 NamedTuner = Annotated[Tuner, BeforeValidator(named)]
@@ -262,6 +267,7 @@ class CampaignFile(StrictModel):
     factors: Annotated[dict[str, Any], Field(default_factory=dict)]
     repeats: Positive = 5
     seed: NotNegative = 1
+    protocol: Annotated[int | None, AfterValidator(check_protocol)] = None
     duration: PositiveDuration = Field(description="how long flows arrive, like 10ms")
     warm_up: Duration = 0
     drain: Duration = 200_000_000

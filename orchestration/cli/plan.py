@@ -67,6 +67,7 @@ def show_plan(
     """Show a campaign's plan and, with a `rack`, what its switches offer."""
     from orchestration import wiring
     from orchestration.campaign.plan import make_plan
+    from orchestration.campaign.rotation import in_words
 
     wiring.check_fits(campaign)
     offers = _offers(campaign, rack) if rack is not None else None
@@ -85,6 +86,8 @@ def show_plan(
     for found in made.arriving:
         if not found.enough:
             console.print(found.sentence, style="yellow", highlight=False, markup=False)
+    for line in in_words(campaign.trials):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(_order(made), highlight=False, markup=False)
     for line in _offer_lines(offers or []):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -171,6 +174,8 @@ def _order(made: Plan) -> str:
 
 
 def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
+    from orchestration.model.trial import checkpoint_in
+
     return {
         "campaign": campaign.name,
         "file": str(campaign.path),
@@ -193,6 +198,7 @@ def _as_json(campaign: Campaign, made: Plan) -> dict[str, Any]:
                 "cell": planned.trial.cell,
                 "repeat": planned.trial.repeat,
                 "seed": planned.trial.seed,
+                **({"checkpoint": name} if (name := checkpoint_in(planned.trial)) else {}),
                 "testbed": planned.trial.testbed,
                 "flows": planned.flows,
                 "offered_bytes": planned.offered_bytes,

@@ -1,21 +1,55 @@
-"""`closloop train`: trains a tuner on a scenario."""
+"""`closloop train`: trains a tuner by the protocol, or for a number of episodes."""
 
 from __future__ import annotations
 
 import os
-import sys
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestration.cli.options import verb
+from orchestration.cli.options import Json, verb
 from orchestration.cli.run import spare_threads
+from orchestration.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from orchestration.model.trial import Scalar
-    from orchestration.training.train import Round
+    from orchestration.training.protocol import Rule
+    from orchestration.training.request import TrainRequest
+
+
+@dataclass(frozen=True)
+class ByProtocol:
+    """Options: a training by the protocol."""
+
+    seeds: Annotated[str, "Training seeds, like 1-5 or 1,3; default: as many as it wants."] = ""
+    transport: Annotated[str, "Train under dctcp or dcqcn (with PFC); default: dctcp."] = ""
+    held_out: Annotated[str, "With --scenario: the campaign file that stops and chooses."] = ""
+    decisions: Annotated[
+        int, typer.Option(min=0, help="Another budget of queue decisions, for a try.")
+    ] = 0
+
+    def given(self) -> list[str]:
+        """Return the names of the options that were given."""
+        return [f"--{name.replace('_', '-')}" for name, value in vars(self).items() if value]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is asked of either kind of training."""
+
+    tuner: str
+    scenario: str
+    backend: str
+    actors: int
+    init: str
+    per_switch: bool
+    settings: dict[str, Scalar]
+    params: dict[str, Scalar]
+    out: Path | None
+    fresh: bool
 
 
 @verb()
@@ -23,53 +57,61 @@ def train(
     tuner: Annotated[
         str, "acc, pet, graphcc, drlet or drlet-local; or rl-cc: a congestion control."
     ],
+    *,
+    by: ByProtocol,
     scenario: Annotated[
-        str, "A campaign file to train on, or a scenario's name; default: the tuner."
+        str, "A campaign file, or a scenario's name; default: the protocol's."
     ] = "",
     backend: Annotated[str, "--on", "Train on this backend: emulated or fluid."] = "",
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play in all.")] = 100,
+    episodes: Annotated[
+        int, typer.Option(min=0, help="Play so many episodes in all, without the protocol.")
+    ] = 0,
     actors: Annotated[
         int, typer.Option(min=1, help="Episodes played with the same network. Part of the result.")
     ] = 2,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-j", min=0, help="Episodes side by side; 0: one a core.")
+        int, typer.Option("--jobs", "-j", min=0, help="Cores to use; 0: all of them.")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw of the training.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="With --episodes: decides every draw; default: 1.")
+    ] = None,
     init: Annotated[str, "Go on from this checkpoint's network: a name, or a file."] = "",
     per_switch: Annotated[bool, "A network for each switch (acc and pet)."] = False,
     setting: Annotated[list[str], "--set", "A setting of the learner or tuner: NAME=VALUE."] = [],  # noqa: B006
     architecture: Annotated[str, "rl-cc's network: mlp or lstm."] = "",
-    out: Annotated[Path | None, "The folder; default: runs/train/TUNER."] = None,
+    out: Annotated[Path | None, "The folder; default: below runs/train."] = None,
     fresh: Annotated[bool, "Throw an earlier training in the folder away."] = False,
+    as_json: Json = False,
 ) -> None:
     """Train a tuner. Given again after Ctrl-C or a crash, it goes on where it was.
 
-    Then use it: in a campaign, `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}`.
-    rl-cc is trained in ns-3, an update of its network an episode; `closloop distill` makes a
-    policy of it.
+    By the protocol (docs/tuners.md): from several seeds side by side, each with the same budget of
+    decisions; a held-out scenario decides when to stop and which network is kept, and the table at
+    the end says how many seeds ended above the placebo. With --episodes: one plain training.
 
-    Example: closloop train graphcc --on fluid --episodes 20
+    Then use it: `{name: TUNER, checkpoint: FOLDER/checkpoint.safetensors}` in a campaign, or a list
+    of them. rl-cc is trained in ns-3, an update of its network an episode.
+
+    Examples: closloop train acc --transport dcqcn --seeds 1-10
+
+    closloop train graphcc --on fluid --episodes 20
     """
     spare_threads()
 
-    from orchestration import wiring
-    from orchestration.analysis.learning_curve import write_curve
     from orchestration.model.errors import InputError, NotReadyError
     from orchestration.training.learners import split_settings
-    from orchestration.training.request import Episodes, TrainRequest, find_scenario
-    from orchestration.training.train import train as run
 
     if find_spec("torch") is None:
         raise NotReadyError("training needs torch", "install it: pip install 'closloop[learn]'")
     if tuner == "rl-cc":
-        foreign = (scenario, backend, init, per_switch or "", *setting)
+        foreign = (scenario, backend, init, per_switch or "", *setting, *by.given())
         if any(foreign):
             raise InputError.single(
                 "rl-cc",
                 "takes --architecture, --episodes, --seed, --out and --fresh",
                 "leave the rest out",
             )
-        _train_rlcc(architecture or "mlp", episodes, seed, out, fresh)
+        _train_rlcc(architecture or "mlp", episodes or 100, _or_1(seed), out, fresh)
         return
     if architecture:
         raise InputError.single("--architecture", f"{tuner} has one network", "leave it out")
@@ -78,28 +120,122 @@ def train(
         raise InputError.single(
             "--per-switch", f"{tuner} has one network for all switches", "leave it out"
         )
-    request = TrainRequest(
-        tuner,
-        find_scenario(scenario or tuner),
-        backend,
-        episodes,
-        actors,
-        seed,
-        init,
-        per_switch,
-        settings,
-        params,
-    )
+    asked = _Asked(tuner, scenario, backend, actors, init, per_switch, settings, params, out, fresh)
+    cores = jobs or len(os.sched_getaffinity(0))
+    if not episodes:
+        if seed is not None:
+            raise InputError.single(
+                "--seed", "the protocol trains several seeds", f"use --seeds {seed}"
+            )
+        _by_protocol(asked, by, cores, as_json=as_json)
+        return
+    if given := by.given():
+        raise InputError.single(
+            "--episodes", f"a training by episodes takes no {', '.join(given)}", "leave one out"
+        )
+    _by_episodes(asked, episodes, _or_1(seed), cores)
+
+
+def _by_episodes(asked: _Asked, episodes: int, seed: int, cores: int) -> None:
+    """Train once, for a number of episodes."""
+    from orchestration import wiring
+    from orchestration.analysis.learning_curve import write_curve
+    from orchestration.cli.training_display import Display
+    from orchestration.training.request import Episodes, find_scenario
+    from orchestration.training.train import train as run
+
+    scenario = find_scenario(asked.scenario or asked.tuner)
+    request = _request(asked, scenario, seed, episodes)
     engine = wiring.backend(Episodes(request).backend)
-    folder = out or Path("runs/train") / tuner
-    side_by_side = jobs or min(actors, len(os.sched_getaffinity(0)))
-    with _Display(tuner, episodes) as display:
-        checkpoint = run(request, engine, folder, side_by_side, display.show, fresh=fresh)
-    page = write_curve(folder / "curve.csv", tuner)
+    folder = asked.out or Path("runs/train") / asked.tuner
+    with Display("episode") as display:
+        checkpoint = run(
+            request,
+            engine,
+            folder,
+            min(asked.actors, cores),
+            lambda done, total: display.round(asked.tuner, done, total),
+            fresh=asked.fresh,
+        )
+    page = write_curve(folder / "curve.csv", asked.tuner)
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {page}")
 
 
+def _by_protocol(asked: _Asked, by: ByProtocol, cores: int, *, as_json: bool) -> None:
+    """Train every seed by the protocol, and print what they came to."""
+    from rich.console import Console
+
+    from orchestration.analysis.learning_curve import write_curve
+    from orchestration.cli.training_display import Display, results_table
+    from orchestration.model.errors import InputError
+    from orchestration.training.outcome import verdict
+    from orchestration.training.protocol import load_protocol
+    from orchestration.training.request import find_scenario
+    from orchestration.training.seeds import Listener, train_seeds
+
+    protocol = load_protocol()
+    planned = protocol.training(asked.tuner, by.transport)
+    if bool(asked.scenario) != bool(by.held_out):
+        raise InputError.single(
+            "--scenario",
+            "a training by the protocol needs a scenario and a held-out one",
+            "give --scenario and --held-out, or train by --episodes",
+        )
+    held_out = find_scenario(by.held_out or planned.held_out)
+    rule = protocol.rule(asked.tuner, held_out, by.decisions)
+    numbers = _numbers(by.seeds) if by.seeds else list(range(1, protocol.least_seeds + 1))
+    name = f"{asked.tuner}-{planned.transport}"
+    scenario = find_scenario(asked.scenario or planned.scenario)
+    requests = {
+        f"{name}-{number}": _request(asked, scenario, number, 0, rule) for number in numbers
+    }
+    folder = asked.out or Path("runs/train") / name
+    with Display("decision") as display:
+        listener = Listener(display.round, display.note)
+        results = train_seeds(requests, folder, cores, listener, fresh=asked.fresh)
+    for one in requests:
+        write_curve(folder / one / "curve.csv", one)
+    found = verdict(list(results.values()), protocol.share_above, protocol.least_seeds)
+    if as_json:
+        print_json(
+            {
+                "folder": str(folder),
+                "protocol": protocol.version,
+                "networks": {
+                    one: {"checkpoint": str(folder / one / "checkpoint.safetensors")}
+                    | result.to_json()
+                    for one, result in results.items()
+                },
+                **found.to_json(),
+            }
+        )
+    else:
+        Console().print(results_table(results, found))
+        typer.echo(f"networks: {folder}/{name}-*/checkpoint.safetensors, curves: curve.html there")
+
+
+def _request(
+    asked: _Asked, scenario: str, seed: int, episodes: int, rule: Rule | None = None
+) -> TrainRequest:
+    from orchestration.training.request import TrainRequest
+
+    return TrainRequest(
+        asked.tuner,
+        scenario,
+        asked.backend,
+        episodes,
+        asked.actors,
+        seed,
+        asked.init,
+        asked.per_switch,
+        asked.settings,
+        asked.params,
+        rule,
+    )
+
+
 def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fresh: bool) -> None:
+    from orchestration.cli.training_display import Display
     from orchestration.model.errors import InputError
     from orchestration.training.rlcc.train import RlccRequest, train
     from tuners.nic.networks import ARCHITECTURES
@@ -110,11 +246,11 @@ def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fr
         )
     request = RlccRequest(ARCHITECTURES[architecture].kind, seed, updates)
     folder = out or Path("runs/train") / f"rl-cc-{architecture}-{seed}"
-    with _Display("rl-cc", updates) as display:
+    with Display("episode") as display:
 
         def show(done: int, reward: float, delta: float, inflation: float) -> None:
             text = f"reward {reward:.4f}  delta {delta:+.4f}  inflation {inflation:.2f}"
-            display.note(done, updates, text)
+            display.step("rl-cc", done, updates, text)
 
         checkpoint = train(
             request,
@@ -123,6 +259,25 @@ def _train_rlcc(architecture: str, updates: int, seed: int, out: Path | None, fr
             fresh=fresh,
         )
     typer.echo(f"checkpoint: {checkpoint}\ncurve: {folder / 'curve.csv'}")
+
+
+def _numbers(text: str) -> list[int]:
+    """Return `1-5` or `1,3,7-9` as numbers."""
+    from orchestration.model.errors import InputError
+
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError.single("--seeds", f"{text!r} are no seeds", "like 1-5, or 1,3,7")
+        found |= dict.fromkeys(range(int(first), int(last or first) + 1))
+    if not found:
+        raise InputError.single("--seeds", f"{text!r} has none", "like 1-5, or 1,3,7")
+    return list(found)
+
+
+def _or_1(seed: int | None) -> int:
+    return 1 if seed is None else seed
 
 
 def _read(text: str) -> tuple[str, Scalar]:
@@ -139,44 +294,3 @@ def _read(text: str) -> tuple[str, Scalar]:
         except ValueError:
             continue
     return name, value
-
-
-class _Display:
-    """A progress bar on a terminal, a line per round elsewhere."""
-
-    def __init__(self, tuner: str, episodes: int) -> None:
-        from rich import progress
-        from rich.console import Console
-
-        self._live = sys.stderr.isatty()
-        self._progress = progress.Progress(
-            progress.TextColumn("{task.description}"),
-            progress.BarColumn(),
-            progress.TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=not self._live,
-        )
-        self._task = self._progress.add_task(f"training {tuner}", total=episodes)
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def show(self, done: Round, episodes: int) -> None:
-        """Show a round's figures."""
-        text = (
-            f"reward {done.reward:.3f}  loss {done.loss:.4f}  explore {done.explore:.2f}  "
-            f"act {done.act_s:.1f} s  learn {done.learn_s:.1f} s"
-        )
-        self.note(done.episodes, episodes, text)
-
-    def note(self, done: int, episodes: int, text: str) -> None:
-        """Show how many episodes are done, and a line about the last."""
-        self._progress.update(self._task, completed=done, description=text)
-        if not self._live:
-            print(f"episode {done}/{episodes}  {text}", file=sys.stderr, flush=True)

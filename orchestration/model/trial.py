@@ -14,6 +14,8 @@ from orchestration.model.roce import RoceSpec
 
 # Prefixes of the names of pretrained checkpoints and recorded actions in `TrialSpec.files`.
 CHECKPOINT, ACTIONS = "checkpoint ", "actions "
+# The parameter of learned tuners that names their network.
+CHECKPOINT_PARAM = "checkpoint"
 # Placeholder for the number of the repeat in the names of recorded flows and actions.
 REPEAT = "{repeat}"
 # "imported" stands for results from elsewhere: nothing runs on it.
@@ -389,6 +391,14 @@ class TrialSpec:
         words = [str(value) for value in self.cell.values()] or [self.tuner.name]
         safe = "-".join("".join(c if c.isalnum() or c in "._" else "_" for c in w) for w in words)
         return f"{safe[:60]}-r{self.repeat}-{digest}"
+
+
+def checkpoint_in(trial: TrialSpec) -> str:
+    """Return the name or path of the network that a trial's tuner loads; "" if it has none."""
+    if CHECKPOINT_PARAM in trial.tuner.params:
+        return str(trial.tuner.params[CHECKPOINT_PARAM])
+    named = (name[len(CHECKPOINT) :] for name in trial.files if name.startswith(CHECKPOINT))
+    return next(named, "")
 
 
 _PATTERNS = {

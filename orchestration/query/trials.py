@@ -15,6 +15,7 @@ from orchestration.artifacts.arrow import is_current, read_arrow
 from orchestration.artifacts.found import Found
 from orchestration.artifacts.tables import TABLES, is_absent
 from orchestration.model.signals import FLOW_SCOPE, TABLE_OF, names, sampled_scopes
+from orchestration.model.trial import checkpoint_in
 
 if TYPE_CHECKING:
     import duckdb
@@ -24,6 +25,7 @@ _TRIALS: Mapping[str, Any] = {
     **dict.fromkeys(IDENTITY, _TEXT),
     "folder": _TEXT,
     "tuner": _TEXT,
+    "checkpoint": _TEXT,
     "backend": _TEXT,
     "testbed": _TEXT,
     "seed": "BIGINT",
@@ -102,6 +104,7 @@ def _trial(trial: Found) -> dict[str, Any]:
         **identity(trial),
         "folder": str(result.folder),
         "tuner": spec.tuner.name,
+        "checkpoint": checkpoint_in(spec) or None,
         "valid": result.stamp.valid,
         "reasons": [reason.code for reason in result.stamp.reasons],
         "checked": list(result.stamp.checked),

@@ -132,11 +132,11 @@ def _introduce(job: Job, flows: int) -> None:
 
 def enter_worker(job: Job, parent: int) -> None:
     """Make this forked process a worker: it ends with its parent, and does not use the terminal."""
-    _die_with(parent)
+    die_with(parent)
     _leave_terminal(job)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the line above

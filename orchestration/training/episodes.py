@@ -1,10 +1,11 @@
-"""Plays episodes in processes side by side and returns their tuners' traces."""
+"""Plays episodes in processes side by side and returns their tuners' traces, or other arrays."""
 
 from __future__ import annotations
 
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from orchestration.model.errors import ClosloopError, TrialError
 from orchestration.model.ports import Backend
+from orchestration.model.records import Schedule, TrialRecord
 from orchestration.runner.pool import Pool
 from orchestration.runner.worker import Failed, Finished, Job, Message, enter_worker
 from traffic.schedule import make_schedule
@@ -23,8 +25,19 @@ _TICK_S = 0.2
 _TRACE = "trace.npz"
 
 
-def play(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
-    """Play one episode in this process, which process `parent` forked for it."""
+Keep = Callable[[Job, Schedule, TrialRecord], Trace]
+
+
+def trace_of(job: Job, schedule: Schedule, record: TrialRecord) -> Trace:
+    """Return the trace of an episode's tuner."""
+    return dict(record.trace)
+
+
+def play(job: Job, backend: Backend, pipe: Connection, parent: int, keep: Keep = trace_of) -> None:
+    """Play one episode in this process, which process `parent` forked for it.
+
+    What `keep` returns of it is left for the parent.
+    """
     enter_worker(job, parent)
     begin = time.monotonic()
 
@@ -34,8 +47,8 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
     try:
         schedule = make_schedule(job.trial, job.testbed)
         record = backend.run(job.trial, job.testbed, schedule, job.work, lambda t, end: None)
-        trace: dict[str, Any] = dict(record.trace)
-        np.savez(job.work / _TRACE, **trace)
+        kept: dict[str, Any] = keep(job, schedule, record)
+        np.savez(job.work / _TRACE, **kept)
         pipe.send(Finished(True, (), 0, time.monotonic() - begin))
     except ClosloopError as error:
         console = error.console if isinstance(error, TrialError) else ""
@@ -46,10 +59,10 @@ def play(job: Job, backend: Backend, pipe: Connection, parent: int) -> None:
 
 
 class Players:
-    """A pool of processes that play rounds of episodes."""
+    """A pool of processes that play episodes, of which `keep` says what is kept."""
 
-    def __init__(self, backend: Backend, jobs: int) -> None:
-        self._pool = Pool(backend, play)
+    def __init__(self, backend: Backend, jobs: int, keep: Keep = trace_of) -> None:
+        self._pool = Pool(backend, partial(play, keep=keep))
         self._jobs = jobs
 
     def play(self, jobs: list[Job], tick: Callable[[], bool]) -> list[Trace]:

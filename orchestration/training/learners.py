@@ -106,6 +106,18 @@ def make_learner(
     return made
 
 
+def with_exploration(
+    tuner: str, settings: Mapping[str, Scalar], readings: float
+) -> dict[str, Scalar]:
+    """Return the settings, with exploration that decays over `readings`, its time constant.
+
+    A learner whose settings have no `explore_decay`, or for which it is given, keeps its own.
+    """
+    _check_name(tuner)
+    has = any(field.name == "explore_decay" for field in dataclasses.fields(_LEARNERS[tuner]()[0]))
+    return {"explore_decay": readings, **settings} if has else dict(settings)
+
+
 def _check_name(tuner: str) -> None:
     if tuner not in _LEARNERS:
         raise InputError.single(

@@ -16,6 +16,7 @@ from inventory.topology import Testbed
 from orchestration.campaign.expand import load_campaign, trial_seed
 from orchestration.model.errors import InputError
 from orchestration.model.trial import Scalar, TrialSpec, TunerSpec
+from orchestration.training.protocol import Rule
 
 SCENARIOS = Path(__file__).with_name("scenarios")
 
@@ -26,6 +27,7 @@ class TrainRequest:
 
     `actors` is how many episodes are played with one set of parameters before learning goes on. An
     empty `backend` stands for the scenario's. `settings` are the learner's, `params` the tuner's.
+    With a `rule`, it says how long to train, and `episodes` has no meaning.
     """
 
     tuner: str
@@ -38,10 +40,17 @@ class TrainRequest:
     per_switch: bool = False
     settings: dict[str, Scalar] = field(default_factory=dict)
     params: dict[str, Scalar] = field(default_factory=dict)
+    rule: Rule | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the request as JSON-ready data."""
-        return dataclasses.asdict(self)
+        """Return the request as JSON-ready data; a rule without its held-out scenario's path."""
+        data = dataclasses.asdict(self)
+        if self.rule is None:
+            del data["rule"]
+        else:
+            data["rule"] = self.rule.to_json()
+            del data["episodes"]
+        return data
 
 
 class Episodes:
@@ -88,13 +97,14 @@ def with_tuner(
     return dataclasses.replace(episode, tuner=TunerSpec(request.tuner, params))
 
 
-def digest(request: TrainRequest, source: str) -> str:
-    """Return a hash of a request and its scenario's text, without the scenario's name.
+def digest(request: TrainRequest, source: str, held_out: str = "") -> str:
+    """Return a hash of a request and its scenarios' texts, without the scenarios' names.
 
     The number of episodes is left out too, so that a training can be extended.
     """
-    data = {**request.to_json(), "source": source}
-    del data["episodes"], data["scenario"]
+    data = {**request.to_json(), "source": source} | ({"held_out": held_out} if held_out else {})
+    data.pop("episodes", None)
+    del data["scenario"]
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from orchestration.analysis.answer import answers, standing
 from orchestration.analysis.metrics import METRICS
+from orchestration.analysis.page_tables import stamp_table
 from orchestration.analysis.report.shown import shown_repeat
 from orchestration.analysis.report.timeline import busiest_queues, downsample
 from orchestration.analysis.stamp import stamp
@@ -19,6 +20,7 @@ from orchestration.artifacts.reader import finished_trials
 from orchestration.artifacts.writer import write_trial
 from orchestration.model.errors import InputError
 from orchestration.model.trial import TunerSpec
+from orchestration.query import Runs
 
 
 def write(folder, case, **changes):
@@ -119,6 +121,21 @@ def test_a_fixed_setting_is_the_baseline_and_a_network_makes_no_condition(tmp_pa
     assert summary.baseline == "secn1"
     (condition,) = summary.conditions
     assert [arm.tuner for arm in condition.arms] == ["secn1", "acc"]
+
+
+def test_checkpoints_that_take_turns_are_one_tuner(tmp_path, cases):
+    for repeat in (1, 2, 3):
+        turn = TunerSpec("acc", {"checkpoint": f"acc-{2 - repeat % 2}"})
+        case = cases("secn2", repeat, 1_000_000)
+        write(tmp_path, case, tuner=turn, cell={**case.trial.cell, "tuner": "mine"}, repeat=repeat)
+        write(tmp_path, cases("secn1", repeat, 1_000_000), repeat=repeat)
+    (condition,) = summarise(tmp_path).conditions
+    assert [(arm.tuner, len(arm.trials)) for arm in condition.arms] == [("secn1", 3), ("mine", 3)]
+    page = stamp_table(summarise(tmp_path))
+    assert page.count("network <code>acc-1</code>") == 2
+    assert page.count("network <code>acc-2</code>") == 1
+    rows = Runs(tmp_path).sql("select distinct repeat, checkpoint from trials where tuner = 'acc'")
+    assert sorted(rows.fetchall()) == [(1, "acc-1"), (2, "acc-2"), (3, "acc-1")]
 
 
 def test_parameters_tell_tuners_of_one_name_apart():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestration.campaign.expand import Campaign, load_campaign, trial_seed
+from orchestration.campaign.rotation import in_words
 from orchestration.model.errors import InputError, Problem
 from orchestration.model.trial import TrialSpec
+from tuners.checkpoint import PRETRAINED
 
 Load = Callable[..., Campaign]
 
@@ -77,6 +80,50 @@ def test_seeds_stay_what_they_were() -> None:
     """A change here makes new results incomparable with those that users have."""
     assert trial_seed(1, 1) == 8182909195106863
     assert trial_seed(1, 2) == 2853521629567453
+
+
+def test_each_version_of_the_protocol_has_evaluation_seeds_of_its_own(load: Load) -> None:
+    def drawn(**fields: Any) -> list[tuple[int, str]]:
+        return [(trial.seed, trial.id) for trial in load(repeats=20, **fields).trials]
+
+    ordinary = drawn()
+    assert drawn(protocol=1) == ordinary
+    second = {seed for seed, _ in drawn(protocol=2)}
+    others = ("evaluation", "training", "held-out", "search")
+    seen = {trial_seed(1, number, stream) for stream in others for number in range(300)}
+    assert len(second) == 20
+    assert not second & seen
+
+
+TURNS = {"name": "acc", "label": "mine", "checkpoint": ["a.safetensors", "acc", "b.safetensors"]}
+
+
+def test_checkpoints_take_turns_over_repeats_alike_in_all_cells(load: Load, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        for end in ("safetensors", "json"):
+            shutil.copy(PRETRAINED / f"acc.{end}", tmp_path / f"{name}.{end}")
+    fields = {**FACTORS, "tuners": ["secn1", TURNS]}
+    trials = [t for t in load(repeats=7, **fields).trials if t.tuner.name == "acc"]
+    paths = [str(tmp_path / "a.safetensors"), "acc", str(tmp_path / "b.safetensors")]
+    had = {(t.repeat, t.tuner.params["checkpoint"]) for t in trials}
+    assert had == {(k, paths[(k - 1) % 3]) for k in range(1, 8)}
+    assert {t.cell["tuner"] for t in trials} == {"mine"}
+    assert len({t.id for t in trials}) == len(trials) == 21
+    assert in_words(trials) == [
+        "mine: 3 checkpoints take turns, unevenly, so that some weigh more: "
+        f"{paths[0]} (repeat 1 4 7), acc (repeat 2 5), {paths[2]} (repeat 3 6)"
+    ]
+    alone = load(repeats=1, **{**fields, "tuners": [{**TURNS, "checkpoint": "a.safetensors"}]})
+    assert {t.id for t in alone.trials} <= {t.id for t in trials}
+
+
+def test_each_checkpoint_of_a_list_is_checked(load: Load) -> None:
+    with pytest.raises(InputError) as caught:
+        load(tuners=[{"name": "acc", "checkpoint": ["acc", "pet", "gone"]}])
+    assert [re.sub(r".*pretrained/", "", item.what) for item in caught.value.problems] == [
+        "pet.safetensors was trained for tuner 'pet', not 'acc'",
+        "no checkpoint 'gone'",
+    ]
 
 
 def test_order_is_random_by_block_and_repeatable(load: Load) -> None:

@@ -54,6 +54,19 @@ def test_plotly_py_takes_the_picture_of_a_training(tmp_path):
     assert figure.layout.yaxis3.title.text == "exploration"
 
 
+def test_a_training_by_the_protocol_shows_its_held_out_gains(tmp_path):
+    table = tmp_path / "curve.csv"
+    table.write_text("episodes,decisions,reward,loss,explore\n1,90,0.5,2,1\n2,180,0.75,1,0.5\n")
+    rows = "1,90,0.5,-0.1,-0.2\n2,180,0.3,0.2,0.05\n"
+    held_out = "episodes,decisions,log_slowdown,over_placebo,over_static\n" + rows
+    (tmp_path / "held-out.csv").write_text(held_out)
+    page = write_curve(table, "acc-1").read_text()
+    (figure,) = pictures_of(page)
+    assert [list(trace.y) for trace in figure.data[3:]] == [[-10, 20], [-20, 5]]
+    assert figure.layout.yaxis4.title.text == "held-out gain, %"
+    assert "20.0% below the placebo" in page
+
+
 def test_a_figure_is_plotlys():
     ours, theirs = Figure(), go.Figure(layout={"xaxis": {"title": {"standoff": 8}}, "yaxis": {}})
     ours.update_xaxes(title={"standoff": 8})

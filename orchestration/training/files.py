@@ -1,0 +1,148 @@
+"""The files of a training's folder, and the card that stands beside its network.
+
+FOLDER/training.json            the request, and versions
+FOLDER/checkpoint.safetensors   the network so far, or by a rule the best so far, with its card
+FOLDER/latest.safetensors       by a rule: the network that plays the next episodes
+FOLDER/state.safetensors        for resuming: optimiser, replay memories, counters
+FOLDER/curve.csv                one row per round
+FOLDER/held-out.csv             by a rule: one row per evaluation
+FOLDER/result.json              by a rule, at the end: what it came to
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestration.artifacts.provenance import versions
+from orchestration.model.errors import InputError
+from orchestration.model.files import whole_file
+from orchestration.training.request import Episodes, TrainRequest, digest
+from orchestration.training.selection import COLUMNS as EVALUATED
+from orchestration.training.selection import Selection
+
+_ROUNDS = "rounds"
+_ROUND = ("episodes", "decisions", "reward", "loss", "explore", "act_s", "learn_s")
+
+
+@dataclass(frozen=True)
+class Round:
+    """The results of a round: means over its episodes, and the wall time of its two parts.
+
+    `episodes` and `decisions` (of queues) count from the start of the training.
+    """
+
+    episodes: int
+    decisions: int
+    reward: float
+    loss: float
+    explore: float
+    act_s: float
+    learn_s: float
+
+
+class Folder:
+    """A training's folder: paths, and what is written there."""
+
+    def __init__(self, path: Path, *, by_rule: bool) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint.safetensors"
+        self.latest = path / "latest.safetensors" if by_rule else self.checkpoint
+        self.work = path / "work"
+
+    def open(self, request: TrainRequest, source: str, held_out: str) -> bool:
+        """Return whether there is a training to go on with; else create the folder for one.
+
+        Raises InputError if the folder holds a training of another request.
+        """
+        about = self.path / "training.json"
+        mark = digest(request, source, held_out)
+        if about.exists():
+            if json.loads(about.read_text())["digest"] != mark:
+                raise InputError.single(
+                    str(self.path),
+                    "holds a training of another request",
+                    "choose another folder with --out, or --fresh to throw it away",
+                )
+            return (self.path / "state.safetensors").exists()
+        self.path.mkdir(parents=True, exist_ok=True)
+        data = {"digest": mark, "request": request.to_json(), "versions": versions()}
+        about.write_text(json.dumps(data, indent=1) + "\n")
+        return False
+
+    def write_tables(self, rounds: Sequence[Round], selection: Selection | None) -> None:
+        """Write the curves, as CSV."""
+        _write_table(self.path / "curve.csv", _ROUND, rounds)
+        if selection is not None:
+            _write_table(self.path / "held-out.csv", EVALUATED, selection.evaluations)
+
+    def save_state(self, rounds: Sequence[Round], state: Mapping[str, NDArray[Any]]) -> None:
+        """Write what is needed to go on."""
+        from safetensors.numpy import save_file
+
+        rows = [[float(getattr(item, name)) for name in _ROUND] for item in rounds]
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(_ROUND))
+        arrays = {**state, _ROUNDS: table}
+        with whole_file(self.path / "state.safetensors") as part:
+            save_file({name: np.ascontiguousarray(values) for name, values in arrays.items()}, part)
+
+    def load_state(self) -> tuple[list[Round], dict[str, NDArray[Any]]]:
+        """Read what `save_state` wrote. Raises InputError for a state of another version."""
+        from safetensors.numpy import load_file
+
+        state = load_file(self.path / "state.safetensors")
+        rows = state.pop(_ROUNDS)
+        if rows.shape[1] != len(_ROUND):
+            raise InputError.single(
+                str(self.path), "holds a training of another closloop", "use --fresh, or --out"
+            )
+        rounds = [Round(int(row[0]), int(row[1]), *map(float, row[2:])) for row in rows]
+        return rounds, dict(state)
+
+
+def card(
+    request: TrainRequest,
+    episodes: Episodes,
+    architecture: Mapping[str, Any],
+    parent: Mapping[str, Any],
+    rounds: Sequence[Round],
+) -> dict[str, Any]:
+    """Return what a checkpoint's card says of any training."""
+    import torch
+
+    return {
+        "tuner": request.tuner,
+        "architecture": dict(architecture),
+        "switches": list(episodes.testbed.switches) if request.per_switch else [],
+        "request": {**request.to_json(), "scenario": Path(request.scenario).name},
+        "parent": {key: value for key, value in parent.items() if key != "curve"},
+        "scenario": episodes.source,
+        "backend": episodes.backend,
+        "seeds": "stream 'training' of the request's seed, one an episode from 0 on",
+        "episodes": rounds[-1].episodes if rounds else 0,
+        "decisions": rounds[-1].decisions if rounds else 0,
+        "versions": {
+            **{name: str(value) for name, value in versions().items()},
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "curve": [
+            [item.episodes, round(item.reward, 6), round(item.loss, 6), round(item.explore, 4)]
+            for item in rounds
+        ],
+    }
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[object]) -> None:
+    lines = [columns, *([getattr(row, name) for name in columns] for row in rows)]
+    with path.with_suffix(".part").open("w", newline="") as file:
+        csv.writer(file).writerows(lines)
+    path.with_suffix(".part").replace(path)
