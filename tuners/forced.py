@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.knobs import KNOBS
+from orchestration.model.knobs import KNOBS, Bounds, ImpossibleSetting
 from orchestration.model.ports import Tuner
 from orchestration.model.records import Action, Change, Observation, Setup
 from orchestration.model.trial import Scalar, TunerSpec
@@ -25,6 +25,8 @@ from tuners.recorded import RecordedTuner
 if TYPE_CHECKING:
     from inventory.topology import Testbed
 
+# Linux' RED has a probability as 32 bits, and reads it back so.
+_ROUNDED = 2.0**-30
 # The values of one target, by column.
 _Setting = dict[str, Any]
 
@@ -75,7 +77,7 @@ class ForcedTuner(RecordedTuner):
         """Return the tuner's own setup, but for what is overruled at or before time 0."""
         super().reset(testbed, seed)
         setup = self._inner.reset(testbed, seed)
-        self._states = {name: _Knob(name) for name in KNOBS}
+        self._states = {knob.name: _Knob(knob.bounds(testbed)) for knob in KNOBS.values()}
         return Setup(self._overruled(setup.action, 0), setup.programs)
 
     def act(self, observation: Observation) -> Action:
@@ -106,7 +108,7 @@ class ForcedTuner(RecordedTuner):
 class _Knob:
     """One knob: what the tuner wants at each target, what is set there, what is overruled."""
 
-    name: str
+    bounds: Bounds
     wanted: dict[int, _Setting] = field(default_factory=dict)
     there: dict[int, _Setting] = field(default_factory=dict)
     held: set[int] = field(default_factory=set)
@@ -118,7 +120,7 @@ class _Knob:
         that overruling a tuner with what it wants changes nothing at all.
         """
         rows = _rows(own)
-        for target, values in rows.items():
+        for target, values in _rows(self._possible(own)).items():
             self.wanted[target] = {**self.wanted.get(target, {}), **values}
         freed = self.held if release else set()
         self.held = self.held - freed
@@ -131,18 +133,31 @@ class _Knob:
                 rows[target] = {**rows[target], **values}
             else:
                 self._unless_there(rows, target, values)
-        for target, values in rows.items():
-            self.there[target] = {**self.there.get(target, {}), **values}
         if not rows:
             return None
         columns = next(iter(rows.values()))
         arrays = {name: np.array([row[name] for row in rows.values()]) for name in columns}
-        return Change(self.name, np.array([*rows], dtype=np.int64), arrays)
+        made = Change(self.bounds.knob.name, np.array([*rows], dtype=np.int64), arrays)
+        for target, values in _rows(self._possible(made)).items():
+            self.there[target] = {**self.there.get(target, {}), **values}
+        return made
+
+    def _possible(self, change: Change | None) -> Change | None:
+        """Return what the loop makes of a change; what it refuses it shall refuse itself."""
+        try:
+            return None if change is None else self.bounds.clamp(change)[0]
+        except ImpossibleSetting:
+            return change
 
     def _unless_there(self, rows: dict[int, _Setting], target: int, values: _Setting) -> None:
         there = self.there.get(target, {})
-        if any(there.get(name) != value for name, value in values.items()):
+        if any(_differs(there.get(name), value) for name, value in values.items()):
             rows[target] = dict(values)
+
+
+def _differs(one: float | None, other: float) -> bool:
+    """Return whether two values are settings of their own: devices round probabilities."""
+    return one is None or abs(one - other) > _ROUNDED
 
 
 def _rows(change: Change | None) -> dict[int, _Setting]:

@@ -71,11 +71,14 @@ def whatif(
 ) -> None:
     """Replay a trial to the bit with one decision changed: what did it do to every flow?
 
-    Exit code: 0 done, 1 the trial failed or --verify found a difference, 2 bad input, 130 interrupted.
+    Exit code: 0 done, 1 a trial failed, or --verify found a difference, 2 bad input,
+    130 interrupted.
 
-    Examples: closloop whatif runs/quickstart --trial 'secn1-*' --at 0ns --queue leaf1:eth0 --set kmin=20KB
+    Examples: closloop whatif runs/quickstart --trial 'secn1-r1-*' --at 0ns --queue leaf1:eth0
+    --set kmin=20KB
 
-    closloop whatif runs/a/acc-r1-0f2975e3ff --at 2ms --queue spine1:eth0 --set kmin=1KB --then tuner --verify
+    closloop whatif runs/a/acc-r1-0f2975e3ff --at 2ms --queue spine1:eth0 --set kmin=1KB
+    --then tuner --verify
     """
     spare_threads()
 

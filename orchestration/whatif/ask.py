@@ -65,7 +65,9 @@ class Asked:
             return self.variant.until_ns
         if self.then == "tuner" and len(self.decisions.asked_ns):
             return decision.at_ns + self.decisions.period_ns
-        return max(spec.duration_ns, decision.at_ns) if decision.next_ns is None else decision.next_ns
+        return (
+            max(spec.duration_ns, decision.at_ns) if decision.next_ns is None else decision.next_ns
+        )
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ def prepare(question: Question, out: Path, *, fresh: bool = False) -> Asked:
     label = str(trial.spec.cell.get("tuner", trial.spec.tuner.name))
     variants = [Variant(label, decision, whole, until_ns)]
     if question.verify:
-        same = Variant(f"{label}-{UNCHANGED}", decision, decision.setting, until_ns)
+        # one decision only: held longer, it would stand in the way of the tuner's next
+        same = Variant(f"{label}-{UNCHANGED}", decision, decision.setting)
         variants.append(same)
     told = f"{trial.spec.id} {target.label} {at_ns} {until_ns} {sorted(whole.items())} {then}"
     mark = hashlib.sha256(f"{told} {question.verify}".encode()).hexdigest()[:6]

@@ -20,7 +20,12 @@ from orchestration.model.knobs import KNOBS, Column, ImpossibleSetting, Knob
 from orchestration.model.records import Ints
 from orchestration.model.signals import TARGET_COLUMNS, target_names, targets
 from orchestration.model.trial import REAL
-from orchestration.model.units import UnitError, format_duration, parse_duration_ns, parse_size_bytes
+from orchestration.model.units import (
+    UnitError,
+    format_duration,
+    parse_duration_ns,
+    parse_size_bytes,
+)
 from orchestration.replay.recordings import actions_of
 from tuners.registry import RECORDED, create
 
@@ -250,5 +255,3 @@ def check_repeatable(trial: TrialResult) -> None:
     if not trial.stamp.valid:
         reasons = "; ".join(reason.text for reason in trial.stamp.reasons)
         raise InputError.single(where, f"the trial is invalid: {reasons}", "choose a valid trial")
-
-

@@ -203,9 +203,7 @@ class Paths:
         return self._known[key]
 
     def _passes(self, port: int, src: str, dst: str) -> Passes:
-        last = {
-            self._testbed.ports[own.peer].index: own for own in self._testbed.ports_of[dst]
-        }
+        last = {self._testbed.ports[own.peer].index: own for own in self._testbed.ports_of[dst]}
         if port in last:
             return "yes" if len(last) == 1 else "maybe"
         for target in attachment(self._testbed, dst):

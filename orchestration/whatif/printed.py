@@ -109,7 +109,16 @@ def _setting(setting: Setting) -> str:
 
 def _totals(answer: Answer) -> Table:
     table = plain_table("Flows", "changes are over the flows that were done in both trials")
-    for heading in ("", "flows", "changed", "better", "worse", "sum of FCT", "mean", "mean slowdown"):
+    for heading in (
+        "",
+        "flows",
+        "changed",
+        "better",
+        "worse",
+        "sum of FCT",
+        "mean",
+        "mean slowdown",
+    ):
         table.add_column(heading, justify="left" if not heading else "right")
     decision, flows = answer.asked.variant.decision, answer.flows
     near = flows.around(decision.at_ns, answer.asked.until_ns)
