@@ -29,6 +29,8 @@ from orchestration.model.units import (
 from orchestration.replay.recordings import actions_of
 from tuners.registry import RECORDED, create
 
+# Linux' RED has a probability as 32 bits.
+_ROUNDED = 2.0**-30
 # What a target is set to, by column.
 Setting = dict[str, int | float]
 
@@ -223,7 +225,12 @@ def changed(decision: Decision, setting: Setting, testbed: Testbed) -> Setting:
         raise InputError.single(
             "--set", f"the trial did not turn {', '.join(unknown)}", "set what its tuner turned"
         )
-    whole = {**decision.setting, **setting}
+    # what a device rounds, such as 0.25 read back as 0.2500000001, is no change
+    own = {
+        name: decision.setting[name] if abs(decision.setting[name] - value) < _ROUNDED else value
+        for name, value in setting.items()
+    }
+    whole = {**decision.setting, **own}
     try:
         change = target.knob.change([target.index], **whole)
         bounds = target.knob.bounds(testbed)
