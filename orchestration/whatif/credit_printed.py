@@ -18,6 +18,12 @@ from orchestration.whatif.credit import OUTCOMES, REWARDS, Credit, Measured, Ran
 from orchestration.whatif.decisions import Setting
 
 _COLOURS = {True: "#D55E00", False: "#0072B2"}
+_HEADINGS = {
+    "slowdown": "slowdown",
+    "slowdown_near": "under way",
+    "fct_small_ns": "small FCT",
+    "fct_rest_ns": "other FCT",
+}
 _SYMBOLS = {True: "triangle-up", False: "triangle-down"}
 
 
@@ -38,14 +44,17 @@ def credit_tables(credit: Credit, most: int) -> Group:
         lines.append(f"a counterfactual took {credit.wall_ratio:.2f} times as long as its parent")
     table = plain_table(
         "Does the reward rank decisions as flows' completion does?",
-        "Kendall's tau-b with 95 % intervals over decisions: 1 as flows do, 0 at random, -1 the "
-        "opposite. agree:oppose counts cases in which both move",
+        "Kendall's tau-b, its 95 % interval over decisions, and in how many cases reward and "
+        "completion agree:oppose. 1: as flows do, 0: at random, -1: the opposite",
     )
-    for heading in ("cases", "reward", "judged by", "tau-b", "95 %", "agree:oppose"):
-        words = ("cases", "reward", "judged by")
-        table.add_column(heading, justify="left" if heading in words else "right")
-    for one in credit.rankings:
-        table.add_row(*_cells(one))
+    table.add_column("cases")
+    table.add_column("reward")
+    for name in OUTCOMES:
+        table.add_column(_HEADINGS[name], justify="right")
+    for group, reward in dict.fromkeys((one.group, one.reward) for one in credit.rankings):
+        own = [one for one in credit.rankings if (one.group, one.reward) == (group, reward)]
+        cases = own[0].correlation.cases
+        table.add_row(f"{group} ({cases})", REWARDS[reward], *("\n".join(_cell(o)) for o in own))
     return Group(*map(Text, lines), table, _misleading(credit, most))
 
 
@@ -56,13 +65,16 @@ def _same(credit: Credit) -> str:
 
 
 def _cells(one: Ranking) -> tuple[str, ...]:
+    cases = f"{one.group} ({one.correlation.cases})"
+    return (cases, REWARDS[one.reward], OUTCOMES[one.outcome], *_cell(one))
+
+
+def _cell(one: Ranking) -> tuple[str, str, str]:
+    """Return tau-b, its interval, and the counts of signs."""
     found = one.correlation
     return (
-        f"{one.group} ({found.cases})",
-        REWARDS[one.reward],
-        OUTCOMES[one.outcome],
         "-" if math.isnan(found.tau) else f"{found.tau:+.2f}",
-        "-" if math.isnan(found.low) else f"{found.low:+.2f} to {found.high:+.2f}",
+        "-" if math.isnan(found.low) else f"{found.low:+.2f}..{found.high:+.2f}",
         f"{one.agree}:{one.oppose}",
     )
 

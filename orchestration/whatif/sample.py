@@ -20,6 +20,9 @@ from tuners.rewarded import Rewarded
 # A queue is at work if it sends this share of its port's rate: below, nothing there waits, and the
 # learners do not learn from it either (`tuners.q_learning.at_work`).
 _AT_WORK = 0.1
+# The share of the sample where packets stand in the queue: where none do, thresholds seldom matter
+# within a period, so that fewer such decisions say as much.
+_STANDING = 0.75
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,8 @@ def draw_cases(
 ) -> tuple[Case, ...]:
     """Return `alternatives` settings in place of each of `count` decisions, drawn by `seed`.
 
-    Decisions are those on queues at work in the interval that follows, while flows arrive: half of
-    them, if there are so many, where packets stood in the queue. Alternatives are drawn evenly from
+    Decisions are those on queues at work in the interval that follows, while flows arrive: three
+    quarters of them, if there are so many, where packets stood in the queue. Alternatives are drawn evenly from
     what the tuner chooses from. In order of time. Raises InputError if there is nothing to draw.
     """
     trial = decisions.trial
@@ -79,7 +82,7 @@ def draw_cases(
         raise InputError.single("--decisions", "nothing would be tried", "use 1 or more")
     rng = np.random.default_rng([seed, count, alternatives])
     times, queues, lengths = _at_work(decisions)
-    chosen = _halves(rng, lengths > 0, count)
+    chosen = _strata(rng, lengths > 0, count)
     if not len(chosen):
         raise InputError.single(
             str(trial.folder),
@@ -115,10 +118,10 @@ def _at_work(decisions: Decisions) -> tuple[Ints, Ints, Ints]:
     return asked[when], queue.astype(np.int64), ports.qlen_bytes[rows[when], queue]
 
 
-def _halves(rng: np.random.Generator, standing: NDArray[np.bool_], count: int) -> Ints:
-    """Return `count` places, in order: half of them standing, or as many as there are."""
+def _strata(rng: np.random.Generator, standing: NDArray[np.bool_], count: int) -> Ints:
+    """Return `count` places, in order: `_STANDING` of them standing, or as many as there are."""
     groups = [rng.permutation(np.flatnonzero(standing)), rng.permutation(np.flatnonzero(~standing))]
-    first = min(len(groups[0]), max(count // 2, count - len(groups[1])))
+    first = min(len(groups[0]), max(round(_STANDING * count), count - len(groups[1])))
     return np.sort(np.concatenate([groups[0][:first], groups[1][: count - first]]))
 
 
