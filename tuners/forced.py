@@ -75,19 +75,19 @@ class ForcedTuner(RecordedTuner):
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Return the tuner's own setup, but for what is overruled at or before time 0."""
-        super().reset(testbed, seed)
+        start = super().reset(testbed, seed).action
         setup = self._inner.reset(testbed, seed)
         self._states = {knob.name: _Knob(knob.bounds(testbed)) for knob in KNOBS.values()}
-        return Setup(self._overruled(setup.action, 0), setup.programs)
+        return Setup(self._overruled(setup.action, start), setup.programs)
 
     def act(self, observation: Observation) -> Action:
         """Ask the tuner, and overrule it where it is time to."""
         asked = self._inner.decides
         action = self._inner.act(observation) if asked else ()
-        return self._overruled(action, observation.t_ns, release=asked)
+        return self._overruled(action, self._until(observation.t_ns), release=asked)
 
-    def _overruled(self, action: Action, t_ns: int, *, release: bool = False) -> Action:
-        forced = {change.knob: change for change in self._until(t_ns)}
+    def _overruled(self, action: Action, by: Action, *, release: bool = False) -> Action:
+        forced = {change.knob: change for change in by}
         own = {change.knob: change for change in action}
         made = (
             state.turn(own.get(name), forced.get(name), release=release)

@@ -74,8 +74,9 @@ def draw_cases(
     """Return `alternatives` settings in place of each of `count` decisions, drawn by `seed`.
 
     Decisions are those on queues at work in the interval that follows, while flows arrive: three
-    quarters of them, if there are so many, where packets stood in the queue. Alternatives are drawn evenly from
-    what the tuner chooses from. In order of time. Raises InputError if there is nothing to draw.
+    quarters of them, if there are so many, where packets stood in the queue. Alternatives are drawn
+    evenly from what the tuner chooses from. In order of time. Raises InputError if there is nothing
+    to draw.
     """
     trial = decisions.trial
     if count < 1 or alternatives < 1:
