@@ -205,7 +205,7 @@ class RecordedTuner(_Files):  # type: ignore[misc] # its fields are not known be
     knob.
     """
 
-    observes = ()
+    observes = tuple[str, ...]()  # of a type that a subclass can set
 
     def __post_init__(self) -> None:
         self._files = {

@@ -26,6 +26,8 @@ GROUP = "closloop.tuners"
 # This tuner replays the actions of files, which its parameters name: one a knob, called as the
 # knob's table is.
 RECORDED = "recorded"
+# This one overrules another tuner, which its parameters name, with the actions of such files.
+FORCED = "forced"
 
 
 def _acc() -> type[Any]:
@@ -38,6 +40,12 @@ def _amt() -> type[Any]:
     from tuners.ecn.amt import AmtEcn
 
     return AmtEcn
+
+
+def _forced() -> type[Any]:
+    from tuners.forced import ForcedTuner
+
+    return ForcedTuner
 
 
 def _graphcc() -> type[Any]:
@@ -143,6 +151,7 @@ TUNERS: dict[str, Callable[[], type[Any]]] = {
     "drlet": _drlet,
     "drlet-local": _drlet_local,
     "drw": _drw,
+    FORCED: _forced,
     "graphcc": _graphcc,
     "letflow": _letflow,
     "pet": _pet,
@@ -201,8 +210,19 @@ def create(spec: TunerSpec) -> Tuner:
 
 def checkpoint_of(name: str, params: Mapping[str, Scalar]) -> str | None:
     """Return the name or path of the checkpoint that a known tuner would load; None if none."""
+    name, params = decider(name, params)
     parameter = _parameters(tuner_class(name)).get("checkpoint")
     return None if parameter is None else str(params.get("checkpoint", parameter.default))
+
+
+def decider(name: str, params: Mapping[str, Scalar]) -> tuple[str, Mapping[str, Scalar]]:
+    """Return the tuner that decides, and its parameters: the one that is overruled, if one is."""
+    if name != FORCED:
+        return name, params
+    from tuners.forced import inner_spec
+
+    inner = inner_spec(params)
+    return inner.name, inner.params
 
 
 def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
@@ -210,7 +230,8 @@ def actions_of(name: str, params: Mapping[str, Scalar]) -> dict[str, str]:
 
     A tuner that decides by itself has none.
     """
-    tables = [knob.table for knob in KNOBS.values()] if name == RECORDED else []
+    replays = name in (RECORDED, FORCED)
+    tables = [knob.table for knob in KNOBS.values()] if replays else []
     return {table: str(params[table]) for table in tables if params.get(table)}
 
 

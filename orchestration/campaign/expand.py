@@ -58,7 +58,7 @@ from orchestration.model.trial import (
 from orchestration.policies.store import program_path
 from traffic.workloads import load_workload
 from tuners.checkpoint import find as find_checkpoint
-from tuners.registry import actions_of, checkpoint_of
+from tuners.registry import actions_of, checkpoint_of, decider
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,8 @@ def _trial(
     params = params_beside(folder, tuner.params(repeat))
     actions = actions_of(name, params)
     drivers = [spec.driver.name for spec in traffic]
-    classes = sorted({own for own in (name, *drivers) if plugins.is_file(own)})
+    deciders = (name, decider(name, params)[0])
+    classes = sorted({own for own in (*deciders, *drivers) if plugins.is_file(own)})
     own_actions = {key: of_repeat(path, repeat) for key, path in actions.items()}
     params |= own_actions
     workloads = [spec.workload for spec in traffic if isinstance(spec, PoissonSpec)]

@@ -32,6 +32,11 @@ VERBS = (
         "replay", "Replay a run: the same flows at the same times, with the same or another tuner."
     ),
     Verb(
+        "whatif",
+        "Replay a trial to the bit with one decision changed: what did it do to every flow?",
+    ),
+    Verb("credit", "Does a tuner's reward rank its decisions as flows' completion does?"),
+    Verb(
         "watch",
         "Watch a run: trials, queues and links of the fabric, marks, the tuner's actions, "
         "warnings.",

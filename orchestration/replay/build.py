@@ -43,7 +43,8 @@ def build_replays(request: ReplayRequest, out: Path, *, fresh: bool = False) -> 
     if len(set(names)) < len(names):
         names = [f"{name[: _NAME_LENGTH - 4]}-{place}" for place, name in enumerate(names, 1)]
     return tuple(
-        _write(request, draft, name, out, fresh) for draft, name in zip(found, names, strict=True)
+        write_replay(request, draft, name, out, fresh=fresh)
+        for draft, name in zip(found, names, strict=True)
     )
 
 
@@ -62,7 +63,10 @@ def _name(request: ReplayRequest, draft: Draft) -> str:
     return name[:_NAME_LENGTH].rstrip("-") or "replay"
 
 
-def _write(request: ReplayRequest, draft: Draft, name: str, out: Path, fresh: bool) -> Replay:
+def write_replay(
+    request: ReplayRequest, draft: Draft, name: str, out: Path, *, fresh: bool = False
+) -> Replay:
+    """Write the campaign of a draft into `out/<name>.inputs`; see `build_replays`."""
     target = out / f"{name}{INPUTS_SUFFIX}"
     try:
         with partial_folder(target) as partial:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Observation, Setup
+from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, FeatureWindow
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.rewards import queue_utilisation_reward, utilisation_between
 from tuners.ecn.switches import own_parameters, switch_of
 from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
@@ -159,6 +159,20 @@ class Acc(LearnedTuner):
         learner.add({name: row[None] for name, row in before.items()})
         learner.update()
         self._net = ready(learner.parameters())
+
+    @property
+    def discount(self) -> float:
+        """That of training."""
+        return AccSettings().discount
+
+    def choices(self) -> Mapping[str, NDArray[Any]]:
+        """Return the settings that it chooses from, an array (actions,) for each column."""
+        return dict(vars(self._templates))
+
+    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
+        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
+        length = after["qlen_bytes"].astype(np.float64)
+        return queue_utilisation_reward(length, utilisation_between(testbed, before, after))
 
     def facts(self) -> Mapping[str, Any]:
         """Return how many inferences were made, and how many the idle rule saved."""

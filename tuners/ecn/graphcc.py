@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestration.model.records import Action, Observation, Setup
+from orchestration.model.records import Action, Floats, Observation, Setup
 from tuners.checkpoint import load_for
 from tuners.ecn.features import PORT_FEATURES, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward
+from tuners.ecn.rewards import queue_utilisation_reward, utilisation_between
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
@@ -164,6 +164,20 @@ class Graphcc(LearnedTuner):
         if not len(changed):
             return ()
         return (self._templates.settings(changed, self._choice[changed]),)
+
+    @property
+    def discount(self) -> float:
+        """That of training."""
+        return GraphccSettings().discount
+
+    def choices(self) -> Mapping[str, NDArray[Any]]:
+        """Return the settings that it chooses from, an array (actions,) for each column."""
+        return dict(vars(self._templates))
+
+    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
+        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
+        length = after["qlen_bytes"].astype(np.float64)
+        return queue_utilisation_reward(length, utilisation_between(testbed, before, after))
 
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""

@@ -16,16 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.knobs import ECN
-from orchestration.model.records import Action, Change, Observation, Setup
+from orchestration.model.records import Action, Change, Floats, Observation, Setup
 from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
 from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import pet_reward
+from tuners.ecn.rewards import pet_reward, utilisation_between
 from tuners.ecn.switches import own_parameters, switch_of
-from tuners.ecn.templates import PET_ALPHA_KB, PET_LEVELS, PET_PMAX, exponential_bytes
+from tuners.ecn.templates import (
+    PET_ALPHA_KB,
+    PET_LEVELS,
+    PET_PMAX,
+    exponential_bytes,
+    pet_templates,
+)
 from tuners.exact import exp, log
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
@@ -128,8 +134,7 @@ class Pet(LearnedTuner):
         mean = observation.get("qlen_mean_bytes")
         length = self._window.queue_bytes if mean is None else mean
         own = pet_reward(length, self._window.utilisation, self.beta_1, self.beta_2)
-        # section 4.5.2: the queues of a port share the mean of their rewards
-        reward = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
+        reward = by_port(own, self._port)
         explore = self.explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
@@ -162,6 +167,21 @@ class Pet(LearnedTuner):
     def _stacked(self) -> dict[str, NDArray[Any]]:
         return {name: np.stack(rows) for name, rows in self._rows.items()}
 
+    @property
+    def discount(self) -> float:
+        """That of training."""
+        return self._settings.discount
+
+    def choices(self) -> Mapping[str, NDArray[Any]]:
+        """Return the settings that it chooses from, an array (actions,) for each column."""
+        return dict(vars(pet_templates()))
+
+    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
+        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
+        used = utilisation_between(testbed, before, after)
+        own = pet_reward(after["qlen_mean_bytes"], used, self.beta_1, self.beta_2)
+        return by_port(own, port_of(testbed))
+
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""
         return {"checkpoint": self._checkpoint.path.name}
@@ -192,6 +212,12 @@ def port_of(testbed: Testbed) -> NDArray[np.int64]:
         [places.setdefault((q.device, q.name), len(places)) for q in testbed.queues],
         dtype=np.int64,
     )
+
+
+def by_port(reward: Floats, port: NDArray[np.int64]) -> Floats:
+    """Return the mean reward of each queue's port (section 4.5.2: its queues share it)."""
+    mean: Floats = (np.bincount(port, reward) / np.bincount(port))[port]
+    return mean
 
 
 def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> Change:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from orchestration.model.records import Floats
+from orchestration.model.records import Floats, Observation
 from tuners.ecn.templates import KB, PET_ALPHA_KB
 from tuners.exact import ceil_log2
+
+if TYPE_CHECKING:
+    from inventory.topology import Testbed
 
 REWARD_LEVELS = 10
 
@@ -45,3 +50,11 @@ def pet_reward(
     delay = 1.0 / np.maximum(qlen_mean_bytes / (PET_ALPHA_KB * KB), 1.0)
     reward: Floats = beta_1 * utilisation + beta_2 * delay
     return reward
+
+
+def utilisation_between(testbed: Testbed, before: Observation, after: Observation) -> Floats:
+    """Return the share of its port's rate that each queue sent between two readings (queues,)."""
+    rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
+    sent = after["tx_bytes"].astype(np.float64) - before["tx_bytes"]
+    share: Floats = 8.0 * sent / (rate_bps * (max(after.t_ns - before.t_ns, 1) / 1e9))
+    return share

@@ -1,0 +1,1 @@
+"""Counterfactuals: a trial with one decision changed, and what the change did."""

@@ -1,0 +1,55 @@
+"""A counterfactual of an emulated trial: unchanged, it is its parent to the bit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAMPAIGN = """campaign: old
+testbed: rlcc-7
+fabric: closloop
+{host}
+tuners: [secn2, graphcc]
+traffic:
+  - {{kind: poisson, workload: FB_Hadoop, load: 0.4}}
+  - {{kind: incast, fan_in: 6, size: 100KB, period: 500us}}
+repeats: 1
+duration: 1ms
+drain: 100ms
+"""
+HOSTS = {"tcp": "", "dcqcn": "host: {congestion_control: dcqcn}"}
+
+
+def closloop(*arguments: str, cwd: Path) -> dict:
+    program = "from orchestration.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments, "--json"],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_unchanged_it_is_its_parent_to_the_bit(tmp_path, host):
+    (tmp_path / "old.yml").write_text(CAMPAIGN.format(host=HOSTS[host]), encoding="utf-8")
+    closloop("run", "old.yml", cwd=tmp_path)
+    asked = [
+        ("secn2", "0ns", "recorded"),
+        ("graphcc", "500us", "recorded"),
+        ("graphcc", "500us", "tuner"),
+    ]
+    for tuner, at, then in asked:
+        decision = ("--trial", f"{tuner}-*", "--at", at, "--queue", "switch1:eth0")
+        change = ("--set", "kmin=1KB", "--set", "kmax=2KB", "--set", "pmax=1", "--then", then)
+        told = closloop("whatif", "runs/old", *decision, *change, "--verify", cwd=tmp_path)
+        assert (told["same_as_parent"], told["differing"]) == (True, [])
+        assert told["valid"]
+        assert told["decision"]["is"]["kmax_bytes"] == 2_000
+        assert told["flows"]["changed"] > 0, (tuner, then)
+        before, after = told["queue"]["before"], told["queue"]["after"]
+        assert after["marked_packets"] > before["marked_packets"]
