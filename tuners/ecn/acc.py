@@ -12,8 +12,9 @@ Where it departs from the paper, and why:
   output for each of 900 actions, a training of 25,000 decisions would try each some 30 times.
 - The port's rate is among the inputs: `tuners.ecn.features`.
 - D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
-- Offline, an idle queue is not learned from (section 4.2), but gets actions. Otherwise a queue
-  with a high random kmin would have them for the rest of its episode.
+- What is learned from are queues above 20 KB, the lowest kmin of all. In trials a queue is idle
+  below its own kmin (section 4.2). In training one whose random kmin is high would then have it for
+  the rest of its episode, and what shallow settings are worth there would remain unknown.
 - Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
   few seconds of the fabric's time.
 - Exploration prefers actions of high value, offline too (section 4.3 says so of online training).
@@ -241,7 +242,7 @@ class AccLearner(QLearner):
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch.
 
-        A queue that was idle when its action was chosen (section 4.2) is left out.
+        A queue that was idle when its action was chosen is left out: see this module.
         """
         self._decisions += len(rows["x"])
         busy = self._layout.busy(rows["x"])

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from tuners.ecn.features import ACC_FEATURES, RATE, width
+from tuners.ecn.features import ACC_FEATURES, RATE, size_feature, width
 from tuners.ecn.templates import PMAX, Templates, acc_templates, earlier_acc_templates
 
-_QUEUE, _KMIN = ACC_FEATURES.index("queue"), ACC_FEATURES.index("kmin")
+_QUEUE = ACC_FEATURES.index("queue")
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,12 @@ class Layout:
         return both.reshape(*both.shape[:-2], self.actions)
 
     def busy(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Return which queues exceed their kmin (section 4.2), given inputs (…, inputs)."""
-        exceeds: NDArray[Any] = x[..., _QUEUE] > x[..., _KMIN]
+        """Return which queues exceed the lowest kmin that can be set, given inputs (…, inputs).
+
+        Below it no action would have changed anything.
+        """
+        least = size_feature(np.array(float(self.templates().kmin_bytes.min())))
+        exceeds: NDArray[Any] = x[..., _QUEUE] > least
         return exceeds
 
 

@@ -136,6 +136,8 @@ class SmallProblem:
         folder = self._folder / f"{tuner}-{seed}"
         checkpoint = train(request, self._backend, folder, 1, lambda round_, episodes: None)
         params: dict[str, Scalar] = {"checkpoint": str(checkpoint)}
+        if tuner == "acc":
+            params["idle_rule"] = False  # the rule would leave a queue below its kmin unchanged
         record = self._play(TunerSpec(tuner, params))
         changes = record.changes[ECN.name]
         last = np.flatnonzero(changes.targets == _BOTTLENECK)[-1]
