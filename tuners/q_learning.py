@@ -29,11 +29,11 @@ def ddqn_target(reward: Any, next_online: Any, next_target: Any, discount: float
 
 
 def exploration(start: float, end: float, decay: float, decisions: int) -> float:
-    """Return a share that decays exponentially from `start` to `end`.
+    """Return a share that decays exponentially from `start` until it is `end`, and then stays.
 
-    `decay` is the time constant in decisions.
+    `decay` is the time constant in decisions: `end` is reached after decay * ln(start / end).
     """
-    return end + (start - end) * float(exp(-decisions / decay))
+    return max(end, start * float(exp(-decisions / decay)))
 
 
 def explore(
@@ -94,8 +94,7 @@ def at_work(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 
     A queue is idle if it was empty at both readings and its port sent almost nothing: no setting
     would have changed its reward. Such transitions are frequent, and learning from them would give
-    every action tried there the value of an empty queue. (ACC's section 4.2 skips idle queues too,
-    but its rule, below kmin, would leave out the rewards of low thresholds.)
+    every action tried there the value of an empty queue. (ACC has a rule of its own: section 4.2.)
     """
     seen = [(rows[key][..., 0] > _SENDING) | (rows[key][..., 1] > 0.0) for key in ("x", "next_x")]
     return np.logical_or(*seen)
@@ -110,7 +109,7 @@ class QSettings(Protocol):
 
     @property
     def explore_end(self) -> float:
-        """Final probability of a random action."""
+        """Final probability of a random action, which is reached and stays."""
 
     @property
     def explore_decay(self) -> float:

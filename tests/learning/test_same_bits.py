@@ -72,7 +72,7 @@ from orchestration.training.learners import make_learner
 
 testbed = load_testbed("rlcc-7")
 count = len(testbed.queues)
-for name, features in (("acc", 18), ("graphcc", 9), ("pet", 24)):
+for name, features in (("acc", 19), ("graphcc", 10), ("pet", 25)):
     rng = np.random.default_rng(1)
     trace = {
         "x": rng.random((20, count, features)).astype(np.float32),

@@ -8,9 +8,10 @@ import pytest
 from inventory.files import load_testbed
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Observation
-from tuners import checkpoint
+from orchestration.model.trial import TunerSpec
+from tuners import checkpoint, registry
 from tuners.ecn.acc import Acc, AccLearner
-from tuners.ecn.features import FeatureWindow
+from tuners.ecn.features import RATE, FeatureWindow
 from tuners.ecn.pet import Pet, PetLearner
 
 
@@ -124,6 +125,50 @@ def test_history_is_newest_first_and_starts_empty():
     np.testing.assert_allclose(second[0], [0.2, 0.5, 0.1, 0.5, 0, 0], atol=1e-3)
 
 
+def test_a_ports_rate_comes_once_and_last():
+    testbed = load_testbed("graphcc")  # 25 and 100 Gbit/s
+    window = FeatureWindow(testbed, 3, ("queue", RATE))
+    seen = window.push(reading(testbed, 1, 1_000))
+    assert seen.shape == (len(testbed.queues), 4) == (len(testbed.queues), window.width)
+    rates = np.array([queue.rate_bps for queue in testbed.queues])
+    np.testing.assert_allclose(seen[:, -1], np.log2(1 + rates / 1e9) / 10, rtol=1e-6)
+    again = window.push(reading(testbed, 2, 3_000))
+    np.testing.assert_array_equal(again[:, 1:], np.c_[seen[:, 0], seen[:, 1], seen[:, -1]])
+
+
+def test_networks_of_earlier_versions_keep_working():
+    testbed = load_testbed("graphcc")
+    for name, inputs in (("acc", 18), ("pet", 24), ("pet-without-flows", 18), ("graphcc", 9)):
+        tuner = registry.create(TunerSpec(name.partition("-")[0], {"checkpoint": name}))
+        tuner.reset(testbed, 1)
+        assert tuner.act(reading(testbed, 1, 300_000))
+        assert tuner._window.width == inputs
+
+
+@pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
+def test_the_reward_between_two_observations_is_what_the_tuner_learns_from(name):
+    testbed = load_testbed("graphcc")
+    tuner = registry.create(TunerSpec(name, {"collect": True}))
+    tuner.reset(testbed, 1)
+    before, after = reading(testbed, 1, 3_000), reading(testbed, 2, 70_000, tx_share=0.7)
+    tuner.act(before)
+    earned = tuner.rewards(testbed, before, after)
+    assert earned.shape == (len(testbed.queues),)
+    tuner.act(after)
+    np.testing.assert_allclose(tuner.trace()["reward"][1], earned, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [("acc", ("omega_1", "omega_2")), ("pet", ("beta_1", "beta_2")), ("graphcc", ("w_1", "w_2"))],
+)
+def test_weights_add_up_to_one(name, weights):
+    first, second = weights
+    assert not [*registry.create(TunerSpec(name, {first: 0.6, second: 0.4})).faults()]
+    said = registry.check(name, {first: 0.6, second: 0.6}, None)
+    assert f"{first} 0.6 and {second} 0.6 are no weights" in "; ".join(said)
+
+
 def test_a_reading_that_is_no_number_is_refused():
     testbed = load_testbed("rlcc-7")
     window = FeatureWindow(testbed, 1)
@@ -147,11 +192,8 @@ def test_flow_features_need_a_flow_table():
 
 @pytest.mark.parametrize("name", ["acc", "pet", "graphcc"])
 def test_a_shipped_network_marks_early_at_a_congested_queue(name):
-    from orchestration.model.trial import TunerSpec
-    from tuners.registry import create
-
     testbed = load_testbed("graphcc")
-    tuner = create(TunerSpec(name))
+    tuner = registry.create(TunerSpec(name))
     setting = tuner.reset(testbed, 1)
     kmax = setting.action[0]["kmax_bytes"].copy()
     for number in range(1, 6):

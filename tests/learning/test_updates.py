@@ -6,10 +6,15 @@ import torch
 
 from inventory.files import load_testbed
 from tuners.ecn import pet
+from tuners.ecn.acc import AccLearner
+from tuners.ecn.acc_network import PUBLISHED
+from tuners.ecn.features import size_feature
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.graphcc import HIDDEN, q_values
 from tuners.ecn.rewards import pet_reward, queue_score, queue_utilisation_reward
-from tuners.q_learning import ddqn_target
+from tuners.ecn.templates import acc_templates
+from tuners.nets import mlp
+from tuners.q_learning import ddqn_target, exploration
 
 
 def test_double_q_target_chooses_by_one_network_and_values_by_the_other():
@@ -47,6 +52,11 @@ def test_rewards_to_go_end_with_the_value_of_the_last_state():
 def test_clipped_loss(ratio, advantage, objective):
     loss = pet.clipped_loss(torch.tensor([ratio]), torch.tensor([advantage]), clip=0.2)
     assert float(loss) == pytest.approx(-objective)
+
+
+def test_exploration_ends_and_stays():
+    shares = [exploration(1.0, 0.05, 4_000.0, n) for n in (0, 4_000, 11_900, 12_000, 50_000)]
+    np.testing.assert_allclose(shares, [1.0, np.exp(-1), np.exp(-2.975), 0.05, 0.05])
 
 
 def test_exploration_of_equation_13():
@@ -127,8 +137,11 @@ def test_rewards_by_hand():
     np.testing.assert_allclose(
         queue_utilisation_reward(np.array([2_000.0]), np.array([0.5])), 0.7 * 0.9 + 0.3 * 0.5
     )
-    got = pet_reward(np.array([0.0, 80_000.0]), np.array([0.5, 1.0]), 0.3, 0.7)
+    got = pet_reward(np.array([0.0, 60_000.0]), np.array([0.5, 1.0]), 0.3, 0.7)
     np.testing.assert_allclose(got, [0.3 * 0.5 + 0.7, 0.3 * 1.0 + 0.7 / 4])
+    # table I: the difference between PET's mean queue and ACC's is seen
+    pets, accs = pet_reward(np.array([5_300.0, 6_100.0]), np.zeros(2), 0.3, 0.7)
+    assert pets - accs > 0.015
 
 
 def test_pet_thresholds_are_in_order_and_apart():
@@ -142,12 +155,89 @@ def test_pet_thresholds_are_in_order_and_apart():
 
 def test_drawn_actions_have_the_probability_that_is_said():
     rng = np.random.default_rng(3)
-    logits = np.zeros((20_000, sum(pet.HEADS)), dtype=np.float32)
-    logits[:, 2] = 2.0  # the first head prefers 2
-    heads, log_probability = pet.choose(logits, 0.1, rng)
-    share = np.bincount(heads[:, 0], minlength=10) / len(heads)
-    weight = np.exp(2.0) / (np.exp(2.0) + 9)
-    assert share[2] == pytest.approx(0.9 * weight + 0.01, abs=0.015)
-    picked = heads[:, 0] == 2
-    expected = np.log((0.9 * weight + 0.01) / 10 / 20)
-    np.testing.assert_allclose(log_probability[picked], expected, rtol=1e-5)
+    logits = np.zeros((40_000, sum(pet.HEADS)), dtype=np.float32)
+    # each head all but always takes its first
+    for first in (0, pet.HEADS[0], pet.HEADS[0] + pet.HEADS[1]):
+        logits[:, first] = 30.0
+    heads, log_probability = pet.choose(logits, 0.2, rng)
+    joint = (heads == 0).all(axis=1)
+    # one step for all three: with one in each head it would be 0.8^3, about a half
+    assert joint.mean() == pytest.approx(0.8, abs=0.01)
+    np.testing.assert_allclose(log_probability[joint], np.log(0.8 + 0.2 / 2000), rtol=1e-5)
+    np.testing.assert_allclose(log_probability[~joint], np.log(0.2 / 2000), rtol=1e-5)
+    # an exploring action is uniform in every head
+    explored = heads[~joint]
+    for place, size in enumerate(pet.HEADS):
+        share = np.bincount(explored[:, place], minlength=size) / len(explored)
+        np.testing.assert_allclose(share, 1 / size, atol=0.02)
+
+
+def test_an_update_knows_the_probability_of_what_was_drawn():
+    """Before the first step of an update the ratio of equation 11 is 1, exploring or not."""
+    testbed = load_testbed("rlcc-7")
+    learner = pet.PetLearner(1, testbed)
+    count, rng = len(testbed.queues), np.random.default_rng(1)
+    x = rng.random((1, count, 25)).astype(np.float32)
+    logits = mlp(learner.parameters(), "actor", x)[0]
+    heads, old = pet.choose(logits, 0.2, rng)
+    seen = {}
+
+    def keep(ratio, advantage, clip):
+        seen["ratio"] = ratio.detach().numpy()
+        return (ratio * 0.0).sum()
+
+    rows = {
+        "x": torch.from_numpy(x),
+        "heads": torch.from_numpy(heads[None]),
+        "old": torch.from_numpy(old[None].astype(np.float32)),
+        "advantage": torch.zeros(1, count),
+        "target": torch.zeros(1, count),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pet, "clipped_loss", keep)
+        learner._minibatch(rows, 0.2)
+    np.testing.assert_allclose(seen["ratio"], 1.0, rtol=1e-4)
+
+
+def test_acc_and_pet_choose_from_the_same_settings():
+    table = acc_templates()
+    assert (table.kmin_bytes.min(), table.kmax_bytes.max()) == (20_000, 10_240_000)
+    assert len(table) == 900  # kmin < kmax among ten thresholds, twenty probabilities
+    every = np.array([[a, b, p] for a in range(10) for b in range(10) for p in range(20)])
+    chosen = pet.thresholds(np.arange(2000), every)
+    inside = chosen.kmax_bytes <= 10_240_000
+    pets = {
+        *zip(chosen.kmin_bytes[inside], chosen.kmax_bytes[inside], chosen.pmax[inside], strict=True)
+    }
+    assert pets == {*zip(table.kmin_bytes, table.kmax_bytes, table.pmax, strict=True)}
+
+
+def test_an_action_of_acc_is_worth_its_thresholds_and_its_pmax():
+    outputs = np.arange(65.0)[None]
+    values = PUBLISHED.values(outputs)[0]
+    table = acc_templates()
+    # the second pair of thresholds, with 15 %
+    place = 20 + 2
+    assert (table.kmin_bytes[place], table.kmax_bytes[place]) == (20_000, 80_000)
+    assert table.pmax[place] == 0.15
+    assert values[place] == 1 + (45 + 2)
+    np.testing.assert_array_equal(PUBLISHED.values(torch.from_numpy(outputs))[0].numpy(), values)
+
+
+def test_an_idle_queue_is_not_learned_from():
+    testbed = load_testbed("rlcc-7")
+    learner = AccLearner(1, testbed)
+    count = len(testbed.queues)
+    x = np.zeros((3, count, 19), dtype=np.float32)
+    x[..., 3] = size_feature(np.array(20_000.0))  # kmin
+    x[:, 0, 1] = size_feature(np.array(50_000.0))  # one queue exceeds it
+    x[:, 1, 1] = size_feature(np.array(19_000.0))  # another is at work, below
+    rows = {"x": x, "next_x": x, "reward": np.ones((3, count)), "action": np.zeros((3, count))}
+    learner.add(rows)
+    held = [memory for memory in learner._local if len(memory)]
+    assert [len(memory) for memory in held] == [3]
+    assert not held[0].field("idle").any()
+    # all queues idle: there is nothing to learn, and that is no error
+    nothing = AccLearner(1, testbed)
+    nothing.add({**rows, "x": np.zeros_like(x)})
+    assert nothing.update() == 0.0

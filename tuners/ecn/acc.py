@@ -2,13 +2,27 @@
 
 Yan et al., "ACC: Automatic ECN Tuning for High-Speed Datacenter Networks", SIGCOMM 2021: sections
 3 and 4, equations 3 to 6, algorithm 1. A state is the last three readings of a queue; an action is
-a template of (kmin, kmax, pmax). The parts of section 3 that give the network's width, the discount
-and the templates' probabilities were not available; `AccSettings` has the values chosen here.
+a template of (kmin, kmax, pmax). The part of section 3 that gives the actions, the discount and the
+network's width was not available. Actions are those of PET, which takes them from ACC (PET, section
+4.2.2); `AccSettings` has the other values chosen here.
+
+Where it departs from the paper, and why:
+
+- The value of an action is the sum of one for its pair of thresholds and one for its pmax. With an
+  output for each of 900 actions, a training of 25,000 decisions would try each some 30 times.
+- The port's rate is among the inputs: `tuners.ecn.features`.
+- D(L) is in steps from 1 KB, not from 20 KB as the templates are: `tuners.ecn.rewards`.
+- What is learned from are queues above 20 KB, the lowest kmin of all. In trials a queue is idle
+  below its own kmin (section 4.2). In training one whose random kmin is high would then have it for
+  the rest of its episode, and what shallow settings are worth there would remain unknown.
+- Memories are exchanged every 250 updates (25 ms), not every few seconds, for a training lasts a
+  few seconds of the fabric's time.
+- Exploration prefers actions of high value, offline too (section 4.3 says so of online training).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +31,16 @@ from numpy.typing import NDArray
 
 from orchestration.model.knobs import ECN
 from orchestration.model.records import Action, Floats, Observation, Setup
-from tuners.checkpoint import load_for
-from tuners.ecn.features import ACC_FEATURES, FeatureWindow
+from tuners.checkpoint import load, load_for
+from tuners.ecn.acc_network import LAYOUTS, PUBLISHED, Layout, layout_of
+from tuners.ecn.features import FeatureWindow
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward, utilisation_between
+from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
-from tuners.ecn.templates import acc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready
-from tuners.q_learning import Kept, QLearner, at_work, ddqn_target, explore
+from tuners.q_learning import Kept, QLearner, ddqn_target, explore
 
 if TYPE_CHECKING:
     from inventory.topology import Testbed
@@ -51,24 +65,22 @@ class AccSettings:
     exchange_every: int = 250
     exchange: int = 200  # transitions each way, per switch
     explore_start: float = 1.0
-    explore_end: float = 0.2
-    explore_decay: float = 8_000.0  # time constant
+    explore_end: float = 0.05
+    explore_decay: float = 4_000.0  # time constant; the end is reached after 12,000
     updates_per_decision: float = 1.0
 
 
-def architecture(settings: AccSettings = AccSettings()) -> dict[str, Any]:
+def architecture(
+    settings: AccSettings = AccSettings(), layout: Layout = PUBLISHED
+) -> dict[str, Any]:
     """Return the architecture that a checkpoint of ACC must have."""
     return {
         "network": "mlp",
-        "features": list(ACC_FEATURES),
+        "features": list(layout.features),
         "history": HISTORY,
         "hidden": list(settings.hidden),
-        "actions": len(acc_templates()),
+        **layout.outputs_in_card(),
     }
-
-
-def _widths(settings: AccSettings) -> list[int]:
-    return [HISTORY * len(ACC_FEATURES), *settings.hidden, len(acc_templates())]
 
 
 @dataclass(eq=False)
@@ -76,26 +88,40 @@ class Acc(LearnedTuner):
     """Acts by a trained network; with `online`, continues to learn from its observations.
 
     `explore` is the probability of a random template. `idle_rule` is that of section 4.2: a queue
-    below its kmin is idle, and gets no inference until it exceeds kmin. With `collect`, all
-    decisions are kept for a learner, and no queue is idle.
+    below its kmin is idle, and gets no inference until it exceeds kmin. `omega_1` and `omega_2`
+    weigh utilisation and queue in the reward, which matters for learning only: 0.3 and 0.7 for
+    WebSearch, 0.7 and 0.3 for DataMining (PET, section 5.2: "ACC's recommended values"). With
+    `collect`, all decisions are kept for a learner, and no queue is idle.
     """
 
     checkpoint: str = "acc"
     explore: float = 0.0
     online: bool = False
     idle_rule: bool = True
+    omega_1: float = 0.3
+    omega_2: float = 0.7
     collect: bool = False
 
     def __post_init__(self) -> None:
-        shapes = {name: (-1, *values.shape[1:]) for name, values in _fresh(0).items()}
-        self._checkpoint = load_for(self.checkpoint, "acc", architecture(), shapes)
-        self._templates = acc_templates()
+        self._layout = layout_of(load(self.checkpoint).card)
+        shapes = {
+            name: (-1, *values.shape[1:]) for name, values in _fresh(0, layout=self._layout).items()
+        }
+        about = architecture(layout=self._layout)
+        self._checkpoint = load_for(self.checkpoint, "acc", about, shapes)
+        self._templates = self._layout.templates()
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from super().faults()
+        yield from wrong_weights(omega_1=self.omega_1, omega_2=self.omega_2)
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from SECN1 and the checkpoint's network."""
+        self._meet(testbed)
         queues = testbed.queues
         self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, ACC_FEATURES)
+        self._window = FeatureWindow(testbed, HISTORY, self._layout.features)
         self._switch = switch_of(testbed)
         self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
@@ -106,18 +132,23 @@ class Acc(LearnedTuner):
         self._learner: AccLearner | None = None
         if self.online:
             own = own_parameters(self._checkpoint, testbed, per_switch=True)
-            # online learning starts with the exploration that offline training ended with
+            # online learning starts with little exploration, which soon ends
             settings = AccSettings(
-                explore_start=max(self.explore, 0.1), explore_end=0.05, explore_decay=500.0
+                explore_start=max(self.explore, 0.1), explore_end=0.02, explore_decay=50.0
             )
             self._learner = AccLearner(seed, testbed, settings, own)
             self._net = ready(own)
         return Setup((self._templates.settings(self._all, self._choice),))
 
+    def earned(self, after: Observation, utilisation: Floats) -> Floats:
+        """Return omega_1 * utilisation + omega_2 * D(L) of each queue (queues,)."""
+        length = after["qlen_bytes"].astype(np.float64)
+        return queue_utilisation_reward(length, utilisation, self.omega_2, self.omega_1)
+
     def act(self, observation: Observation) -> Action:
         """Choose a template for each busy queue: its network's best, or a random one."""
         x = self._window.push(observation)
-        reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
+        reward = self.earned(observation, self._window.utilisation)
         share = self.explore
         if self._learner is not None:
             self._learn_online(self._learner, x, reward)
@@ -127,7 +158,8 @@ class Acc(LearnedTuner):
         self._skipped += len(self._all) - len(busy)
         before = self._choice.copy()
         if len(busy):
-            values = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
+            outputs = mlp_by_group(self._net, "q", x[busy], self._switch[busy])
+            values = self._layout.values(outputs)
             self._choice[busy] = values.argmax(axis=1)
             explore(self._rng, self._choice, busy, share, values)
         if self.collect or self.online:
@@ -169,11 +201,6 @@ class Acc(LearnedTuner):
         """Return the settings that it chooses from, an array (actions,) for each column."""
         return dict(vars(self._templates))
 
-    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
-        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
-        length = after["qlen_bytes"].astype(np.float64)
-        return queue_utilisation_reward(length, utilisation_between(testbed, before, after))
-
     def facts(self) -> Mapping[str, Any]:
         """Return how many inferences were made, and how many the idle rule saved."""
         return {
@@ -187,8 +214,9 @@ class Acc(LearnedTuner):
         return self._kept.trace() if self.collect else {}
 
 
-def _fresh(seed: int, settings: AccSettings = AccSettings(), copies: int = 1) -> Arrays:
-    return init_mlp(np.random.default_rng([seed, 0]), "q", _widths(settings), copies)
+def _fresh(seed: int, settings: AccSettings = AccSettings(), layout: Layout = PUBLISHED) -> Arrays:
+    widths = [layout.inputs(HISTORY), *settings.hidden, layout.width]
+    return init_mlp(np.random.default_rng([seed, 0]), "q", widths, 1)
 
 
 class AccLearner(QLearner):
@@ -209,52 +237,80 @@ class AccLearner(QLearner):
         self._seed = seed
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        self._copies = len(start["q.0.weight"])
+        self._copies, inputs = start["q.0.weight"].shape[:2]
+        # a network that training goes on with may be one of an earlier version
+        self._layout = next(one for one in LAYOUTS if one.inputs(HISTORY) == inputs)
         super().__init__(settings, TrainedNet(start, settings.learning_rate), dict(start))
         self._local = [Replay(settings.local_capacity) for _ in testbed.switches]
         self._global = Replay(settings.global_capacity)
 
     def architecture(self) -> dict[str, Any]:
         """Return the architecture of this learner's checkpoints."""
-        return architecture(self._settings)
+        return architecture(self._settings, self._layout)
 
     def add(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch."""
+        """Store transitions, arrays of shape (steps, queues, …), in the memory of each switch.
+
+        A queue that was idle when its action was chosen is left out: see this module.
+        """
         self._decisions += len(rows["x"])
-        kinds = {"x": np.float32, "action": np.int64, "reward": np.float32, "next_x": np.float32}
-        busy = at_work(rows)
+        busy = self._layout.busy(rows["x"])
+        rows = {**rows, "idle": ~self._layout.busy(rows["next_x"])}
+        kinds = {
+            "x": np.float32,
+            "action": np.int64,
+            "reward": np.float32,
+            "next_x": np.float32,
+            "idle": np.float32,
+        }
         for switch, memory in enumerate(self._local):
             own = busy & (self._switch == switch)
             memory.add({name: rows[name][own].astype(kind) for name, kind in kinds.items()})
 
     def update(self) -> float:
-        """Make one step of algorithm 1 (lines 6 to 9) and return the loss."""
+        """Make one step of algorithm 1 (lines 6 to 9) and return the loss.
+
+        0, and no step, as long as no queue has been busy.
+        """
         import torch
 
         settings = self._settings
         rng = np.random.default_rng([self._seed, 2, self._updates])
-        batch = settings.batch
+        held = [memory for memory in self._local if len(memory)]
+        if not held:
+            return 0.0
         if self._copies == 1:
-            batch = max(batch, settings.least_batch // len(self._local))
-        batches = [memory.sample(rng, batch) for memory in self._local]
+            size = max(settings.batch, settings.least_batch // len(held))
+            batches, weight = [memory.sample(rng, size) for memory in held], np.ones(1)
+        else:  # a switch whose queues were all idle so far learns nothing
+            weight = np.array([float(len(memory) > 0) for memory in self._local])
+            batches = [
+                (memory if len(memory) else held[0]).sample(rng, settings.batch)
+                for memory in self._local
+            ]
         axis = np.concatenate if self._copies == 1 else np.stack
         rows: dict[str, Any] = {
-            name: torch.from_numpy(axis([batch[name] for batch in batches]))
-            for name in ("x", "action", "reward", "next_x")
+            name: torch.from_numpy(axis([batch[name] for batch in batches])) for name in batches[0]
         }
         if self._copies == 1:
             rows = {name: values[None] for name, values in rows.items()}
         online = self._net.tensors
         target = {name: torch.from_numpy(values) for name, values in self._target.items()}
+        values_of = self._layout.values
         with torch.no_grad():
             y = ddqn_target(
                 rows["reward"],
-                mlp(online, "q", rows["next_x"]),
-                mlp(target, "q", rows["next_x"]),
+                values_of(mlp(online, "q", rows["next_x"])),
+                values_of(mlp(target, "q", rows["next_x"])),
                 settings.discount,
             )
-        value = mlp(online, "q", rows["x"]).gather(-1, rows["action"][..., None]).squeeze(-1)
-        loss = self._net.step(((y - value) ** 2).mean(), max_norm=10.0)  # equation 4
+            # A queue that became idle keeps its setting, and earns what it earned.
+            lasting = rows["reward"] / (1.0 - settings.discount)
+            y = torch.where(rows["idle"] > 0, lasting, y)
+        values = values_of(mlp(online, "q", rows["x"]))
+        error = y - values.gather(-1, rows["action"][..., None]).squeeze(-1)
+        mine = torch.from_numpy(weight.astype(np.float32))[:, None]
+        loss = self._net.step((mine * error**2).mean() / mine.mean(), max_norm=10.0)  # equation 4
         self._updated(settings.target_every)
         if self._updates % settings.exchange_every == 0:
             self._exchange(rng)
@@ -263,14 +319,15 @@ class AccLearner(QLearner):
     def _exchange(self, rng: np.random.Generator) -> None:
         """Let each switch give a sample to the global memory and take one from it (section 3).
 
-        Samples are uniform. Preferring large rewards would overestimate the value of every action,
-        and that of noisy actions most.
+        The paper says that tuples are "periodically sampled", and not by what: evenly here.
+        Preferring large rewards would overestimate every action, and noisy ones most.
         """
         if len(self._local) == 1:
             return  # it would take back its own samples
         count = self._settings.exchange
         for memory in self._local:
-            self._global.add(memory.sample(rng, count))
+            if len(memory):
+                self._global.add(memory.sample(rng, count))
         for memory in self._local:
             memory.add(self._global.sample(rng, count))
 

@@ -1,13 +1,14 @@
 """The inputs of networks: readings, normalised, with history, one row per queue.
 
 Sizes become log2(1 + KB) / 10, so that 1 MB is about 1 and short queues remain distinct. Rates
-become shares of the port's rate. A utilisation can slightly exceed 1: a packet may be counted later
-than it was sent, by its time on the wire.
+become shares of the port's rate, which itself becomes log2(1 + Gbit/s) / 10: 25 Gbit/s is 0.47, 100
+is 0.67. A utilisation can slightly exceed 1: a packet may be counted later than it was sent, by its
+time on the wire.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,9 @@ ACC_FEATURES = (*PORT_FEATURES, "kmin", "kmax", "pmax")
 # PET's six factors (equation 2).
 PET_FEATURES = (*ACC_FEATURES, "incast", "mice")
 _SIZES = ("queue", "kmin", "kmax")
+# A port's rate says how much a threshold is in time. The papers leave it out, and ACC and GraphCC
+# run on ports of 25 and 100 Gbit/s. It does not change, so it comes once, after the readings.
+RATE = "rate"
 
 _INCAST_FULL = 64.0
 
@@ -39,14 +43,26 @@ def observed_by(names: Collection[str]) -> tuple[str, ...]:
     return ("qlen_bytes", "tx_bytes", "marked_packets", *flows)
 
 
+def sent_share(sent_bytes: Floats, span_s: float, rate_bps: Floats) -> Floats:
+    """Return the utilisation of ports: what they sent within `span_s`, by what they could have."""
+    share: Floats = 8.0 * sent_bytes / (rate_bps * span_s)
+    return share
+
+
 def size_feature(size_bytes: Floats) -> Floats:
     """Return log2(1 + KB) / 10, any shape."""
     value: Floats = log2(1.0 + size_bytes / KB) / 10.0
     return value
 
 
+def width(names: Sequence[str], history: int) -> int:
+    """Return how many inputs these features are, with that many readings."""
+    fixed = RATE in names
+    return history * (len(names) - fixed) + fixed
+
+
 class FeatureWindow:
-    """The last `history` readings of every queue as features, newest first.
+    """The last `history` readings of every queue, newest first; `rate` comes last and once.
 
     After `push`, `utilisation` and `queue_bytes` (queues,) hold the inputs of rewards.
     """
@@ -57,8 +73,11 @@ class FeatureWindow:
         queues = testbed.queues
         self._rate_bps = np.array([queue.rate_bps for queue in queues], dtype=np.float64)
         self._frame_bits = 8.0 * testbed.mtu_bytes
-        self._names = names
-        self._rows = np.zeros((len(queues), history * len(names)), dtype=np.float32)
+        self._names = tuple(name for name in names if name != RATE)
+        self._moving = history * len(self._names)
+        self._rows = np.zeros((len(queues), width(names, history)), dtype=np.float32)
+        if RATE in names:
+            self._rows[:, -1] = log2(1.0 + self._rate_bps / 1e9) / 10.0
         self._last: tuple[int, Floats, Floats] = (
             0,
             np.zeros(len(queues)),
@@ -69,11 +88,11 @@ class FeatureWindow:
 
     @property
     def width(self) -> int:
-        """Number of features per queue: history x names."""
+        """Number of features per queue."""
         return int(self._rows.shape[1])
 
     def push(self, observation: Observation) -> NDArray[np.float32]:
-        """Add one reading and return a new array of shape (queues, history x names).
+        """Add one reading and return a new array of shape (queues, width).
 
         Raises ValueError for a reading that is not a number, and for one that a feature needs but
         the observation lacks.
@@ -84,7 +103,7 @@ class FeatureWindow:
         span_s = max(observation.t_ns - before_ns, 1) / 1e9
         self._last = (observation.t_ns, sent, marked)
         capacity = self._rate_bps * span_s
-        self.utilisation = 8.0 * (sent - before_bytes) / capacity
+        self.utilisation = sent_share(sent - before_bytes, span_s, self._rate_bps)
         self.queue_bytes = observation["qlen_bytes"].astype(np.float64)
         columns = [
             self._column(name, observation, marked - before_marked, capacity)
@@ -99,10 +118,10 @@ class FeatureWindow:
                 f"the reading at {observation.t_ns} ns has no number for {self._names[column]!r} "
                 f"of queue {queue}"
             )
-        rows = np.empty_like(self._rows)
-        width = len(self._names)
-        rows[:, width:] = self._rows[:, :-width] if rows.shape[1] > width else 0
-        rows[:, :width] = newest
+        rows = self._rows.copy()
+        new = len(self._names)
+        rows[:, new : self._moving] = self._rows[:, : self._moving - new]
+        rows[:, :new] = newest
         self._rows = rows
         return rows
 

@@ -3,12 +3,23 @@
 Bernardez et al., "GraphCC: A Practical Graph Learning-based Approach to Congestion Control in
 Datacenters": sections 3.2, 3.3 and 4.1. Agents exchange hidden states with their neighbours along
 the fabric, K times. Then each chooses one of 120 settings. The paper refers to a release of its
-code for its other hyper-parameters; `GraphccSettings` has the values chosen here.
+code for its other hyper-parameters; `GraphccSettings` has the values chosen here. Samples are drawn
+evenly from the replay buffer ("randomly selects a batch", section 3.3); prioritised replay and
+double Q-learning are extensions that section 3.1.1 considers, of which the second is used.
+
+Its hosts are under DCQCN with a window of one BDP (section 4.1): `host: {congestion_control: dcqcn,
+roce: {window: bdp}}` in a campaign.
+
+Where it departs from the paper, and why:
+
+- The port's rate is among the inputs (section 4.1 has 25 and 100 Gbit/s): `tuners.ecn.features`.
+- Queues that are empty while their port is idle do not count in the loss: `at_work`.
+- Training explores by the rank of actions, as ACC does: the paper names no exploration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +27,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestration.model.records import Action, Floats, Observation, Setup
-from tuners.checkpoint import load_for
-from tuners.ecn.features import PORT_FEATURES, FeatureWindow
+from tuners.checkpoint import load, load_for
+from tuners.ecn.features import PORT_FEATURES, RATE, FeatureWindow
 from tuners.ecn.graph import Graph, graph
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import queue_utilisation_reward, utilisation_between
+from tuners.ecn.rewards import queue_utilisation_reward, wrong_weights
 from tuners.ecn.templates import graphcc_templates
 from tuners.experience import Replay
 from tuners.learning import State, TrainedNet, named, part
@@ -41,6 +52,7 @@ _FAR = 1e9
 class GraphccSettings:
     """Settings of training. A sample is the whole fabric at one time."""
 
+    rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
     layer: int = 32  # width between the two layers of each module
     # The effect of a setting ends after a few round trips of 8 us, long before the next decision.
     discount: float = 0.2
@@ -50,16 +62,21 @@ class GraphccSettings:
     target_every: int = 100
     capacity: int = 10_000
     explore_start: float = 1.0
-    explore_end: float = 0.2
-    explore_decay: float = 8_000.0  # time constant, in decisions
+    explore_end: float = 0.05
+    explore_decay: float = 4_000.0  # time constant, in decisions; the end is reached after 12,000
     updates_per_decision: float = 1.0
+
+
+def features(settings: GraphccSettings) -> tuple[str, ...]:
+    """Return the names of the inputs."""
+    return PORT_FEATURES + ((RATE,) if settings.rate else ())
 
 
 def architecture(settings: GraphccSettings = GraphccSettings()) -> dict[str, Any]:
     """Return the architecture that a checkpoint of GraphCC must have."""
     return {
         "network": "mpnn",
-        "features": list(PORT_FEATURES),
+        "features": list(features(settings)),
         "history": HISTORY,
         "hidden": HIDDEN,
         "rounds": ROUNDS,
@@ -120,27 +137,39 @@ def _messages(parameters: Mapping[str, Any], h: Any, fabric: Graph) -> Any:
 class Graphcc(LearnedTuner):
     """Acts by a trained network that fits any fabric. It does not learn once deployed.
 
-    `explore` is the probability of a random setting. With `collect`, all decisions are kept for a
-    learner.
+    `explore` is the probability of a random setting. `w_1` and `w_2` weigh queue and utilisation in
+    the reward (section 3.3: 0.7 and 0.3), which matters for learning only. With `collect`, all
+    decisions are kept for a learner.
     """
 
     checkpoint: str = "graphcc"
     explore: float = 0.0
+    w_1: float = 0.7
+    w_2: float = 0.3
     collect: bool = False
 
     def __post_init__(self) -> None:
         shapes = {name: values.shape for name, values in _fresh(0).items()}
-        self._checkpoint = load_for(self.checkpoint, "graphcc", architecture(), shapes)
+        found = load(self.checkpoint).card.get("architecture", {}).get("features")
+        self._settings = GraphccSettings(rate=found != list(PORT_FEATURES))
+        about = architecture(self._settings)
+        self._checkpoint = load_for(self.checkpoint, "graphcc", about, shapes)
         self._templates = graphcc_templates()
+
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from super().faults()
+        yield from wrong_weights(w_1=self.w_1, w_2=self.w_2)
 
     def check_testbed(self, testbed: Testbed | None) -> None:
         """Accept every testbed: the network is the same on all."""
 
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start from 32 KB, 128 KB, 1 %."""
+        self._meet(testbed)
         count = len(testbed.queues)
         self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, PORT_FEATURES)
+        self._window = FeatureWindow(testbed, HISTORY, features(self._settings))
         self._graph = graph(testbed)
         self._net = ready(self._checkpoint.arrays)
         self._present = self._graph.present[..., None]
@@ -148,6 +177,11 @@ class Graphcc(LearnedTuner):
         self._choice = np.full(count, self._templates.nearest(*START))
         self._kept = Kept()
         return Setup((self._templates.settings(self._all, self._choice),))
+
+    def earned(self, after: Observation, utilisation: Floats) -> Floats:
+        """Return w_1 * f(queue) + w_2 * utilisation of each port's queue (queues,)."""
+        length = after["qlen_bytes"].astype(np.float64)
+        return queue_utilisation_reward(length, utilisation, self.w_1, self.w_2)
 
     def act(self, observation: Observation) -> Action:
         """Let the agents exchange messages, then choose the setting of highest value for each."""
@@ -158,7 +192,7 @@ class Graphcc(LearnedTuner):
         if self.explore > 0:
             explore(self._rng, self._choice, self._all, self.explore, values)
         if self.collect:
-            reward = queue_utilisation_reward(self._window.queue_bytes, self._window.utilisation)
+            reward = self.earned(observation, self._window.utilisation)
             self._kept.add(x, self._choice, reward)
         changed = np.flatnonzero(self._choice != before)
         if not len(changed):
@@ -168,16 +202,11 @@ class Graphcc(LearnedTuner):
     @property
     def discount(self) -> float:
         """That of training."""
-        return GraphccSettings().discount
+        return self._settings.discount
 
     def choices(self) -> Mapping[str, NDArray[Any]]:
         """Return the settings that it chooses from, an array (actions,) for each column."""
         return dict(vars(self._templates))
-
-    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
-        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
-        length = after["qlen_bytes"].astype(np.float64)
-        return queue_utilisation_reward(length, utilisation_between(testbed, before, after))
 
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""

@@ -4,11 +4,25 @@ Cheng et al., "PET: Multi-agent Independent PPO-based Automatic ECN Tuning for H
 Center Networks": equations 2 to 13, algorithm 1, section 4.5.2 for several queues per port. A state
 is the last k readings of six factors. An action is three numbers, each from its own head: n(kmin)
 and n(kmax) of E(n), and pmax. `PetSettings` has the values that the paper does not state.
+
+Where it departs from the paper, and why:
+
+- The reciprocal of the mean queue has a unit, and is finite for an empty queue: `pet_reward`.
+- The port's rate is among the inputs: `tuners.ecn.features`.
+- Offline, all switches learn one policy. The paper installs one pre-trained model on every switch
+  (section 4.4), and does not say how one comes of many agents' training.
+- A step t of equation 13 is one of the optimiser, which the paper leaves open. Counted in
+  episodes, epsilon would still be 0.19 after 200 of them.
+- Queues that are empty while their port is idle are left out of the updates: `at_work`.
+
+The mean queue of equation 8 is over all samples since the last decision. So a campaign or scenario
+needs an `action_period` of several `sample_period`s, or the mean is of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,17 +35,11 @@ from orchestration.model.signals import FLOW_TABLE
 from orchestration.model.trial import Scalar
 from tuners.base import BaseTuner
 from tuners.checkpoint import load_for
-from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, FeatureWindow
+from tuners.ecn.features import ACC_FEATURES, PET_FEATURES, RATE, FeatureWindow, width
 from tuners.ecn.learned import LearnedTuner
-from tuners.ecn.rewards import pet_reward, utilisation_between
+from tuners.ecn.rewards import pet_reward, wrong_weights
 from tuners.ecn.switches import own_parameters, switch_of
-from tuners.ecn.templates import (
-    PET_ALPHA_KB,
-    PET_LEVELS,
-    PET_PMAX,
-    exponential_bytes,
-    pet_templates,
-)
+from tuners.ecn.templates import ALPHA_KB, LEVELS, PMAX, exponential_bytes, pet_templates
 from tuners.exact import exp, log
 from tuners.learning import State, TrainedNet, named, part
 from tuners.nets import Arrays, init_mlp, mlp, mlp_by_group, ready, softmax
@@ -41,7 +49,9 @@ if TYPE_CHECKING:
     from inventory.topology import Testbed
 
 HISTORY = 3  # k of equation 3; the paper gives no value
-HEADS = (PET_LEVELS, PET_LEVELS, len(PET_PMAX))  # n of kmin, n of kmax, pmax
+HEADS = (LEVELS, LEVELS, len(PMAX))  # n of kmin, n of kmax, pmax
+_TINY = 1e-30  # no logarithm of 0
+_ACTIONS = LEVELS * LEVELS * len(PMAX)
 START_HEADS = (0, 3, 0)  # 20 KB, 160 KB, 5 %: the nearest to SECN1
 FEATURES = {"six": PET_FEATURES, "four": ACC_FEATURES}
 
@@ -59,6 +69,7 @@ class PetSettings:
     # not in the paper
     states: str = "six"  # "four" leaves out incast degree and mice ratio (figure 9)
     hidden: tuple[int, ...] = (64, 64)
+    rate: bool = True  # the port's rate is among the inputs; not in networks of earlier versions
     discount: float = 0.2  # as for ACC and GraphCC here
     epochs: int = 10
     minibatch: int = 2_048
@@ -66,11 +77,16 @@ class PetSettings:
     rollout: int = 50  # decisions between two updates online
 
 
+def features(settings: PetSettings) -> tuple[str, ...]:
+    """Return the names of the inputs."""
+    return FEATURES[settings.states] + ((RATE,) if settings.rate else ())
+
+
 def architecture(settings: PetSettings) -> dict[str, Any]:
     """Return the architecture that a checkpoint of PET must have."""
     return {
         "network": "actor and critic mlp",
-        "features": list(FEATURES[settings.states]),
+        "features": list(features(settings)),
         "history": HISTORY,
         "hidden": list(settings.hidden),
         "heads": list(HEADS),
@@ -79,9 +95,9 @@ def architecture(settings: PetSettings) -> dict[str, Any]:
 
 def _fresh(seed: int, settings: PetSettings) -> Arrays:
     rng = np.random.default_rng([seed, 0])
-    width = HISTORY * len(FEATURES[settings.states])
-    return init_mlp(rng, "actor", [width, *settings.hidden, sum(HEADS)], 1) | init_mlp(
-        rng, "critic", [width, *settings.hidden, 1], 1
+    inputs = width(features(settings), HISTORY)
+    return init_mlp(rng, "actor", [inputs, *settings.hidden, sum(HEADS)], 1) | init_mlp(
+        rng, "critic", [inputs, *settings.hidden, 1], 1
     )
 
 
@@ -90,8 +106,8 @@ class Pet(LearnedTuner):
     """Takes the likeliest action of a trained policy; with `online`, continues to learn.
 
     `beta_1` and `beta_2` weigh utilisation and delay in the reward (equation 6; 0.3 and 0.7 for
-    WebSearch, 0.7 and 0.3 for DataMining). They affect learning only. `explore` is the share of
-    uniform choices in the policy; above 0, or with `collect`, actions are drawn from the policy.
+    WebSearch, 0.7 and 0.3 for DataMining: section 5.2). They affect learning only. `explore` is the
+    probability of a uniform action; above 0, or with `collect`, actions are drawn from the policy.
     """
 
     checkpoint: str = "pet"
@@ -102,19 +118,24 @@ class Pet(LearnedTuner):
     collect: bool = False
 
     def __post_init__(self) -> None:
-        self._settings = PetSettings(states=states_of(self.checkpoint))
+        self._settings = settings_of(self.checkpoint)
         shapes = {n: (-1, *v.shape[1:]) for n, v in _fresh(0, self._settings).items()}
         self._checkpoint = load_for(self.checkpoint, "pet", architecture(self._settings), shapes)
         flows = FLOW_TABLE if self._settings.states == "six" else ()
         self.observes = (*BaseTuner.observes, "qlen_mean_bytes", *flows)
 
+    def faults(self) -> Iterator[str]:
+        """Yield what is wrong with the parameters."""
+        yield from super().faults()
+        yield from wrong_weights(beta_1=self.beta_1, beta_2=self.beta_2)
+
     def reset(self, testbed: Testbed, seed: int) -> Setup:
         """Start near SECN1, with the checkpoint's policy."""
+        self._meet(testbed)
         queues = testbed.queues
         self._rng = np.random.default_rng([seed, 1])
-        self._window = FeatureWindow(testbed, HISTORY, FEATURES[self._settings.states])
+        self._window = FeatureWindow(testbed, HISTORY, features(self._settings))
         self._switch = switch_of(testbed)
-        self._port = port_of(testbed)
         self._net = ready(own_parameters(self._checkpoint, testbed))
         self._all = np.arange(len(queues), dtype=np.int64)
         self._heads = np.tile(np.array(START_HEADS), (len(queues), 1))
@@ -128,13 +149,26 @@ class Pet(LearnedTuner):
             self._net = ready(own)
         return Setup((thresholds(self._all, self._heads),))
 
+    def _meet(self, testbed: Testbed) -> None:
+        super()._meet(testbed)
+        self._port = port_of(testbed)
+
+    def earned(self, after: Observation, utilisation: Floats) -> Floats:
+        """Return equation 6 for each queue (queues,); queues of a port share the mean of theirs.
+
+        The share is section 4.5.2's. The queue is the mean of the samples since the last decision,
+        or that of the reading alone where a rig has no mean.
+        """
+        mean = after.get("qlen_mean_bytes")
+        length = (after["qlen_bytes"] if mean is None else mean).astype(np.float64)
+        own = pet_reward(length, utilisation, self.beta_1, self.beta_2)
+        shared: Floats = (np.bincount(self._port, own) / np.bincount(self._port))[self._port]
+        return shared
+
     def act(self, observation: Observation) -> Action:
         """Choose kmin, kmax and pmax of every queue."""
         x = self._window.push(observation)
-        mean = observation.get("qlen_mean_bytes")
-        length = self._window.queue_bytes if mean is None else mean
-        own = pet_reward(length, self._window.utilisation, self.beta_1, self.beta_2)
-        reward = by_port(own, self._port)
+        reward = self.earned(observation, self._window.utilisation)
         explore = self.explore
         if self._learner is not None:
             explore = float(self._learner.acting()["explore"])
@@ -176,12 +210,6 @@ class Pet(LearnedTuner):
         """Return the settings that it chooses from, an array (actions,) for each column."""
         return dict(vars(pet_templates()))
 
-    def rewards(self, testbed: Testbed, before: Observation, after: Observation) -> Floats:
-        """Return the reward that `act` keeps, from two readings; see `tuners.rewarded`."""
-        used = utilisation_between(testbed, before, after)
-        own = pet_reward(after["qlen_mean_bytes"], used, self.beta_1, self.beta_2)
-        return by_port(own, port_of(testbed))
-
     def facts(self) -> Mapping[str, Any]:
         """Return the name of the checkpoint."""
         return {"checkpoint": self._checkpoint.path.name}
@@ -194,15 +222,20 @@ class Pet(LearnedTuner):
         return rows | {"heads": rows["heads"].astype(np.int16)}
 
 
-def states_of(checkpoint: str) -> str:
-    """Return the states that a checkpoint was trained with. Raises CheckpointError."""
+def settings_of(checkpoint: str) -> PetSettings:
+    """Return the settings with a checkpoint's inputs. Raises CheckpointError for other inputs."""
     from tuners.checkpoint import CheckpointError, load
 
     found = load(checkpoint).card.get("architecture", {}).get("features")
-    for name, features in FEATURES.items():
-        if found == list(features):
-            return name
-    raise CheckpointError(f"{checkpoint} was trained with features {found}: PET has six or four")
+    for settings in _INPUTS:
+        if found == list(features(settings)):
+            return settings
+    raise CheckpointError(
+        f"{checkpoint} was trained with features {found}, which PET does not have: train anew"
+    )
+
+
+_INPUTS = tuple(PetSettings(states=name, rate=rate) for name in FEATURES for rate in (True, False))
 
 
 def port_of(testbed: Testbed) -> NDArray[np.int64]:
@@ -214,20 +247,14 @@ def port_of(testbed: Testbed) -> NDArray[np.int64]:
     )
 
 
-def by_port(reward: Floats, port: NDArray[np.int64]) -> Floats:
-    """Return the mean reward of each queue's port (section 4.5.2: its queues share it)."""
-    mean: Floats = (np.bincount(port, reward) / np.bincount(port))[port]
-    return mean
-
-
 def thresholds(queues: NDArray[np.int64], heads: NDArray[np.int64]) -> Change:
     """Return heads (n, 3) as thresholds, with kmin always below kmax (equation 5)."""
-    edges = np.array([*exponential_bytes(PET_ALPHA_KB, PET_LEVELS + 1)], dtype=np.int64)
+    edges = np.array([*exponential_bytes(ALPHA_KB, LEVELS + 1)], dtype=np.int64)
     low = np.minimum(heads[:, 0], heads[:, 1])
     high = np.maximum(heads[:, 0], heads[:, 1])
     low = np.where((low == high) & (low > 0), low - 1, low)
     high = np.where(low == high, high + 1, high)
-    return ECN.change(queues, edges[low], edges[high], np.array(PET_PMAX)[heads[:, 2]])
+    return ECN.change(queues, edges[low], edges[high], np.array(PMAX)[heads[:, 2]])
 
 
 def choose(
@@ -235,17 +262,22 @@ def choose(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Draw heads (n, 3), and return them with their log probabilities (n,).
 
-    A share `explore` of the policy is uniform, so that a random action has an exact probability.
+    With probability `explore` a row's heads are all uniform: one step of exploration for the joint
+    action. Its probability is that of the mixture, (1 - explore) * policy + explore / actions.
     """
-    heads, total = [], np.zeros(len(logits))
+    uniform = rng.random(len(logits)) < explore
+    heads, policy = [], np.ones(len(logits))
     for part_logits, size in zip(_split(logits), HEADS, strict=True):
-        share = (1 - explore) * softmax(part_logits) + explore / size
+        share = softmax(part_logits)
         edges = share.cumsum(axis=1)
-        head = (rng.random((len(share), 1)) * edges[:, -1:] > edges).sum(axis=1)
+        drawn = rng.random((len(share), 1))
+        head = np.where(
+            uniform, (drawn[:, 0] * size).astype(np.int64), (drawn * edges[:, -1:] > edges).sum(1)
+        )
         head = np.minimum(head, size - 1)
         heads.append(head)
-        total += log(share[np.arange(len(share)), head])
-    return np.stack(heads, axis=1), total
+        policy = policy * share[np.arange(len(share)), head]
+    return np.stack(heads, axis=1), log((1 - explore) * policy + explore / _ACTIONS)
 
 
 def likeliest(logits: NDArray[Any]) -> NDArray[np.int64]:
@@ -314,13 +346,17 @@ class PetLearner:
         self._seed = seed
         self._switch = switch_of(testbed)
         start = dict(parameters) if parameters is not None else _fresh(seed, settings)
-        self._copies = len(start["actor.0.weight"])
+        self._copies, inputs = start["actor.0.weight"].shape[:2]
+        if inputs != width(features(settings), HISTORY):  # training goes on with an earlier one
+            has = next(one for one in _INPUTS if width(features(one), HISTORY) == inputs)
+            self._settings = dataclasses.replace(settings, states=has.states, rate=has.rate)
         rates = {"actor": settings.actor_rate, "critic": settings.critic_rate}
         self._nets = {
             name: TrainedNet({k: v for k, v in start.items() if k.startswith(name)}, rate)
             for name, rate in rates.items()
         }
-        self._steps = 0
+        self._steps = 0  # calls of `learn`
+        self._updates = 0  # of the optimiser: t of equation 13
 
     def parameters(self) -> Arrays:
         """Return the parameters of actor and critic."""
@@ -332,7 +368,7 @@ class PetLearner:
 
     def acting(self) -> dict[str, Scalar]:
         """Return epsilon of equation 13: the share of exploring actions, and the clip range."""
-        return {"explore": exploration(self._settings, self._steps)}
+        return {"explore": exploration(self._settings, self._updates)}
 
     def learn(self, trace: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Learn N epochs from an episode, or part of one (algorithm 1, lines 5 to 12)."""
@@ -396,13 +432,13 @@ class PetLearner:
 
     def _minibatch(self, rows: Mapping[str, Any], explore: float) -> tuple[float, float]:
         actor, critic = self._nets["actor"], self._nets["critic"]
-        total: Any = 0.0
+        policy: Any = 0.0
         for place, logits in enumerate(_split(mlp(actor.tensors, "actor", rows["x"]))):
-            share = (1 - explore) * softmax(logits) + explore / HEADS[place]
-            total = (
-                total + share.gather(-1, rows["heads"][..., place : place + 1]).squeeze(-1).log()
-            )
+            head = rows["heads"][..., place : place + 1]
+            policy = policy + logits.log_softmax(dim=-1).gather(-1, head).squeeze(-1)
+        total = ((1 - explore) * policy.exp() + explore / _ACTIONS + _TINY).log()
         ratio = (total - rows["old"]).exp()
+        self._updates += 1
         norm = self._settings.max_norm
         loss = actor.step(clipped_loss(ratio, rows["advantage"], explore), norm)
         value = mlp(critic.tensors, "critic", rows["x"]).squeeze(-1)
@@ -410,7 +446,7 @@ class PetLearner:
 
     def state(self) -> State:
         """Return networks, optimisers and the count of updates."""
-        result: State = {"steps": np.array([self._steps])}
+        result: State = {"steps": np.array([self._steps, self._updates])}
         for name, net in self._nets.items():
             result |= named(name, net.state())
         return result
@@ -419,4 +455,4 @@ class PetLearner:
         """Continue from `state`."""
         for name, net in self._nets.items():
             net.load(part(name, state))
-        self._steps = int(state["steps"][0])
+        self._steps, self._updates = (int(value) for value in state["steps"])

@@ -1,29 +1,36 @@
-"""The rewards of the papers' agents: they favour full links and short queues, per port."""
+"""The rewards of the papers' agents: they favour full links and short queues, per port.
+
+All three see a port's utilisation and its queue, which every transport has. With PFC, a port that
+is paused sends little and has a long queue: its reward is low whatever its thresholds are.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
+from collections.abc import Iterator
 
 from orchestration.model.records import Floats, Observation
-from tuners.ecn.templates import KB, PET_ALPHA_KB
+from tuners.ecn.features import sent_share
+from tuners.ecn.templates import ALPHA_KB, KB
 from tuners.exact import ceil_log2
 
-if TYPE_CHECKING:
-    from inventory.topology import Testbed
-
 REWARD_LEVELS = 10
+
+
+def utilisation(before: Observation, after: Observation, rate_bps: Floats) -> Floats:
+    """Return the utilisation of every queue's port between two observations, shape (queues,)."""
+    sent = (after["tx_bytes"] - before["tx_bytes"]).astype(float)
+    return sent_share(sent, max(after.t_ns - before.t_ns, 1) / 1e9, rate_bps)
 
 
 def queue_score(qlen_bytes: Floats, alpha_kb: float = 1.0) -> Floats:
     """ACC's D(L): 1 - n/10 for E(n-1) < L <= E(n), with E(n) = alpha * 2^n KB, n = 0 .. 10.
 
     The score is 1 up to E(0) and 0 beyond E(9), any shape. GraphCC's f is based on it (section
-    3.3). Alpha is that of `acc_templates`, so that every threshold is an edge of a step.
+    3.3). Alpha is 1 and not that of the templates, 20: ACC's own queues of 5.6 KB (section 5.2) and
+    all others up to 20 KB would have the same score.
     """
-    length = np.maximum(qlen_bytes, 1.0) / (alpha_kb * KB)
-    steps = np.clip(ceil_log2(length), 0, REWARD_LEVELS)
+    length = qlen_bytes.clip(1.0) / (alpha_kb * KB)
+    steps = ceil_log2(length).clip(0, REWARD_LEVELS)
     score: Floats = 1.0 - steps / REWARD_LEVELS
     return score
 
@@ -44,17 +51,17 @@ def pet_reward(
 ) -> Floats:
     """Return PET's reward (equations 6 to 8): beta_1 * T + beta_2 / (mean queue), any one shape.
 
-    The paper gives no unit and no value for an empty queue. Here the unit is E(0), the lowest
-    threshold that PET can set, and a shorter queue counts as one unit.
+    The paper gives no unit and no value for an empty queue, whose reciprocal has none. Here the
+    unit is E(0) = 20 KB, the lowest threshold that PET can set, and one unit is added to the mean.
+    So an empty queue has 1, and any two lengths differ: 5.3 KB has 0.79, 6.1 KB has 0.77 (table I).
     """
-    delay = 1.0 / np.maximum(qlen_mean_bytes / (PET_ALPHA_KB * KB), 1.0)
+    delay = 1.0 / (1.0 + qlen_mean_bytes / (ALPHA_KB * KB))
     reward: Floats = beta_1 * utilisation + beta_2 * delay
     return reward
 
 
-def utilisation_between(testbed: Testbed, before: Observation, after: Observation) -> Floats:
-    """Return the share of its port's rate that each queue sent between two readings (queues,)."""
-    rate_bps = np.array([queue.rate_bps for queue in testbed.queues], dtype=np.float64)
-    sent = after["tx_bytes"].astype(np.float64) - before["tx_bytes"]
-    share: Floats = 8.0 * sent / (rate_bps * (max(after.t_ns - before.t_ns, 1) / 1e9))
-    return share
+def wrong_weights(**weights: float) -> Iterator[str]:
+    """Yield what is wrong with the two weights of a reward, as `what: remedy`."""
+    said = " and ".join(f"{name} {value:g}" for name, value in weights.items())
+    if min(weights.values()) < 0 or abs(sum(weights.values()) - 1.0) > 1e-9:
+        yield f"{said} are no weights: use two that are not below 0 and add up to 1"

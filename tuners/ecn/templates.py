@@ -73,23 +73,28 @@ def graphcc_templates() -> Templates:
     )
 
 
-def acc_templates(alpha_kb: float = 1.0, levels: int = 10) -> Templates:
-    """Return ACC's templates: kmin < kmax from E(n), with five probabilities.
+# ACC's discretisation, which PET takes over (PET, section 4.2.2, equation 5): E(n) = alpha * 2^n
+# KB, n = 0 .. 9, alpha 20 (section 5.2), and pmax in steps of 5 %.
+ALPHA_KB = 20.0
+LEVELS = 10
+PMAX = tuple(round(0.05 * step, 2) for step in range(1, 21))
 
-    The part of the paper that gives alpha and the steps of pmax was not available. 1 KB to 512 KB
-    covers both static settings that it compares with. The probabilities are GraphCC's.
+
+def acc_templates() -> Templates:
+    """Return the 900 settings of ACC and PET: kmin < kmax of E(n), then pmax, which varies fastest.
+
+    The part of ACC's paper that states them was not available. PET's says that it follows ACC.
     """
-    edges = exponential_bytes(alpha_kb, levels)
-    return product(edges, edges, [0.01, 0.25, 0.5, 0.75, 1.0], equal=False)
-
-
-# PET's heads choose n of kmin, n of kmax and pmax independently.
-PET_ALPHA_KB = 20.0
-PET_LEVELS = 10
-PET_PMAX = tuple(round(0.05 * step, 2) for step in range(1, 21))
+    edges = exponential_bytes(ALPHA_KB, LEVELS)
+    return product(edges, edges, PMAX, equal=False)
 
 
 def pet_templates() -> Templates:
-    """Return PET's settings as a table (section 4.2.2): E(n), alpha 20, pmax in steps of 5 %."""
-    edges = exponential_bytes(PET_ALPHA_KB, PET_LEVELS)
-    return product(edges, edges, PET_PMAX, equal=False)
+    """Return PET's settings as a table: those of ACC. Its heads choose n, n and pmax apart."""
+    return acc_templates()
+
+
+def earlier_acc_templates() -> Templates:
+    """Return the 225 settings of networks of ACC that were trained before it had PET's."""
+    edges = exponential_bytes(1.0, LEVELS)
+    return product(edges, edges, [0.01, 0.25, 0.5, 0.75, 1.0], equal=False)
