@@ -48,10 +48,13 @@ def interfaces() -> Iterator[Leftover]:
 
 
 def racks() -> Iterator[Leftover]:
-    """Find the folders of racks of this user, which `rack down` removes."""
-    for path in sorted(racks_folder().glob("*")):
+    """Find the folders of racks of this user, which `rack down` removes.
+
+    An empty one is that of a rack which was killed before its first file was written.
+    """
+    for path in sorted(racks_folder().glob("*/")):
         place = RackFolder(path)
-        if not place.is_rack():
+        if not place.is_rack() and any(path.iterdir()):
             continue
         alive = "it is up, or is being started: closloop rack down ends it"
 

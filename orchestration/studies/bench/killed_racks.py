@@ -162,7 +162,9 @@ class KilledRacks:
             found = [f"+ processes: {process}" for process in self._seen if process.lives]
             kept = self._namespaces & machine.mounted_namespaces()
             found += [f"+ namespaces: {name}" for name in kept]
-            found += [f"+ folders: {self._place.path}"] * self._place.path.exists()
+            if self._place.path.exists():
+                names = ", ".join(sorted(path.name for path in self._place.path.iterdir()))
+                found.append(f"+ folders: {self._place.path} with {names or 'nothing'}")
             try:
                 found += machine.differences(self._before, machine.snapshot(CARDS))
             except (RuntimeError, ValueError, OSError) as error:  # an interface is away

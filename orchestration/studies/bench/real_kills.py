@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import random
 import sys
@@ -43,6 +44,8 @@ _LIVES = (
 )
 # A rack that has not survived a kill has gone down by then.
 _DIES_S = 0.5
+# The kernel tries an address for a second or two before it uses it, longer if it is busy.
+_TRIED_S = 10.0
 
 Row = dict[str, Any]
 
@@ -82,8 +85,8 @@ def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
     yield Figure("of these, after which closloop clean had work", str(cleaned))
     yield zero("commands that hung", sum(row["hung"] for row in rows))
     differences = [line for row in compared for line in row["differs"]]
-    for subject, count in machine.by_subject(differences).items():
-        yield zero(f"differences in {subject}", count)
+    for subject, found in machine.by_subject(differences).items():
+        yield zero(f"differences in {subject}", found)
 
 
 def _kinds_here() -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -180,16 +183,16 @@ def _end(racks: KilledRacks) -> Row:
 
 
 def _shown(row: Row) -> str:
-    text = (
+    hung = ", and the command hung" if row["hung"] else ""
+    return (
         f"{row['kind']}, while {PARTS[row['during']]}: {row['victim']} killed after "
-        f"{row['after_s']:.2f} s"
+        f"{row['after_s']:.2f} s{hung}"
     )
-    return text + ", and the command hung" * row["hung"]
 
 
 def _said(row: Row) -> str:
-    text = "closloop clean had work; " * row["cleaned"]
-    return text + ("; ".join(row["differs"]) or "nothing is left")
+    cleaned = "closloop clean had work; " if row["cleaned"] else ""
+    return f"{cleaned}{'; '.join(row['differs']) or 'nothing is left'}"
 
 
 def _abandon(racks: KilledRacks) -> None:
@@ -223,8 +226,22 @@ def _cards() -> Iterator[None]:
         command(["ip", "link", "set", "dev", CARDS[0], *words])
         command(["ip", "link", "set", "dev", CARDS[1], "up"])
         Path(f"/proc/sys/net/ipv4/conf/{CARDS[0]}/rp_filter").write_text("2")
-        time.sleep(2)  # until the kernel has tried their addresses
+        _await_addresses()
         yield
     finally:
         with suppress(RuntimeError):
             command(["ip", "link", "del", CARDS[0]])
+
+
+def _await_addresses() -> None:
+    """Wait until the kernel has tried the cards' addresses, after which there are routes to them.
+
+    On a machine without IPv6 there are none, which takes the whole time.
+    """
+    deadline = time.monotonic() + _TRIED_S
+    while time.monotonic() < deadline:
+        said = interfaces.command(["ip", "-j", "-6", "route", "show", "table", "local"])
+        found = json.loads(said or "[]")
+        if {*CARDS} <= {route.get("dev") for route in found if route.get("type") == "local"}:
+            return
+        time.sleep(0.1)
