@@ -22,7 +22,7 @@ from orchestration.studies.bench.outcome import Figure, Outcome, at_most, bench_
 from orchestration.virtual_rack import interfaces
 from orchestration.virtual_rack.containers import require_runtime
 from orchestration.virtual_rack.image import require_image
-from orchestration.virtual_rack.leftovers import leftovers
+from orchestration.virtual_rack.leftovers import leftovers, remove_dead
 
 KILLS = 50
 _MOST_S = 360.0
@@ -198,9 +198,7 @@ def _said(row: Row) -> str:
 def _abandon(racks: KilledRacks) -> None:
     """End a rack, and remove what it has left: whatever has happened before."""
     racks.abandon()
-    for row in leftovers():
-        if not row.alive:
-            row.remove()
+    remove_dead()
 
 
 @contextmanager
