@@ -52,8 +52,11 @@ VICTIMS = ("command", "supervisor", "guardian", "first process", "device", "agen
 # A campaign first loads its program, during which it is any command: killed are later moments.
 _FROM = {"run": 0.4}
 _SETTLED_S = 30.0
-# A command that has not ended by then, after a kill, hangs.
-_ENDS_S = 60.0
+# A campaign waits for minutes for a device that is gone: it may be rebooting. So the rack of a command
+# that has not ended so long after it would have without a kill is taken down.
+_WAITS_S = 5.0
+# A command that has not ended by then hangs.
+_ENDS_S = 120.0
 _POLL_S = 0.02
 
 
@@ -129,8 +132,15 @@ class KilledRacks:
         with suppress(ProcessLookupError):
             os.kill(victim, signal.SIGKILL)
         self._look(command.pid)
+        waits = not self._await(command, lasts_s - after_s + _WAITS_S)
+        if waits:
+            self.end()
         hung = not self._await(command)
-        return {"during": during, "victim": role, "after_s": round(after_s, 3), "hung": hung}
+        if hung:
+            os.killpg(command.pid, signal.SIGKILL)
+            command.wait()
+        said = {"during": during, "victim": role, "after_s": round(after_s, 3)}
+        return {**said, "waits": waits, "hung": hung}
 
     def end(self) -> None:
         """Take the rack down if it is there, or will be."""
@@ -191,13 +201,11 @@ class KilledRacks:
         )
         return self._command
 
-    def _await(self, command: subprocess.Popen[bytes]) -> bool:
-        """Wait until a command has ended; end one that hangs, and return False."""
-        deadline = time.monotonic() + _ENDS_S
+    def _await(self, command: subprocess.Popen[bytes], most_s: float = _ENDS_S) -> bool:
+        """Wait until a command has ended; return False if it has not so long."""
+        deadline = time.monotonic() + most_s
         while command.poll() is None:
             if time.monotonic() > deadline:
-                os.killpg(command.pid, signal.SIGKILL)
-                command.wait()
                 return False
             self.pause(_POLL_S)
         return True

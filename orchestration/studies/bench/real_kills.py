@@ -83,6 +83,8 @@ def _figures(rows: Sequence[Row], kinds: Sequence[str]) -> Iterator[Figure]:
     yield Figure("the machine was compared after racks", str(len(compared)))
     cleaned = sum(row["cleaned"] for row in compared)
     yield Figure("of these, after which closloop clean had work", str(cleaned))
+    waited = sum(row["waits"] for row in rows)
+    yield Figure("commands that waited for what was killed until the rack was down", str(waited))
     yield zero("commands that hung", sum(row["hung"] for row in rows))
     differences = [line for row in compared for line in row["differs"]]
     for subject, found in machine.by_subject(differences).items():
@@ -183,10 +185,11 @@ def _end(racks: KilledRacks) -> Row:
 
 
 def _shown(row: Row) -> str:
-    hung = ", and the command hung" if row["hung"] else ""
+    waits = ", and the command waited for the rack's end" if row["waits"] else ""
+    hung = ", and hung" if row["hung"] else ""
     return (
         f"{row['kind']}, while {PARTS[row['during']]}: {row['victim']} killed after "
-        f"{row['after_s']:.2f} s{hung}"
+        f"{row['after_s']:.2f} s{waits}{hung}"
     )
 
 
